@@ -15,15 +15,35 @@ Why that is correct without a lock, under the GIL (`_native/log/future.pyx`, lef
   entry. A waiter that gives up removes its own entry, and does not mind when it is gone.
 
 A reentrant call (from a finalizer or a signal handler) finds no lock held.
+
+Callers of `submit` only look at a future. Those who carry out the append settle it, with functions of this module:
+`set_result`, `set_exception` and `settle_all`; `set_expected` stores a result before the outcome is known.
 """
 
 from __future__ import annotations
 
 from typing import Any, TypeAlias
 
-from pyreplog._native.log.future import AppendFuture, as_timeout, settle_all
+from pyreplog._native.log.future import (
+    AppendFuture,
+    as_timeout,
+    expected_result,
+    set_exception,
+    set_expected,
+    set_result,
+    settle_all,
+)
 
-__all__ = ["AppendFuture", "Outcome", "as_timeout", "settle_all"]
+__all__ = [
+    "AppendFuture",
+    "Outcome",
+    "as_timeout",
+    "expected_result",
+    "set_exception",
+    "set_expected",
+    "set_result",
+    "settle_all",
+]
 
 Outcome: TypeAlias = tuple[AppendFuture[Any], BaseException | None]
 """A future, and what it fails with or None: for `settle_all`."""

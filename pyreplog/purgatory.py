@@ -29,7 +29,7 @@ from math import inf
 from typing import Any, TypeAlias
 
 from pyreplog.errors import OutcomeUnknownError
-from pyreplog.future import AppendFuture, Outcome, settle_all
+from pyreplog.future import AppendFuture, Outcome, set_result, settle_all
 from pyreplog.timing_wheel import TimingWheel
 
 
@@ -138,7 +138,7 @@ class Purgatory:
         watch = PurgatoryEntry(key, threshold, future, deadline_us)
         line = self._lines.get(key)
         if line is not None and threshold <= line.number:
-            future.complete()
+            set_result(future)
             return watch
         self._inbox.append((Purgatory._admit, key, watch))
         line = self._lines.get(key)

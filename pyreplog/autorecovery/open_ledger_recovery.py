@@ -16,7 +16,7 @@ from pyreplog.autorecovery.protocol.open_ledger_watch import QUIET_US, Ends, Ope
 from pyreplog.bookie.bookie_state import bookie_state_key
 from pyreplog.clock import Clock
 from pyreplog.errors import InvalidMetadataError, NoSuchKeyError, OutcomeUnknownError, ReplogError, VersionConflictError
-from pyreplog.future import AppendFuture
+from pyreplog.future import AppendFuture, set_result
 from pyreplog.ledger.cluster import LedgerCluster
 from pyreplog.ledger.driver import run_machine
 from pyreplog.ledger.ledger_handle import WINDOW_ENTRIES
@@ -266,7 +266,7 @@ class OpenLedgerRecovery:
         watched = self._watched.pop(metadata.ledger, None)
         if watched is not None and not watched.has_writer:
             closing: AppendFuture[LedgerMetadata] = AppendFuture(metadata)
-            closing.complete()
+            set_result(closing)
             self._recoveries[metadata.ledger] = _Recovery(frozenset(leaving), closing)
 
     def _go_on(self, report: _Report) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Collection
 from pyreplog.bookie.protocol import Reply, ReplyStatus, Request, RequestKind
 from pyreplog.bookie.scrub_report import ScrubReport
 from pyreplog.errors import InvalidArgumentError, InvalidMessageError
-from pyreplog.future import AppendFuture
+from pyreplog.future import AppendFuture, set_result
 from pyreplog.ledger.protocol.terminal_errors import error_text
 from pyreplog.ledger.runtime import RuntimeBase
 
@@ -45,7 +45,7 @@ def _send(runtime: RuntimeBase, bookie: str, request: Request) -> AppendFuture[R
     runtime.expect(answer)
 
     def answered(reply: Reply | Exception) -> None:
-        answer.complete(reply)
+        set_result(answer, reply)
 
     runtime.send(bookie, request, answered)
     return answer

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable
 from functools import partial
 
 from pyreplog.errors import DisconnectedError, NotConnectedError, ReplogError
-from pyreplog.future import AppendFuture
+from pyreplog.future import AppendFuture, set_exception, set_result
 from pyreplog.ha.node_context import NodeContext, ends_of
 from pyreplog.ha.peers import Peers
 from pyreplog.ha.protocol.effects import StorePromise
@@ -88,7 +88,7 @@ class ElectionRunner:
                 elif isinstance(effect, SendPrepare):
                     asks.append(effect)
                 elif isinstance(effect, ElectionWon):
-                    self.done.complete(effect)
+                    set_result(self.done, effect)
                 else:
                     lost = effect
         for ask in asks:
@@ -103,7 +103,7 @@ class ElectionRunner:
             self._peers.ask(lost.release.member, lost.release.prepare, lambda _: None)
         if lost.restore:
             restore(self._context, self._peers, lost.restore)
-        self.done.fail(lost.error)
+        set_exception(self.done, lost.error)
 
     def _ask(self, ask: SendPrepare) -> None:
         if not self.election.is_over:
@@ -113,7 +113,7 @@ class ElectionRunner:
         try:
             end = self._prepare(term)
         except (ReplogError, OSError) as error:
-            self.done.fail(error)
+            set_exception(self.done, error)
             return []
         return self.election.stored(end, self._context.terms.history, self._context.members.members)
 

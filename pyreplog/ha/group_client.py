@@ -33,7 +33,7 @@ from pyreplog.errors import (
     WindowFullError,
     WrongTypeError,
 )
-from pyreplog.future import AppendFuture, as_timeout
+from pyreplog.future import AppendFuture, as_timeout, set_exception, set_result
 from pyreplog.ha.node_context import SERVICE, parse_address
 from pyreplog.ha.pending_commits import check_may_wait
 from pyreplog.ha.protocol import messages
@@ -315,7 +315,7 @@ class GroupClient(Handle):
         future: AppendFuture[Sequence[int]] = AppendFuture()
         if not count:
             self._check_open()
-            future.complete(range(0))
+            set_result(future, range(0))
             return future
         if count > BATCH_ENTRIES_MAX:
             raise InvalidArgumentError(f"values: expected at most {BATCH_ENTRIES_MAX} entries, found {count}")
@@ -345,7 +345,7 @@ class GroupClient(Handle):
             if not self._has_room(1) and self._error is None:
                 self._rooms.append(future)
                 return future
-        future.complete()
+        set_result(future)
         return future
 
     def _has_room(self, windows: int) -> bool:
@@ -380,7 +380,7 @@ class GroupClient(Handle):
             if not self._session.is_idle:
                 self._flushes.append(future)
                 return future
-        future.complete()
+        set_result(future)
         return future
 
     # ---- reading --------------------------------------------------------------------------------------------
@@ -736,10 +736,10 @@ class GroupClient(Handle):
             return
         except ReplogError as error:
             self._forget(question)
-            question.future.fail(error)
+            set_exception(question.future, error)
             return
         self._forget(question)
-        question.future.complete(result)
+        set_result(question.future, result)
 
     def _forget(self, question: _Question) -> None:
         with self._lock:
@@ -752,9 +752,9 @@ class GroupClient(Handle):
         """Without the lock: callbacks may call anything."""
         for future, result, error in settled:
             if error is None:
-                future.complete(result)
+                set_result(future, result)
             else:
-                future.fail(error)
+                set_exception(future, error)
         if not settled:
             return
         with self._lock:
@@ -764,7 +764,7 @@ class GroupClient(Handle):
             if self._flushes and self._session.is_idle:
                 flushes, self._flushes = self._flushes, []
         for future in (*rooms, *flushes):
-            future.complete()
+            set_result(future)
 
     def _tick(self) -> None:
         if self._error is not None:
@@ -778,7 +778,9 @@ class GroupClient(Handle):
                 self._send()
         self._settle(settled)
         for question in late:
-            question.future.fail(PeerTimeoutError(f"no answer in time from the {self._what}: {self._trouble}"))
+            set_exception(
+                question.future, PeerTimeoutError(f"no answer in time from the {self._what}: {self._trouble}")
+            )
         self._reactor.call_later(_TICK_S, weak_callback(self._tick))
 
     def _let_go(self) -> None:
@@ -793,9 +795,9 @@ class GroupClient(Handle):
             self._attempt += 1
         self._settle(settled)
         for question in questions:
-            question.future.fail(error)
+            set_exception(question.future, error)
         for future in waiting:
-            future.complete()
+            set_result(future)
         if channel is not None:
             channel.close()
         self._reactor.close()

@@ -15,7 +15,7 @@ from pyreplog._native.log.apply_replicated import marks_of, show_up_to
 from pyreplog._native.net.frame import CONTROL_OFFSET, encode
 from pyreplog.defer_sigint import defer_sigint
 from pyreplog.errors import ClosedError, DeposedError, DisconnectedError, InvalidArgumentError, ReplogError
-from pyreplog.future import AppendFuture
+from pyreplog.future import AppendFuture, set_result
 from pyreplog.ha.cascade import refuse
 from pyreplog.ha.client_requests import ClientRefusedError
 from pyreplog.ha.node_context import NodeContext, ends_of, owed_of, start_of
@@ -169,7 +169,7 @@ class Master:
         if position is not None:
             return self._acknowledge(made, position)
         nothing = AppendFuture(made)
-        nothing.complete()
+        set_result(nothing)
         return nothing
 
     # ---- appending of clients -------------------------------------------------------------------------------

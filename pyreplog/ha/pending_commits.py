@@ -13,7 +13,7 @@ from pyreplog._native.ha.loop_batches import LoopBatches
 from pyreplog._native.ha.parking import ParkingLot
 from pyreplog.clock import Clock
 from pyreplog.errors import InvalidArgumentError, ReplicationTimeoutError
-from pyreplog.future import AppendFuture
+from pyreplog.future import AppendFuture, set_exception
 from pyreplog.net.reactor import Reactor
 from pyreplog.purgatory import Purgatory, PurgatoryEntry
 
@@ -128,7 +128,7 @@ class PendingCommits:
             _, watch = watches.popleft()
             if not watch.future.done():
                 self._purgatory.cancel(watch)
-                watch.future.fail(self._late(watch.threshold))
+                set_exception(watch.future, self._late(watch.threshold))
 
     def _late(self, position: int) -> ReplicationTimeoutError:
         waited = f"{self._timeout_us // 1000} ms"

@@ -8,7 +8,7 @@ from typing import Any
 
 from pyreplog import errors
 from pyreplog.errors import CommandRefusedError, InvalidMessageError, ReplogError, UnsupportedRequestError
-from pyreplog.future import AppendFuture
+from pyreplog.future import AppendFuture, set_exception, set_result
 from pyreplog.ha.node_context import SERVICE, parse_address
 from pyreplog.ha.protocol import messages
 from pyreplog.ha.protocol.messages import Command, Refuse, StatusReply
@@ -53,9 +53,9 @@ class RemoteNode(Closeable):
 
         def heard(reply: memoryview | ReplogError) -> None:
             if isinstance(reply, ReplogError):
-                answer.fail(reply)
+                set_exception(answer, reply)
             else:
-                answer.complete(bytes(reply))
+                set_result(answer, bytes(reply))
 
         self._channel.request(body, on_reply=heard, timeout=ANSWER_S)
         self._reactor.drive(answer.done)

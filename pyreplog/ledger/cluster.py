@@ -33,7 +33,7 @@ from pyreplog.errors import (
     UnauthorizedError,
     VersionConflictError,
 )
-from pyreplog.future import AppendFuture, as_timeout
+from pyreplog.future import AppendFuture, as_timeout, set_result
 from pyreplog.handles import Handle
 from pyreplog.ledger.closing import close_all
 from pyreplog.ledger.driver import StartingMachine, run_machine
@@ -512,7 +512,7 @@ class LedgerCluster(Handle):
         """Ask for (LAC, highest entry) as the bookies of an open ledger know them; of a closed one, its last entry."""
         if metadata.state is State.CLOSED:
             ends: AppendFuture[tuple[int, int]] = AppendFuture((metadata.last_entry, metadata.last_entry))
-            ends.complete()
+            set_result(ends)
             return ends
         return run_machine(metadata.ledger, LedgerEnds(metadata), self._runtime)
 

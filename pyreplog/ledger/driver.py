@@ -23,7 +23,7 @@ from pyreplog.errors import (
     ReplogError,
     VersionConflictError,
 )
-from pyreplog.future import AppendFuture
+from pyreplog.future import AppendFuture, set_exception, set_result
 from pyreplog.ledger.ledger_metadata import LedgerMetadata, metadata_key
 from pyreplog.ledger.ledger_store import find_ledger
 from pyreplog.ledger.protocol.effects import BadCopy, Degraded, Effect, Finished, QuarantineBookie, Store, Wake
@@ -147,9 +147,9 @@ class Driver(DriverBase):
             self._timers.popitem()[1].cancel()  # a timer keeps the entries that were read in memory
         self.end()
         if last.error is not None:
-            self.done.fail(last.error)
+            set_exception(self.done, last.error)
         else:
-            self.done.complete(last.result)
+            set_result(self.done, last.result)
 
     # ---- effects --------------------------------------------------------------------------------------------
 

@@ -16,7 +16,7 @@ from pyreplog._native.machines.serial_executor import check_may_wait, in_callbac
 from pyreplog.arguments import as_int
 from pyreplog.clock import Clock
 from pyreplog.errors import ClosedError, OutcomeUnknownError, ReplogError, WindowFullError
-from pyreplog.future import AppendFuture, as_timeout, settle_all
+from pyreplog.future import AppendFuture, as_timeout, set_result, settle_all
 from pyreplog.handles import Handle, warn_of_leak
 from pyreplog.ledger.driver import Driver, Runtime
 from pyreplog.ledger.ledger_metadata import LedgerMetadata
@@ -356,7 +356,7 @@ class Ledger(Handle, LedgerBase):
         cached = self._tail_cache.read(start, end, bytes_max)
         if cached is not None:
             settled = AppendFuture(cached)
-            settled.complete()
+            set_result(settled)
             return settled
         return RangeRead(self.metadata, self._writer.key, self._runtime, start, end, bytes_max=bytes_max).start()
 
@@ -381,7 +381,7 @@ class Ledger(Handle, LedgerBase):
         self._check_open()
         future: AppendFuture[None] = AppendFuture()
         if self._has_room():
-            future.complete(None)
+            set_result(future, None)
             return future
         with self._room_lock:
             self._waiting_for_room.append(future)

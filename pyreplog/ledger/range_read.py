@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from pyreplog._native.log.batch import RecordBatch
 from pyreplog.errors import NoSuchEntryError, NoSuchLedgerError, OutOfRangeError, ReplogError, UnreadableError
-from pyreplog.future import AppendFuture
+from pyreplog.future import AppendFuture, set_exception, set_result
 from pyreplog.ledger.driver import Driver, Runtime
 from pyreplog.ledger.ledger_metadata import LedgerMetadata
 from pyreplog.ledger.ledger_store import load_ledger
@@ -71,21 +71,21 @@ class RangeRead:
         try:
             self._metadata = load_ledger(self._runtime.metadata, self._metadata.ledger).metadata
         except NoSuchLedgerError as deleted:
-            self._done.fail(deleted)
+            set_exception(self._done, deleted)
             return
         except ReplogError:
-            self._done.fail(error)
+            set_exception(self._done, error)
             return
         if self._adopt is not None:
             self._adopt(self._metadata)
         if self._metadata.fragments == fragments:
-            self._done.fail(error)
+            set_exception(self._done, error)
         else:
             self._read().add_done_callback(self._settle)
 
     def _settle(self, read: AppendFuture[RecordBatch]) -> None:
         error = read.exception()
         if error is not None:
-            self._done.fail(error)
+            set_exception(self._done, error)
         else:
-            self._done.complete(read.result())
+            set_result(self._done, read.result())

@@ -20,7 +20,7 @@ from pyreplog.errors import (
     UnreadableError,
     WrongTypeError,
 )
-from pyreplog.future import AppendFuture, as_timeout
+from pyreplog.future import AppendFuture, as_timeout, set_exception, set_result
 from pyreplog.handles import Handle
 from pyreplog.ledger.driver import Driver, Runtime, run_machine
 from pyreplog.ledger.ledger_metadata import LedgerMetadata, State, metadata_key
@@ -390,7 +390,7 @@ class LedgerReader(Handle):
         if self._changes == changes:
             driver.post(query.start)
         else:  # the watch fired before this poll was among those that it ends
-            driver.done.complete(self._lac)
+            set_result(driver.done, self._lac)
         return driver.done
 
     # ---- following, in coroutines -----------------------------------------------------------------------------
@@ -438,9 +438,9 @@ class LedgerReader(Handle):
 
         def run() -> None:
             try:
-                future.complete(job())
+                set_result(future, job())
             except Exception as error:
-                future.fail(error)
+                set_exception(future, error)
 
         self._runtime.work(run)
         return future
@@ -481,7 +481,7 @@ class LedgerReader(Handle):
     def _changed(self, key: str) -> None:
         self._changes += 1
         for poll in list(self._polls):
-            poll.complete(self._lac)
+            set_result(poll, self._lac)
 
     def _let_go(self) -> None:
         """Fail the futures that threads wait for. Reads that are on their way end by themselves."""
@@ -491,4 +491,4 @@ class LedgerReader(Handle):
             watch.close()
         futures: list[AppendFuture[Any]] = [*self._waited_for, *self._polls, *self._changes_read]
         for future in futures:
-            future.fail(ClosedError(f"the {self._what} was closed"))
+            set_exception(future, ClosedError(f"the {self._what} was closed"))

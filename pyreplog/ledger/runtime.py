@@ -18,7 +18,7 @@ from pyreplog.bookie.metrics import bookie_metrics
 from pyreplog.bookie.protocol import Reply, Request
 from pyreplog.bookie.scrub import IDLE_S, ScrubProgress
 from pyreplog.errors import ClosedError, NotConnectedError, ReplogError
-from pyreplog.future import AppendFuture
+from pyreplog.future import AppendFuture, set_exception
 from pyreplog.handles import Handle, make_part_of
 from pyreplog.ledger.driver import Add, TimerLike
 from pyreplog.ledger.metrics import ClientCounters
@@ -91,7 +91,7 @@ class RuntimeBase:
         self._expected.add(future)
         future.add_done_callback(self._expected.discard)
         if self._closed:
-            future.fail(ClosedError("the cluster was closed"))
+            set_exception(future, ClosedError("the cluster was closed"))
 
     def wake_after(self, seconds: float, call: Callable[[], None]) -> TimerLike | None:
         try:
@@ -228,7 +228,7 @@ class RuntimeBase:
             cleanup.callback(self.reactor.close)
             cleanup.callback(self._workers.close, timeout)
             for future in list(self._expected):
-                future.fail(ClosedError("the cluster was closed"))
+                set_exception(future, ClosedError("the cluster was closed"))
 
 
 class EmbeddedRuntime(RuntimeBase):

@@ -14,7 +14,7 @@ from pyreplog._native.log.appender import Appender
 from pyreplog._native.log.group_commit_base import GroupCommitBase
 from pyreplog._native.log.position_waiters import PositionWaiters
 from pyreplog.errors import PoisonedError, ReplogError
-from pyreplog.future import AppendFuture
+from pyreplog.future import AppendFuture, set_result
 
 T = TypeVar("T")
 
@@ -46,10 +46,10 @@ class GroupCommit(GroupCommitBase):
         if self._log.is_staged:
             self._submitted.watch(position, future)
             if position > self._log.staged_end:
-                future.complete(result)  # synced, and then cut by a truncation
+                set_result(future, result)  # synced, and then cut by a truncation
             self.request()
         else:
-            future.complete(result)
+            set_result(future, result)
         return future
 
     def request(self) -> None:

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 from pyreplog._native.log.tail_page import Tail
-from pyreplog.future import AppendFuture
+from pyreplog.future import AppendFuture, set_exception
 from pyreplog.purgatory import Purgatory, PurgatoryEntry
 
 VISIBLE = "visible"
@@ -33,7 +33,7 @@ class Watcher:
         """A watch whose AppendFuture completes when entry number `entry` may be read."""
         future: AppendFuture[Any] = AppendFuture(entry)
         if self._error is not None:
-            future.fail(self._error)
+            set_exception(future, self._error)
             return PurgatoryEntry(VISIBLE, entry + 1, future, None)
         self._purgatory.reset(VISIBLE)  # a truncation may have moved it back
         self._purgatory.advance_and_drain(VISIBLE, self._tail.visible_entry)

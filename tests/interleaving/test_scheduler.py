@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from pyreplog.errors import OutcomeUnknownError
-from pyreplog.future import AppendFuture
+from pyreplog.future import AppendFuture, set_result
 from pyreplog.topic.client.publishing import window
 from tests.interleaving import primitives
 from tests.interleaving.scheduler import FailedRunError, World
@@ -236,7 +236,7 @@ def test_threads_of_others_are_left_alone() -> None:
     def program(world: World) -> None:
         begun.set()
         time.sleep(0.1)
-        future.complete()
+        set_result(future)
         assert type(window.threading.Lock()) is primitives.Lock
 
     thread = threading.Thread(target=other)

@@ -30,7 +30,7 @@ from pyreplog.errors import (
     WindowFullError,
     WrongTypeError,
 )
-from pyreplog.future import AppendFuture
+from pyreplog.future import AppendFuture, set_result
 from pyreplog.ledger import ledger_handle
 from pyreplog.ledger.cluster import LedgerCluster
 from pyreplog.ledger.ledger_handle import Ledger
@@ -282,7 +282,7 @@ def test_callbacks_may_submit(folder: Path, apart: Apart, durability: str) -> No
 
         def go_on(future: AppendFuture[int]) -> None:
             if future.result() == 100:
-                done.complete(future.result())
+                set_result(done, future.result())
             else:
                 ledger.submit(b"next").add_done_callback(go_on)
 
@@ -301,7 +301,7 @@ def test_callbacks_must_not_wait(ledger: Ledger, cluster: LedgerCluster, meddler
                 call()
             except Exception as error:
                 errors.append(type(error))
-        told.complete(errors)
+        set_result(told, errors)
 
     ledger.submit(b"").add_done_callback(callback)
     meddler.clear()
@@ -332,7 +332,7 @@ def test_a_callback_beyond_the_window_is_told(cluster: LedgerCluster, meddler: M
             try:
                 ledger.submit(bytes(100))
             except Exception as found:
-                error.complete(type(found))
+                set_result(error, type(found))
 
         ledger.submit(bytes(100)).add_done_callback(callback)
         meddler.clear()

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from pyreplog.errors import ClosedError, MetadataUnavailableError, NoSuchLedgerError, OutOfRangeError, UnreadableError
-from pyreplog.future import AppendFuture
+from pyreplog.future import AppendFuture, set_result
 from pyreplog.ledger.cluster import LedgerCluster
 from pyreplog.ledger.ledger_handle import Ledger
 from pyreplog.ledger.reader import LedgerReader
@@ -64,7 +64,7 @@ def test_in_a_callback(cluster: LedgerCluster) -> None:
 
         def callback(ids: AppendFuture[int]) -> None:
             read = ledger.read_range(0, 1)
-            read.add_done_callback(lambda _: told.complete(read.result().entry.tolist()))
+            read.add_done_callback(lambda _: set_result(told, read.result().entry.tolist()))
 
         ledger.submit(b"first").add_done_callback(callback)
         assert told.result(30) == [0]

@@ -8,7 +8,7 @@ import pytest
 
 from pyreplog._native.ledgerlog.entries import encode_entries, parse_entries
 from pyreplog._native.log.batch import RecordBatch
-from pyreplog.future import AppendFuture
+from pyreplog.future import AppendFuture, set_result
 from pyreplog.ledger.readahead import AHEAD_BYTES, RANGE_BYTES_MAX, REPLY_BYTES, read_ahead
 
 
@@ -33,7 +33,7 @@ class Source:
         assert self.coming[id(future)] == (start, end)
         count = min(end - start, self.most)
         made = encode_entries([bytes(self.size)] * count, ledger=7, first=start, lac=-1, time=1)
-        future.complete(parse_entries(made.view, ledger=7, first=start, last=end - 1))
+        set_result(future, parse_entries(made.view, ledger=7, first=start, last=end - 1))
         return future.result()
 
     def read(self, start: int, end: int, ensemble_size: int = 3, write_quorum: int = 3) -> Iterator[RecordBatch]:

@@ -27,7 +27,7 @@ from pyreplog.errors import (
     RecordTooLargeError,
     WindowFullError,
 )
-from pyreplog.future import AppendFuture
+from pyreplog.future import AppendFuture, set_result
 from pyreplog.ledger.cluster import LedgerCluster
 from pyreplog.ledger.ledger_handle import WINDOW_BYTES
 from pyreplog.ledger.ledger_metadata import State
@@ -125,7 +125,7 @@ def test_callbacks_run_in_the_driver_and_must_not_wait(cluster: LedgerCluster, a
                 except Exception as error:
                     errors.append(type(error))
             errors.append(ledger.submit(b"more"))
-            told.complete(errors)
+            set_result(told, errors)
 
         meddler.rule(meddler.hold, kind=RequestKind.ADD)
         ledger.submit(b"first").add_done_callback(callback)

@@ -7,7 +7,7 @@ import pytest
 
 from pyreplog._native.ledger.staging import STAGE_BYTES, Staging
 from pyreplog.errors import InvalidArgumentError, RecordTooLargeError, WrongTypeError
-from pyreplog.future import AppendFuture
+from pyreplog.future import AppendFuture, set_exception, set_result
 from pyreplog.ledger.protocol.staging import Entry, columns, outcomes
 
 SIZE_MAX = 1 << 16
@@ -49,7 +49,7 @@ def test_a_batch_that_lands_has_those_that_wait_sent() -> None:
     assert staging.leave()
     ids.add_done_callback(staging)
     assert not staging.add(entry()) and not staging.add(entry())
-    ids.complete()
+    set_result(ids)
     assert sent == [2]
     staging(ids)  # what was sent has landed: nothing waits for it
     assert sent == [2] and staging.leave()
@@ -109,11 +109,11 @@ def test_columns_that_nobody_uses_are_left_out() -> None:
 def test_outcomes_of_a_batch_are_those_of_its_entries() -> None:
     entries = [entry(), entry()]
     ids = AppendFuture(range(5, 7))
-    ids.complete()
+    set_result(ids)
     for future, error in outcomes(entries, ids):
         assert error is None
-        future.complete()
+        set_result(future)
     assert [found.future.result(0) for found in entries] == [5, 6]
     failed: AppendFuture[range] = AppendFuture()
-    failed.fail(error := ValueError("no"))
+    set_exception(failed, error := ValueError("no"))
     assert outcomes(entries, failed) == [(found.future, error) for found in entries]

@@ -13,7 +13,7 @@ import pytest
 
 from pyreplog._native.net.frame import FrameBatch
 from pyreplog.errors import ClosedError, OutcomeUnknownError, ReplogError
-from pyreplog.future import AppendFuture
+from pyreplog.future import AppendFuture, set_exception, set_result
 from pyreplog.net.connection import JOBS_FULL, Connection
 from pyreplog.net.fair_executor import FairExecutor, check_wanted, wait_wanted
 from pyreplog.net.limits import Limits
@@ -171,7 +171,7 @@ def test_a_job_does_not_wait_on_for_who_has_gone(monkeypatch: pytest.MonkeyPatch
     with opened(threads_max=3, running_max=2) as (jobs, submit, _):
         gone, outcomes = Peer(), list[Any]()
         never, late, unknown = AppendFuture[int](), AppendFuture(7), AppendFuture[int]()
-        unknown.fail(OutcomeUnknownError("of the ack itself"))
+        set_exception(unknown, OutcomeUnknownError("of the ack itself"))
 
         def wait(future: AppendFuture[int]) -> None:
             try:
@@ -182,7 +182,7 @@ def test_a_job_does_not_wait_on_for_who_has_gone(monkeypatch: pytest.MonkeyPatch
         for future in (late, unknown, never):
             submit(gone, lambda future=future: wait(future))
         until(lambda: jobs.running == 2)
-        late.complete()
+        set_result(late)
         until(lambda: len(outcomes) == 2)
         assert sorted(map(str, outcomes)) == ["7", "OutcomeUnknownError: of the ack itself"]
         jobs.leave(gone)

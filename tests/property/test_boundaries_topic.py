@@ -16,7 +16,7 @@ from pyreplog._native.ledgerlog.entries import encode_entries, parse_entries
 from pyreplog._native.log.batch import RecordBatch
 from pyreplog._native.topic.messageencoder import encode_messages
 from pyreplog.errors import OutOfRangeError
-from pyreplog.future import AppendFuture
+from pyreplog.future import AppendFuture, set_result
 from pyreplog.topic.model.backlog import CursorBacklog, Quota, is_system
 from pyreplog.topic.model.chain import ChainLedger, LedgerChain
 from pyreplog.topic.model.config import QUOTA_POLICIES, TopicConfig
@@ -92,7 +92,7 @@ class Chained:
 
     def _read(self, ledger: int, start: int, end: int, bytes_max: int) -> AppendFuture[RecordBatch]:
         done: AppendFuture[RecordBatch] = AppendFuture()
-        done.complete(self._records[ledger](start, start + 1 if bytes_max == 1 else end))
+        set_result(done, self._records[ledger](start, start + 1 if bytes_max == 1 else end))
         return done
 
 

@@ -11,7 +11,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from pyreplog.errors import NotEnoughBookiesError
-from pyreplog.future import AppendFuture
+from pyreplog.future import AppendFuture, set_result
 from pyreplog.topic.model import dedup
 from pyreplog.topic.model.dedup import DedupVerdict, Producers
 from pyreplog.topic.owner.cursors import cursor_log
@@ -123,7 +123,7 @@ class _Reader:
 
     def read_range(self, start: int, end: int, *, bytes_max: int) -> AppendFuture[Any]:
         done: AppendFuture[Any] = AppendFuture()
-        done.complete(self.id)
+        set_result(done, self.id)
         return done
 
     def close(self) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 
-from pyreplog.future import AppendFuture, Outcome
+from pyreplog.future import AppendFuture, Outcome, set_exception, set_result
 from pyreplog.topic.client.publishing.publish_batch import Encoder, PublishBatch, Share
 from pyreplog.topic.client.publishing.sequencer import Sink
 
@@ -31,9 +31,9 @@ class EntryBatch(PublishBatch):
 
     def _told(self, _: PublishBatch) -> None:
         if self.error is not None:
-            self.future.fail(self.error)
+            set_exception(self.future, self.error)
         else:
-            self.future.complete(self.offsets)  # type: ignore[arg-type]
+            set_result(self.future, self.offsets)  # type: ignore[arg-type]
 
 
 def submit(sink: Sink, entries: Sequence[bytes], counts: Sequence[int]) -> AppendFuture[range]:

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 from pyreplog.errors import MetadataUnavailableError, NotEnoughBookiesError, OutcomeUnknownError, ReplogError
-from pyreplog.future import AppendFuture
+from pyreplog.future import AppendFuture, set_exception
 from pyreplog.ledger.cluster import LedgerCluster
 from pyreplog.topic.model.subscription_metadata import SubscriptionMetadata, create_subscription
 from pyreplog.topic.owner.cursors.cursor_ledgers import CursorLogConfig
@@ -204,7 +204,7 @@ class FaultyLedger:
             return self._faults.call("append", lambda: self._submit(values), NotEnoughBookiesError("lost"))  # type: ignore[no-any-return]
         except ReplogError as error:
             if not self._faults.is_dead:
-                failed.fail(error)
+                set_exception(failed, error)
             return failed
 
     def _submit(self, values: list[bytes]) -> AppendFuture[range]:

@@ -12,7 +12,7 @@ import pytest
 from pyreplog._native.topic.messages import Message, MessageBatch
 from pyreplog.clock import Clock
 from pyreplog.cluster import Cluster
-from pyreplog.future import AppendFuture
+from pyreplog.future import AppendFuture, set_result
 from pyreplog.ledger.ledger_handle import Ledger
 from pyreplog.ledger.reader import LedgerReader
 from pyreplog.topic.client.consumer import Consumer
@@ -123,7 +123,7 @@ class HeldPlaces:
                 return reads
             reads += 1
             locator, start, end, future = self._held.pop(0)
-            future.complete(self._read(locator, start, end).result(PATIENCE_S))
+            set_result(future, self._read(locator, start, end).result(PATIENCE_S))
 
 
 def received(consumer: Consumer, count: int) -> list[int]:

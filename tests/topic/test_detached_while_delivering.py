@@ -11,7 +11,7 @@ import pytest
 
 from pyreplog._native.topic.messages import MessageBatch
 from pyreplog.clock import ManualClock
-from pyreplog.future import AppendFuture
+from pyreplog.future import AppendFuture, set_result
 from pyreplog.topic.model.config import SubscriptionConfig
 from pyreplog.topic.model.cursor import Cursor
 from pyreplog.topic.model.positions import ORIGIN, TopicPosition
@@ -46,7 +46,7 @@ class Managed:
 
     def answer(self) -> None:
         asked, future = self.asked.pop(0)
-        future.complete(self._log.read(*asked))
+        set_result(future, self._log.read(*asked))
 
 
 class Runtime:

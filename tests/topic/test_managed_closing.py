@@ -14,7 +14,7 @@ import pytest
 from pyreplog.bookie.protocol import RequestKind
 from pyreplog.clock import SystemClock
 from pyreplog.errors import ClosedError, MetadataUnavailableError, OutcomeUnknownError, WindowFullError
-from pyreplog.future import AppendFuture
+from pyreplog.future import AppendFuture, set_result
 from pyreplog.ledger.cluster import LedgerCluster
 from pyreplog.ledger.reader import LedgerReader
 from pyreplog.topic.client.publishing.publisher import Publisher
@@ -160,7 +160,7 @@ def test_closing_in_a_callback(tmp_path: Path) -> None:
 
         def close(_: AppendFuture[range]) -> None:
             topic.close()
-            topic._writer.done.add_done_callback(lambda _: closed.complete(None))
+            topic._writer.done.add_done_callback(lambda _: set_result(closed, None))
 
         future = publish(topic, [b"a"])
         future.add_done_callback(close)

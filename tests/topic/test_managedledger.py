@@ -25,7 +25,7 @@ from pyreplog.errors import (
     TrimmedError,
     UnreadableError,
 )
-from pyreplog.future import AppendFuture
+from pyreplog.future import AppendFuture, set_result
 from pyreplog.ledger.cluster import LedgerCluster
 from pyreplog.ledger.ledger_metadata import LedgerMetadata
 from pyreplog.ledger.reader import LedgerReader
@@ -313,7 +313,7 @@ def test_what_callbacks_publish_comes_in_order(topic: ManagedLedger, shared: Led
         try:
             topic._runtime.wait(more[-1])
         except Exception as error:
-            told.complete([first.result(), type(error), more])
+            set_result(told, [first.result(), type(error), more])
 
     with Meddler(shared) as meddler:
         meddler.rule(meddler.hold, kind=RequestKind.ADD)

@@ -9,7 +9,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from pyreplog.errors import EntryRefusedError, NotEnoughBookiesError
-from pyreplog.future import AppendFuture
+from pyreplog.future import AppendFuture, set_exception, set_result
 from pyreplog.topic.client.publishing.publish_batch import STAGE_BYTES, PublishBatch
 from pyreplog.topic.model.config import TopicConfig
 from pyreplog.topic.model.positions import ORIGIN, TopicPosition
@@ -62,14 +62,14 @@ class Twin:
     def confirm(self, _: int = 0) -> None:
         if self.acks:
             future = self.acks.popleft()
-            future.complete()
+            set_result(future)
             self.confirmed = len(future.result())
             settle(self.pipeline.take_confirmed()[0])
 
     def end(self, beyond: int) -> None:
         """The ledger failed; it kept what was confirmed, and some more."""
         for future in self.acks:
-            future.fail(NotEnoughBookiesError("gone"))
+            set_exception(future, NotEnoughBookiesError("gone"))
         settle(self.pipeline.take_confirmed()[0])
         entries = min(self.confirmed + beyond, len(self.given))
         settle(self.pipeline.end_ledger(entries))
@@ -144,7 +144,7 @@ def test_what_bookies_refuse_is_tried_a_few_times() -> None:
     pipeline.add([bad, good])
     for _ in range(REFUSALS_MAX - 1):
         failed: AppendFuture[range] = AppendFuture()
-        failed.fail(EntryRefusedError(1, "no"))
+        set_exception(failed, EntryRefusedError(1, "no"))
         pipeline.sent(pipeline.take(9), failed)
         assert isinstance(pipeline.take_confirmed()[1], EntryRefusedError) and pipeline.end_ledger(0) == []
         assert pipeline.refuse_first() == []
@@ -169,7 +169,7 @@ def test_half_of_a_submission() -> None:
     again = pipeline.take(9)
     assert [(item.entries, item.cut_bytes, item.cut_entries) for item in again] == [([b"c"], 3, 2), ([b"d"], 0, 0)]
     landed: AppendFuture[range] = AppendFuture()
-    landed.complete()
+    set_result(landed)
     pipeline.sent(again, landed)
     settle(pipeline.take_confirmed()[0])
     assert (one.future.result(0), two.future.result(0)) == (range(6), range(6, 10)) and pipeline.end == TopicPosition(

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from pyreplog.errors import NoSuchSubscriptionError, SubscriptionBusyError
-from pyreplog.future import AppendFuture
+from pyreplog.future import AppendFuture, set_result
 from pyreplog.topic.client.remote.client import Client
 from pyreplog.topic.client.remote.remote_topic import RemoteTopic
 from pyreplog.topic.model.stats import TopicStats
@@ -242,6 +242,6 @@ def test_acknowledgements_pass_what_waits_to_be_published(client: Client, here: 
                 consumer.close()
         finally:
             patch.undo()
-            room.complete(None)
+            set_result(room, None)
     for future in futures:
         future.result(PATIENCE_S)

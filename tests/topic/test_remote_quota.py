@@ -9,7 +9,7 @@ import pytest
 
 from pyreplog._native.topic.messageencoder import encode_messages
 from pyreplog.errors import BacklogFullError
-from pyreplog.future import AppendFuture
+from pyreplog.future import AppendFuture, set_result
 from pyreplog.topic.model.wire.fields import WireReader
 from pyreplog.topic.model.wire.protocol import OK, decode_fault
 from pyreplog.topic.owner.topic import Topic
@@ -107,7 +107,7 @@ class Room:
         self._is_there = True
         waiting, self._waiting = self._waiting, []
         for future in waiting:
-            future.complete(None)
+            set_result(future, None)
 
     def forward(self, forwarded: Any) -> AppendFuture[range]:
         self.forwarded.append(forwarded.future)
@@ -136,7 +136,7 @@ def test_what_waits_for_room_is_published_when_its_client_has_left() -> None:
     there.room.make()
     assert there.is_over and len(there.room.forwarded) == 2
     for at, future in enumerate(there.room.forwarded):
-        future.complete(range(at, at + 1))
+        set_result(future, range(at, at + 1))
     assert [answer[0] for answer in there.answers.values()] == [OK, OK]
 
 

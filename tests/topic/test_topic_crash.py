@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 import pytest
 
 from pyreplog.errors import MetadataUnavailableError, OutcomeUnknownError, ReplogError, TopicFencedError
-from pyreplog.future import AppendFuture
+from pyreplog.future import AppendFuture, set_exception, set_result
 from pyreplog.ledger.cluster import LedgerCluster
 from pyreplog.ledger.protocol import recovery, writer
 from pyreplog.topic.owner.managed import ledgers
@@ -149,9 +149,9 @@ class Opening:
 
     def _open(self, cluster: LedgerCluster) -> None:
         try:
-            self.future.complete(ManagedLedger.open(cluster, NAME))
+            set_result(self.future, ManagedLedger.open(cluster, NAME))
         except ReplogError as error:
-            self.future.fail(error)
+            set_exception(self.future, error)
 
     def join(self) -> None:
         self._thread.join(PATIENCE_S)

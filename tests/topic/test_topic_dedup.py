@@ -11,7 +11,7 @@ import pytest
 
 from pyreplog.cluster import Cluster
 from pyreplog.errors import InvalidArgumentError, ReplogError
-from pyreplog.future import AppendFuture
+from pyreplog.future import AppendFuture, set_result
 from pyreplog.topic.model.producer_snapshot import SEQUENCE_MAX
 from pyreplog.topic.owner import dedup_cursor as dedupcursor
 from pyreplog.topic.owner import topics as topics_module
@@ -122,7 +122,7 @@ def test_an_older_snapshot_that_is_located_later_does_not_replace_a_newer_one(
         topic.dedup.store().result(PATIENCE_S)
         trim(topic)
         assert topic.start == 20
-        first.complete(held[0][1].result(PATIENCE_S))  # type: ignore[attr-defined]
+        set_result(first, held[0][1].result(PATIENCE_S))
         older.result(PATIENCE_S)
         assert topic.dedup.mark.offset == 20
         kill(one)

@@ -12,12 +12,13 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Coroutine, Iterator
+from functools import partial
 from typing import Any, TypeVar
 
 import pytest
 
 from pyreplog.errors import InvalidArgumentError, OutcomeUnknownError, PoisonedError, WrongTypeError
-from pyreplog.future import AppendFuture, settle_all
+from pyreplog.future import AppendFuture, expected_result, set_exception, set_expected, set_result, settle_all
 
 T = TypeVar("T")
 
@@ -47,7 +48,7 @@ def run(main: Coroutine[Any, Any, T]) -> T:
 def test_completes_with_the_value_of_its_creation() -> None:
     future = AppendFuture(41)
     assert not future.done()
-    assert future.complete()
+    assert set_result(future)
     assert future.done()
     assert future.result() == 41
     assert future.exception() is None
@@ -55,20 +56,20 @@ def test_completes_with_the_value_of_its_creation() -> None:
 
 def test_completes_with_the_value_of_its_completion() -> None:
     future: AppendFuture[range] = AppendFuture()
-    assert future.complete(range(3, 5))
+    assert set_result(future, range(3, 5))
     assert future.result(timeout=0) == range(3, 5)
 
 
 def test_none_is_a_value_to_complete_with() -> None:
     future: AppendFuture[int | None] = AppendFuture(5)
-    future.complete(None)
+    set_result(future, None)
     assert future.result() is None
 
 
 def test_failing_raises_in_every_waiter() -> None:
     future = AppendFuture(1)
     error = PoisonedError("sync failed")
-    assert future.fail(error)
+    assert set_exception(future, error)
     for _ in range(2):
         with pytest.raises(PoisonedError) as caught:
             future.result()
@@ -78,20 +79,20 @@ def test_failing_raises_in_every_waiter() -> None:
 
 def test_the_first_outcome_stays() -> None:
     future = AppendFuture(1)
-    assert future.complete(2)
-    assert not future.complete(3)
-    assert not future.fail(PoisonedError("late"))
+    assert set_result(future, 2)
+    assert not set_result(future, 3)
+    assert not set_exception(future, PoisonedError("late"))
     assert future.result() == 2
     future = AppendFuture(1)
     error = PoisonedError("sync failed")
-    assert future.fail(error)
-    assert not future.complete(3)
+    assert set_exception(future, error)
+    assert not set_result(future, 3)
     assert future.exception() is error
 
 
 def test_many_raises_of_one_exception_do_not_pile_up_its_traceback() -> None:
     future = AppendFuture(1)
-    future.fail(PoisonedError("sync failed"))
+    set_exception(future, PoisonedError("sync failed"))
     depths = []
     for _ in range(3):
         with pytest.raises(PoisonedError) as caught:
@@ -108,7 +109,7 @@ def test_a_timeout_is_an_unknown_outcome(timeout: float) -> None:
     with pytest.raises(OutcomeUnknownError):
         future.exception(timeout)
     assert future.waiting == 0
-    future.complete()
+    set_result(future)
     assert future.result(timeout) == 1
 
 
@@ -137,7 +138,7 @@ def test_result_waits_for_another_thread(timeout: float | None) -> None:
     waiter = threading.Thread(target=lambda: results.append(future.result(timeout)))
     waiter.start()
     until(lambda: future.waiting)
-    future.complete()
+    set_result(future)
     waiter.join()
     assert results == [7]
 
@@ -149,7 +150,7 @@ def test_every_blocked_thread_is_woken() -> None:
     for waiter in waiters:
         waiter.start()
     until(lambda: future.waiting == 20)
-    future.complete()
+    set_result(future)
     for waiter in waiters:
         waiter.join()
     assert results == [7] * 20
@@ -166,7 +167,7 @@ def test_threads_racing_to_settle_have_one_winner_each_and_all_waiters_wake() ->
     def settle(number: int) -> Callable[[], None]:
         def run() -> None:
             barrier.wait()
-            won = [i for i, future in enumerate(futures) if future.complete(number)]
+            won = [i for i, future in enumerate(futures) if set_result(future, number)]
             wins.update(won)
 
         return run
@@ -210,7 +211,7 @@ def test_ctrl_c_interrupts_a_waiting_thread() -> None:
         presser.join()
         signal.signal(signal.SIGINT, previous)
     assert future.waiting == 0
-    assert future.complete()
+    assert set_result(future)
 
 
 # Callbacks
@@ -222,7 +223,7 @@ def test_callbacks_are_called_in_order_with_the_ack() -> None:
     future.add_done_callback(lambda done: calls.append(("first", done)))
     future.add_done_callback(lambda done: calls.append(("second", done)))
     assert calls == []
-    future.complete()
+    set_result(future)
     future.add_done_callback(lambda done: calls.append(("now", done)))
     assert calls == [("first", future), ("second", future), ("now", future)]
 
@@ -233,7 +234,7 @@ def test_a_raising_callback_is_logged_and_the_others_are_called(caplog: pytest.L
     future.add_done_callback(lambda _: 1 // 0)
     future.add_done_callback(calls.append)
     with caplog.at_level(logging.ERROR):
-        assert future.complete()
+        assert set_result(future)
     assert calls == [future]
     assert "ZeroDivisionError" in caplog.text
 
@@ -263,7 +264,7 @@ def test_what_a_callback_raises_ends_no_thread_but_the_main_one(error: type[Base
 
     def settle() -> None:
         try:
-            ended.append(not future.complete())
+            ended.append(not set_result(future))
         except BaseException:
             ended.append(True)
 
@@ -291,7 +292,7 @@ def test_any_number_of_callbacks_may_raise_what_is_no_exception() -> None:
 def test_a_group_is_settled_each_in_its_own_way() -> None:
     error = PoisonedError("sync failed")
     won_before, completed, failed = AppendFuture("a"), AppendFuture("b"), AppendFuture("c")
-    won_before.complete("first")
+    set_result(won_before, "first")
     settle_all([(won_before, error), (completed, None), (failed, error)])
     assert [won_before.result(), completed.result()] == ["first", "b"]
     assert failed.exception() is error
@@ -341,8 +342,8 @@ def test_await_returns_the_result_and_raises_the_failure() -> None:
     async def main() -> None:
         loop = asyncio.get_running_loop()
         good, bad = AppendFuture(1), AppendFuture(2)
-        loop.call_soon(good.complete)
-        loop.call_soon(bad.fail, PoisonedError("sync failed"))
+        loop.call_soon(partial(set_result, good))
+        loop.call_soon(partial(set_exception, bad), PoisonedError("sync failed"))
         assert await good == 1
         with pytest.raises(PoisonedError):
             await bad
@@ -352,7 +353,7 @@ def test_await_returns_the_result_and_raises_the_failure() -> None:
 
 def test_awaiting_what_is_done_takes_no_turn_of_the_loop() -> None:
     future = AppendFuture(3)
-    future.complete()
+    set_result(future)
     with pytest.raises(StopIteration) as stopped:
         next(future.__await__())
     assert stopped.value.value == 3
@@ -361,7 +362,7 @@ def test_awaiting_what_is_done_takes_no_turn_of_the_loop() -> None:
 def test_several_tasks_await_one_ack() -> None:
     async def main() -> None:
         future = AppendFuture(3)
-        asyncio.get_running_loop().call_soon(future.complete)
+        asyncio.get_running_loop().call_soon(partial(set_result, future))
         assert await asyncio.gather(*(awaited(future) for _ in range(10))) == [3] * 10
 
     run(main())
@@ -419,7 +420,7 @@ def test_a_thread_and_the_tasks_of_two_loops_wait_for_one_ack() -> None:
 
     def complete() -> None:
         until(lambda: future.waiting == 7)
-        future.complete()
+        set_result(future)
 
     run_threads(in_a_loop, in_a_loop, lambda: results.append(future.result()), complete)
     assert results == [5] * 7
@@ -434,7 +435,7 @@ def test_a_cancelled_awaiter_leaves_the_others_waiting() -> None:
         await asyncio.sleep(0)
         assert future.waiting == 2
         assert not future.done()
-        future.complete()
+        set_result(future)
         assert [await tasks[0], await tasks[2]] == [5, 5]
         with pytest.raises(asyncio.CancelledError):
             await tasks[1]
@@ -447,7 +448,7 @@ def test_an_awaiter_cancelled_while_its_wake_up_is_on_the_way() -> None:
         future = AppendFuture(5)
         cancelled, other = (asyncio.create_task(awaited(future)) for _ in range(2))
         await asyncio.sleep(0)
-        run_threads(future.complete)  # the loop has not run yet
+        run_threads(partial(set_result, future))  # the loop has not run yet
         cancelled.cancel()
         assert await other == 5
         with pytest.raises(asyncio.CancelledError):
@@ -463,7 +464,7 @@ def test_wait_for_times_out_without_settling_the_ack() -> None:
             await asyncio.wait_for(future, timeout=0.001)
         assert not future.done()
         assert not future.waiting
-        future.complete()
+        set_result(future)
         assert await future == 5
 
     run(main())
@@ -479,7 +480,7 @@ def test_a_waiter_of_a_closed_loop_is_nobody_to_wake() -> None:
     asyncio.run(suspend())
     calls: list[object] = []
     future.add_done_callback(calls.append)
-    assert future.complete()
+    assert set_result(future)
     assert calls == [future]
 
 
@@ -504,3 +505,24 @@ def test_tasks_of_two_loops_racing_with_a_completer_all_wake() -> None:
 
     run_threads(in_a_loop, in_a_loop, complete)
     assert results == [list(range(400))] * 2
+
+
+def test_callers_find_no_way_to_settle_a_future() -> None:
+    """Only who carries out an append says how it ended: with the functions of `pyreplog.future`."""
+    public = {name for name in dir(AppendFuture) if not name.startswith("_")}
+    assert public == {"add_done_callback", "done", "exception", "result", "waiting"}
+    future = AppendFuture(1)
+    for name in ("settled", "value", "error"):
+        with pytest.raises(AttributeError):
+            setattr(future, name, True)
+    assert not future.done()
+    for settle in (set_result, set_exception):
+        with pytest.raises(TypeError):
+            settle(None, ValueError("no future"))  # type: ignore[arg-type]
+
+
+def test_the_result_that_is_expected_may_change_until_the_end() -> None:
+    future = AppendFuture(1)
+    set_expected(future, 2)
+    assert expected_result(future) == 2 and not future.done()
+    assert set_result(future) and future.result(0) == 2

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import gc
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any, TypeAlias
 
 import pytest
@@ -16,7 +17,7 @@ import pytest
 import pyreplog._native.log.future
 from pyreplog._native.log.position_waiters import PositionWaiters
 from pyreplog.errors import PoisonedError
-from pyreplog.future import AppendFuture, settle_all
+from pyreplog.future import AppendFuture, expected_result, set_expected, set_result, settle_all
 
 Play: TypeAlias = tuple[Callable[[], object], Callable[[], object]]
 
@@ -76,7 +77,7 @@ def test_a_completion_at_any_moment_wakes_the_thread_that_is_about_to_block(monk
 
         def acquire(self, timeout: float = -1) -> None:
             if self.held:
-                futures[-1].complete()
+                set_result(futures[-1])
                 assert not self.held, "lost wake-up"
             self.held = True
 
@@ -91,7 +92,7 @@ def test_a_completion_at_any_moment_wakes_the_thread_that_is_about_to_block(monk
     def scene() -> Play:
         future = AppendFuture(9)
         futures.append(future)
-        return lambda: results.append(future.result()), future.complete
+        return lambda: results.append(future.result()), partial(set_result, future)
 
     for _ in everywhere(scene):
         assert results.pop() == 9
@@ -107,7 +108,7 @@ def test_two_completions_at_any_moment_have_one_winner() -> None:
         future.add_done_callback(lambda _: None)
         futures.append(future)
         wins.clear()
-        return lambda: wins.append((1, future.complete(1))), lambda: wins.append((2, future.complete(2)))
+        return lambda: wins.append((1, set_result(future, 1))), lambda: wins.append((2, set_result(future, 2)))
 
     for _ in everywhere(scene):
         assert [futures[-1].result(0)] == [number for number, won in wins if won]
@@ -121,7 +122,7 @@ def test_a_callback_added_at_any_moment_of_the_completion_is_called_once(complet
         calls.clear()
         future = AppendFuture(0)
         future.add_done_callback(lambda _: calls.append("early"))
-        pair = (future.complete, lambda: future.add_done_callback(lambda _: calls.append("racing")))
+        pair = (partial(set_result, future), lambda: future.add_done_callback(lambda _: calls.append("racing")))
         return pair if completer_first else (pair[1], pair[0])
 
     for _ in everywhere(scene):
@@ -142,7 +143,7 @@ def test_two_first_waiters_at_any_moment_are_both_told() -> None:
         )
 
     for _ in everywhere(scene):
-        futures[-1].complete()
+        set_result(futures[-1])
         assert sorted(calls) == ["one", "two"]
 
 
@@ -160,7 +161,7 @@ def test_a_completion_at_any_moment_wakes_the_task_that_is_about_to_wait() -> No
             except StopIteration as stop:
                 outcomes.append(stop.value)
 
-        return start_waiting, future.complete
+        return start_waiting, partial(set_result, future)
 
     async def main() -> None:
         for _ in everywhere(scene):
@@ -198,7 +199,7 @@ def test_a_group_and_a_single_completion_at_any_moment_have_one_winner() -> None
         wins.clear()
         future = AppendFuture(1)
         futures.append(future)
-        return lambda: settle_all([(future, error)]), lambda: wins.append(future.complete(2))
+        return lambda: settle_all([(future, error)]), lambda: wins.append(set_result(future, 2))
 
     for _ in everywhere(scene):
         assert futures[-1].exception(0) is (None if wins[0] else error)
@@ -212,9 +213,9 @@ def test_an_outcome_that_is_replaced_is_not_seen_after_its_end() -> None:
     class Value:
         def __del__(self) -> None:
             future = futures[-1]
-            seen.append((future.done(), future.expected, future.complete(3)))
+            seen.append((future.done(), expected_result(future), set_result(future, 3)))
 
-    for settle in (lambda future: future.complete(2), lambda future: future.expect(2)):
+    for settle in (lambda future: set_result(future, 2), lambda future: set_expected(future, 2)):
         futures.append(AppendFuture(Value()))
         settle(futures[-1])
     assert seen == [(True, 2, False), (False, 2, True)]
@@ -258,5 +259,5 @@ def test_two_calls_at_any_moment_tell_each_ack_once(
 
     for _ in everywhere(scene):
         move(lines[-1])
-        assert sorted(future.expected for future in told) == [10, 20, 30]
-        assert [future.exception() for future in told if future.expected < 30] == [None, None]
+        assert sorted(expected_result(future) for future in told) == [10, 20, 30]
+        assert [future.exception() for future in told if expected_result(future) < 30] == [None, None]

@@ -6,12 +6,13 @@ import asyncio
 import contextvars
 import threading
 from collections.abc import Callable, Coroutine, Iterator
+from functools import partial
 from typing import Any, TypeVar
 
 import pytest
 import uvloop
 
-from pyreplog.future import AppendFuture, settle_all
+from pyreplog.future import AppendFuture, set_result, settle_all
 
 T = TypeVar("T")
 
@@ -157,7 +158,7 @@ def test_a_cancelled_task_hears_why(loop: asyncio.AbstractEventLoop) -> None:
         while not (tasks[0].done() and tasks[1].done()):
             await asyncio.sleep(0)
         assert future.waiting == 1
-        future.complete()
+        set_result(future)
         await tasks[2]
         assert [task.cancelled() for task in tasks] == [True, True, False]
 
@@ -209,7 +210,7 @@ def test_what_was_caught_can_be_awaited_again(loop: asyncio.AbstractEventLoop) -
             async with asyncio.timeout(0):
                 await future
         assert not future.waiting
-        loop.call_soon(future.complete)
+        loop.call_soon(partial(set_result, future))
         return await future
 
     assert run(loop, main()) == 5
@@ -259,7 +260,7 @@ def test_ctrl_c_while_loops_are_told_keeps_no_task_from_going_on(scheduled: bool
 
     first.call_soon_threadsafe = interrupted  # type: ignore[method-assign, assignment]
     with pytest.raises(KeyboardInterrupt):
-        future.complete()
+        set_result(future)
     for loop, task in zip(loops, tasks, strict=True):
         assert run(loop, gathered([task])) == [5]
         loop.close()

@@ -18,7 +18,7 @@ import pytest
 import pyreplog
 from pyreplog._native.log.position_waiters import PositionWaiters
 from pyreplog.errors import PoisonedError
-from pyreplog.future import AppendFuture
+from pyreplog.future import AppendFuture, expected_result
 from pyreplog.log.files import RealFiles
 from tests.running import flush_stage
 from tests.waiting import until
@@ -141,7 +141,7 @@ def test_each_ack_is_told_as_a_simple_model_says(seed: int) -> None:
 
 
 def kept(future: AppendFuture[int]) -> int:
-    return future.expected
+    return expected_result(future)
 
 
 @pytest.mark.usefixtures("eager_switching")

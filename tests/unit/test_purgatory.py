@@ -12,7 +12,7 @@ from collections.abc import Callable
 import pytest
 
 from pyreplog.errors import ClosedError, OutcomeUnknownError, PoisonedError
-from pyreplog.future import AppendFuture
+from pyreplog.future import AppendFuture, expected_result, set_result
 from pyreplog.purgatory import Purgatory, PurgatoryEntry
 
 
@@ -132,7 +132,7 @@ def test_one_who_waits_for_much_blocks_nobody() -> None:
 def test_an_ack_that_somebody_else_settled_keeps_its_outcome() -> None:
     purgatory = Purgatory()
     (future,) = watched(purgatory, 1)
-    future.complete(99)
+    set_result(future, 99)
     purgatory.advance_and_drain("log", 1)
     assert future.result() == 99
     assert purgatory.waiting("log") == 0
@@ -491,7 +491,7 @@ def test_hammering_threads_settle_everything_exactly_once() -> None:
             barrier.wait()
             for n in range(per_thread):
                 future = AppendFuture((thread, n))
-                future.add_done_callback(lambda future: told.update([future.expected]))
+                future.add_done_callback(lambda future: told.update([expected_result(future)]))
                 futures.append(future)
                 deadline = rng.choice([None, n])
                 purgatory.watch(n % keys, n + rng.randrange(-20, 20), future, deadline_us=deadline)

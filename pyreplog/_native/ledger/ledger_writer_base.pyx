@@ -93,9 +93,9 @@ cdef class LedgerWriterBase:
         self.time_us = max(self.time_us, time_us)  # append times never go back, even if the clock does
         entries = encode(values, keys, event_times, self._push.ledger, first, lac, self.time_us, self.length,
                          self.messages, self.entry_bytes_max, messages)
-        future = AppendFuture(range(first, first + entries.count))
+        cdef AppendFuture future = AppendFuture(range(first, first + entries.count))
         if not entries.count:
-            future.complete()
+            future.publish(future.value, None)
             return future, []
         self.length, self.messages = entries.ledger_bytes, entries.ledger_messages
         self._told_lac = max(self._told_lac, lac)

@@ -156,12 +156,11 @@ cdef class AppendFuture:
         await future  # in a coroutine
         ```
 
-    The code that submitted the append settles the future, exactly once, with `complete`, `fail` or `settle_all`.
-    See docs/log.md.
+    The code that carries out the append settles the future, exactly once; callers only look. See docs/log.md.
     """
 
     def __init__(self, result=None):
-        """`result`: what `complete()` without an argument completes the future with."""
+        """`result`: what the future gives if it is completed without another result."""
         self.value = result
 
     @classmethod
@@ -217,31 +216,6 @@ cdef class AppendFuture:
         if self.settled:
             wake([self])
 
-    def expect(self, result):
-        """Set the result of `complete()` and `settle_all`, in place of the value given at creation."""
-        before = self.value  # kept alive until the new one is stored
-        self.value = result
-
-    def complete(self, result=UNCHANGED):
-        """Complete with `result`, or with the value given at creation.
-
-        Return False if the future was settled before.
-        """
-        before = self.value
-        if not self.publish(before if result is UNCHANGED else result, None):
-            return False
-        if self.waiters:
-            wake([self])
-        return True
-
-    def fail(self, exception):
-        """Fail with `exception`, which all waiters raise. Return False if the future was settled before."""
-        if not self.publish(self.value, exception):
-            return False
-        if self.waiters:
-            wake([self])
-        return True
-
     def __await__(self):
         cdef FutureWaiter wait
         if not self.settled:
@@ -263,11 +237,6 @@ cdef class AppendFuture:
         raise TypeError(
             "an AppendFuture belongs to the process that submitted the append, and cannot be pickled or copied"
         )
-
-    @property
-    def expected(self):
-        """The result of `complete()` without an argument; after completion, the value."""
-        return self.value
 
     @property
     def waiting(self):
@@ -363,10 +332,50 @@ def as_timeout(timeout):
     return float(timeout)
 
 
+# ---- the completing side -----------------------------------------------------------------------------------------
+#
+# Functions, not methods: callers of `submit` get a future that shows only what callers do, and settling one costs no
+# second object.
+
+
+def set_result(AppendFuture future not None, result=UNCHANGED):
+    """Complete a future with `result`, or with its expected result.
+
+    Return False if the future was settled before.
+    """
+    before = future.value  # kept alive until the new one is stored
+    if not future.publish(before if result is UNCHANGED else result, None):
+        return False
+    if future.waiters:
+        wake([future])
+    return True
+
+
+def set_exception(AppendFuture future not None, exception):
+    """Fail a future with `exception`, which all waiters raise. Return False if the future was settled before."""
+    if not future.publish(future.value, exception):
+        return False
+    if future.waiters:
+        wake([future])
+    return True
+
+
+def set_expected(AppendFuture future not None, result):
+    """Set the result that `set_result` and `settle_all` complete a future with, in place of the value given at
+    creation."""
+    before = future.value  # kept alive until the new one is stored
+    future.value = result
+
+
+def expected_result(AppendFuture future not None):
+    """Return the result that `set_result` completes a future with; after completion, its result."""
+    return future.value
+
+
 # ---- many futures ------------------------------------------------------------------------------------------------
 
 def settle_all(outcomes):
-    """Settle many futures: each completes with the value of its creation (None), or fails with its exception.
+    """Settle many futures: each completes with its expected result (None), or fails with its exception.
 
     Futures that were settled before keep their outcome. All are settled before the first waiter is woken. An event loop
     is woken once for the whole group, and not at all in its own thread. Ctrl-C during the call, or in a callback, is

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple, Self
 
 from pyreplog._native.ledgerlog.entries import encode_entries
-from pyreplog.future import AppendFuture, Outcome
+from pyreplog.future import AppendFuture, Outcome, set_expected
 
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
@@ -67,5 +67,5 @@ def outcomes(entries: Sequence[Entry], ids: AppendFuture[range]) -> list[Outcome
     error = ids.exception()
     if error is None:
         for entry, number in zip(entries, ids.result(), strict=True):
-            entry.future.expect(number)
+            set_expected(entry.future, number)
     return [(entry.future, error) for entry in entries]

@@ -10,7 +10,7 @@ from pyreplog._native.ledgerlog.entries import parse_entries
 from pyreplog._native.log.batch import RecordBatch
 from pyreplog.bookie.protocol import READ_BYTES_MAX, Reply, ReplyStatus, Request, RequestKind
 from pyreplog.errors import InvalidRecordsError, UnauthorizedError, UnreadableError
-from pyreplog.future import AppendFuture
+from pyreplog.future import AppendFuture, set_exception, set_result
 from pyreplog.ledger.driver import Runtime
 
 
@@ -63,9 +63,9 @@ def _ask(runtime: Runtime, bookie: str, request: Request) -> Reply:
 
     def answered(answer: Reply | Exception) -> None:
         if isinstance(answer, Exception):
-            done.fail(answer)
+            set_exception(done, answer)
         else:
-            done.complete(answer)
+            set_result(done, answer)
 
     runtime.send(bookie, request, answered)
     return runtime.wait(done)

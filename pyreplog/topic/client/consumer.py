@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from pyreplog._native.topic.messages import Message, MessageBatch
 from pyreplog._native.topic.prefetch_buffer import PrefetchBuffer
 from pyreplog.errors import ClosedError, InvalidArgumentError, OutcomeUnknownError, ReplogError
-from pyreplog.future import AppendFuture, as_timeout
+from pyreplog.future import AppendFuture, as_timeout, set_exception, set_result
 from pyreplog.handles import Handle, warn_of_leak
 from pyreplog.topic.model.arguments import as_delay_us, as_offsets, as_reason, check_may_block, check_queue
 from pyreplog.topic.model.fair_lock import FairLock
@@ -158,7 +158,7 @@ class Consumer(Handle, PrefetchBuffer):
             self._failed = self._failed or error
             waiting, self._waiting = self._waiting, deque()
         for future in waiting:
-            future.fail(error)
+            set_exception(future, error)
 
     @property
     def era(self) -> int:
@@ -347,7 +347,7 @@ class Consumer(Handle, PrefetchBuffer):
 
     def _expect(self, future: AppendFuture[DeliveredMessages]) -> None:
         if self._failed is not None and not self._inbox:
-            future.fail(self._failed)
+            set_exception(future, self._failed)
         else:
             self._waiting.append(future)
 
@@ -356,7 +356,7 @@ class Consumer(Handle, PrefetchBuffer):
         with self._lock:
             if future in self._waiting:
                 self._waiting.remove(future)
-        return future.fail(ClosedError("the caller does not wait for it any more"))
+        return set_exception(future, ClosedError("the caller does not wait for it any more"))
 
     def _put_back(self, future: AppendFuture[DeliveredMessages]) -> None:
         """Give the delivery of an interrupted call to the next one."""
@@ -375,8 +375,8 @@ class Consumer(Handle, PrefetchBuffer):
                 delivery = self._inbox.popleft() if self._inbox else None
             if delivery is None:
                 assert self._failed is not None
-                future.fail(self._failed)
-            elif not future.complete(delivery):
+                set_exception(future, self._failed)
+            elif not set_result(future, delivery):
                 with self._lock:
                     self._inbox.appendleft(delivery)
 
@@ -537,7 +537,7 @@ class Consumer(Handle, PrefetchBuffer):
         try:
             return self._source.wait(future, self._source.timeout if seconds is None else seconds)
         except OutcomeUnknownError as error:
-            future.fail(error)
+            set_exception(future, error)
             raise
 
     def _check_usable(self) -> None:

@@ -14,7 +14,7 @@ from functools import wraps
 from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar
 
 from pyreplog.errors import ClosedError, OutcomeUnknownError, WindowFullError
-from pyreplog.future import AppendFuture, as_timeout
+from pyreplog.future import AppendFuture, as_timeout, set_exception, set_result
 from pyreplog.handles import Closeable
 
 S = TypeVar("S")
@@ -62,16 +62,19 @@ def opening(
             try:
                 handle = getattr(self, name)(*args, **kwargs)
             except BaseException as error:
-                done.fail(error)
+                set_exception(done, error)
                 return
-            if not done.complete(handle):
+            if not set_result(done, handle):
                 handle.close()
 
         loop.run_in_executor(None, copy_context().run, open_handle)
         try:
             return await done
         except asyncio.CancelledError:
-            if not done.fail(ClosedError("the task that waited for it was cancelled")) and done.exception() is None:
+            if (
+                not set_exception(done, ClosedError("the task that waited for it was cancelled"))
+                and done.exception() is None
+            ):
                 loop.run_in_executor(None, done.result().close)
             raise
 

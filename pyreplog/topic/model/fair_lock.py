@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections import deque
 
-from pyreplog.future import AppendFuture
+from pyreplog.future import AppendFuture, set_exception, set_result
 
 
 class FairLock:
@@ -27,7 +27,7 @@ class FairLock:
                 self._waiting.append(future)
                 return future
             self._taken = True
-        future.complete(None)
+        set_result(future, None)
         return future
 
     def leave(self) -> None:
@@ -38,10 +38,10 @@ class FairLock:
                     self._taken = False
                     return
                 future = self._waiting.popleft()
-            if future.complete(None):
+            if set_result(future, None):
                 return
 
     def give_up(self, future: AppendFuture[None]) -> None:
         """Stop waiting, and release the lock if it was granted meanwhile."""
-        if not future.fail(TimeoutError("the caller does not wait for it any more")):
+        if not set_exception(future, TimeoutError("the caller does not wait for it any more")):
             self.leave()

@@ -11,7 +11,7 @@ import numpy as np
 
 from pyreplog._native.topic.messages import Message, MessageBatch
 from pyreplog.errors import InvalidArgumentError, WrongTypeError
-from pyreplog.future import AppendFuture
+from pyreplog.future import AppendFuture, set_exception, set_result
 from pyreplog.topic.model.times import moment_us
 
 
@@ -105,7 +105,7 @@ def position(log: MessageLocator, start: Start) -> AppendFuture[TopicPosition]:
     """
     done: AppendFuture[TopicPosition] = AppendFuture()
     if isinstance(check_start(start), str):
-        done.complete(log.start if start == "earliest" else log.end)
+        set_result(done, log.start if start == "earliest" else log.end)
     elif isinstance(start, datetime):
         then(log.offset_at_time(moment_us("start", start)), done, lambda offset: _at_offset(log, offset, done))
     else:
@@ -116,12 +116,12 @@ def position(log: MessageLocator, start: Start) -> AppendFuture[TopicPosition]:
 def _at_offset(log: MessageLocator, offset: int, done: AppendFuture[TopicPosition]) -> None:
     end = log.end
     if offset == end.offset:
-        done.complete(end)
+        set_result(done, end)
         return
     then(
         log.locate(offset),
         done,
-        lambda place: done.complete(TopicPosition(offset, place.entries_before, place.bytes_before)),
+        lambda place: set_result(done, TopicPosition(offset, place.entries_before, place.bytes_before)),
     )
 
 
@@ -136,7 +136,7 @@ def then(future: AppendFuture[T], done: AppendFuture[Any], go_on: Callable[[T], 
             except Exception as raised:
                 error = raised
         if error is not None:
-            done.fail(error)
+            set_exception(done, error)
 
     future.add_done_callback(came)
 
@@ -144,7 +144,7 @@ def then(future: AppendFuture[T], done: AppendFuture[Any], go_on: Callable[[T], 
 def completed_future() -> AppendFuture[None]:
     """Return a future that is done."""
     future: AppendFuture[None] = AppendFuture()
-    future.complete(None)
+    set_result(future, None)
     return future
 
 
@@ -172,9 +172,9 @@ def all_done(futures: Sequence[AppendFuture[Any]]) -> AppendFuture[None]:
     def settle() -> None:
         error = next((error for future in futures if (error := future.exception()) is not None), None)
         if error is None:
-            done.complete(None)
+            set_result(done, None)
         else:
-            done.fail(error)
+            set_exception(done, error)
 
     after_all(futures, settle)
     return done

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from contextlib import suppress
+from functools import partial
 from typing import Any
 
 from pyreplog._native.topic.messages import Message
 from pyreplog.errors import InvalidArgumentError, RecordTooLargeError
-from pyreplog.future import AppendFuture
+from pyreplog.future import AppendFuture, set_exception, set_result
 from pyreplog.topic.client.partitions.partitioned_producer import all_results
 from pyreplog.topic.model.config import SubscriptionConfig
 from pyreplog.topic.model.dead_letter import REASON, Properties, dead_letter_properties
@@ -55,9 +56,9 @@ def publish_dead(context: TopicContext, subscription: Subscription, dead: DeadLe
         inherited = {key: getattr(context.managed.config, key) for key in INHERITED}
         try:
             target = context.open_topic(name, inherited)
-            then(_submit(target, context.name, subscription.name, dead), done, done.complete)
+            then(_submit(target, context.name, subscription.name, dead), done, partial(set_result, done))
         except Exception as error:
-            done.fail(error)
+            set_exception(done, error)
 
     context.work(publish)
     return done

@@ -8,7 +8,7 @@ from contextlib import suppress
 
 from pyreplog.clock import ahead_us
 from pyreplog.errors import InvalidMetadataError, KeyExistsError, ReplogError
-from pyreplog.future import AppendFuture
+from pyreplog.future import AppendFuture, set_result
 from pyreplog.topic.client.publishing.publisher import Publisher
 from pyreplog.topic.model.backlog import SYSTEM_PREFIX
 from pyreplog.topic.model.dedup import Producers
@@ -105,7 +105,7 @@ class DedupCursor:
         done: AppendFuture[None] = AppendFuture()
         taken = None if self._publisher is None else self._publisher.snapshot()
         if taken is None or self._persister is None:
-            done.complete(None)
+            set_result(done, None)
             return done
         offset, data = taken
 
@@ -119,7 +119,7 @@ class DedupCursor:
 
         def stored(_: None) -> None:
             self._context.touch()  # ledgers may be trimmed now, or publishers may go on
-            done.complete(None)
+            set_result(done, None)
 
         then(position(self._context.managed, offset), done, located)
         return done

@@ -10,7 +10,7 @@ import numpy as np
 
 from pyreplog._native.topic.messages import MessageBatch
 from pyreplog.errors import ClosedError, ReplogError, TopicFencedError
-from pyreplog.future import AppendFuture, settle_all
+from pyreplog.future import AppendFuture, set_result, settle_all
 from pyreplog.topic.model.dispatch.effects import Locate
 from pyreplog.topic.model.dispatch.offsets import Offsets
 from pyreplog.topic.model.event_queue import EventQueue
@@ -62,7 +62,7 @@ class Locator:
     def settled(self) -> AppendFuture[None]:
         """Return a future that is done when all earlier requests have been handled."""
         future: AppendFuture[None] = AppendFuture()
-        self._events.post(lambda: self._settled.append(future) if self._is_busy else future.complete(None))
+        self._events.post(lambda: self._settled.append(future) if self._is_busy else set_result(future, None))
         return future
 
     def _next_pass(self) -> None:

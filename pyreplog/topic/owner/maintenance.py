@@ -7,7 +7,7 @@ import threading
 from functools import partial
 
 from pyreplog.errors import ClosedError, ReplogError
-from pyreplog.future import AppendFuture
+from pyreplog.future import AppendFuture, set_result
 from pyreplog.topic.client.publishing.publisher import Publisher
 from pyreplog.topic.model.backlog import CursorBacklog, Eviction, Quota, QuotaDecision
 from pyreplog.topic.model.positions import then
@@ -149,7 +149,7 @@ class TopicMaintenance:
             start = self._managed.start
             for subscription in self._subscriptions.all():
                 subscription.trimmed(start)
-        done.complete(count)
+        set_result(done, count)
 
 
 def _oldest_us(subscription: Subscription) -> int | None:

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from pyreplog._native.topic.messages import MessageBatch
 from pyreplog.clock import Clock
 from pyreplog.errors import ClosedError, ReplogError, SubscriptionBusyError, TopicFencedError, TrimmedError
-from pyreplog.future import AppendFuture
+from pyreplog.future import AppendFuture, set_exception, set_result
 from pyreplog.ledger.driver import Runtime, TimerLike
 from pyreplog.net.fair_executor import wait_wanted
 from pyreplog.topic.model.config import SubscriptionConfig
@@ -522,7 +522,7 @@ class Subscription:
         return self._locator.settled()
 
     def _settle(self, done: AppendFuture[None]) -> None:
-        then(self._settled(), done, done.complete)
+        then(self._settled(), done, partial(set_result, done))
 
     def acknowledge_cumulative(
         self, consumer: int, end: int, *, if_: Callable[[], bool] = lambda: True
@@ -569,14 +569,14 @@ class Subscription:
 
             self._do(once)
             if missing is None:
-                done.complete(None)
+                set_result(done, None)
             else:
                 then(self.managed.locate(missing), done, attempt)
 
         try:
             attempt(None)
         except ReplogError as error:
-            done.fail(error)
+            set_exception(done, error)
         return done
 
     def nack(self, consumer: int, offsets: NDArray[np.int64], delay_us: int | None, reason: str | None = None) -> None:
@@ -599,9 +599,9 @@ class Subscription:
         def stored(future: AppendFuture[None]) -> None:
             error = self._failed or future.exception()  # nothing after a failure is stored
             if error is not None:
-                done.fail(error)
+                set_exception(done, error)
             else:
-                done.complete(None)
+                set_result(done, None)
 
         then(self._settled(), done, lambda _: store(persister).add_done_callback(stored))
         return done
@@ -637,7 +637,7 @@ class Subscription:
 
         def seek(total: TopicPosition) -> None:
             self._seek(total)
-            then(self.flush_async(), done, lambda _: done.complete(total.offset))
+            then(self.flush_async(), done, lambda _: set_result(done, total.offset))
 
         then(position(self.managed, start), done, seek)
         return done

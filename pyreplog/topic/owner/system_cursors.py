@@ -7,6 +7,7 @@ import secrets
 import threading
 from collections.abc import Collection, Iterable, Sequence
 from contextlib import suppress
+from functools import partial
 from typing import NamedTuple, Protocol
 
 from pyreplog.errors import (
@@ -16,7 +17,7 @@ from pyreplog.errors import (
     SubscriptionBusyError,
     UnreadableError,
 )
-from pyreplog.future import AppendFuture
+from pyreplog.future import AppendFuture, set_result
 from pyreplog.topic.client.publishing.publisher import Publisher
 from pyreplog.topic.model.positions import TopicPosition, then
 from pyreplog.topic.model.subscription_metadata import delete_subscription, load_subscription, take_over
@@ -240,5 +241,5 @@ class SystemCursors:
 
 def _store_after(cursor: SystemCursor, flushed: AppendFuture[None]) -> AppendFuture[None]:
     kept: AppendFuture[None] = AppendFuture()
-    flushed.add_done_callback(lambda _: then(cursor.store(), kept, kept.complete))
+    flushed.add_done_callback(lambda _: then(cursor.store(), kept, partial(set_result, kept)))
     return kept

@@ -19,7 +19,7 @@ from pyreplog._native.topic.messages import MessageBatch
 from pyreplog.arguments import as_int, check_bool, check_text
 from pyreplog.clock import Clock
 from pyreplog.errors import InvalidArgumentError, NoSuchTopicError, OutOfRangeError, ReplogError, TopicFencedError
-from pyreplog.future import AppendFuture
+from pyreplog.future import AppendFuture, set_result
 from pyreplog.handles import Handle
 from pyreplog.ledger.runtime import RuntimeBase
 from pyreplog.metadata.store import MetadataStore
@@ -700,7 +700,7 @@ class Topic(Handle):
                 return ended
             ended = self._ended
         if self._is_over or not hasattr(self, "_publisher"):
-            ended.complete(None)
+            set_result(ended, None)
             return ended
         self._publisher.lift_quota()
         flushed = self._publisher.flush_async()
@@ -712,7 +712,7 @@ class Topic(Handle):
     def _end_ledger(self, ended: AppendFuture[None]) -> None:
         """Stop publishing, and close the managed ledger."""
         self._publisher.stop(self._ending())
-        self.managed.begin_close().add_done_callback(lambda _: ended.complete(None))
+        self.managed.begin_close().add_done_callback(lambda _: set_result(ended, None))
 
     @property
     def _is_over(self) -> bool:
@@ -725,7 +725,7 @@ class Topic(Handle):
     def _let_go(self) -> None:
         error = self._ending()
         with ExitStack() as stack:
-            stack.callback(self.gone.complete, None)
+            stack.callback(partial(set_result, self.gone), None)
             stack.callback(self._topics.forget, self)
             stack.callback(self._release)
             stack.callback(lambda: self.managed.close(self._topics.close_s))

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pyreplog.errors import ClosedError, InvalidMessageError, ReplogError
-from pyreplog.future import AppendFuture
+from pyreplog.future import AppendFuture, set_result
 from pyreplog.net.server_connection import ServerConnection
 from pyreplog.topic.client.publishing.forwarded import ForwardedBatch
 from pyreplog.topic.model.event_queue import EventQueue
@@ -68,7 +68,7 @@ class ProducerSession:
         def end() -> None:
             self._over = self._over or answer
             self._go_on()
-            done.complete(None)
+            set_result(done, None)
 
         self._events.post(end)
         return done
@@ -259,7 +259,7 @@ class ConsumerSession:
 
         def resumed() -> None:
             generation, now = self.state
-            done.complete(Resumed(generation, now or 0, counts))
+            set_result(done, Resumed(generation, now or 0, counts))
 
         self._events.post(lambda: then(completed_future(), done, lambda _: resume()))
         return done

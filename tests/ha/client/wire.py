@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pyreplog._native.ha.client_batch import encode_records
 from pyreplog.errors import ReplogError
-from pyreplog.future import AppendFuture
+from pyreplog.future import AppendFuture, set_exception, set_result
 from pyreplog.ha.node_context import SERVICE, parse_address
 from pyreplog.ha.protocol.client_messages import (
     CLIENT_VERSION,
@@ -38,9 +38,9 @@ class Wire(Closeable):
 
         def heard(reply: memoryview | ReplogError) -> None:
             if isinstance(reply, ReplogError):
-                answer.fail(reply)
+                set_exception(answer, reply)
             else:
-                answer.complete(bytes(reply))
+                set_result(answer, bytes(reply))
 
         self._channel.request(*body, on_reply=heard, timeout=PATIENCE_S)
         return answer

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ from pyreplog.bookie.config import BookieConfig
 from pyreplog.bookie.local import LocalBookie
 from pyreplog.bookie.protocol import Reply, ReplyStatus, Request, RequestKind
 from pyreplog.errors import KeyExistsError, LeaseLostError, NoSuchKeyError
-from pyreplog.future import AppendFuture
+from pyreplog.future import AppendFuture, set_result
 from pyreplog.ledger import driver, reader, writer_keys
 from pyreplog.ledger.driver import Driver
 from pyreplog.ledger.ledger_metadata import Fragment, LedgerMetadata, State, metadata_key
@@ -186,7 +187,7 @@ def bookie(world: World) -> None:
 
     def ask(name: str, request: Request) -> None:
         def answered(reply: Reply) -> None:
-            assert replies[name].complete(reply), "answered twice"
+            assert set_result(replies[name], reply), "answered twice"
 
         one.request(request, answered)
         reply = replies[name].result()
@@ -214,7 +215,7 @@ def bookie_committing(world: World) -> None:
 
     def add(entry: int) -> None:
         future: AppendFuture[Reply] = AppendFuture()
-        one.request(_add(entry, -1), future.complete)
+        one.request(_add(entry, -1), partial(set_result, future))
         assert future.result().status == ReplyStatus.OK
         done.append(entry)
         log: Any = one.log

@@ -9,7 +9,7 @@ from typing import Any
 
 from pyreplog import purgatory, timing_wheel
 from pyreplog.errors import ClosedError, OutcomeUnknownError, ReplogError
-from pyreplog.future import AppendFuture, settle_all
+from pyreplog.future import AppendFuture, set_exception, set_result, settle_all
 from pyreplog.ledger import thread_pool
 from pyreplog.metadata import lease, watching
 from pyreplog.metadata.lease import Heartbeat
@@ -42,7 +42,7 @@ def ack(world: World) -> None:
         waiter=lambda: got.append(one.result()),
         listener=listen,
         settler=lambda: settle_all([(one, None), (two, None)]),
-        late=lambda: one.complete(9) or two.complete(9),
+        late=lambda: set_result(one, 9) or set_result(two, 9),
     )
     in_time(world)
     assert sorted(got) == sorted([one.result(), two.result()])
@@ -122,7 +122,7 @@ def waiting_room_deadlines(world: World) -> None:
     def cancel() -> None:
         watch = room.watch("key", 5, first, deadline_us=2_000)
         room.cancel(watch)
-        first.fail(TimeoutError())
+        set_exception(first, TimeoutError())
 
     run_all(
         world,
@@ -317,8 +317,8 @@ def driving(world: World) -> None:
         net.wait(ack)
 
     def hand_over() -> None:
-        net.call_soon(lambda: one.complete(1))
-        net.call_soon(lambda: two.complete(2))
+        net.call_soon(lambda: set_result(one, 1))
+        net.call_soon(lambda: set_result(two, 2))
 
     run_all(world, a=lambda: wait(one), b=lambda: wait(two), caller=hand_over)
     in_time(world, but=("pyreplog-net",))  # the owner's rests are bounded on purpose
@@ -333,7 +333,7 @@ def driving_alone(world: World) -> None:
 
     def hand_over() -> None:
         for number, ack in enumerate(futures):
-            net.call_soon(lambda ack=ack, number=number: ack.complete(number))  # type: ignore[misc]
+            net.call_soon(lambda ack=ack, number=number: set_result(ack, number))  # type: ignore[misc]
 
     run_all(
         world,
@@ -352,7 +352,12 @@ def driving_elsewhere(world: World) -> None:
     net.start()
     one, two = AppendFuture[int](), AppendFuture[int]()
 
-    run_all(world, a=lambda: net.wait(one), b=lambda: net.wait(two), settler=lambda: (one.complete(1), two.complete(2)))
+    run_all(
+        world,
+        a=lambda: net.wait(one),
+        b=lambda: net.wait(two),
+        settler=lambda: (set_result(one, 1), set_result(two, 2)),
+    )
     in_time(world, but=("pyreplog-net",))
     net.close()
 

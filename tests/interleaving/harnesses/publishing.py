@@ -9,7 +9,7 @@ from typing import Any
 from pyreplog._native.topic.messages import MessageBatch
 from pyreplog.clock import ManualClock
 from pyreplog.errors import BacklogFullError, ClosedError, ReplogError, TopicFencedError, TopicOwnedError
-from pyreplog.future import AppendFuture
+from pyreplog.future import AppendFuture, set_result
 from pyreplog.metadata.memory import MemoryStore
 from pyreplog.topic.client import consumer
 from pyreplog.topic.client.consumer import Consumer
@@ -388,7 +388,7 @@ class Managed:
 
     def answer(self) -> None:
         asked, future = self.reads.popleft()
-        future.complete(self._log.read(*asked))
+        set_result(future, self._log.read(*asked))
 
 
 class Receiver:

@@ -12,7 +12,7 @@ from typing import Any, TypeVar, overload
 
 from pyreplog._native.topic.messages import Message, MessageBatch
 from pyreplog.errors import ClosedError, InvalidArgumentError, OutcomeUnknownError, ReplogError, WrongTypeError
-from pyreplog.future import AppendFuture, as_timeout
+from pyreplog.future import AppendFuture, as_timeout, set_exception, set_result
 from pyreplog.handles import Handle, warn_of_leak
 from pyreplog.net.sockets import weak_callback
 from pyreplog.topic.client.consumer import Consumer
@@ -352,7 +352,7 @@ class PartitionedConsumer(Handle):
             self._waiting.append(future)
             is_late = self._changes != changes
         if is_late:
-            future.complete()
+            set_result(future)
         return future
 
     def _forget(self, future: AppendFuture[None]) -> None:
@@ -366,7 +366,7 @@ class PartitionedConsumer(Handle):
             self._changes += 1
             waiting, self._waiting = self._waiting, []
         for future in waiting:
-            future.complete()
+            set_result(future)
 
     # ---- acknowledging --------------------------------------------------------------------------------------
 
@@ -483,7 +483,7 @@ class PartitionedConsumer(Handle):
             return [self._wait(future, left(deadline)) for future in futures]
         except OutcomeUnknownError as error:
             for future in futures:
-                future.fail(error)
+                set_exception(future, error)
             raise
 
     def seek(self, start: PartitionedStart, *, timeout: float | None = None) -> list[PartitionOffset]:

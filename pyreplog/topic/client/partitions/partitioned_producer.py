@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from pyreplog._native.topic.partitioning import gather
 from pyreplog.errors import ClosedError, InvalidArgumentError, ReplogError, TopicOwnedError
-from pyreplog.future import AppendFuture, as_timeout
+from pyreplog.future import AppendFuture, as_timeout, set_exception, set_result
 from pyreplog.handles import Closeable
 from pyreplog.topic.client.coroutines import publishing
 from pyreplog.topic.client.partitions.partition_topic import PartitionSink, PartitionTopic
@@ -189,7 +189,7 @@ class PartitionedPublisher:
             **_named(producer),
         )  # fmt: skip
         done: AppendFuture[PartitionOffset] = AppendFuture()
-        then(offset_future, done, lambda offset: done.complete(PartitionOffset(partition, offset)))
+        then(offset_future, done, lambda offset: set_result(done, PartitionOffset(partition, offset)))
         return done
 
     def publish_batch(
@@ -257,11 +257,11 @@ class PartitionedPublisher:
                 if not futures:
                     raise
                 futures.append(AppendFuture())
-                futures[-1].fail(error)
+                set_exception(futures[-1], error)
                 break
         done: AppendFuture[list[PartitionRange]] = AppendFuture()
         parts = [portion.partition for portion in portions]
-        then(all_results(futures), done, lambda ranges: done.complete(list(map(PartitionRange, parts, ranges))))
+        then(all_results(futures), done, lambda ranges: set_result(done, list(map(PartitionRange, parts, ranges))))
         return done
 
     def room(self) -> AppendFuture[None]:
@@ -311,9 +311,9 @@ def all_results(futures: Sequence[AppendFuture[T]]) -> AppendFuture[list[T]]:
         errors = (error for future in futures if (error := future.exception()) is not None)
         error = next(errors, None)
         if error is not None:
-            done.fail(error)
+            set_exception(done, error)
         else:
-            done.complete([future.result() for future in futures])
+            set_result(done, [future.result() for future in futures])
 
     for future in futures:
         future.add_done_callback(on_done)

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from pyreplog._native.topic.messageencoder import Messages, compress_entry
 from pyreplog.errors import RecordTooLargeError
-from pyreplog.future import AppendFuture, Outcome
+from pyreplog.future import AppendFuture, Outcome, set_expected
 from pyreplog.topic.client.publishing.batcher import MessageGroup
 from pyreplog.topic.model.compression import codec_number, compressor
 from pyreplog.topic.model.config import TopicConfig
@@ -155,7 +155,7 @@ class BatchEntrant(PublishBatch):
         """
 
     def outcomes(self) -> list[Outcome]:
-        self.future.expect(stored_of(self.offsets))
+        set_expected(self.future, stored_of(self.offsets))
         return [(self.future, self.error)]
 
 
@@ -188,7 +188,7 @@ class CollectedBatch(PublishBatch):
         for group in self.groups:
             for single in group.singles:
                 if error is None:
-                    single.future.expect(next(numbers))
+                    set_expected(single.future, next(numbers))
                 outcomes.append((single.future, error))
         return outcomes
 

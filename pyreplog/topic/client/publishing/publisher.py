@@ -16,7 +16,7 @@ from pyreplog._native.machines.serial_executor import check_may_wait, in_callbac
 from pyreplog._native.topic.messageencoder import Messages
 from pyreplog.clock import Clock
 from pyreplog.errors import BacklogFullError, OutcomeUnknownError, WindowFullError
-from pyreplog.future import AppendFuture, as_timeout
+from pyreplog.future import AppendFuture, as_timeout, set_result
 from pyreplog.topic.client.coroutines import publishing
 from pyreplog.topic.client.publishing.batcher import SingleMessage
 from pyreplog.topic.client.publishing.delivery_times import check_delivery, delivery_time, delivery_times
@@ -323,7 +323,7 @@ class Publisher:
         numbers = None if sequences is None else check_sequences(self.topic, sequences, batch.count)
         future: AppendFuture[range] = AppendFuture()
         if not batch.count:
-            future.complete(range(0))
+            set_result(future, range(0))
             return future
         self._make_room(deadline)
         submitted = SubmittedBatch(producer, batch, numbers, future)

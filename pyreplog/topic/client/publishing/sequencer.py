@@ -19,7 +19,7 @@ from pyreplog.errors import (
     SequenceError,
     TopicFullError,
 )
-from pyreplog.future import AppendFuture, Outcome, settle_all
+from pyreplog.future import AppendFuture, Outcome, set_expected, settle_all
 from pyreplog.topic.client.publishing.batcher import Batcher, SingleMessage
 from pyreplog.topic.client.publishing.publish_batch import (
     STAGE_BYTES,
@@ -235,7 +235,7 @@ class Sequencer:
                 producers.wait(name, single)
                 return
             if verdict is DedupVerdict.DUPLICATE:
-                single.future.expect(DUPLICATE)
+                set_expected(single.future, DUPLICATE)
                 self._drop(single, 1, work)
                 return
             producers.push(name, (sequence,))
@@ -260,7 +260,7 @@ class Sequencer:
                 producers.wait(doubtful, batch)
                 return
             if not batch.messages:
-                batch.future.expect(range(0))
+                set_expected(batch.future, range(0))
                 self._drop(batch, batch.messages_submitted, work)
                 return
             self.counts.duplicates += batch.messages_submitted - batch.messages

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 
-from pyreplog.future import AppendFuture, settle_all
+from pyreplog.future import AppendFuture, set_result, settle_all
 
 _RECORD_BYTES = 80
 """Most bytes of an entry in a ledger in addition to its value."""
@@ -79,7 +79,7 @@ class Window:
         """Return a future that is done as soon as there is room, or no messages are accepted any more."""
         future: AppendFuture[None] = AppendFuture()
         if self.has_room():
-            future.complete(None)
+            set_result(future, None)
             return future
         with self.lock:
             self._waiting.append(future)

@@ -28,7 +28,7 @@ from pyreplog.errors import (
     TopicFencedError,
     TopicOwnedError,
 )
-from pyreplog.future import AppendFuture
+from pyreplog.future import AppendFuture, set_exception, set_result
 from pyreplog.net.backoff import BACKOFF_FIRST_S, BACKOFF_MOST_S, Backoff
 from pyreplog.net.client import Channel
 from pyreplog.net.handshake import NodeIdentity, Secret
@@ -349,14 +349,14 @@ def _in_time(limits: Limits, share_s: float) -> Limits:
 def settle(done: AppendFuture[T], outcome: Outcome, read: Callable[[WireReader], T]) -> None:
     """Settle a future with what is read from a reply, or with its error."""
     if isinstance(outcome, ReplogError):
-        done.fail(outcome)
+        set_exception(done, outcome)
         return
     try:
         result = read(outcome)
     except ReplogError as error:
-        done.fail(error)
+        set_exception(done, error)
     else:
-        done.complete(result)
+        set_result(done, result)
 
 
 def reads(kind: type[Reply]) -> Callable[[WireReader], Any]:

@@ -24,7 +24,7 @@ from pyreplog.errors import (
     OutcomeUnknownError,
     ReplogError,
 )
-from pyreplog.future import AppendFuture
+from pyreplog.future import AppendFuture, set_exception, set_result
 from pyreplog.net.sockets import Address
 from pyreplog.topic.client.consumer import Consumer
 from pyreplog.topic.client.remote.connection_pool import (
@@ -295,7 +295,7 @@ class RemoteSubscription:
             self._send_acks(protocol.AcknowledgeRange(handle, self._generation, start, end), (start, end))
         self._retry_s, self._failing_since = RETRY_S, None
         if done is not None:
-            done.complete(None)
+            set_result(done, None)
         if self._permits:
             self._send(protocol.Flow(handle, self._permits))
         self._fetch()
@@ -317,7 +317,7 @@ class RemoteSubscription:
 
     def _not_attached(self, error: ReplogError, done: AppendFuture[None] | None) -> None:
         if done is not None and (self._is_over or not isinstance(error, DisconnectedError | ClosedError)):
-            done.fail(error)
+            set_exception(done, error)
             return
         if self._is_over:
             return
@@ -338,7 +338,7 @@ class RemoteSubscription:
         if not self._is_over:
             self._subscribe(done)
         elif done is not None:
-            done.fail(ClosedError(f"consumer {self.consumer.name} was closed"))
+            set_exception(done, ClosedError(f"consumer {self.consumer.name} was closed"))
 
     def _lost(self, handle: int, error: ReplogError) -> None:
         """Attach again, because the server, or the connection, has lost the consumer.
@@ -362,7 +362,7 @@ class RemoteSubscription:
         if isinstance(error, StaleError):  # a message for people
             error = NotConnectedError(f"consumer {self.consumer.name} could not be attached again in time: {error}")
         if done is not None:
-            done.fail(error)
+            set_exception(done, error)
         self._handle = 0
         self._is_over = True
         self._error = error
@@ -619,7 +619,7 @@ class RemoteSubscription:
 
         def on_detached(address: Address, outcome: Outcome) -> None:
             _ignore(address, outcome)
-            detached.complete(None)
+            set_result(detached, None)
 
         def leave() -> None:
             handle, self._handle = self._handle, 0
@@ -628,7 +628,7 @@ class RemoteSubscription:
             if handle:
                 self._pool.send(self._address, protocol.Detach(handle), on_detached)
             else:
-                detached.complete(None)
+                set_result(detached, None)
 
         self._events.post(leave)
         self._on_detached(self)
@@ -672,17 +672,17 @@ class RemoteSubscription:
             if done.done():
                 return
             if self._is_over:
-                done.fail(self._error or ClosedError(f"consumer {self.consumer.name} was closed"))
+                set_exception(done, self._error or ClosedError(f"consumer {self.consumer.name} was closed"))
             elif not handle:
                 self._waiting.append(send)
             else:
                 try:
                     request = make_request(handle)
                 except ReplogError as error:
-                    done.fail(error)
+                    set_exception(done, error)
                     return
                 if request is None:
-                    done.complete()
+                    set_result(done)
                     return
                 read = reads(MovedTo if moves and self._has_era else kind)
                 self._pool.send(self._address, request, partial(on_outcome, handle, read))
@@ -699,12 +699,12 @@ class RemoteSubscription:
                 if repeat:
                     send()
             elif error is not None:
-                done.fail(error)
+                set_exception(done, error)
             else:
                 reply = future.result()
                 if isinstance(reply, Moved | MovedTo) and handle == self._handle:  # else it was attached again
                     self._moved_to(reply.generation, reply.era if isinstance(reply, MovedTo) else None)
-                done.complete(result(reply))
+                set_result(done, result(reply))
 
         self._events.post(send)
         return done

@@ -21,7 +21,7 @@ from pyreplog.errors import (
     RecordTooLargeError,
     ReplogError,
 )
-from pyreplog.future import AppendFuture
+from pyreplog.future import AppendFuture, set_exception, set_result
 from pyreplog.net.sockets import Address
 from pyreplog.topic.client.publishing.forwarded import RAW_BYTES_MAX, raw_bytes
 from pyreplog.topic.client.publishing.publish_batch import PublishBatch
@@ -232,7 +232,7 @@ class EntrySender:
                 self._on_opened(opened.result())
         waiting, self._opened = self._opened, None
         if waiting is not None:
-            waiting.fail(error) if error is not None else waiting.complete(opened.result())
+            set_exception(waiting, error) if error is not None else set_result(waiting, opened.result())
         if error is None:
             self._go_on()
         elif isinstance(error, ReplogError):

@@ -11,7 +11,7 @@ from functools import partial
 from typing import NamedTuple
 
 from pyreplog.errors import ClosedError, InvalidMetadataError, NoSuchSubscriptionError, ReplogError
-from pyreplog.future import AppendFuture, settle_all
+from pyreplog.future import AppendFuture, set_exception, set_result, settle_all
 from pyreplog.ledger.cluster import LedgerCluster
 from pyreplog.ledger.driver import TimerLike
 from pyreplog.ledger.ledger_handle import Ledger
@@ -102,20 +102,20 @@ class CursorFlusher:
         """Return the future of `CursorPersister.flush` or `store_clean`."""
         future: AppendFuture[None] = AppendFuture()
         if persister.error is None and not into_metadata and not persister.is_dirty and not persister.is_busy:
-            future.complete()
+            set_result(future)
             return future
         self._runtime.expect(future)
         self._expected.add(future)
         future.add_done_callback(self._expected.discard)
         if self._error is not None:  # either this is seen here, or `end` fails the future
-            future.fail(self._error)
+            set_exception(future, self._error)
         else:
             self.post(partial(self._wait_for, persister, future, into_metadata))
         return future
 
     def _wait_for(self, persister: CursorPersister, future: AppendFuture[None], into_metadata: bool) -> None:
         if persister.error is not None:
-            future.fail(persister.error)
+            set_exception(future, persister.error)
             return
         persister.waiting.append(future)
         if into_metadata and persister.is_busy:
@@ -213,7 +213,7 @@ class CursorFlusher:
             ids = cursor_ledger.handle.submit_batch(pages.finish())
         except Exception as error:
             ids = AppendFuture()
-            ids.fail(error)
+            set_exception(ids, error)
         ids.add_done_callback(lambda ids: self.post(partial(self._flushed, cursor_ledger, taken, ids)))
 
     def _take(self, persister: CursorPersister, cursor_ledger: CursorLedger, pages: Pages, taken: list[_Taken]) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable
+from functools import partial
 from typing import NamedTuple, Protocol
 
 import numpy as np
@@ -12,7 +13,7 @@ from pyreplog._native.ledgerlog.entries import parse_entries
 from pyreplog._native.log.batch import RecordBatch
 from pyreplog._native.topic.messages import MessageBatch, decode_messages
 from pyreplog.errors import ClosedError, OutOfRangeError, ReplogError, TrimmedError
-from pyreplog.future import AppendFuture
+from pyreplog.future import AppendFuture, set_exception, set_result
 from pyreplog.ledger.ledger_handle import Ledger
 from pyreplog.topic.model.chain import ChainLedger, LedgerChain
 from pyreplog.topic.model.compression import decompress
@@ -81,7 +82,7 @@ class ChainReader:
         if offset < view.chain.start.offset and self._refuse(offset, view, done):
             return done
         if offset >= limit:
-            done.complete(_empty_batch(view.end))
+            set_result(done, _empty_batch(view.end))
             return done
         part = _part(view, offset)
         entry = self._hint(part, offset)
@@ -92,13 +93,18 @@ class ChainReader:
         def located(place: EntryPosition) -> None:
             self._read(part, place.entry, bytes_max, limit, done)
 
-        self._search(part, _offset_search(part, offset), lambda place: located(_require(place, offset)), done.fail)
+        self._search(
+            part,
+            _offset_search(part, offset),
+            lambda place: located(_require(place, offset)),
+            partial(set_exception, done),
+        )
         return done
 
     def _refuse(self, offset: int, view: View, done: AppendFuture[MessageBatch] | AppendFuture[EntryPosition]) -> bool:
         if offset < 0:
-            return done.fail(OutOfRangeError(f"topic {self._name}: offsets begin at 0, there is no {offset}"))
-        return offset < view.chain.start.offset and done.fail(self._trimmed(offset))
+            return set_exception(done, OutOfRangeError(f"topic {self._name}: offsets begin at 0, there is no {offset}"))
+        return offset < view.chain.start.offset and set_exception(done, self._trimmed(offset))
 
     def _trimmed(self, offset: int) -> TrimmedError:
         start = self._view().chain.start.offset
@@ -130,9 +136,9 @@ class ChainReader:
                 batch = _decode(part.item, _before(records, part.item.start.offset, limit))
                 self._keep_hint(batch)
             except Exception as error:
-                done.fail(self._explain(error, part.item))
+                set_exception(done, self._explain(error, part.item))
             else:
-                done.complete(batch)
+                set_result(done, batch)
 
         read.add_done_callback(came)
 
@@ -161,11 +167,16 @@ class ChainReader:
         if self._refuse(offset, view, done):
             return done
         if offset >= view.end.offset:
-            done.fail(OutOfRangeError(f"topic {self._name}: it ends at offset {view.end.offset}, there is no {offset}"))
+            set_exception(
+                done, OutOfRangeError(f"topic {self._name}: it ends at offset {view.end.offset}, there is no {offset}")
+            )
             return done
         part = _part(view, offset)
         self._search(
-            part, _offset_search(part, offset), lambda place: done.complete(_require(place, offset)), done.fail
+            part,
+            _offset_search(part, offset),
+            lambda place: set_result(done, _require(place, offset)),
+            partial(set_exception, done),
         )
         return done
 
@@ -184,17 +195,17 @@ class ChainReader:
             item = next(ledgers, None)
             part = None if item is None else _bounded(item, view)
             if item is None or part is None or not part.entries:
-                done.complete(view.end.offset)
+                set_result(done, view.end.offset)
                 return
             guess = 0 if item.created_us >= time_us else None
             search = FirstSearch(part.entries, lambda _, at_us: at_us >= time_us, guess=guess)
-            self._search(part, search, on_found, done.fail)
+            self._search(part, search, on_found, partial(set_exception, done))
 
         def on_found(place: EntryPosition | None) -> None:
             if place is None:  # the ledger does not contain its last entries
                 go_on()
             else:
-                done.complete(place.first)
+                set_result(done, place.first)
 
         go_on()
         return done
@@ -208,12 +219,17 @@ class ChainReader:
         item = next((ledger for ledger in view.chain.ledgers if not ledger.is_closed or ledger.end.size >= size), None)
         part = None if item is None else _bounded(item, view)
         if part is None or not part.entries:
-            done.complete(view.end.offset)
+            set_result(done, view.end.offset)
         elif part.item.start.size >= size:
-            done.complete(part.item.start.offset)
+            set_result(done, part.item.start.offset)
         else:
             end, search = part.end.offset, FirstSearch(part.entries, lambda place, _: place.bytes_before >= size)
-            self._search(part, search, lambda found: done.complete(end if found is None else found.first), done.fail)
+            self._search(
+                part,
+                search,
+                lambda found: set_result(done, end if found is None else found.first),
+                partial(set_exception, done),
+            )
         return done
 
     def _search(

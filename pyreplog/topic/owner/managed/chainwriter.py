@@ -26,7 +26,7 @@ from pyreplog.errors import (
     TopicFencedError,
     TopicFullError,
 )
-from pyreplog.future import AppendFuture, settle_all
+from pyreplog.future import AppendFuture, set_exception, settle_all
 from pyreplog.ledger.driver import Runtime
 from pyreplog.ledger.ledger_handle import Ledger
 from pyreplog.ledger.ledger_metadata import LedgerMetadata
@@ -418,7 +418,7 @@ class ChainWriter:
     def _roll(self, future: AppendFuture[None]) -> None:
         """Roll only while the store answers: without it an old ledger is better than none."""
         if self.error is not None:
-            future.fail(self.error)
+            set_exception(future, self.error)
             return
         self._rolls.append(future)
         self._step()

@@ -7,7 +7,7 @@ from collections import OrderedDict
 
 from pyreplog._native.log.batch import RecordBatch
 from pyreplog.errors import ClosedError, ReplogError
-from pyreplog.future import AppendFuture
+from pyreplog.future import AppendFuture, set_exception, set_result
 from pyreplog.ledger.driver import Runtime
 from pyreplog.ledger.ledger_metadata import LedgerMetadata
 from pyreplog.ledger.reader import LedgerReader
@@ -60,7 +60,7 @@ class ClosedLedgerReaders:
         try:
             read = self._read_closed(ledger, start, end, bytes_max)
         except Exception as error:
-            done.fail(error)
+            set_exception(done, error)
             return
         read.add_done_callback(lambda _: _pass_on(read, done))
 
@@ -110,13 +110,13 @@ class ClosedLedgerReaders:
 def failed_read(error: ReplogError) -> AppendFuture[RecordBatch]:
     """Return the future of a read that could not begin."""
     failed: AppendFuture[RecordBatch] = AppendFuture()
-    failed.fail(error)
+    set_exception(failed, error)
     return failed
 
 
 def _pass_on(read: AppendFuture[RecordBatch], done: AppendFuture[RecordBatch]) -> None:
     error = read.exception()
     if error is not None:
-        done.fail(error)
+        set_exception(done, error)
     else:
-        done.complete(read.result())
+        set_result(done, read.result())

@@ -16,7 +16,7 @@ from pyreplog.errors import (
     NotEnoughBookiesError,
     ReplogError,
 )
-from pyreplog.future import AppendFuture
+from pyreplog.future import AppendFuture, set_exception
 from pyreplog.ledger.cluster import LedgerCluster
 from pyreplog.ledger.driver import Runtime
 from pyreplog.ledger.ledger_handle import Ledger
@@ -274,7 +274,7 @@ class LedgerEnd:
             recovery = self._maker.begin_recovery(self._ledger.id)
         except Exception as error:
             recovery = AppendFuture()
-            recovery.fail(error)
+            set_exception(recovery, error)
         recovery.add_done_callback(lambda _: self._events.post(lambda: self._recovered(recovery)))
 
     def _recovered(self, recovery: AppendFuture[LedgerMetadata]) -> None:

@@ -19,7 +19,7 @@ from pyreplog.errors import (
     ReplogError,
     TopicFencedError,
 )
-from pyreplog.future import AppendFuture, as_timeout
+from pyreplog.future import AppendFuture, as_timeout, set_exception, set_result
 from pyreplog.handles import Handle, make_part_of, warn_of_leak
 from pyreplog.ledger.cluster import LedgerCluster
 from pyreplog.ledger.ledger_handle import CLOSE_S, GIVE_UP_S
@@ -339,7 +339,7 @@ class ManagedLedger(Handle):
             return self._trim(closed[count - 1].end.offset)
         self._check()
         nothing = AppendFuture(0)
-        nothing.complete()
+        set_result(nothing)
         return nothing
 
     def clear(self) -> AppendFuture[int]:
@@ -349,7 +349,7 @@ class ManagedLedger(Handle):
         def rolled(roll: AppendFuture[None]) -> None:
             error = roll.exception()
             if error is not None:
-                done.fail(error)
+                set_exception(done, error)
             else:
                 _pass_on(self._trim(self._view.chain.end.offset), done)
 
@@ -397,10 +397,10 @@ class ManagedLedger(Handle):
             except Exception as error:
                 if isinstance(error, TopicFencedError):
                     self._writer.fence(error)
-                done.fail(error)
+                set_exception(done, error)
             else:
                 self._deleter.begin()
-                self._writer.refresh(lambda: done.complete(result()))
+                self._writer.refresh(lambda: set_result(done, result()))
 
         self._runtime.work(work)
         return done
@@ -463,7 +463,7 @@ class ManagedLedger(Handle):
         self._writer.give_up(OutcomeUnknownError(f"{self._what} was closed after {self._close_s} s without an outcome"))
 
     def _release(self) -> None:
-        self._lifeline.complete(None)
+        set_result(self._lifeline, None)
         self._deleter.end()
         self._entries.close()
 
@@ -497,8 +497,8 @@ def _pass_on(source: AppendFuture[T], target: AppendFuture[T]) -> None:
     def came(_: AppendFuture[T]) -> None:
         error = source.exception()
         if error is not None:
-            target.fail(error)
+            set_exception(target, error)
         else:
-            target.complete(source.result())
+            set_result(target, source.result())
 
     source.add_done_callback(came)
