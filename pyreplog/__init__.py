@@ -22,9 +22,11 @@
 | `config`, `clock` | settings of a log, and how all settings are made; time |
 | `metrics`, `metrics_http_server` | numbers for Prometheus; what they are served by |
 | `handles`, `defer_sigint` | what open handles have in common; Ctrl-C put off |
-| `loglike` | `LogLike`: what reads and follows a log, as a type |
+| `loglike` | `LogLike` and `AppenderLike`: what reads and follows a log, and what appends to it, as types |
+| `times` | moments: datetimes, and microseconds since 1970 |
 | `purgatory`, `timing_wheel` | who waits for a number to be reached; deadlines of many |
 | `arguments` | checks of what callers give |
+| `coroutines` | coroutine forms of blocking methods; refusing to block an event loop |
 | `regular_files` | opening files in whose place somebody may have put something else |
 | `checksummed_json` | manifests |
 | `plurals` | numbers with their nouns and verbs, for messages |
@@ -163,7 +165,7 @@ if TYPE_CHECKING:
     from pyreplog.log.log_cursor import LogCursor
     from pyreplog.log.opening import open
     from pyreplog.log.reader import LogReader
-    from pyreplog.loglike import LogLike
+    from pyreplog.loglike import AppenderLike, LogLike
     from pyreplog.topic.client.consumer import Consumer
     from pyreplog.topic.client.partitions.partitioned_consumer import PartitionedConsumer
     from pyreplog.topic.client.partitions.partitioned_producer import PartitionedProducer
@@ -178,6 +180,7 @@ if TYPE_CHECKING:
 
 _LATER = {
     "AppendFuture": "future",
+    "AppenderLike": "loglike",
     "Client": "topic.client.remote.client",
     "Clock": "clock",
     "Cluster": "cluster",
@@ -212,6 +215,7 @@ _LATER = {
 
 __all__ = [
     "AppendFuture",
+    "AppenderLike",
     "ApplyError",
     "AuthenticationError",
     "BacklogFullError",

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Iterable, Mapping
+from datetime import datetime
 from typing import Any, SupportsIndex, TypeVar
 
 from pyreplog.errors import WrongTypeError
+from pyreplog.times import Time, moment_us
 
 T = TypeVar("T")
 
@@ -23,6 +25,17 @@ def as_int(what: str, value: object) -> int:
     if isinstance(value, bool) or not isinstance(value, SupportsIndex):
         raise WrongTypeError(f"{what}: expected an int, found {type(value).__name__}")
     return operator.index(value)
+
+
+def as_microseconds(what: str, time: Time) -> int:
+    """Microseconds since 1970-01-01 UTC, of a datetime with a time zone or of an integer. WrongTypeError;
+    InvalidArgumentError, a datetime has no time zone."""
+    if isinstance(time, datetime):
+        return moment_us(what, time)
+    if isinstance(time, bool) or not isinstance(time, SupportsIndex):
+        kind = type(time).__name__
+        raise WrongTypeError(f"{what}: expected an int, of microseconds, or an aware datetime, found {kind}")
+    return operator.index(time)
 
 
 def check_bool(what: str, value: bool) -> bool:

@@ -14,6 +14,7 @@ from pyreplog._native.machines.serial_executor import check_may_wait
 from pyreplog.arguments import check_bool, check_seconds
 from pyreplog.autorecovery.auto_recovery import AutoRecovery
 from pyreplog.clock import Clock
+from pyreplog.coroutines import check_may_block
 from pyreplog.future import as_timeout
 from pyreplog.handles import make_part_of
 from pyreplog.ledger import cluster as ledgers
@@ -21,7 +22,6 @@ from pyreplog.ledger.closing import reserve_s
 from pyreplog.ledger.ledger_handle import CLOSE_S
 from pyreplog.ledger.runtime import RuntimeBase
 from pyreplog.metrics import Metric
-from pyreplog.topic.model.arguments import check_may_block
 from pyreplog.topic.model.config import TopicSettings
 from pyreplog.topic.owner.partitioned_topic import PartitionedTopic
 from pyreplog.topic.owner.topic import Topic

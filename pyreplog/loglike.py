@@ -1,12 +1,17 @@
-"""LogLike: reading and following a sequence of numbered entries, whatever it is stored in."""
+"""LogLike and AppenderLike: reading a sequence of numbered entries, and appending to it, whatever it is stored in."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Protocol, SupportsIndex, overload
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING, Any, Protocol, SupportsIndex, overload
 
 from pyreplog._native.log.batch import RecordBatch
 from pyreplog._native.log.record import Record
+from pyreplog.future import AppendFuture
+from pyreplog.times import Time
+
+if TYPE_CHECKING:
+    from _typeshed import ReadableBuffer
 
 
 class LogLike(Protocol):
@@ -86,4 +91,96 @@ class LogLike(Protocol):
 
     def close(self) -> None:
         """Close the handle. Calls that wait for entries end with ClosedError."""
+        ...
+
+
+class AppenderLike(Protocol):
+    """What appends without waiting: to a commit log, a ledger, a replica group or a topic.
+
+    It is a CommitLog, a Ledger, a GroupClient, or a Producer of a topic without partitions. Blocking calls have other
+    names for logs (`append`) than for topics (`publish`), and are not part of it.
+
+    Write functions that only append against this type; tests may pass `Mock(spec=AppenderLike)`:
+
+        def copy(values: list[bytes], log: pyreplog.AppenderLike) -> None:
+            for value in values:
+                log.submit(value)
+            log.flush()
+
+    Threads wait for room in the window. Coroutines never wait in `submit`: they await `room()` before. Guides:
+    docs/log.md, docs/ledgers.md, docs/ha.md, docs/topics.md.
+    """
+
+    def submit(
+        self, value: ReadableBuffer, key: ReadableBuffer | None = None, *, event_time: Time | None = None
+    ) -> AppendFuture[int]:
+        """Append one entry without waiting for its outcome; return the future of its number.
+
+        Args:
+            value: bytes-like.
+            key: bytes-like; None: no key.
+            event_time: time of the producer, a datetime with a time zone or microseconds since 1970-01-01 UTC.
+
+        Raises:
+            WindowFullError: there is no room, and the caller is an event loop: await `room()` before. Nothing was
+                appended.
+            WrongTypeError, InvalidArgumentError, RecordTooLargeError: nothing was appended.
+            ClosedError: the handle was closed.
+        """
+        ...
+
+    def submit_batch(
+        self,
+        values: Iterable[ReadableBuffer],
+        keys: Iterable[ReadableBuffer | None] | None = None,
+        *,
+        event_times: Iterable[Time | None] | None = None,
+    ) -> AppendFuture[Any]:
+        """Append several entries without waiting for their outcome; return the future of their numbers, a sequence.
+
+        Args:
+            values: bytes-like values.
+            keys: as many keys, each bytes-like or None; None: no keys.
+            event_times: as many times, each as `event_time` of `submit` or None; None: no event times.
+
+        Raises:
+            ReplogError: as `submit`.
+        """
+        ...
+
+    def room(self) -> AppendFuture[None]:
+        """Return a future that is done as soon as there is room: await it before `submit` in a coroutine.
+
+        Raises:
+            ClosedError: the handle was closed.
+        """
+        ...
+
+    def flush(self, timeout: float | None = None) -> None:
+        """Wait until every entry submitted so far has an outcome, which its own future has.
+
+        Args:
+            timeout: seconds; None: the default of the handle, or without a limit.
+
+        Raises:
+            InvalidArgumentError: called in a coroutine or a callback: use `flush_async`.
+            OutcomeUnknownError: the time ran out; the entries go on by themselves.
+            ClosedError: the handle was closed.
+        """
+        ...
+
+    def flush_async(self) -> AppendFuture[None]:
+        """Return a future that is done when every entry submitted so far has an outcome; see `flush`.
+
+        Raises:
+            ClosedError: the handle was closed.
+        """
+        ...
+
+    def close(self) -> None:
+        """Close the handle. It accepts no more entries."""
+        ...
+
+    async def close_async(self) -> None:
+        """Close the handle in a thread, for coroutines; `async with` does it, too."""
         ...

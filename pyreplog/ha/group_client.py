@@ -23,6 +23,7 @@ from pyreplog.config import Settings
 from pyreplog.errors import (
     InvalidArgumentError,
     InvalidMessageError,
+    OutcomeUnknownError,
     OutOfRangeError,
     PeerTimeoutError,
     ProtocolVersionError,
@@ -60,6 +61,7 @@ from pyreplog.net.handshake import NodeIdentity, Secret
 from pyreplog.net.limits import Limits, check_connecting
 from pyreplog.net.reactor import Reactor
 from pyreplog.net.sockets import Address, weak_callback
+from pyreplog.times import Time
 
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
@@ -203,7 +205,7 @@ class GroupClient(Handle):
         value: ReadableBuffer,
         key: ReadableBuffer | None = None,
         *,
-        event_time: int | None = None,
+        event_time: Time | None = None,
         properties: Mapping[str, str | bytes] | None = None,
     ) -> int:
         """Append one entry, and return when enough replicas have it.
@@ -214,7 +216,7 @@ class GroupClient(Handle):
         Args:
             value: bytes-like.
             key: bytes-like, at most 65,535 bytes; None: no key.
-            event_time: time of the producer, microseconds since 1970-01-01 UTC.
+            event_time: time of the producer, a datetime with a time zone or microseconds since 1970-01-01 UTC.
             properties: str or bytes by name, at most 65,535 bytes encoded.
 
         Returns:
@@ -238,14 +240,14 @@ class GroupClient(Handle):
         self,
         values: Iterable[ReadableBuffer],
         keys: Iterable[ReadableBuffer | None] | None = None,
-        event_times: Iterable[int | None] | None = None,
+        event_times: Iterable[Time | None] | None = None,
     ) -> Sequence[int]:
         """Append several entries in one request, and return when enough replicas have all of them.
 
         Args:
             values: bytes-like values.
             keys: as many keys, each bytes-like or None; None: no keys.
-            event_times: as many times, microseconds since 1970-01-01 UTC, or None; None: no event times.
+            event_times: as many times, each as `event_time` of `submit` or None; None: no event times.
 
         Returns:
             The numbers of the entries: a range; a tuple if a master failed in the middle of the batch, for then entries
@@ -263,7 +265,7 @@ class GroupClient(Handle):
         value: ReadableBuffer,
         key: ReadableBuffer | None = None,
         *,
-        event_time: int | None = None,
+        event_time: Time | None = None,
         properties: Mapping[str, str | bytes] | None = None,
     ) -> AppendFuture[int]:
         """Append one entry without waiting for the group. Entries that are submitted are appended in their order.
@@ -274,7 +276,7 @@ class GroupClient(Handle):
         Args:
             value: bytes-like.
             key: bytes-like, at most 65,535 bytes; None: no key.
-            event_time: time of the producer, microseconds since 1970-01-01 UTC.
+            event_time: time of the producer, a datetime with a time zone or microseconds since 1970-01-01 UTC.
             properties: str or bytes by name, at most 65,535 bytes encoded.
 
         Returns:
@@ -295,14 +297,14 @@ class GroupClient(Handle):
         self,
         values: Iterable[ReadableBuffer],
         keys: Iterable[ReadableBuffer | None] | None = None,
-        event_times: Iterable[int | None] | None = None,
+        event_times: Iterable[Time | None] | None = None,
     ) -> AppendFuture[Sequence[int]]:
         """Append several entries in one request, without waiting for the group.
 
         Args:
             values: bytes-like values.
             keys: as many keys, each bytes-like or None; None: no keys.
-            event_times: as many times, microseconds since 1970-01-01 UTC, or None; None: no event times.
+            event_times: as many times, each as `event_time` of `submit` or None; None: no event times.
 
         Returns:
             An `AppendFuture` that gives what `append_batch` returns.
@@ -363,17 +365,38 @@ class GroupClient(Handle):
             if not self._reactor.drive(room.done, self.config.timeout_ms / 1000 + _ROOM_S):
                 raise WindowFullError(f"no room within {self.config.timeout_ms} ms: {self._trouble}")
 
-    def flush(self) -> None:
-        """Wait until all that was submitted has an outcome. The futures tell which one.
+    def flush(self, timeout: float | None = None) -> None:
+        """Wait until every entry submitted so far has an outcome, which its own future has.
+
+        Args:
+            timeout: seconds; None: until the entries have one, which is about `timeout_ms`.
+
+        Raises:
+            InvalidArgumentError: called in a coroutine or a callback: use `flush_async`.
+            OutcomeUnknownError: the time ran out; the message says how many entries have no outcome. They go on by
+                themselves.
+            ClosedError: the client was closed.
+        """
+        check_may_wait(self._reactor)
+        seconds, future = as_timeout(timeout), self.flush_async()
+        try:
+            self._reactor.wait(future, seconds)
+        except OutcomeUnknownError:
+            with self._lock:
+                if future in self._flushes:
+                    self._flushes.remove(future)
+                entries = self._session.entries
+            raise OutcomeUnknownError(
+                f"flush: {entries} entries have no outcome after {seconds} s: they may be appended, or not; wait for "
+                "their futures"
+            ) from None
+
+    def flush_async(self) -> AppendFuture[None]:
+        """Return a future that is done when every entry submitted so far has an outcome; see `flush`.
 
         Raises:
             ClosedError: the client was closed.
         """
-        check_may_wait(self._reactor)
-        self._reactor.wait(self.flush_async())
-
-    def flush_async(self) -> AppendFuture[None]:
-        """Return a future of `flush`, which asyncio awaits."""
         future: AppendFuture[None] = AppendFuture()
         with self._lock:
             self._check_open()

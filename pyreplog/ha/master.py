@@ -46,6 +46,7 @@ from pyreplog.net.sockets import weak_callback
 from pyreplog.stream.log_position import LogPosition
 from pyreplog.stream.syncer import Syncer
 from pyreplog.stream.terms import Term
+from pyreplog.times import Time
 
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
@@ -120,7 +121,7 @@ class Master:
         self,
         value: ReadableBuffer,
         key: ReadableBuffer | None,
-        event_time: int | None,
+        event_time: Time | None,
         properties: Mapping[str, str | bytes] | None,
     ) -> int:
         check_may_wait(self._context.reactor)
@@ -134,7 +135,7 @@ class Master:
         self,
         values: Iterable[ReadableBuffer],
         keys: Iterable[ReadableBuffer | None] | None,
-        event_times: Iterable[int | None] | None,
+        event_times: Iterable[Time | None] | None,
     ) -> range:
         check_may_wait(self._context.reactor)
         if self._is_guarded:
@@ -148,7 +149,7 @@ class Master:
         self,
         value: ReadableBuffer,
         key: ReadableBuffer | None,
-        event_time: int | None,
+        event_time: Time | None,
         properties: Mapping[str, str | bytes] | None,
     ) -> AppendFuture[int]:
         entry, position = self._write(self.log.append_pending, value, key, event_time, properties)
@@ -163,7 +164,7 @@ class Master:
         self,
         values: Iterable[ReadableBuffer],
         keys: Iterable[ReadableBuffer | None] | None,
-        event_times: Iterable[int | None] | None,
+        event_times: Iterable[Time | None] | None,
     ) -> AppendFuture[range]:
         made, position = self._write(self.log.append_batch_pending, values, keys, event_times, None)
         if position is not None:

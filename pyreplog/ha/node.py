@@ -63,6 +63,7 @@ from pyreplog.net.sockets import Address
 from pyreplog.stream.log_position import ORIGIN, LogPosition
 from pyreplog.stream.mirrorlog import MirrorLog, canonical
 from pyreplog.stream.terms import NO_TERM, Term, Terms, TermsFile
+from pyreplog.times import Time
 
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
@@ -262,7 +263,7 @@ class Node(Handle):
         value: ReadableBuffer,
         key: ReadableBuffer | None = None,
         *,
-        event_time: int | None = None,
+        event_time: Time | None = None,
         properties: Mapping[str, str | bytes] | None = None,
     ) -> int:
         """Append one entry, and return when enough replicas have it.
@@ -272,7 +273,7 @@ class Node(Handle):
         Args:
             value: bytes-like, at most a segment long.
             key: bytes-like, at most 65,535 bytes; None: no key.
-            event_time: time of the producer, microseconds since 1970-01-01 UTC.
+            event_time: time of the producer, a datetime with a time zone or microseconds since 1970-01-01 UTC.
             properties: str or bytes by name, at most 65,535 bytes encoded.
 
         Returns:
@@ -293,14 +294,14 @@ class Node(Handle):
         self,
         values: Iterable[ReadableBuffer],
         keys: Iterable[ReadableBuffer | None] | None = None,
-        event_times: Iterable[int | None] | None = None,
+        event_times: Iterable[Time | None] | None = None,
     ) -> range:
         """Append several entries in one call, and return when enough replicas have all of them.
 
         Args:
             values: bytes-like values.
             keys: as many keys, each bytes-like or None; None: no keys.
-            event_times: as many times, microseconds since 1970-01-01 UTC, or None; None: no event times.
+            event_times: as many times, each as `event_time` of `submit` or None; None: no event times.
 
         Returns:
             The numbers of the entries.
@@ -315,17 +316,17 @@ class Node(Handle):
         value: ReadableBuffer,
         key: ReadableBuffer | None = None,
         *,
-        event_time: int | None = None,
+        event_time: Time | None = None,
         properties: Mapping[str, str | bytes] | None = None,
     ) -> AppendFuture[int]:
         """Append one entry without waiting for replicas.
 
-        Any thread and any event loop may call it.
+        Any thread and any event loop may call it; the latter awaits `node.log.room()` before, if the log is synced.
 
         Args:
             value: bytes-like, at most a segment long.
             key: bytes-like, at most 65,535 bytes; None: no key.
-            event_time: time of the producer, microseconds since 1970-01-01 UTC.
+            event_time: time of the producer, a datetime with a time zone or microseconds since 1970-01-01 UTC.
             properties: str or bytes by name, at most 65,535 bytes encoded.
 
         Returns:
@@ -333,6 +334,7 @@ class Node(Handle):
             the errors of `append` about replicas.
 
         Raises:
+            WindowFullError: twice the window of the log waits to be synced, in an event loop. Nothing was appended.
             ReplogError: as `append`. Nothing was appended.
         """
         leader = self._master if self._error is None else None
@@ -342,14 +344,14 @@ class Node(Handle):
         self,
         values: Iterable[ReadableBuffer],
         keys: Iterable[ReadableBuffer | None] | None = None,
-        event_times: Iterable[int | None] | None = None,
+        event_times: Iterable[Time | None] | None = None,
     ) -> AppendFuture[range]:
         """Append several entries in one call without waiting for replicas.
 
         Args:
             values: bytes-like values.
             keys: as many keys, each bytes-like or None; None: no keys.
-            event_times: as many times, microseconds since 1970-01-01 UTC, or None; None: no event times.
+            event_times: as many times, each as `event_time` of `submit` or None; None: no event times.
 
         Returns:
             An `AppendFuture` that gives the numbers of the entries, a range.

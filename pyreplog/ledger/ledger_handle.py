@@ -15,6 +15,7 @@ from pyreplog._native.machines.effects import Settle
 from pyreplog._native.machines.serial_executor import check_may_wait, in_callback
 from pyreplog.arguments import as_int
 from pyreplog.clock import Clock
+from pyreplog.coroutines import check_may_block
 from pyreplog.errors import ClosedError, OutcomeUnknownError, ReplogError, WindowFullError
 from pyreplog.future import AppendFuture, as_timeout, set_result, settle_all
 from pyreplog.handles import Handle, warn_of_leak
@@ -26,6 +27,7 @@ from pyreplog.ledger.protocol.writer import LedgerWriter
 from pyreplog.ledger.range_read import RangeRead, check_range
 from pyreplog.ledger.readahead import RANGE_BYTES_MAX
 from pyreplog.ledger.tail_cache import TailCache
+from pyreplog.times import Time
 
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
@@ -184,7 +186,7 @@ class Ledger(Handle, LedgerBase):
         self,
         values: Iterable[ReadableBuffer],
         keys: Iterable[ReadableBuffer | None] | None = None,
-        event_times: Iterable[int | None] | None = None,
+        event_times: Iterable[Time | None] | None = None,
         *,
         messages: Iterable[int] | None = None,
     ) -> range:
@@ -193,7 +195,7 @@ class Ledger(Handle, LedgerBase):
         Args:
             values: value of each entry.
             keys: key of each entry, or None for an entry without a key; None: no entry has a key.
-            event_times: event time of each entry, microseconds since 1970-01-01 UTC, or None; None: no entry has one.
+            event_times: event time of each entry, as `event_time` of `submit`, or None; None: no entry has one.
             messages: number of messages in each value, 1 or more, for entries that are batches; None: the entries are
                 no batches.
 
@@ -206,7 +208,7 @@ class Ledger(Handle, LedgerBase):
         return self._wait(lambda: self.submit_batch(values, keys, event_times, messages=messages))
 
     def submit(
-        self, value: ReadableBuffer, key: ReadableBuffer | None = None, *, event_time: int | None = None
+        self, value: ReadableBuffer, key: ReadableBuffer | None = None, *, event_time: Time | None = None
     ) -> AppendFuture[int]:
         """Submit one entry without waiting for its copies.
 
@@ -216,7 +218,7 @@ class Ledger(Handle, LedgerBase):
         Args:
             value: value of the entry.
             key: key of the entry; None: none.
-            event_time: microseconds since 1970-01-01 UTC; None: none.
+            event_time: a datetime with a time zone, or microseconds since 1970-01-01 UTC; None: none.
 
         Returns:
             An AppendFuture that gives the entry number once the entry is confirmed, or fails as `append` does.
@@ -240,7 +242,7 @@ class Ledger(Handle, LedgerBase):
         self,
         values: Iterable[ReadableBuffer],
         keys: Iterable[ReadableBuffer | None] | None = None,
-        event_times: Iterable[int | None] | None = None,
+        event_times: Iterable[Time | None] | None = None,
         *,
         messages: Iterable[int] | None = None,
     ) -> AppendFuture[range]:
@@ -251,7 +253,7 @@ class Ledger(Handle, LedgerBase):
         Args:
             values: value of each entry.
             keys: key of each entry, or None for an entry without a key; None: no entry has a key.
-            event_times: event time of each entry, microseconds since 1970-01-01 UTC, or None; None: no entry has one.
+            event_times: event time of each entry, as `event_time` of `submit`, or None; None: no entry has one.
             messages: number of messages in each value, 1 or more, for entries that are batches; None: the entries are
                 no batches.
 
@@ -294,7 +296,7 @@ class Ledger(Handle, LedgerBase):
         self,
         values: Iterable[ReadableBuffer],
         keys: Iterable[ReadableBuffer | None] | None,
-        event_times: Iterable[int | None] | None,
+        event_times: Iterable[Time | None] | None,
         messages: Iterable[int] | None = None,
     ) -> tuple[AppendFuture[range], list[Effect]]:
         return self._writer.append(values, keys, event_times, time_us=self._clock.now_us(), messages=messages)
@@ -387,6 +389,37 @@ class Ledger(Handle, LedgerBase):
             self._waiting_for_room.append(future)
         self._driver.post(self._writer.hurry)  # entries that are kept for a failed bookie take the room
         self._give_room()
+        return future
+
+    def flush(self, timeout: float | None = None) -> None:
+        """Wait until every entry submitted so far has an outcome, which its own future has.
+
+        Args:
+            timeout: seconds; None: without a limit.
+
+        Raises:
+            InvalidArgumentError: called in a coroutine or a callback: use `flush_async`.
+            OutcomeUnknownError: the time ran out; the entries go on by themselves.
+            ClosedError: the ledger was closed.
+        """
+        check_may_block("flush")
+        self._runtime.wait(self.flush_async(), as_timeout(timeout))
+
+    def flush_async(self) -> AppendFuture[None]:
+        """Return a future that is done when every entry submitted so far has an outcome; see `flush`.
+
+        Raises:
+            ClosedError: the ledger was closed.
+        """
+        self._check_open()
+        if self._staging:
+            self._driver.call(self._append_staged)
+        future: AppendFuture[None] = AppendFuture()
+        last = self._writer.last_append
+        if last is None:
+            set_result(future, None)
+        else:
+            last.add_done_callback(lambda _: set_result(future, None))
         return future
 
     def _has_room(self, windows: float = 1.0) -> bool:

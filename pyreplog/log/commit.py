@@ -13,7 +13,7 @@ from typing import TypeVar
 from pyreplog._native.log.appender import Appender
 from pyreplog._native.log.group_commit_base import GroupCommitBase
 from pyreplog._native.log.position_waiters import PositionWaiters
-from pyreplog.errors import PoisonedError, ReplogError
+from pyreplog.errors import InvalidArgumentError, PoisonedError, ReplogError
 from pyreplog.future import AppendFuture, set_result
 
 T = TypeVar("T")
@@ -86,6 +86,11 @@ class GroupCommit(GroupCommitBase):
                 return  # the log is poisoned or closed; its waiters have been told
             finally:
                 submitted.drain()
+
+    def check_may_wait(self) -> None:
+        """Raise InvalidArgumentError if the caller is the thread that commits, in a callback of an AppendFuture."""
+        if self._committer is threading.current_thread():
+            raise InvalidArgumentError("a callback cannot wait for a sync: use submit, and callbacks of its future")
 
     def stop(self) -> None:
         self._stopping = True

@@ -9,6 +9,7 @@ import sys
 import threading
 import time
 import uuid as uuid_module
+from asyncio import _get_running_loop
 from collections import deque
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -22,8 +23,18 @@ from pyreplog._native.log.sparse import SparseIndex
 from pyreplog.arguments import as_int
 from pyreplog.clock import Clock, SystemClock
 from pyreplog.config import LogConfig
-from pyreplog.errors import ClosedError, DiskError, ForkedError, LockedError, NotALogError, PoisonedError, ReplogError
-from pyreplog.future import AppendFuture
+from pyreplog.coroutines import check_may_block
+from pyreplog.errors import (
+    ClosedError,
+    DiskError,
+    ForkedError,
+    LockedError,
+    NotALogError,
+    PoisonedError,
+    ReplogError,
+    WindowFullError,
+)
+from pyreplog.future import AppendFuture, set_result
 from pyreplog.log import indexes, log_cursor, names, recovery, retention, startup, truncation
 from pyreplog.log.checkpoint import CheckpointFile
 from pyreplog.log.commit import GroupCommit
@@ -36,6 +47,7 @@ from pyreplog.log.stats import LogStats
 from pyreplog.log.truncation import Truncation
 from pyreplog.log.watcher import Watcher
 from pyreplog.purgatory import Purgatory
+from pyreplog.times import Time
 
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
@@ -50,6 +62,9 @@ while a log that is trimmed quickly never pays for syncing what it drops."""
 
 MAPPED_MAX = 1024
 """Sealed segments that stay mapped; beyond, the oldest that nobody reads are unmapped."""
+
+WINDOW_BYTES = 4 << 20
+"""Half of what waits in memory for a sync, at most: an event loop appends on while there is less."""
 
 _LOCK_S = 0.01
 _ROLL_S = 0.001
@@ -211,6 +226,11 @@ class CommitLog(LogView, Appender):
         if self._staged:
             self._widen_stage(stride)
 
+    def _check_stage(self) -> None:
+        """Raise WindowFullError if the caller is an event loop, and would wait for records that are not synced yet."""
+        if self.staged_bytes >= WINDOW_BYTES and _get_running_loop() is not None:
+            raise WindowFullError(f"{self.path}: twice its window waits to be synced; await room() before submit()")
+
     def _roll(self, segment: Segment, entry: int, last_time: int) -> None:
         """Seal the active segment and go on in the next one. The caller is inside the append path."""
         taken = self._take(entry)  # a disk that fails, or is full, leaves the log as it was
@@ -265,14 +285,14 @@ class CommitLog(LogView, Appender):
         self,
         values: Iterable[ReadableBuffer],
         keys: Iterable[ReadableBuffer | None] | None = None,
-        event_times: Iterable[int | None] | None = None,
+        event_times: Iterable[Time | None] | None = None,
     ) -> AppendFuture[range]:
-        """Append several entries without waiting for their durability.
+        """Append several entries without waiting for their durability. Waits for room as `submit` does.
 
         Args:
             values: bytes-like values.
             keys: as many keys, each bytes-like or None; None: no keys.
-            event_times: as many times, microseconds since 1970-01-01 UTC, or None; None: no event times.
+            event_times: as many times, each as `event_time` of `submit` or None; None: no event times.
 
         Returns:
             An `AppendFuture` that gives the numbers of the entries, a range.
@@ -285,6 +305,27 @@ class CommitLog(LogView, Appender):
 
     def _request_commit(self) -> None:
         self._commits.request()
+
+    def room(self) -> AppendFuture[None]:
+        """Return a future that is done as soon as `submit` need not wait: `await log.room()` before it in a coroutine.
+
+        On a synced log it waits while 4 MiB or more wait to be synced; other logs always have room. The entry that
+        begins a segment still waits until the segment before it is on disk.
+
+        Returns:
+            An `AppendFuture`, done when there is room, or when the log takes no more entries.
+
+        Raises:
+            ClosedError: the log was closed.
+        """
+        self.check_open()
+        future: AppendFuture[None] = AppendFuture()
+        if self._staged and self.staged_bytes >= WINDOW_BYTES:
+            synced = self.when_synced(None, self.staged_end - WINDOW_BYTES + 8)
+            synced.add_done_callback(lambda _: set_result(future, None))
+        else:
+            set_result(future, None)
+        return future
 
     # ---- durability -----------------------------------------------------------------------------------------
 
@@ -318,6 +359,32 @@ class CommitLog(LogView, Appender):
             if position > self.tail.synced_end:
                 self._set_synced(position, entry)
         return entry
+
+    def flush(self, timeout: float | None = None) -> None:
+        """Wait until every entry submitted so far has an outcome, which its own future has.
+
+        Args:
+            timeout: seconds; None: without a limit.
+
+        Raises:
+            InvalidArgumentError: called in a coroutine or a callback: use `flush_async`.
+            OutcomeUnknownError: the time ran out; entries that are not synced yet may still become durable.
+            ClosedError: the log was closed.
+        """
+        check_may_block("flush")
+        self._commits.check_may_wait()
+        self.flush_async().result(timeout)
+
+    def flush_async(self) -> AppendFuture[None]:
+        """Return a future that is done when every entry submitted so far has an outcome; see `flush`.
+
+        Raises:
+            ClosedError: the log was closed.
+        """
+        self.check_open()
+        future: AppendFuture[None] = AppendFuture()
+        self.when_synced(None, self._state[1]).add_done_callback(lambda _: set_result(future, None))
+        return future
 
     def show_up_to(self, position: int, entry: int) -> None:
         """Move the commit point of a log that was opened with one (`gated`): readers see all before `position`, where

@@ -11,7 +11,7 @@ from pyreplog._native.log.log_follower_base import SLICE_US, LogFollowerBase
 from pyreplog._native.log.log_view_base import LogViewBase
 from pyreplog._native.log.record import Record
 from pyreplog._native.log.segment import HEADER_BYTES, SIZE_MAX, Segment
-from pyreplog.arguments import as_int
+from pyreplog.arguments import as_int, as_microseconds
 from pyreplog.errors import (
     CorruptionError,
     ForkedError,
@@ -26,6 +26,7 @@ from pyreplog.log import checkpoint as checkpoints
 from pyreplog.log.files import Files
 from pyreplog.log.hole_punch import is_hole_punched
 from pyreplog.log.log_cursor import CursorStart, LogCursor, cursor_places
+from pyreplog.times import Time
 
 SCAN_BYTES = 1 << 22
 _NUMBER_MAX = (1 << 63) - 1
@@ -161,22 +162,23 @@ class LogView(LogViewBase, Closeable):
             return self._visible()
         return self._position_of(entry)
 
-    def entry_at_time(self, time_us: int) -> int:
+    def entry_at_time(self, time: Time) -> int:
         """Find the first entry that was appended at or after a time.
 
         Args:
-            time_us: microseconds since 1970-01-01 UTC.
+            time: a datetime with a time zone, or microseconds since 1970-01-01 UTC.
 
         Returns:
             The number of the entry; `end` if all entries are older.
 
         Raises:
-            WrongTypeError: `time_us` is not an int.
+            WrongTypeError: `time` is neither a datetime nor an int.
+            InvalidArgumentError: the datetime has no time zone.
             ClosedError: the log was closed.
         """
         self.check_open()
         self._check_numbered()
-        as_int("time_us", time_us)
+        time_us = as_microseconds("time", time)
         low, high = self.start, self.end
         while low < high:
             middle = (low + high) // 2
@@ -263,27 +265,27 @@ class LogView(LogViewBase, Closeable):
                 entry = batch[-1].entry + 1
                 yield batch
 
-    def read_event_times(self, low_us: int, high_us: int) -> Iterator[RecordBatch]:
+    def read_event_times(self, low: Time, high: Time) -> Iterator[RecordBatch]:
         """Iterate over batches of the entries whose event time lies in a range, in the order of their numbers.
 
         Event times are those of the producers and need not ascend. Parts of the log without an event time in the range
         are skipped with the index.
 
         Args:
-            low_us: first event time, microseconds since 1970-01-01 UTC.
-            high_us: event time to stop before.
+            low: first event time, a datetime with a time zone or microseconds since 1970-01-01 UTC.
+            high: event time to stop before, likewise.
 
         Returns:
             An iterator of `RecordBatch`.
 
         Raises:
-            InvalidArgumentError: a time does not fit into 64 bits.
+            InvalidArgumentError: a time does not fit into 64 bits, or a datetime has no time zone.
             CorruptionError: a record or an index is damaged.
             ClosedError: the log was closed.
         """
         self.check_open()
         self._check_numbered()
-        return self._read_event_times(_as_event_time("low_us", low_us), _as_event_time("high_us", high_us))
+        return self._read_event_times(_as_event_time("low", low), _as_event_time("high", high))
 
     def _read_event_times(self, low: int, high: int) -> Iterator[RecordBatch]:
         while self._refresh():  # a reader learns of new segments when it asks
@@ -561,8 +563,9 @@ def _as_batch_bytes(value: int) -> int:
     return min(value, SIZE_MAX)
 
 
-def _as_event_time(what: str, value: int) -> int:
+def _as_event_time(what: str, time: Time) -> int:
     """A bound of event times; the lowest number there is stands for none."""
-    if not -_NUMBER_MAX - 1 <= as_int(what, value) <= _NUMBER_MAX:
+    value = as_microseconds(what, time)
+    if not -_NUMBER_MAX - 1 <= value <= _NUMBER_MAX:
         raise InvalidArgumentError(f"{what}: expected microseconds that fit into 64 bits, found {value}")
     return max(value, -_NUMBER_MAX)

@@ -322,6 +322,23 @@ def test_callbacks_may_close(cluster: LedgerCluster, meddler: Meddler) -> None:
     assert values(cluster, ledger.id) == [b"last"]
 
 
+def test_a_flush_waits_for_staged_entries(ledger: Ledger, meddler: Meddler) -> None:
+    """They wait for the batch in front of them, and have an outcome when the flush is over."""
+    ledger.flush()
+    meddler.rule(meddler.hold, kind=RequestKind.ADD)
+    futures = [ledger.submit(b"%d" % number) for number in range(6)]
+    flushed, at_end = ledger.flush_async(), list[bool]()
+    flushed.add_done_callback(lambda _: at_end.extend(future.done() for future in futures))
+    with pytest.raises(OutcomeUnknownError):
+        ledger.flush(timeout=0.01)
+    assert not flushed.done()
+    meddler.clear()
+    meddler.release()
+    ledger.flush(timeout=30.0)
+    assert flushed.done() and at_end == [True] * 6
+    assert [future.result(0) for future in futures] == list(range(6))
+
+
 def test_a_callback_beyond_the_window_is_told(cluster: LedgerCluster, meddler: Meddler) -> None:
     with cluster.create_ledger(3, 3, 2, window_bytes=1) as ledger:
         slow, *quick = ledger.metadata.last_fragment.ensemble

@@ -13,9 +13,9 @@ import pytest
 
 from pyreplog.cluster import Cluster
 from pyreplog.errors import ClosedError, ConfigError, InvalidArgumentError, OutOfRangeError, ReplogError, WrongTypeError
+from pyreplog.times import EPOCH, moment_at, moment_us
 from pyreplog.topic.client.consumer import Consumer
 from pyreplog.topic.client.remote.client import Client, connect
-from pyreplog.topic.model.times import EPOCH, moment_at, moment_us
 from tests.topic.remoting import PATIENCE_S, PLAIN
 from tests.waiting import until
 

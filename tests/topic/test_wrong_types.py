@@ -337,13 +337,9 @@ def _of_logs() -> Iterator[Case]:
             what, "timeout", lambda log, wrong, what=what: drained(getattr(log, what)(timeout=wrong)), NO_SECONDS
         )
     yield case("read", "batch_bytes", lambda log, wrong: drained(log.read(batch_bytes=wrong)), NO_INT)
-    yield case("entry_at_time", "time_us", lambda log, wrong: log.entry_at_time(wrong), (*NO_INT, None))
-    yield case(
-        "read_event_times", "low_us", lambda log, wrong: drained(log.read_event_times(wrong, 1)), (*NO_INT, None)
-    )
-    yield case(
-        "read_event_times", "high_us", lambda log, wrong: drained(log.read_event_times(1, wrong)), (*NO_INT, None)
-    )
+    yield case("entry_at_time", "time", lambda log, wrong: log.entry_at_time(wrong), (*NO_INT, None))
+    yield case("read_event_times", "low", lambda log, wrong: drained(log.read_event_times(wrong, 1)), (*NO_INT, None))
+    yield case("read_event_times", "high", lambda log, wrong: drained(log.read_event_times(1, wrong)), (*NO_INT, None))
     yield Case("open", "path", lambda _: [None], lambda _, wrong: pyreplog.open(wrong), NO_PATH)
     yield Case(
         "open", "mode", lambda world: [world.folder], lambda path, wrong: pyreplog.open(path, wrong), (*NO_TEXT, None)

@@ -1,8 +1,10 @@
-"""LogLike: all that reads and follows a log has its methods, with its parameters."""
+"""LogLike and AppenderLike: all that reads a log, or appends to it, has their methods, with their parameters."""
 
 from __future__ import annotations
 
+import asyncio
 import inspect
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
@@ -14,6 +16,10 @@ from pyreplog import ha
 from pyreplog.ledger.cluster import LedgerCluster
 from pyreplog.stream.mirrorlog import MirrorLog
 
+APPENDERS = [pyreplog.CommitLog, pyreplog.Ledger, ha.GroupClient, pyreplog.Producer]
+APPENDING = [
+    name for name, value in vars(pyreplog.AppenderLike).items() if inspect.isfunction(value) and name[0] != "_"
+]
 KINDS = [pyreplog.CommitLog, pyreplog.LogReader, pyreplog.LedgerReader, MirrorLog, ha.GroupClient]
 SUBSCRIPT = "__getitem__"
 METHODS = [name for name, value in vars(pyreplog.LogLike).items() if inspect.isfunction(value) and name != "__init__"]
@@ -80,3 +86,64 @@ def test_a_stand_in_has_the_methods_and_no_others() -> None:
     log.read(1, 2)
     with pytest.raises(AttributeError):
         log.scan  # noqa: B018
+
+
+def test_the_protocol_of_appenders_has_the_verbs() -> None:
+    assert {*APPENDING} == {"submit", "submit_batch", "room", "flush", "flush_async", "close", "close_async"}
+    for name in APPENDING:
+        assert inspect.getdoc(getattr(pyreplog.AppenderLike, name)), name
+
+
+@pytest.mark.parametrize("kind", APPENDERS)
+@pytest.mark.parametrize("name", APPENDING)
+def test_appenders_have_its_parameters(kind: type, name: str) -> None:
+    """A keyword of the protocol may have a place as well. More parameters may be left out."""
+    found = {parameter.name: parameter for parameter in parameters(kind, name)}
+    places = [parameter.name for parameter in found.values() if parameter.kind is not parameter.KEYWORD_ONLY]
+    expected = parameters(pyreplog.AppenderLike, name)
+    placed = [parameter.name for parameter in expected if parameter.kind is not parameter.KEYWORD_ONLY]
+    assert places[: len(placed)] == placed
+    for parameter in expected:
+        assert found[parameter.name].default == parameter.default, parameter
+    for more in found.keys() - {parameter.name for parameter in expected} - {"self"}:
+        assert found[more].default is not inspect.Parameter.empty, more
+    assert inspect.iscoroutinefunction(getattr(kind, name)) == (name == "close_async")
+
+
+def append_all(log: pyreplog.AppenderLike) -> list[int]:
+    """In a thread, and then in an event loop."""
+
+    async def append_in_loop() -> list[int]:
+        await log.room()
+        future = log.submit(b"f", event_time=datetime(2026, 1, 2, tzinfo=UTC))
+        with pytest.raises(pyreplog.InvalidArgumentError):
+            log.flush()
+        await log.flush_async()
+        assert future.done()
+        return [await future]
+
+    single = log.submit(b"a", b"key", event_time=datetime(2026, 1, 1, tzinfo=UTC))
+    batch = log.submit_batch([b"b", b"c"], [b"key", None], event_times=[datetime(2026, 1, 1, tzinfo=UTC), None])
+    log.flush(timeout=30.0)
+    assert single.done() and batch.done() and log.room().done()
+    with pytest.raises(pyreplog.InvalidArgumentError, match="time zone"):
+        log.submit(b"d", event_time=datetime(2026, 1, 1))
+    return [single.result(), *batch.result(), *asyncio.run(append_in_loop())]
+
+
+def test_the_same_appends_mean_the_same(tmp_path: Path) -> None:
+    for durability in ("synced", "appended"):
+        with pyreplog.open(tmp_path / durability, durability=durability) as log:
+            assert append_all(log) == [0, 1, 2, 3]
+            first = datetime(2026, 1, 1, tzinfo=UTC)
+            assert [
+                record.entry for batch in log.read_event_times(first, first + timedelta(days=1)) for record in batch
+            ] == [0, 1]
+            assert [record.event_time for batch in log.read(3) for record in batch] == [1_767_312_000_000_000]
+    with pyreplog.Cluster.embedded(tmp_path / "cluster", bookies=1, durability="appended") as cluster:
+        with cluster.create_ledger(1, 1, 1) as ledger:
+            assert append_all(ledger) == [0, 1, 2, 3]
+        with cluster.topic("news", ensemble=1, write_quorum=1, ack_quorum=1) as topic, topic.producer("p") as producer:
+            assert append_all(producer) == [0, 1, 2, 3]
+    with ha.open_master(tmp_path / "node", name="a") as node, ha.connect([node.address]) as client:
+        assert append_all(client) == [0, 1, 2, 3]

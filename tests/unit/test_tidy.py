@@ -22,6 +22,7 @@ PACKAGE = ROOT / "pyreplog"
 # What may import what: a part sees those in the rows above its own and nothing beside it.
 LAYERS = [
     {"errors", "_version"},
+    {"times"},
     {"_native"},
     {"base"},
     {"log", "net", "metadata"},
@@ -39,7 +40,7 @@ LAYERS = [
 RANK = {part: rank for rank, row in enumerate(LAYERS) for part in row}
 # Single modules that count as one part.
 BASE = {
-    "arguments", "config", "clock", "handles", "metrics", "metrics_http_server", "future", "purgatory", "checksummed_json", "timing_wheel", "defer_sigint", "regular_files", "loglike", "plurals",
+    "arguments", "config", "clock", "handles", "metrics", "metrics_http_server", "future", "purgatory", "checksummed_json", "timing_wheel", "defer_sigint", "regular_files", "loglike", "plurals", "coroutines",
 }  # fmt: skip
 
 # Put together from all rows up to it.

@@ -6,6 +6,7 @@ from typing_extensions import disjoint_base
 
 from pyreplog._native.ledger.staging import Staging
 from pyreplog._native.log.future import AppendFuture
+from pyreplog.times import Time
 
 @disjoint_base
 class LedgerBase:
@@ -21,10 +22,10 @@ class LedgerBase:
     on_progress: Callable[[], object] | None
     def __new__(cls, *args: Any, **kwargs: Any) -> Any: ...
     def append(
-        self, value: ReadableBuffer, key: ReadableBuffer | None = None, *, event_time: int | None = None
+        self, value: ReadableBuffer, key: ReadableBuffer | None = None, *, event_time: Time | None = None
     ) -> int: ...
     def _append_alone(
-        self, value: ReadableBuffer, key: ReadableBuffer | None, event_time: int | None, /
+        self, value: ReadableBuffer, key: ReadableBuffer | None, event_time: Time | None, /
     ) -> tuple[AppendFuture[range] | None, list[Any]]: ...
     def _progressed(self) -> None: ...
     def _give_room(self) -> None: ...

@@ -39,7 +39,7 @@ cdef class LedgerBase:
         Args:
             value: value of the entry.
             key: key of the entry; None: none.
-            event_time: microseconds since 1970-01-01 UTC; None: none.
+            event_time: a datetime with a time zone, or microseconds since 1970-01-01 UTC; None: none.
 
         Returns:
             The number of the entry.

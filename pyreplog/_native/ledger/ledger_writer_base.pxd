@@ -9,6 +9,7 @@ cdef class LedgerWriterBase:
     cdef readonly PendingAddsBase _push
     cdef readonly int64_t entry_bytes_max
     cdef readonly object _futures
+    cdef readonly object last_append  # future of the last append; None: there was none
     cdef readonly uint64_t _confirmed_length, _confirmed_messages
     cdef public object error, _storing
     cdef public dict _change

@@ -8,6 +8,7 @@ from typing_extensions import disjoint_base
 from pyreplog._native.ledger.pending_adds_base import EntryBatch, PendingAddsBase
 from pyreplog._native.ledgerlog.entries import Entries
 from pyreplog._native.log.future import AppendFuture
+from pyreplog.times import Time
 
 @disjoint_base
 class LedgerWriterBase:
@@ -23,6 +24,8 @@ class LedgerWriterBase:
     def entry_bytes_max(self) -> int: ...
     @property
     def _futures(self) -> deque[tuple[int, AppendFuture[range]]]: ...
+    @property
+    def last_append(self) -> AppendFuture[range] | None: ...
     @property
     def _confirmed_length(self) -> int: ...
     @property
@@ -46,7 +49,7 @@ class LedgerWriterBase:
         self,
         values: Iterable[ReadableBuffer],
         keys: Iterable[ReadableBuffer | None] | None,
-        event_times: Iterable[int | None] | None,
+        event_times: Iterable[Time | None] | None,
         *,
         time_us: int,
         messages: Iterable[int] | None = None,

@@ -21,7 +21,7 @@ cdef class LedgerWriterBase:
 
     error: the error that ended the writer. _storing: metadata on their way to the store. _change: the current ensemble
     change, or an empty dict. _closing: whether the ledger is closed once all entries are stored. _futures: (last entry,
-    future), ascending. _confirmed_length, _confirmed_messages: bytes and messages of the confirmed entries. _told_lac: the
+    future), ascending. last_append: the future of the last append, or None. _confirmed_length, _confirmed_messages: bytes and messages of the confirmed entries. _told_lac: the
     highest LAC that bookies were told. time_us: the highest append time so far; 0: no entry was pushed.
     """
 
@@ -100,6 +100,7 @@ cdef class LedgerWriterBase:
         self.length, self.messages = entries.ledger_bytes, entries.ledger_messages
         self._told_lac = max(self._told_lac, lac)
         self._futures.append((first + entries.count - 1, future))
+        self.last_append = future
         if <int64_t>entries.starts[entries.count] <= self._push.batch_bytes:
             return future, self.send(whole(entries), entries)
         sends = []

@@ -4,6 +4,7 @@ from typing import Final, final
 from _typeshed import ReadableBuffer
 
 from pyreplog._native.log.batch import RecordBatch
+from pyreplog.times import Time
 
 CONTROL: Final[int]
 
@@ -34,7 +35,7 @@ class Entries:
 def encode_entries(
     values: Iterable[ReadableBuffer],
     keys: Iterable[ReadableBuffer | None] | None = None,
-    event_times: Iterable[int | None] | None = None,
+    event_times: Iterable[Time | None] | None = None,
     *,
     ledger: int,
     first: int,

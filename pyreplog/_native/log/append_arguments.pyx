@@ -3,6 +3,8 @@
 All arguments of a call are checked here before a byte is written.
 """
 
+from datetime import datetime
+
 cimport cython
 from cpython.buffer cimport Py_buffer, PyBuffer_Release, PyObject_GetBuffer, PyBUF_SIMPLE
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_CheckExact, PyBytes_GET_SIZE
@@ -16,6 +18,7 @@ from pyreplog._native.layout cimport KEY_MAX, KIND_CONTROL, KIND_DATA, SEGMENT_H
 from pyreplog._native.log.record cimport part_length, stride_of
 from pyreplog._native.system.blocks cimport give_block, take_block
 from pyreplog.errors import InvalidArgumentError, RecordTooLargeError, WrongTypeError
+from pyreplog.times import moment_us
 
 cdef int64_t EVENT_ATTRIBUTE = 11
 
@@ -29,10 +32,14 @@ cdef int get_buffer(object source, Py_buffer *buffer, str what) except -1:
 
 
 cdef object check_time(time):
+    """Return an event time in microseconds since 1970; None: there is none."""
     if time is None:
         return None
     if isinstance(time, bool) or not hasattr(time, "__index__"):
-        raise WrongTypeError(f"event_time: expected an int of microseconds, found {type(time).__name__}")
+        if isinstance(time, datetime):
+            return moment_us("event_time", time)
+        kind = type(time).__name__
+        raise WrongTypeError(f"event_time: expected an int, of microseconds, or an aware datetime, found {kind}")
     if not INT64_MIN < time <= INT64_MAX:
         raise InvalidArgumentError(f"event_time: expected microseconds that fit into 64 bits, found {time}")
     return time

@@ -49,8 +49,11 @@ cdef class Appender(LogViewBase):
     cdef int reserve(self, int64_t segments) except -1
     cdef int put(self, const Part *parts, Py_ssize_t count, int64_t total) except -1
     cdef object append_any(self, value, key, event_time, properties)
-    cdef int64_t put_one(self, value, key, event_time, properties, AppendFuture future, int64_t *entry) except -1
-    cdef int64_t put_part(self, const Part *part, AppendFuture future, int64_t *entry) except -1
+    cdef int64_t put_one(self, value, key, event_time, properties, AppendFuture future, bint waits,
+                         int64_t *entry) except -1
+    cdef int64_t put_part(self, const Part *part, AppendFuture future, bint waits, int64_t *entry) except -1
+    cdef tuple put_batch(self, values, keys, event_times, control, bint waits)
+    cdef int check_stage(self, int64_t bytes) except -1
     cdef object put_list(self, list values)
     cdef void encode_list(self, PyObject *values, Py_ssize_t count, int64_t time) noexcept
     cdef int64_t put_locked(self, const Part *parts, Py_ssize_t count, int64_t *entry) except -1

@@ -10,6 +10,7 @@ from pyreplog._native.log.future import AppendFuture
 from pyreplog._native.log.log_view_base import LogViewBase
 from pyreplog._native.log.position_waiters import PositionWaiters
 from pyreplog._native.log.segment import Segment
+from pyreplog.times import Time
 
 class _Clock(Protocol):
     def now_us(self) -> int: ...
@@ -21,7 +22,7 @@ class Appender(LogViewBase):
         value: ReadableBuffer,
         key: ReadableBuffer | None = None,
         *,
-        event_time: int | None = None,
+        event_time: Time | None = None,
         properties: Mapping[str, str | bytes] | None = None,
     ) -> int: ...
     def submit(
@@ -29,14 +30,14 @@ class Appender(LogViewBase):
         value: ReadableBuffer,
         key: ReadableBuffer | None = None,
         *,
-        event_time: int | None = None,
+        event_time: Time | None = None,
         properties: Mapping[str, str | bytes] | None = None,
     ) -> AppendFuture[int]: ...
     def append_batch(
         self,
         values: Iterable[ReadableBuffer],
         keys: Iterable[ReadableBuffer | None] | None = None,
-        event_times: Iterable[int | None] | None = None,
+        event_times: Iterable[Time | None] | None = None,
         *,
         control: bytes | None = None,
     ) -> range: ...
@@ -58,6 +59,7 @@ class Appender(LogViewBase):
     def _leave_if_inside(self) -> None: ...
     def _refuse(self) -> NoReturn: ...
     def _make_room(self, stride: int) -> None: ...
+    def _check_stage(self) -> None: ...
     def _reserve(self, segments: int) -> None: ...
     def wait_synced(self, position: int) -> None: ...
     def _request_commit(self) -> None: ...
@@ -71,14 +73,14 @@ class Appender(LogViewBase):
         self,
         value: ReadableBuffer,
         key: ReadableBuffer | None = None,
-        event_time: int | None = None,
+        event_time: Time | None = None,
         properties: Mapping[str, str | bytes] | None = None,
     ) -> tuple[int, int]: ...
     def append_batch_pending(
         self,
         values: Iterable[ReadableBuffer],
         keys: Iterable[ReadableBuffer | None] | None,
-        event_times: Iterable[int | None] | None,
+        event_times: Iterable[Time | None] | None,
         control: bytes | None,
     ) -> tuple[range, int | None]: ...
     def _widen_stage(self, stride: int) -> None: ...

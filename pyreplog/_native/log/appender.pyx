@@ -1,8 +1,9 @@
 """The append path: records are encoded into the mapped segment, or into a stage that a group commit writes.
 
 Threads: every call runs under the GIL; large batches release it while `inside` keeps other threads out. The Python
-subclass implements `_make_room` (roll, or flush the stage), `_reserve` (segments for a whole batch), `_refuse` (raise
-the reason why the log is not open), `wait_synced` and `_request_commit`.
+subclass implements `_make_room` (roll, or flush the stage), `_check_stage` (raise WindowFullError if the caller must not
+wait for that), `_reserve` (segments for a whole batch), `_refuse` (raise the reason why the log is not open),
+`wait_synced` and `_request_commit`.
 """
 
 from cpython.buffer cimport Py_buffer, PyBuffer_Release
@@ -107,6 +108,9 @@ cdef class Appender(LogViewBase):
         raise NotImplementedError
 
     def _make_room(self, stride):
+        raise NotImplementedError
+
+    def _check_stage(self):
         raise NotImplementedError
 
     def _reserve(self, segments):
@@ -285,7 +289,7 @@ cdef class Appender(LogViewBase):
         Args:
             value: bytes-like, at most a segment long.
             key: bytes-like, at most 65,535 bytes; None: no key.
-            event_time: time of the producer, microseconds since 1970-01-01 UTC.
+            event_time: time of the producer, a datetime with a time zone or microseconds since 1970-01-01 UTC.
             properties: str or bytes by name, at most 65,535 bytes encoded.
 
         Returns:
@@ -315,8 +319,7 @@ cdef class Appender(LogViewBase):
 
     cdef object append_any(self, value, key, event_time, properties):
         """Append in any form. A function of its own, because `append` would reserve stack space for it."""
-        cdef int64_t entry, end = self.put_one(value, key, event_time, properties, None, &entry)
-        """Append without waiting. Return the position after the record. future: of this append, or None."""
+        cdef int64_t entry, end = self.put_one(value, key, event_time, properties, None, True, &entry)
         if self.staged:
             self.wait_synced(end)
         return entry
@@ -324,12 +327,13 @@ cdef class Appender(LogViewBase):
     def submit(self, value, key=None, *, event_time=None, properties=None):
         """Append one entry without waiting for its durability.
 
-        Any thread and any event loop may call it. It blocks only while 8 MiB wait to be synced.
+        Any thread and any event loop may call it. On a synced log a thread waits while 8 MiB wait to be synced; an event
+        loop never does: there `submit` raises WindowFullError. Await `room()` before.
 
         Args:
             value: bytes-like, at most a segment long.
             key: bytes-like, at most 65,535 bytes; None: no key.
-            event_time: time of the producer, microseconds since 1970-01-01 UTC.
+            event_time: time of the producer, a datetime with a time zone or microseconds since 1970-01-01 UTC.
             properties: str or bytes by name, at most 65,535 bytes encoded.
 
         Returns:
@@ -341,32 +345,39 @@ cdef class Appender(LogViewBase):
             InvalidArgumentError: `event_time` or `properties` is outside its bounds.
             RecordTooLargeError: the record does not fit into a segment, or the key is too long.
             DiskFullError: there is no room for another segment.
+            WindowFullError: twice the window waits to be synced, in an event loop. Nothing was appended.
             PoisonedError: a sync has failed.
             ClosedError: the log was closed.
             ForkedError: a parent process opened the log.
         """
         cdef AppendFuture future = AppendFuture.__new__(AppendFuture)
         cdef int64_t entry
-        self.put_one(value, key, event_time, properties, future, &entry)
+        self.put_one(value, key, event_time, properties, future, False, &entry)
         if self.staged and self._submitted.asleep:
             self._request_commit()
         return future
 
     def append_pending(self, value, key=None, event_time=None, properties=None):
-        """Append without waiting for the sync. Return (entry number, position after the record)."""
-        cdef int64_t entry, end = self.put_one(value, key, event_time, properties, None, &entry)
+        """Append without waiting for the sync. Return (entry number, position after the record).
+
+        Raises WindowFullError as `submit`.
+        """
+        cdef int64_t entry, end = self.put_one(value, key, event_time, properties, None, False, &entry)
         return entry, end
 
-    cdef int64_t put_one(self, value, key, event_time, properties, AppendFuture future, int64_t *entry) except -1:
-        """Append without waiting; the position after it. ack: None, or that of this append."""
+    cdef int64_t put_one(self, value, key, event_time, properties, AppendFuture future, bint waits,
+                         int64_t *entry) except -1:
+        """Append, and return the position after the record. future: of this append, or None. waits: the caller waits
+        for the sync, too."""
         cdef Part part
         cdef Py_buffer value_buffer, key_buffer
         cdef bytes attributes = b""
         if key is None and event_time is None and properties is None and PyBytes_CheckExact(value):
             fill_plain(&part, value)
-            return self.put_part(&part, future, entry)
+            return self.put_part(&part, future, waits, entry)
         if event_time is not None or properties is not None:
-            attributes = encode_attributes(check_time(event_time), properties)
+            event_time = check_time(event_time)
+            attributes = encode_attributes(event_time, properties)
         get_buffer(value, &value_buffer, "value")
         try:
             if key is not None:
@@ -375,20 +386,19 @@ cdef class Appender(LogViewBase):
                 fill_part(&part, &value_buffer, &key_buffer if key is not None else NULL, attributes)
                 if event_time is not None:
                     part.event_time = event_time
-                return self.put_part(&part, future, entry)
+                return self.put_part(&part, future, waits, entry)
             finally:
                 if key is not None:
                     PyBuffer_Release(&key_buffer)
         finally:
             PyBuffer_Release(&value_buffer)
 
-    cdef int64_t put_part(self, const Part *part, AppendFuture future, int64_t *entry) except -1:
+    cdef int64_t put_part(self, const Part *part, AppendFuture future, bint waits, int64_t *entry) except -1:
         """Append, and queue the future. No Python code runs in between, because it could cut the log."""
-        cdef int64_t end = self.put_locked(part, 1, entry)
-        """Enter, put, publish, leave.
-
-        Return the position after the last record, and set the number of the first entry.
-        """
+        cdef int64_t end
+        if self.staged and not waits:
+            self.check_stage(rec.stride_of(rec.part_length(part, SHORT_HEADER)))
+        end = self.put_locked(part, 1, entry)
         if future is not None:
             future.value = entry[0]
             if self.staged:
@@ -397,8 +407,16 @@ cdef class Appender(LogViewBase):
                 future.publish(future.value, None)
         return end
 
+    cdef int check_stage(self, int64_t bytes) except -1:
+        """Before an append that does not wait for its sync: have it refused if it would wait for room in the stage, and
+        its caller must not."""
+        if self.inside or self.pos + bytes > self.limit:
+            self._check_stage()
+        return 0
+
     cdef int64_t put_locked(self, const Part *parts, Py_ssize_t count, int64_t *entry) except -1:
-        """Enter, put, publish, leave; the position after the last, and the number of the first entry."""
+        """Enter, put, publish, leave. Return the position after the last record, and set the number of the first
+        entry."""
         cdef int64_t end
         self.enter()
         try:
@@ -422,7 +440,7 @@ cdef class Appender(LogViewBase):
         Args:
             values: bytes-like values.
             keys: as many keys, each bytes-like or None; None: no keys.
-            event_times: as many times, microseconds since 1970-01-01 UTC, or None; None: no event times.
+            event_times: as many times, each as `event_time` of `submit` or None; None: no event times.
             control: bytes of a control record that is written in front of the entries; it has no entry number.
                 `values` may then be empty. See `control_records`.
 
@@ -442,7 +460,7 @@ cdef class Appender(LogViewBase):
             numbers = self.put_list(values)
             if numbers is not None:
                 return numbers
-        numbers, end = self.append_batch_pending(values, keys, event_times, control)
+        numbers, end = self.put_batch(values, keys, event_times, control, True)
         if self.staged and end is not None:
             self.wait_synced(end)
         return numbers
@@ -502,13 +520,21 @@ cdef class Appender(LogViewBase):
         self.next_entry = self.first_entry + delta
 
     def append_batch_pending(self, values, keys, event_times, control):
-        """Append a batch without waiting for the sync. Return (range, position after the last record or None)."""
+        """Append a batch without waiting for the sync. Return (range, position after the last record or None).
+
+        Raises WindowFullError as `submit_batch`.
+        """
+        return self.put_batch(values, keys, event_times, control, False)
+
+    cdef tuple put_batch(self, values, keys, event_times, control, bint waits):
         cdef SequenceParts batch = SequenceParts(values, keys, event_times, control)
         cdef int64_t entry, end
         if not batch.count + batch.front:
             if not self.open:
                 self._refuse()
             return range(self.next_entry, self.next_entry), None
+        if self.staged and not waits:
+            self.check_stage(measure(batch.block, batch.count + batch.front, self.active.size))
         end = self.put_locked(batch.block, batch.count + batch.front, &entry)
         return range(entry, entry + batch.count), end
 

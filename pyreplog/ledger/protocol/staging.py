@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple, Self
 
 from pyreplog._native.ledgerlog.entries import encode_entries
 from pyreplog.future import AppendFuture, Outcome, set_expected
+from pyreplog.times import Time
 
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
@@ -27,11 +28,11 @@ class Entry(NamedTuple):
 
     value: bytes
     key: bytes | None
-    event_time: int | None
+    event_time: Time | None
     future: AppendFuture[int]
 
     @classmethod
-    def of(cls, value: ReadableBuffer, key: ReadableBuffer | None, event_time: int | None, *, size_max: int) -> Self:
+    def of(cls, value: ReadableBuffer, key: ReadableBuffer | None, event_time: Time | None, *, size_max: int) -> Self:
         """Make an entry, and check it, so that it cannot fail the other entries of its batch.
 
         Raises as `encode_entries`.
@@ -51,7 +52,7 @@ class Entry(NamedTuple):
 
 def columns(
     entries: Sequence[Entry],
-) -> tuple[list[bytes], list[bytes | None] | None, list[int | None] | None]:
+) -> tuple[list[bytes], list[bytes | None] | None, list[Time | None] | None]:
     """Return values, keys and event times as columns; None for a column without values."""
     keyed = any(entry.key is not None for entry in entries)
     timed = any(entry.event_time is not None for entry in entries)

@@ -3,7 +3,7 @@
 | module | what it holds |
 |---|---|
 | `topic_like` | `TopicLike`, `ProducerLike`, `ConsumerLike`: topics of all kinds, as types |
-| `coroutines` | the coroutine forms of blocking methods |
+| `coroutines` | the coroutine forms of methods that publish |
 | `consumer` | receives messages |
 | `redrive` | sends dead letters back to their topics |
 | `publishing` | producers, and the path of a message to a sink of entries |

@@ -1,25 +1,21 @@
-"""Coroutine forms of blocking methods: `publish_async` for `publish`, `seek_async` for `seek`, and so on.
+"""Coroutine forms of methods that publish; `pyreplog.coroutines` has those of other blocking methods.
 
-They have the parameters and errors of the blocking method. Those that publish wait for room and for the outcome without
-a thread. The others wait for disks, servers and the metadata store in a thread of the event loop's default executor,
-like `asyncio.to_thread`: a task that is cancelled does not wait any longer, and the call goes on.
+They have the parameters and errors of the blocking method, and wait for room and for the outcome without a thread.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator
-from contextvars import copy_context
+from collections.abc import Awaitable, Callable, Coroutine
 from functools import wraps
 from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar
 
-from pyreplog.errors import ClosedError, OutcomeUnknownError, WindowFullError
-from pyreplog.future import AppendFuture, as_timeout, set_exception, set_result
-from pyreplog.handles import Closeable
+from pyreplog.coroutines import named_form
+from pyreplog.errors import OutcomeUnknownError, WindowFullError
+from pyreplog.future import AppendFuture, as_timeout
 
 S = TypeVar("S")
 T = TypeVar("T")
-HandleT = TypeVar("HandleT", bound=Closeable)
 P = ParamSpec("P")
 
 
@@ -34,66 +30,6 @@ class HasRoom(Protocol):
     def room(self) -> AppendFuture[None]:
         """Return a future that is done as soon as there is room."""
         ...
-
-
-def in_thread(blocking: Callable[Concatenate[S, P], T]) -> Callable[Concatenate[S, P], Coroutine[Any, Any, T]]:
-    """Return the coroutine form of a blocking method; a subclass may override the method."""
-    name = blocking.__name__
-
-    @wraps(blocking)
-    async def awaited(self: S, /, *args: P.args, **kwargs: P.kwargs) -> T:
-        result: T = await asyncio.to_thread(getattr(self, name), *args, **kwargs)
-        return result
-
-    return _named(awaited, name)
-
-
-def opening(
-    blocking: Callable[Concatenate[S, P], HandleT],
-) -> Callable[Concatenate[S, P], Coroutine[Any, Any, HandleT]]:
-    """Return the coroutine form of a method that opens a handle. If the task is cancelled, the handle is closed."""
-    name = blocking.__name__
-
-    @wraps(blocking)
-    async def opened(self: S, /, *args: P.args, **kwargs: P.kwargs) -> HandleT:
-        loop, done = asyncio.get_running_loop(), AppendFuture[HandleT]()
-
-        def open_handle() -> None:
-            try:
-                handle = getattr(self, name)(*args, **kwargs)
-            except BaseException as error:
-                set_exception(done, error)
-                return
-            if not set_result(done, handle):
-                handle.close()
-
-        loop.run_in_executor(None, copy_context().run, open_handle)
-        try:
-            return await done
-        except asyncio.CancelledError:
-            if (
-                not set_exception(done, ClosedError("the task that waited for it was cancelled"))
-                and done.exception() is None
-            ):
-                loop.run_in_executor(None, done.result().close)
-            raise
-
-    return _named(opened, name)
-
-
-def iterating(
-    blocking: Callable[Concatenate[S, P], Iterator[T]],
-) -> Callable[Concatenate[S, P], AsyncIterator[T]]:
-    """Return the form of a method returning an iterator for `async for`: each step runs in a thread."""
-    name = blocking.__name__
-
-    @wraps(blocking)
-    async def iterated(self: S, /, *args: P.args, **kwargs: P.kwargs) -> AsyncIterator[T]:
-        items: Iterator[T] = await asyncio.to_thread(getattr(self, name), *args, **kwargs)
-        while (item := await asyncio.to_thread(next, items, None)) is not None:
-            yield item
-
-    return _named(iterated, name)
 
 
 def publishing(
@@ -126,31 +62,4 @@ def publishing(
                 "a topic that deduplicates may publish it again"
             ) from None
 
-    return _named(published, name)
-
-
-def form_of(
-    blocking: Callable[Concatenate[S, P], T],
-) -> Callable[[Callable[..., object]], Callable[Concatenate[S, P], Coroutine[Any, Any, T]]]:
-    """Return a decorator for Protocols, which declares a coroutine form with the parameters and the result of
-    `blocking`.
-    """
-
-    def declare(declaration: Callable[..., object]) -> Callable[Concatenate[S, P], Coroutine[Any, Any, T]]:
-        @wraps(blocking)
-        async def form(self: S, /, *args: P.args, **kwargs: P.kwargs) -> T:
-            raise NotImplementedError
-
-        named = _named(form, blocking.__name__)
-        named.__doc__ = declaration.__doc__
-        return named
-
-    return declare
-
-
-def _named(form: Callable[P, T], blocking: str) -> Callable[P, T]:
-    """Give a form its own name; signature and parameters are those of the method."""
-    form.__name__ = f"{blocking}_async"
-    form.__qualname__ = f"{form.__qualname__.rpartition('.')[0]}.{form.__name__}".lstrip(".")
-    form.__doc__ = f"Do what `{blocking}` does, in a coroutine."
-    return form
+    return named_form(published, name)

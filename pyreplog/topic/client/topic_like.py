@@ -8,9 +8,9 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Literal, Protocol, Self, Unpack, overload
 
 from pyreplog._native.topic.messages import Message, MessageBatch
+from pyreplog.coroutines import form_of
 from pyreplog.future import AppendFuture
 from pyreplog.topic.client.consumer import QUEUE
-from pyreplog.topic.client.coroutines import form_of
 from pyreplog.topic.model.config import SubscriptionSettings, TopicSettings
 from pyreplog.topic.model.dead_letter import RedriveReport
 from pyreplog.topic.model.positions import PartitionOffset, PartitionRange
@@ -20,8 +20,9 @@ if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
     from numpy.typing import ArrayLike
 
+    from pyreplog.times import Time
     from pyreplog.topic.client.publishing.outgoing import Keys, Properties, Values
-    from pyreplog.topic.model.times import Time, Times
+    from pyreplog.topic.model.times import Times
 
 AnyStart = datetime | Literal["earliest", "latest"]
 """A start that applies to every topic: a time of publishing, with a time zone, or an end."""

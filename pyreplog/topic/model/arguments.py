@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import sys
-from asyncio import _get_running_loop
 from collections.abc import Iterable
 from math import isnan
 from typing import Any
@@ -11,7 +9,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from pyreplog._native.machines.serial_executor import check_may_wait
 from pyreplog._native.topic.messages import Message
 from pyreplog.arguments import as_int, check_bool, check_text
 from pyreplog.errors import InvalidArgumentError, OutOfRangeError, WrongTypeError
@@ -21,25 +18,6 @@ OFFSET_MAX = 1 << 62
 DELAY_MAX_S = 10_000 * 366 * 86_400
 REASON_BYTES_MAX = 1024
 """Most bytes, as UTF-8, of the reason that a consumer gives in `nack`."""
-
-
-def check_may_block(call: str) -> None:
-    """Raise InvalidArgumentError if a blocking call would stop an event loop, or comes from a callback.
-
-    call: name of the call; with `_async` appended it is the name of its coroutine.
-    """
-    if _get_running_loop() is not None:
-        refuse_to_block(call)
-    check_may_wait()
-
-
-def refuse_to_block(call: str) -> None:
-    """Raise InvalidArgumentError in an event loop, which a blocking call would stop; see `check_may_block`.
-
-    In a notebook a cell may block the loop: it serves nothing but the cell that runs.
-    """
-    if "ipykernel" not in sys.modules:
-        raise InvalidArgumentError(f"{call}() would block the running event loop: await {call}_async() instead")
 
 
 def check_consumer(name: str | None, durable: bool, priority: int) -> None:

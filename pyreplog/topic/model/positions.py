@@ -12,7 +12,7 @@ import numpy as np
 from pyreplog._native.topic.messages import Message, MessageBatch
 from pyreplog.errors import InvalidArgumentError, WrongTypeError
 from pyreplog.future import AppendFuture, set_exception, set_result
-from pyreplog.topic.model.times import moment_us
+from pyreplog.times import moment_us
 
 
 class TopicPosition(NamedTuple):

@@ -1,25 +1,22 @@
-"""Times as arguments: a datetime with a time zone, or microseconds since 1970-01-01 UTC."""
+"""Times as arguments of topics: one time or a column, in a unit that is not in doubt. `pyreplog.times` has moments."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from datetime import UTC, datetime, timedelta
+from datetime import datetime
 from typing import TYPE_CHECKING, Any, NoReturn, SupportsIndex
 
 import numpy as np
 
-from pyreplog.arguments import as_int
-from pyreplog.errors import InvalidArgumentError, WrongTypeError
+from pyreplog.arguments import as_microseconds
+from pyreplog.errors import InvalidArgumentError
+from pyreplog.times import Time, moment_us
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike
 
     Times = Iterable[int | datetime | None] | ArrayLike
 
-Time = int | datetime
-"""Microseconds since the epoch, or a datetime with a time zone."""
-
-EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 YEAR_2001_US = 978_307_200_000_000
 YEAR_2100_US = 4_102_444_800_000_000
 
@@ -40,27 +37,6 @@ def known_time(time_us: int | None) -> KnownTime | None:
     return None if time_us is None else KnownTime(time_us)
 
 
-def moment_us(name: str, moment: datetime) -> int:
-    """Return the microseconds since the epoch of a datetime.
-
-    Raises InvalidArgumentError if it has no time zone, or its time zone moves it out of the valid years.
-    """
-    if moment.utcoffset() is None:
-        raise InvalidArgumentError(
-            f"{name}: expected a datetime with a time zone, found {moment!r}: give it one, as in "
-            f"datetime.now(UTC) or moment.astimezone()"
-        )
-    try:
-        return (moment.astimezone(UTC) - EPOCH) // timedelta(microseconds=1)
-    except (OverflowError, ValueError, OSError) as error:
-        raise InvalidArgumentError(f"{name}: expected a moment that UTC has, found {moment}: {error}") from None
-
-
-def moment_at(time_us: int) -> datetime:
-    """Return the datetime of microseconds since the epoch. Raises OverflowError if no datetime is so early or late."""
-    return EPOCH + timedelta(microseconds=time_us)
-
-
 def as_time_us(name: str, time: Time) -> int:
     """Return the microseconds since the epoch of one time.
 
@@ -71,12 +47,9 @@ def as_time_us(name: str, time: Time) -> int:
         return time
     if isinstance(time, KnownTime):
         return int(time)
+    time_us = as_microseconds(name, time)
     if isinstance(time, datetime):
-        return moment_us(name, time)
-    if isinstance(time, bool) or not isinstance(time, SupportsIndex):
-        kind = type(time).__name__
-        raise WrongTypeError(f"{name}: expected an int, of microseconds, or an aware datetime, found {kind}")
-    time_us = as_int(name, time)
+        return time_us
     if has_other_unit(time_us):
         refuse_unit(name, time_us)
     return time_us

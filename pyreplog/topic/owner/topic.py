@@ -18,6 +18,7 @@ from pyreplog._native.machines.serial_executor import check_may_wait
 from pyreplog._native.topic.messages import MessageBatch
 from pyreplog.arguments import as_int, check_bool, check_text
 from pyreplog.clock import Clock
+from pyreplog.coroutines import check_may_block, in_thread, iterating, opening
 from pyreplog.errors import InvalidArgumentError, NoSuchTopicError, OutOfRangeError, ReplogError, TopicFencedError
 from pyreplog.future import AppendFuture, set_result
 from pyreplog.handles import Handle
@@ -25,11 +26,10 @@ from pyreplog.ledger.runtime import RuntimeBase
 from pyreplog.metadata.store import MetadataStore
 from pyreplog.net.fair_executor import wait_wanted
 from pyreplog.topic.client.consumer import QUEUE, Consumer
-from pyreplog.topic.client.coroutines import in_thread, iterating, opening
 from pyreplog.topic.client.publishing.producer import Producer
 from pyreplog.topic.client.publishing.publisher import Publisher
 from pyreplog.topic.client.redrive import OnProgress, Redrive, RedriveTarget, Where
-from pyreplog.topic.model.arguments import OFFSET_MAX, check_consumer, check_may_block
+from pyreplog.topic.model.arguments import OFFSET_MAX, check_consumer
 from pyreplog.topic.model.backlog import is_system
 from pyreplog.topic.model.config import SubscriptionConfig, SubscriptionSettings, TopicConfig, TopicSettings
 from pyreplog.topic.model.dead_letter import RedriveReport

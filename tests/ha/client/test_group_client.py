@@ -157,6 +157,18 @@ def test_the_window_is_bounded(group: Lab) -> None:
         assert all(future.done() for future in before)
 
 
+def test_a_flush_says_how_many_entries_have_no_outcome(group: Lab) -> None:
+    """Nobody takes anything: the flush ends before the appends do, which go on."""
+    with ha.connect([f"127.0.0.1:{free_ports(1)[0]}"], timeout_ms=1000) as client:
+        futures = [client.submit(b"x") for _ in range(3)]
+        with pytest.raises(OutcomeUnknownError, match=r"3 entries have no outcome after 0\.02 s"):
+            client.flush(timeout=0.02)
+        assert not any(future.done() for future in futures)
+        client.flush(timeout=60.0)
+        assert all(future.done() for future in futures), "each has its own outcome"
+        client.flush(timeout=0)
+
+
 def test_no_master_in_time(group: Lab) -> None:
     with ha.connect([f"127.0.0.1:{free_ports(1)[0]}"], timeout_ms=200) as client:
         with pytest.raises(NotConnectedError, match="nothing was appended"):

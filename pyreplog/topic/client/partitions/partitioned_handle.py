@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar, Unpack
 
 from pyreplog._native.topic.messages import Message, MessageBatch
 from pyreplog.arguments import check_bool
+from pyreplog.coroutines import check_may_block, in_thread, iterating, opening
 from pyreplog.errors import (
     InvalidArgumentError,
     NoSuchSubscriptionError,
@@ -22,11 +23,10 @@ from pyreplog.errors import (
 from pyreplog.future import AppendFuture, as_timeout
 from pyreplog.handles import Handle
 from pyreplog.topic.client.consumer import QUEUE
-from pyreplog.topic.client.coroutines import in_thread, iterating, opening
 from pyreplog.topic.client.partitions.partition_topic import PartitionTopic
 from pyreplog.topic.client.partitions.partitioned_consumer import PartitionConsumer, PartitionedConsumer
 from pyreplog.topic.client.partitions.partitioned_producer import PartitionedProducer, PartitionedPublisher
-from pyreplog.topic.model.arguments import check_consumer, check_may_block
+from pyreplog.topic.model.arguments import check_consumer
 from pyreplog.topic.model.config import SubscriptionConfig, SubscriptionSettings, TopicSettings
 from pyreplog.topic.model.dead_letter import RedriveReport
 from pyreplog.topic.model.names import check_name

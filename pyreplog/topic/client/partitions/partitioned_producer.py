@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pyreplog._native.topic.partitioning import gather
+from pyreplog.coroutines import check_may_block
 from pyreplog.errors import ClosedError, InvalidArgumentError, ReplogError, TopicOwnedError
 from pyreplog.future import AppendFuture, as_timeout, set_exception, set_result
 from pyreplog.handles import Closeable
@@ -24,7 +25,6 @@ from pyreplog.topic.client.partitions.partition_topic import PartitionSink, Part
 from pyreplog.topic.client.partitions.partitioned_consumer import left
 from pyreplog.topic.client.publishing.delivery_times import check_delivery, delivery_times
 from pyreplog.topic.client.publishing.outgoing import MessageColumns
-from pyreplog.topic.model.arguments import check_may_block
 from pyreplog.topic.model.dedup import check_sequences
 from pyreplog.topic.model.interfaces import WaitFunction
 from pyreplog.topic.model.names import check_name
@@ -36,9 +36,10 @@ if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
     from numpy.typing import ArrayLike
 
+    from pyreplog.times import Time
     from pyreplog.topic.client.publishing.outgoing import Keys, Properties, Values
     from pyreplog.topic.client.publishing.producer import Producer
-    from pyreplog.topic.model.times import Time, Times
+    from pyreplog.topic.model.times import Times
 
 
 T = TypeVar("T")

@@ -11,8 +11,9 @@ import numpy as np
 
 from pyreplog.clock import Clock
 from pyreplog.errors import InvalidArgumentError
+from pyreplog.times import Time, moment_us
 from pyreplog.topic.model.arguments import as_delay_us
-from pyreplog.topic.model.times import PLAIN_MAX_US, YEAR_2001_US, Time, as_time_us, moment_us, refuse_unit
+from pyreplog.topic.model.times import PLAIN_MAX_US, YEAR_2001_US, as_time_us, refuse_unit
 
 if TYPE_CHECKING:
     from pyreplog.topic.model.times import Times

@@ -19,8 +19,9 @@ if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
     from numpy.typing import ArrayLike
 
+    from pyreplog.times import Time
     from pyreplog.topic.client.publishing.outgoing import Keys, Properties, Values
-    from pyreplog.topic.model.times import Time, Times
+    from pyreplog.topic.model.times import Times
 
 
 class Producer(Closeable):

@@ -15,6 +15,7 @@ import numpy as np
 from pyreplog._native.machines.serial_executor import check_may_wait, in_callback
 from pyreplog._native.topic.messageencoder import Messages
 from pyreplog.clock import Clock
+from pyreplog.coroutines import check_may_block, refuse_to_block
 from pyreplog.errors import BacklogFullError, OutcomeUnknownError, WindowFullError
 from pyreplog.future import AppendFuture, as_timeout, set_result
 from pyreplog.topic.client.coroutines import publishing
@@ -25,7 +26,6 @@ from pyreplog.topic.client.publishing.outgoing import MessageColumns
 from pyreplog.topic.client.publishing.publish_batch import Encoder, SubmittedBatch
 from pyreplog.topic.client.publishing.sequencer import PublishCounters, PublisherRuntime, Sequencer, Sink
 from pyreplog.topic.client.publishing.window import Window
-from pyreplog.topic.model.arguments import check_may_block, refuse_to_block
 from pyreplog.topic.model.backlog import Publishing
 from pyreplog.topic.model.config import TopicConfig
 from pyreplog.topic.model.dedup import Producers, check_sequence, check_sequences
@@ -36,8 +36,9 @@ if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
     from numpy.typing import ArrayLike
 
+    from pyreplog.times import Time
     from pyreplog.topic.client.publishing.outgoing import Keys, Properties, Values
-    from pyreplog.topic.model.times import Time, Times
+    from pyreplog.topic.model.times import Times
 
 WINDOW_BYTES = 16 << 20
 WINDOW_MESSAGES = 1 << 20

@@ -13,15 +13,14 @@ from functools import partial
 from typing import Any, Unpack, overload
 
 from pyreplog.arguments import check_bool, check_seconds, check_text
+from pyreplog.coroutines import check_may_block, in_thread
 from pyreplog.errors import ConfigError, InvalidArgumentError, InvalidMessageError, TopicExistsError
 from pyreplog.handles import Handle, make_part_of
 from pyreplog.ledger.protocol.pending_adds import ENTRY_BYTES_MAX
 from pyreplog.net.handshake import Secret
 from pyreplog.net.limits import Limits, check_connecting
-from pyreplog.topic.client.coroutines import in_thread
 from pyreplog.topic.client.remote.connection_pool import ConnectionPool, parse_address, reads
 from pyreplog.topic.client.remote.remote_topic import RemotePartitionedTopic, RemoteTopic
-from pyreplog.topic.model.arguments import check_may_block
 from pyreplog.topic.model.config import TopicConfig, TopicSettings
 from pyreplog.topic.model.names import check_name
 from pyreplog.topic.model.partitioned_metadata import check_partitions

@@ -17,11 +17,12 @@ import numpy as np
 from pyreplog._native.topic.messages import MessageBatch
 from pyreplog.arguments import as_int, check_bool, check_mapping, check_text
 from pyreplog.clock import SystemClock
+from pyreplog.coroutines import check_may_block, in_thread, iterating, opening
 from pyreplog.errors import ClosedError, InvalidMessageError, OutcomeUnknownError, WrongTypeError
 from pyreplog.future import AppendFuture
 from pyreplog.handles import Handle
 from pyreplog.topic.client.consumer import QUEUE, Consumer
-from pyreplog.topic.client.coroutines import in_thread, iterating, opening, publishing
+from pyreplog.topic.client.coroutines import publishing
 from pyreplog.topic.client.partitions.partitioned_consumer import PartitionConsumer
 from pyreplog.topic.client.partitions.partitioned_handle import PartitionedHandle, SubscribeOptions
 from pyreplog.topic.client.publishing.producer import Producer
@@ -30,7 +31,7 @@ from pyreplog.topic.client.redrive import OnProgress, Redrive, RedriveTarget, Wh
 from pyreplog.topic.client.remote.connection_pool import ConnectionPool, StaleError, reads
 from pyreplog.topic.client.remote.remote_subscription import RemoteSubscribeOptions, RemoteSubscription
 from pyreplog.topic.client.remote.sender import EntrySender, SequenceAllocator
-from pyreplog.topic.model.arguments import OFFSET_MAX, check_consumer, check_may_block
+from pyreplog.topic.model.arguments import OFFSET_MAX, check_consumer
 from pyreplog.topic.model.config import SubscriptionConfig, SubscriptionSettings, TopicConfig, TopicSettings
 from pyreplog.topic.model.dead_letter import RedriveReport
 from pyreplog.topic.model.interfaces import WaitFunction
@@ -46,8 +47,9 @@ if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
     from numpy.typing import ArrayLike
 
+    from pyreplog.times import Time
     from pyreplog.topic.client.publishing.outgoing import Keys, Properties, Values
-    from pyreplog.topic.model.times import Time, Times
+    from pyreplog.topic.model.times import Times
 
 
 READ_BYTES = 4 << 20

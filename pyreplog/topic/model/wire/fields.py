@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 
 from pyreplog._native.system.checksum import crc32c
 from pyreplog.errors import DamagedMessageError, InvalidArgumentError, InvalidMessageError
+from pyreplog.times import moment_at, moment_us
 from pyreplog.topic.model.positions import Start, check_start
-from pyreplog.topic.model.times import moment_at, moment_us
 
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer

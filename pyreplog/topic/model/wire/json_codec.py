@@ -9,6 +9,7 @@ from datetime import datetime
 from typing import Any, TypeVar
 
 from pyreplog.errors import InvalidMessageError
+from pyreplog.times import moment_at, moment_us
 from pyreplog.topic.model.positions import Start, TopicPosition
 from pyreplog.topic.model.stats import (
     ConsumerStats,
@@ -19,7 +20,6 @@ from pyreplog.topic.model.stats import (
     SubscriptionStats,
     TopicStats,
 )
-from pyreplog.topic.model.times import moment_at, moment_us
 
 
 def encode_start(start: Start) -> Any:
