@@ -65,29 +65,42 @@ def opening(
 
     @wraps(blocking)
     async def opened(self: S, /, *args: P.args, **kwargs: P.kwargs) -> HandleT:
-        loop, done = asyncio.get_running_loop(), AppendFuture[HandleT]()
-
-        def open_handle() -> None:
-            try:
-                handle = getattr(self, name)(*args, **kwargs)
-            except BaseException as error:
-                set_exception(done, error)
-                return
-            if not set_result(done, handle):
-                handle.close()
-
-        loop.run_in_executor(None, copy_context().run, open_handle)
-        try:
-            return await done
-        except asyncio.CancelledError:
-            if (
-                not set_exception(done, ClosedError("the task that waited for it was cancelled"))
-                and done.exception() is None
-            ):
-                loop.run_in_executor(None, done.result().close)
-            raise
+        return await _open(lambda: getattr(self, name)(*args, **kwargs))
 
     return named_form(opened, name)
+
+
+def opening_function(blocking: Callable[P, HandleT]) -> Callable[P, Coroutine[Any, Any, HandleT]]:
+    """Return the coroutine form of a function that opens a handle; see `opening`."""
+
+    @wraps(blocking)
+    async def opened(*args: P.args, **kwargs: P.kwargs) -> HandleT:
+        return await _open(lambda: blocking(*args, **kwargs))
+
+    return named_form(opened, blocking.__name__)
+
+
+async def _open(open_handle: Callable[[], HandleT]) -> HandleT:
+    """Open a handle in a thread, and close it if nobody waits for it any more."""
+    loop, done = asyncio.get_running_loop(), AppendFuture[HandleT]()
+
+    def run() -> None:
+        try:
+            handle = open_handle()
+        except BaseException as error:
+            set_exception(done, error)
+            return
+        if not set_result(done, handle):
+            handle.close()
+
+    loop.run_in_executor(None, copy_context().run, run)
+    try:
+        return await done
+    except asyncio.CancelledError:
+        left = ClosedError("the task that waited for it was cancelled")
+        if not set_exception(done, left) and done.exception() is None:
+            loop.run_in_executor(None, done.result().close)
+        raise
 
 
 def iterating(

@@ -36,6 +36,7 @@ from collections.abc import Iterable, Mapping
 from typing import Unpack
 
 from pyreplog.clock import Clock
+from pyreplog.coroutines import opening_function
 from pyreplog.ha.config import NodeConfig, NodeSettings
 from pyreplog.ha.failover import Failover
 from pyreplog.ha.group_client import GroupClient, GroupClientConfig, GroupClientSettings
@@ -48,7 +49,7 @@ from pyreplog.stream.log_position import LogPosition
 
 __all__ = [
     "Failover", "GroupClient", "GroupClientConfig", "GroupConfig", "GroupStats", "LogPosition", "Node", "NodeConfig",
-    "connect", "open_master", "open_replica",
+    "connect", "open_master", "open_master_async", "open_replica", "open_replica_async",
 ]  # fmt: skip
 
 
@@ -179,6 +180,13 @@ def open_replica(
         node.close()
         raise
     return node
+
+
+open_master_async = opening_function(open_master)
+"""Do what `open_master` does, in a coroutine. If the task is cancelled, the node is closed."""
+
+open_replica_async = opening_function(open_replica)
+"""Do what `open_replica` does, in a coroutine. If the task is cancelled, the node is closed."""
 
 
 def connect(

@@ -20,6 +20,7 @@ from pyreplog._native.log.record import Record
 from pyreplog._native.net.frame import DEFAULT_MAX_BODY
 from pyreplog.arguments import as_int
 from pyreplog.config import Settings
+from pyreplog.coroutines import in_thread, iterating
 from pyreplog.errors import (
     InvalidArgumentError,
     InvalidMessageError,
@@ -146,7 +147,8 @@ class GroupClient(Handle):
     """Appends to a replica group, and reads it, from any process; made by `pyreplog.ha.connect`.
 
     The client finds the master, and follows it through promotions and failovers. Any thread may call any method, and
-    coroutines await what `submit`, `submit_batch`, `room` and `flush_async` return. Close it, or use `with`.
+    coroutines await what `submit`, `submit_batch`, `room` and `flush_async` return, and call `get_async`, `read_async` and
+    the other forms with `_async`. Close it, or use `with`.
 
     Example:
         ```python
@@ -583,6 +585,12 @@ class GroupClient(Handle):
         """
         status: dict[str, Any] = self._wait(self._ask(messages.encode(AskStatus()), _as_status, 0.0))
         return status
+
+    start_async = in_thread(start)
+    end_async = in_thread(end)
+    get_async = in_thread(get)
+    read_async = iterating(read)
+    status_async = in_thread(status)
 
     def _ask_read(self, first: int, end: int, limit: int, wait_ms: int = 0) -> AppendFuture[_Answer]:
         body = encode_read(Read(first, end, limit, wait_ms))

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from pyreplog.arguments import as_int, as_names, check_bool, check_mapping, check_seconds, check_text, check_type
 from pyreplog.clock import Clock, SystemClock
+from pyreplog.coroutines import in_thread
 from pyreplog.errors import (
     HigherTermError,
     InvalidArgumentError,
@@ -560,6 +561,9 @@ class Node(Handle):
                     if not tries_left or not self._is_worth_another_try(replica, master, term):
                         raise
             raise AssertionError("the last try returns or raises")
+
+    follow_async = in_thread(follow)
+    promote_async = in_thread(promote)
 
     def _is_worth_another_try(self, replica: Replica, master: str, term: Term) -> bool:
         """Whether a planned change-over failed after all had promised: an append that was under way got through, then,

@@ -21,6 +21,7 @@ from pyreplog.arguments import as_int, check_bool, check_mapping, check_seconds,
 from pyreplog.bookie.config import BookieConfig, BookieSettings
 from pyreplog.bookie.identity import count_bookies, known_bookies
 from pyreplog.clock import Clock, SystemClock
+from pyreplog.coroutines import in_thread, opening
 from pyreplog.errors import (
     ClosedError,
     InvalidArgumentError,
@@ -578,6 +579,20 @@ class LedgerCluster(Handle):
     def _run(self, ledger: int, machine: StartingMachine) -> Any:
         """Run a state machine and wait for its result."""
         return self._runtime.wait(run_machine(ledger, machine, self._runtime))
+
+    # ---- for coroutines -------------------------------------------------------------------------------------
+
+    create_ledger_async = opening(create_ledger)
+    open_ledger_async = opening(open_ledger)
+    delete_ledger_async = in_thread(delete_ledger)
+    delete_garbled_async = in_thread(delete_garbled)
+    ledgers_async = in_thread(ledgers)
+    ledger_metadata_async = in_thread(ledger_metadata)
+    status_async = in_thread(status)
+    limbo_async = in_thread(limbo)
+    bookie_count_async = in_thread(bookie_count)
+    count_copies_async = in_thread(count_copies)
+    repair_async = in_thread(repair)
 
     # ---- metadata -------------------------------------------------------------------------------------------
 

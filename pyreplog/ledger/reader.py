@@ -11,6 +11,7 @@ from typing import Any, SupportsIndex, TypeVar, overload
 from pyreplog._native.log.batch import RecordBatch
 from pyreplog._native.log.record import Record
 from pyreplog.arguments import as_int
+from pyreplog.coroutines import in_thread, iterating
 from pyreplog.errors import (
     ClosedError,
     InvalidArgumentError,
@@ -240,6 +241,9 @@ class LedgerReader(Handle):
         return RangeRead(
             self.metadata, self._key, self._runtime, start, end, bytes_max=bytes_max, adopt=self._adopt
         ).start()
+
+    get_async = in_thread(get)
+    read_async = iterating(read)
 
     def _batches(self, start: int, end: int) -> Iterator[RecordBatch]:
         meta = self.metadata

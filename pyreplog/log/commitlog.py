@@ -23,7 +23,7 @@ from pyreplog._native.log.sparse import SparseIndex
 from pyreplog.arguments import as_int
 from pyreplog.clock import Clock, SystemClock
 from pyreplog.config import LogConfig
-from pyreplog.coroutines import check_may_block
+from pyreplog.coroutines import check_may_block, in_thread
 from pyreplog.errors import (
     ClosedError,
     DiskError,
@@ -359,6 +359,8 @@ class CommitLog(LogView, Appender):
             if position > self.tail.synced_end:
                 self._set_synced(position, entry)
         return entry
+
+    sync_async = in_thread(sync)
 
     def flush(self, timeout: float | None = None) -> None:
         """Wait until every entry submitted so far has an outcome, which its own future has.

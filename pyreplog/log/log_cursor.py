@@ -22,6 +22,7 @@ from pyreplog._native.log.batch import RecordBatch
 from pyreplog._native.log.record import Record
 from pyreplog._native.system.checksum import crc32c
 from pyreplog.arguments import as_int, check_text
+from pyreplog.coroutines import in_thread
 from pyreplog.errors import (
     ClosedError,
     CorruptionError,
@@ -295,6 +296,9 @@ class LogCursor(Closeable):
         self._files.write_sync(self._fd, place.encode(), (place.sequence & 1) * SLOT_BYTES)
         self._place = place
 
+    advance_async = in_thread(advance)
+    seek_async = in_thread(seek)
+
     # ---- the end --------------------------------------------------------------------------------------------
 
     def _check_open(self) -> None:
@@ -311,6 +315,8 @@ class LogCursor(Closeable):
             self._files.remove(self._path)
             self._files.sync_directory(self._path.parent)
         self.close()
+
+    delete_async = in_thread(delete)
 
     def close(self) -> None:
         """Close this handle; the cursor stays where it is. Closing twice is fine."""
