@@ -147,8 +147,8 @@ class GroupClient(Handle):
     """Appends to a replica group, and reads it, from any process; made by `pyreplog.ha.connect`.
 
     The client finds the master, and follows it through promotions and failovers. Any thread may call any method, and
-    coroutines await what `submit`, `submit_batch`, `room` and `flush_async` return, and call `get_async`, `read_async` and
-    the other forms with `_async`. Close it, or use `with`.
+    coroutines await what `submit`, `submit_batch`, `room` and `flush_async` return, and call `get_async` and the other
+    forms with `_async`. Close it, or use `with`.
 
     Example:
         ```python

@@ -218,7 +218,7 @@ class LedgerCluster(Handle):
         *,
         durability: str = "synced",
         password: bytes = b"",
-        metadata: Mapping[str, str] | None = None,
+        properties: Mapping[str, str] | None = None,
         window_bytes: int = WINDOW_BYTES,
         delay_ensemble_change: bool = False,
         allow_degraded: bool = False,
@@ -232,7 +232,8 @@ class LedgerCluster(Handle):
             durability: "synced": a bookie acknowledges an entry when it is on its disk; "appended": when it is in
                 memory.
             password: password that is needed to read, recover or write the ledger.
-            metadata: names and values that are kept with the ledger.
+            properties: names and values that are kept with the ledger; see `Ledger.properties`. BookKeeper calls them
+                custom metadata.
             window_bytes: encoded bytes of entries that may lack copies before `append` waits.
             delay_ensemble_change: keep the place of a failed bookie while entries reach their ack quorum without it.
             allow_degraded: if too few bookies take entries, also choose some that are away or read-only, as long as
@@ -254,7 +255,7 @@ class LedgerCluster(Handle):
         check_quorums(ensemble, copies, 1)
         acks = copies // 2 + 1 if ack_quorum is None else as_int("ack_quorum", ack_quorum)
         check_quorums(ensemble, copies, acks)
-        _check_choices(durability, window_bytes, metadata)
+        _check_choices(durability, window_bytes, properties)
         check_bool("delay_ensemble_change", delay_ensemble_change)
         check_bool("allow_degraded", allow_degraded)
         key = _key(password)
@@ -265,7 +266,7 @@ class LedgerCluster(Handle):
         created = LedgerMetadata(
             ledger=ledger, ensemble_size=ensemble, write_quorum=copies, ack_quorum=acks,
             fragments=(Fragment(0, tuple(members)),), proof=key_proof(key), durability=durability,
-            created_us=self._clock.now_us(), token=secrets.token_hex(16), custom=dict(metadata or {}),
+            created_us=self._clock.now_us(), token=secrets.token_hex(16), custom=dict(properties or {}),
         )  # fmt: skip
         writer = LedgerWriter(
             created, self._create(created), key, self._choose, delay_ensemble_change=delay_ensemble_change,
@@ -697,14 +698,14 @@ def _key(password: bytes) -> bytes:
     return ledger_key(check_type("password", password, bytes, "bytes"))
 
 
-def _check_choices(durability: str, window_bytes: int, metadata: Mapping[str, str] | None) -> None:
+def _check_choices(durability: str, window_bytes: int, properties: Mapping[str, str] | None) -> None:
     if durability not in ("synced", "appended"):
         raise InvalidArgumentError(f"durability: expected synced or appended, found {durability!r}")
     if isinstance(window_bytes, bool) or not isinstance(window_bytes, int) or window_bytes < 1:
         raise InvalidArgumentError(f"window_bytes: expected at least 1, found {window_bytes!r}")
-    if metadata is None:
+    if properties is None:
         return
-    check_mapping("metadata", metadata)
-    for name, value in metadata.items():
+    check_mapping("properties", properties)
+    for name, value in properties.items():
         if any("\ud800" <= letter <= "\udfff" for letter in name + value):
-            raise InvalidArgumentError(f"metadata: expected text without lone surrogates, found {name!r}: {value!r}")
+            raise InvalidArgumentError(f"properties: expected text without lone surrogates, found {name!r}: {value!r}")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from asyncio import _get_running_loop
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
@@ -104,6 +104,11 @@ class Ledger(Handle, LedgerBase):
     def metadata(self) -> LedgerMetadata:
         """Quorums, fragments and state, as of now."""
         return self._writer.metadata
+
+    @property
+    def properties(self) -> Mapping[str, str]:
+        """Names and values that `create_ledger` was given, a copy."""
+        return dict(self.metadata.custom)
 
     @property
     def last_add_pushed(self) -> int:

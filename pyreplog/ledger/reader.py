@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from typing import Any, SupportsIndex, TypeVar, overload
 
 from pyreplog._native.log.batch import RecordBatch
@@ -118,6 +118,11 @@ class LedgerReader(Handle):
     def is_closed(self) -> bool:
         """Whether the ledger is closed, so that its last entry is fixed."""
         return self.metadata.state is State.CLOSED
+
+    @property
+    def properties(self) -> Mapping[str, str]:
+        """Names and values that `create_ledger` was given, a copy."""
+        return dict(self.metadata.custom)
 
     @property
     def last_add_confirmed(self) -> int:

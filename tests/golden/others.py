@@ -39,7 +39,7 @@ def write_cluster(path: Path) -> None:
     clock = pyreplog.ManualClock(START_US)
     settings = {"ensemble": 1, "durability": "appended", "retention_bytes": None, "deduplicate": True}
     with pyreplog.Cluster.embedded(path, bookies=2, segment_bytes=SEGMENT_BYTES, clock=clock) as cluster:
-        with cluster.create_ledger(ensemble=2, password=b"secret", metadata={"of": "golden"}) as ledger:
+        with cluster.create_ledger(ensemble=2, password=b"secret", properties={"of": "golden"}) as ledger:
             for _ in range(5):
                 ledger.append_batch(VALUES, KEYS)
         for codec in CODECS:

@@ -260,8 +260,8 @@ def test_clusters_stay_in_their_process(folder: Path) -> None:
         ({"ensemble": "3"}, TypeError),
         ({"durability": "perhaps"}, InvalidArgumentError),
         ({"password": "text"}, WrongTypeError),
-        ({"metadata": {"a": 1}}, WrongTypeError),
-        ({"metadata": {"a": "\ud800"}}, InvalidArgumentError),
+        ({"properties": {"a": 1}}, WrongTypeError),
+        ({"properties": {"a": "\ud800"}}, InvalidArgumentError),
         ({"window_bytes": 0}, InvalidArgumentError),
         ({"ensemble": 5}, NotEnoughBookiesError),
     ],
@@ -293,8 +293,15 @@ def test_urls_that_are_none(folder: Path) -> None:
 
 
 def test_what_the_caller_keeps_with_a_ledger(shared: LedgerCluster) -> None:
-    with shared.create_ledger(2, metadata={"topic": "flights"}, durability="appended") as ledger:
+    with shared.create_ledger(2, properties={"topic": "flights"}, durability="appended") as ledger:
         ledger.append(b"")
+        assert ledger.properties == {"topic": "flights"}
+        ledger.properties.clear()  # type: ignore[attr-defined]
+        assert ledger.properties == {"topic": "flights"}, "a copy was given"
+    with shared.open_ledger(ledger.id) as reader:
+        assert reader.properties == {"topic": "flights"}
+    with shared.create_ledger(2) as plain:
+        assert plain.properties == {}
     found = shared.ledger_metadata(ledger.id)
     assert (dict(found.custom), found.durability) == ({"topic": "flights"}, "appended")
     assert (found.ensemble_size, found.write_quorum, found.ack_quorum) == (2, 2, 2)

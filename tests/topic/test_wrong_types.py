@@ -129,7 +129,7 @@ def _of_clusters() -> Iterator[Case]:
     yield case("delete_garbled", "name", lambda cluster, wrong: cluster.delete_garbled(wrong), NO_TEXT)
     for name, wrong in {
         "ensemble": (*NO_INT, None), "write_quorum": NO_INT, "ack_quorum": NO_INT, "durability": (*NO_TEXT, None),
-        "password": NO_BYTES, "metadata": NO_MAPPING, "window_bytes": (*NO_INT, None),
+        "password": NO_BYTES, "properties": NO_MAPPING, "window_bytes": (*NO_INT, None),
         "delay_ensemble_change": NO_BOOL, "allow_degraded": NO_BOOL,
     }.items():  # fmt: skip
         yield case(

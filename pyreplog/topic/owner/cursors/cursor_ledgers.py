@@ -299,7 +299,7 @@ class CursorLedgers:
             ensemble = config.ensemble or min(max(self._cluster.bookie_count(), 1), COPIES)
             handle = self._cluster.create_ledger(
                 ensemble, config.write_quorum, config.ack_quorum, durability=config.durability,
-                metadata={"cursors": self._incarnation}, allow_degraded=True,
+                properties={"cursors": self._incarnation}, allow_degraded=True,
             )  # fmt: skip
             try:
                 self._cluster.metadata.create(registry_key(handle.id), self._incarnation.encode())

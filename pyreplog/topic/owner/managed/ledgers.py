@@ -137,7 +137,7 @@ class LedgerMaker:
         try:
             return self._cluster.create_ledger(
                 config.ensemble, config.copies, config.acks, durability=config.durability, password=PASSWORD,
-                metadata={TOPIC: chain.topic, TOKEN: chain.token, EPOCH: str(chain.epoch)}, allow_degraded=True,
+                properties={TOPIC: chain.topic, TOKEN: chain.token, EPOCH: str(chain.epoch)}, allow_degraded=True,
             )  # fmt: skip
         except NotEnoughBookiesError as error:
             has = self._cluster.bookie_count()
