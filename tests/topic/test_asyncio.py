@@ -115,7 +115,7 @@ def test_a_blocking_call_in_an_event_loop_is_refused(places: Places, where: str)
         if place is places.client:
             calls += [(place, name, getattr(place, name)) for name in ("topics", "partitioned_topics")]
         if where == "remote":
-            calls += [(topic, "stats", lambda: topic.end), (topic, "stats", lambda: len(topic))]
+            calls += [(topic, "offsets", topic.offsets), (topic, "offsets", lambda: len(topic))]
 
         async def scene() -> None:
             for each, name, call in calls:

@@ -218,7 +218,7 @@ def test_one_that_has_no_room_for_a_count_goes_without(place: Any, name: str, in
             high = middle
         else:
             low = middle
-    begins = topic.end
+    begins = topic.offsets().stop
     dead.publish_batch([b"small"], properties=[{"mine": "kept"}])
     dead.publish(bytes(low), properties={"mine": "kept"})
     interrupted(dead, to=name)

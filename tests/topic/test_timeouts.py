@@ -47,7 +47,7 @@ def test_without_answers_all_calls_of_a_client_end(here: Served, wire: Wire) -> 
                 lambda: parts.publish_batch([b"x", b"y"], [b"k", b"l"]),
                 producer.close,
                 topic.stats,
-                lambda: topic.end,
+                topic.offsets,
                 lambda: topic.seek("s", 0),
                 lambda: topic.subscribe("others"),
                 lambda: client.topic("new", **PLAIN),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import inspect
 import pydoc
 from collections.abc import Iterator
@@ -12,6 +13,7 @@ from unittest.mock import Mock
 import pytest
 
 import pyreplog
+from pyreplog.topic.client.remote.connection_pool import ConnectionPool
 from tests.topic.remoting import PATIENCE_S, PLAIN, Served
 
 TOPICS = (pyreplog.Topic, pyreplog.RemoteTopic, pyreplog.PartitionedTopic, pyreplog.RemotePartitionedTopic)
@@ -49,7 +51,7 @@ def test_the_protocols_have_the_verbs() -> None:
     assert {*methods(pyreplog.TopicLike)} >= {
         "publish", "submit", "publish_batch", "submit_batch", "room", "flush", "flush_async", "producer", "subscribe",
         "create_subscription", "delete_subscription", "subscriptions", "seek", "clear", "configure", "trim", "stats",
-        "internal_stats", "delete", "close",
+        "internal_stats", "offsets", "offsets_async", "delete", "close",
     }  # fmt: skip
     assert {*methods(pyreplog.ProducerLike)} >= {"publish", "submit", "publish_batch", "submit_batch", "flush", "close"}
     assert {*methods(pyreplog.ConsumerLike)} >= {"receive", "batches", "acknowledge", "nack", "flush", "seek", "close"}
@@ -111,6 +113,9 @@ def test_one_function_works_with_all(places: list[Any], partitions: int | None) 
             for at in range(4):
                 producer.publish(b"%d" % at, b"key", properties={"at": str(at)})
             topic.publish_batch([b"4", b"5"], [b"key"] * 2)
+            kept = topic.offsets()
+            ranges = [kept] if isinstance(kept, range) else [part.offsets for part in kept]
+            assert sorted(ranges, key=len)[-1] == range(6) and len(ranges) == (partitions or 1)
             messages = [consumer.receive(timeout=PATIENCE_S) for _ in range(6)]
             consumer.acknowledge(message for message in messages if message is not None)
             consumer.flush(PATIENCE_S)
@@ -127,3 +132,35 @@ def test_one_function_works_with_all(places: list[Any], partitions: int | None) 
         topic = place.topic(f"t{number}-{partitions}", partitions=partitions, **PLAIN)
         assert isinstance(topic, TOPICS)
         assert work(topic) == [b"0", b"1", b"2", b"3", b"4", b"5"]
+
+
+def test_all_tell_their_offsets_to_coroutines(places: list[Any]) -> None:
+    async def scene(number: int, place: Any) -> None:
+        plain = await place.topic_async(f"async{number}", **PLAIN)
+        parts = await place.topic_async(f"async{number}-parts", partitions=2, **PLAIN)
+        await plain.publish_async(b"1")
+        await parts.publish_async(b"1", b"key")
+        assert await plain.offsets_async() == range(1)
+        assert sorted(len(part.offsets) for part in await parts.offsets_async()) == [0, 1]
+
+    for number, place in enumerate(places):
+        asyncio.run(scene(number, place))
+
+
+def test_no_property_asks_a_server(places: list[Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    client = places[1]
+    topic, parts = client.topic("silent", **PLAIN), client.topic("silent-parts", partitions=2, **PLAIN)
+    with (
+        topic.producer("p") as producer, parts.producer("p") as producers,
+        topic.subscribe("s") as consumer, parts.subscribe("s") as consumers,
+    ):  # fmt: skip
+        asked: list[object] = []
+        monkeypatch.setattr(ConnectionPool, "ask", lambda *arguments, **_: asked.append(arguments))
+        monkeypatch.setattr(ConnectionPool, "ask_for", lambda *arguments, **_: asked.append(arguments))
+        monkeypatch.setattr(ConnectionPool, "wait", lambda *arguments, **_: asked.append(arguments))
+        for handle in (client, topic, parts, producer, producers, consumer, consumers):
+            for name, value in inspect.getmembers(type(handle)):
+                if isinstance(value, property) and not name.startswith("_"):
+                    getattr(handle, name)
+        monkeypatch.undo()
+    assert not asked

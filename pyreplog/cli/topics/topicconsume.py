@@ -68,9 +68,10 @@ def run(arguments: argparse.Namespace) -> int:
 def _ends(topic: targets.AnyTopic) -> dict[int, int]:
     """Return the current end of each partition that has messages; -1 is a topic without partitions."""
     if not isinstance(topic, PartitionedHandle):
-        return {_NO_PARTITION: topic.end} if len(topic) else {}
-    parts: list[targets.OneTopic] = [topic.partition(partition) for partition in range(topic.partitions)]
-    return {at: part.end for at, part in enumerate(parts) if len(part)}
+        ranges = [(_NO_PARTITION, topic.offsets())]
+    else:
+        ranges = [(partition, topic.partition(partition).offsets()) for partition in range(topic.partitions)]
+    return {partition: offsets.stop for partition, offsets in ranges if offsets}
 
 
 def _subscribe(topic: Any, arguments: argparse.Namespace) -> AnyConsumer:

@@ -52,9 +52,8 @@ class DeadLetters(Protocol):
 
     @property
     def name(self) -> str: ...
-    @property
-    def end(self) -> int: ...
 
+    def offsets(self) -> range: ...
     def subscriptions(self) -> list[str]: ...
     def stats(self) -> TopicStats: ...
     def subscribe(self, subscription: str, *, name: str | None = None, queue: int = QUEUE) -> Consumer: ...
@@ -135,7 +134,7 @@ class Redrive:
             raise NoSuchSubscriptionError(self._dead.name, f"there is no subscription {self._subscription}")
         if self._to is not None:
             self._targets[self._to] = self._open_topic(self._to)
-        end = self._dead.end
+        end = self._dead.offsets().stop
         queue = QUEUE if self._limit is None or self._where is not None else min(self._limit, QUEUE)
         name = f"redrive-{secrets.token_hex(4)}"
         with self._undo, self._dead.subscribe(self._subscription, name=name, queue=queue) as consumer:

@@ -548,6 +548,24 @@ class TopicLike(_Handle, Protocol):
         """Do what `producer` does, in a coroutine."""
         ...
 
+    # ---- reading --------------------------------------------------------------------------------------------
+
+    def offsets(self) -> AnyOffsets:
+        """Return the offsets of the messages that are kept; the stop of a range is the next offset.
+
+        Returns:
+            One range; of a topic with partitions a PartitionRange for each.
+
+        Raises:
+            ClosedError: the topic was closed.
+        """
+        ...
+
+    @form_of(offsets)
+    def offsets_async(self) -> None:
+        """Do what `offsets` does, in a coroutine."""
+        ...
+
     # ---- subscribing ----------------------------------------------------------------------------------------
 
     def subscribe(

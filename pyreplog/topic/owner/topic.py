@@ -178,12 +178,12 @@ class Topic(Handle):
 
     @property
     def start(self) -> int:
-        """Offset of the first message that is kept."""
+        """Offset of the first message that is kept; `offsets` tells it for every kind of topic."""
         return self.managed.start.offset
 
     @property
     def end(self) -> int:
-        """Offset behind the last confirmed message."""
+        """Offset behind the last confirmed message; `offsets` tells it for every kind of topic."""
         return self.managed.end.offset
 
     def __len__(self) -> int:
@@ -247,6 +247,18 @@ class Topic(Handle):
         return self._publisher.flush_async()
 
     # ---- reading --------------------------------------------------------------------------------------------
+
+    def offsets(self) -> range:
+        """Return the offsets of the messages that are kept.
+
+        Returns:
+            `start` is the offset of the first message, `stop` that behind the last confirmed one: the next offset.
+
+        Raises:
+            ClosedError: the topic was closed.
+        """
+        self._check_open()
+        return range(self.start, self.end)
 
     def read(self, start: Start = "earliest", end: int | None = None) -> Iterator[MessageBatch]:
         """Iterate over messages as columns, without a subscription.
@@ -650,6 +662,7 @@ class Topic(Handle):
     skip_to_async = in_thread(skip_to)
     clear_async = in_thread(clear)
     redrive_async = in_thread(redrive)
+    offsets_async = in_thread(offsets)
     read_async = iterating(read)
     stats_async = in_thread(stats)
     internal_stats_async = in_thread(internal_stats)

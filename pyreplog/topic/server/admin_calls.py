@@ -55,7 +55,8 @@ def _remove_partitioned(topics: Topics, topic: str) -> str:
 
 
 def _where(topic: Topic) -> str:
-    return json.dumps([topic.start, topic.end])
+    offsets = topic.offsets()
+    return json.dumps([offsets.start, offsets.stop])
 
 
 def _position(topic: Topic, start: Any) -> str:

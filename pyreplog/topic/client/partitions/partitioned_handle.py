@@ -30,7 +30,7 @@ from pyreplog.topic.model.arguments import check_consumer
 from pyreplog.topic.model.config import SubscriptionConfig, SubscriptionSettings, TopicSettings
 from pyreplog.topic.model.dead_letter import RedriveReport
 from pyreplog.topic.model.names import check_name
-from pyreplog.topic.model.positions import PartitionedStart, PartitionOffset, Start, all_done, is_offset
+from pyreplog.topic.model.positions import PartitionedStart, PartitionOffset, PartitionRange, Start, all_done, is_offset
 from pyreplog.topic.model.routing import Router
 from pyreplog.topic.model.stats import PartitionedInternalStats, PartitionedStats, partitioned_stats
 
@@ -179,6 +179,15 @@ class PartitionedHandle(Handle, Generic[T]):
             ClosedError: the topic was closed.
         """
         return all_done([topic.flush_async() for topic in self._here()])
+
+    def offsets(self) -> list[PartitionRange]:
+        """Return the offsets of the messages that are kept, of each partition in `served`; see `Topic.offsets`.
+
+        Raises:
+            ClosedError: the topic was closed.
+        """
+        self._check_open()
+        return [PartitionRange(at, self._serving(at).offsets()) for at in self.served]
 
     def read(self, partition: int, start: Start = "earliest", end: int | None = None) -> Iterator[MessageBatch]:
         """Iterate over messages of one partition, as columns, without a subscription.
@@ -472,6 +481,7 @@ class PartitionedHandle(Handle, Generic[T]):
     seek_async = in_thread(seek)
     clear_async = in_thread(clear)
     redrive_async = in_thread(redrive)
+    offsets_async = in_thread(offsets)
     read_async = iterating(read)
     stats_async = in_thread(stats)
     internal_stats_async = in_thread(internal_stats)

@@ -55,7 +55,7 @@ if TYPE_CHECKING:
 READ_BYTES = 4 << 20
 
 
-_BLOCKING = {"where": "stats", "position": "read"}
+_BLOCKING = {"where": "offsets", "position": "read"}
 """Names of methods by the calls that they send to the owner, if the names differ."""
 
 
@@ -513,20 +513,18 @@ class RemoteTopic(Handle):
 
     # ---- reading --------------------------------------------------------------------------------------------
 
-    @property
-    def start(self) -> int:
-        """Offset of the first message that is kept; asks the owner."""
-        return int(self._call("where")[0])
+    def offsets(self) -> range:
+        """Return the offsets of the messages that are kept, as `Topic.offsets` does; asks the owner.
 
-    @property
-    def end(self) -> int:
-        """Offset behind the last confirmed message; asks the owner."""
-        return int(self._call("where")[1])
+        Raises:
+            ReplogError: errors of connections.
+        """
+        start, end = self._call("where")
+        return range(int(start), int(end))
 
     def __len__(self) -> int:
         """Return the number of messages that are kept; asks the owner, which `bool` does not."""
-        start, end = self._call("where")
-        return int(end) - int(start)
+        return len(self.offsets())
 
     def read(self, start: Start = "earliest", end: int | None = None) -> Iterator[MessageBatch]:
         """Iterate over messages as columns, without a subscription.
@@ -538,7 +536,7 @@ class RemoteTopic(Handle):
         """
         stop = OFFSET_MAX if end is None else as_int("end", end)
         first = int(self._call("position", start=encode_start(check_start(start))))
-        return self._batches(first, min(stop, self.end))
+        return self._batches(first, min(stop, self.offsets().stop))
 
     def _batches(self, at: int, end: int) -> Iterator[MessageBatch]:
         while at < end:
@@ -622,6 +620,7 @@ class RemoteTopic(Handle):
     skip_to_async = in_thread(skip_to)
     clear_async = in_thread(clear)
     redrive_async = in_thread(redrive)
+    offsets_async = in_thread(offsets)
     read_async = iterating(read)
     stats_async = in_thread(stats)
     internal_stats_async = in_thread(internal_stats)
