@@ -44,7 +44,7 @@ def _serve(folder: str, name: str, lease_s: float) -> None:
             node = ha.open_replica(path / name, name=name, log=log, ack_timeout_ms=1000)
         stack.enter_context(node)
         store = stack.enter_context(open_store(f"sqlite:{path / 'metadata'}"))
-        stack.enter_context(Failover(node, store, _GROUP, lease_s=lease_s))
+        stack.enter_context(Failover(node, store, _GROUP, lease_ms=round(lease_s * 1000)))
         print(json.dumps({"address": node.address}), flush=True)
         threading.Thread(target=_append, args=(node,), daemon=True).start()
         sys.stdin.read()

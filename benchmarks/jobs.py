@@ -209,8 +209,8 @@ def load_ledger(url: str, size: int, window_bytes: int) -> None:
     from pyreplog.net.limits import Limits
 
     values, entries = make_values(size), 0
-    patient = Limits(silence_s=600.0, stall_s=600.0)
-    with LedgerCluster.connect(url, limits=patient, request_timeout_s=600.0) as cluster:
+    patient = Limits(silence_ms=600_000, stall_ms=600_000)
+    with LedgerCluster.connect(url, limits=patient, request_timeout_ms=600_000) as cluster:
         with cluster.create_ledger(3, 3, 3, durability="appended") as connecting:
             connecting.append_batch(values)  # confirmed: there is a connection to each bookie
         with cluster.create_ledger(3, 3, 2, durability="appended", window_bytes=window_bytes) as ledger:

@@ -36,7 +36,7 @@ class BookieConfig(Settings):
             metadata ask for; two looks must find them before they are removed, and no copies may come in between. 0:
             they stay.
         collect_step_bytes: live bytes that garbage collection copies in one step, between which requests are handled.
-        scrub_days: days within which every segment is verified on the disk; 0: none is, unless an operator asks.
+        scrub_interval_ms: milliseconds within which every segment is verified on the disk; 0: only if an operator asks.
         scrub_bytes_per_s: bytes of segments that are verified in a second at most.
 
     See docs/operations.md.
@@ -55,7 +55,7 @@ class BookieConfig(Settings):
     collect_interval_ms: int = 60_000
     surplus_interval_ms: int = 3_600_000
     collect_step_bytes: int = 4 << 20
-    scrub_days: int = 14
+    scrub_interval_ms: int = 14 * 86_400_000
     scrub_bytes_per_s: int = 32 << 20
 
     def __post_init__(self) -> None:
@@ -78,7 +78,7 @@ class BookieConfig(Settings):
         self._check_int("collect_interval_ms", 1, 1 << 40)
         self._check_int("surplus_interval_ms", 0, 1 << 40)
         self._check_int("collect_step_bytes", 1, 1 << 30)
-        self._check_int("scrub_days", 0, 3650)
+        self._check_int("scrub_interval_ms", 0, 1 << 40)
         self._check_int("scrub_bytes_per_s", 1, 1 << 40)
 
     def log_config(self) -> LogConfig:
@@ -104,5 +104,5 @@ class BookieSettings(TypedDict, total=False):
     collect_interval_ms: int
     surplus_interval_ms: int
     collect_step_bytes: int
-    scrub_days: int
+    scrub_interval_ms: int
     scrub_bytes_per_s: int

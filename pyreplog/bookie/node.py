@@ -7,6 +7,7 @@ import os
 import ssl
 from collections.abc import Iterator
 
+from pyreplog.arguments import as_int
 from pyreplog.bookie.collector import Collector
 from pyreplog.bookie.config import BookieConfig
 from pyreplog.bookie.ledgerlist import LedgerList, LedgerMetadataView
@@ -48,7 +49,7 @@ class BookieNode(Handle):
         rack: rack of the bookie, for placement; "": none.
         make_new: let a bookie whose directory was lost start anew, without its entries.
         older_metadata: go on with metadata from a backup, and lose the ledgers that were created since.
-        lease_s: seconds for which a dead bookie counts as available.
+        lease_ms: milliseconds for which a dead bookie counts as available.
         secret: secret of the cluster; None: no authentication.
         tls: TLS context of a server; None: no TLS.
         limits: limits of connections; None: the defaults.
@@ -75,7 +76,7 @@ class BookieNode(Handle):
         rack: str = "",
         make_new: bool = False,
         older_metadata: bool = False,
-        lease_s: float = 10.0,
+        lease_ms: int = 10_000,
         secret: Secret | None = None,
         tls: ssl.SSLContext | None = None,
         limits: Limits | None = None,
@@ -107,7 +108,9 @@ class BookieNode(Handle):
             self._reactor.close()
             self.bookie.close()
             raise
-        self._registration = Registration(store, self.identity.id, self._availability, lease_s)
+        self._registration = Registration(
+            store, self.identity.id, self._availability, as_int("lease_ms", lease_ms) / 1000
+        )
         super().__init__(f"bookie {self.identity.id}")
         self._reactor.start()
         try:
@@ -202,11 +205,11 @@ class BookieNode(Handle):
 
     # ---- closing --------------------------------------------------------------------------------------------
 
-    def drain(self, timeout_s: float) -> bool:
+    def drain(self, timeout: float) -> bool:
         """Refuse new requests, answer the pending ones, and close.
 
         Args:
-            timeout_s: seconds for the answers.
+            timeout: seconds for the answers.
 
         Returns:
             Whether all requests were answered.
@@ -214,7 +217,7 @@ class BookieNode(Handle):
         self._check_open()
         self._registration.close()
         self.bookie.with_bookie(lambda bookie: bookie.end_polls())
-        answered = self._server.drain(timeout_s)
+        answered = self._server.drain(timeout)
         self.close()
         return answered
 

@@ -1,4 +1,4 @@
-"""Scrub: a bookie verifies its own segments on the disk, all of them within `scrub_days`, and has damage mended.
+"""Scrub: a bookie verifies its own segments on the disk, all of them within `scrub_interval_ms`, and has damage mended.
 
 The segment that was verified longest ago comes next. The rate follows from the bytes that exist and the time that is
 left, so that the work is spread evenly. What is damaged is mended in one of these ways:
@@ -48,10 +48,9 @@ IDLE_S = 60.0
 """The longest time between two steps, and the time before another attempt after an error, seconds."""
 
 _RESTART = "restart this bookie: it then mends the segment, and notes the copies that are gone"
-_DAY_US = 86_400_000_000
 _HOUR_US = 3_600_000_000
 _USED_SHARE = 0.9
-"""The share of `scrub_days` within which all is verified; the rest is for times when the bookie does not run."""
+"""The share of `scrub_interval_ms` within which all is verified; the rest is for times when the bookie does not run."""
 _STEP_US = 200_000
 _SAVE_US = 60_000_000
 _LOOK_US = 10_000_000
@@ -317,9 +316,9 @@ class Scrubber:
         cap = float(self._config.scrub_bytes_per_s)
         if self._state.asked:
             return cap if self._asked_rate is None else float(self._asked_rate)
-        if not self._config.scrub_days or not self._sizes:
+        if not self._config.scrub_interval_ms or not self._sizes:
             return 0.0
-        limit_us = self._config.scrub_days * _DAY_US * _USED_SHARE
+        limit_us = self._config.scrub_interval_ms * 1000 * _USED_SHARE
         ages = self._state.ages
         due = sorted((ages[base].since_us, size) for base, size in self._sizes.items())
         left_s = (np.array([since for since, _ in due], np.float64) + limit_us - now_us) / 1e6

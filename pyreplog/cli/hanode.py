@@ -18,7 +18,7 @@ from pyreplog.cli.shared.output import print_json, say
 from pyreplog.config import DURABILITIES, LogConfig
 from pyreplog.errors import InvalidArgumentError, PromotionRefusedError
 from pyreplog.ha.config import NodeConfig
-from pyreplog.ha.failover import LEASE_S, Failover
+from pyreplog.ha.failover import LEASE_MS, Failover
 from pyreplog.ha.metrics import node_metrics
 from pyreplog.ha.node import Node
 from pyreplog.ha.protocol.master_machine import ACK_MODES, GroupConfig
@@ -91,11 +91,11 @@ def _add_common(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--group", metavar="NAME", help="with --metadata: name of the group")
     parser.add_argument(
-        "--lease-s",
-        metavar="S",
-        type=float,
-        default=LEASE_S,
-        help="seconds without a master after which one is elected",
+        "--lease-ms",
+        metavar="N",
+        type=int,
+        default=LEASE_MS,
+        help="milliseconds without a master after which one is elected",
     )
     parser.add_argument("--secret-file", metavar="FILE", type=Path, help="file with the secret that all nodes share")
     tls.add_peer_arguments(parser)
@@ -219,7 +219,7 @@ def _failover(arguments: argparse.Namespace, stop: serving.Stop, node: Node) -> 
         return
     with (
         metadata_wait.started(arguments, stop, lambda: open_store(arguments.metadata)) as store,
-        Failover(node, store, arguments.group, lease_s=arguments.lease_s),
+        Failover(node, store, arguments.group, lease_ms=arguments.lease_ms),
     ):
         yield store
 

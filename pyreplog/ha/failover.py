@@ -20,6 +20,7 @@ from contextlib import suppress
 from time import monotonic
 from typing import TYPE_CHECKING
 
+from pyreplog.arguments import as_int
 from pyreplog.errors import (
     InvalidArgumentError,
     KeyExistsError,
@@ -39,7 +40,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-LEASE_S = 6.0
+LEASE_MS = 6_000
 _LOOK_S = 1.0
 
 _SILENCE, _SILENCE_LEAST_S = 1 / 5, 0.8
@@ -67,7 +68,7 @@ class Failover(Handle):
         node: the node that this keeps.
         store: shared by all nodes of the group (`pyreplog.metadata.open_store`); the caller closes it, after this.
         group: the group's name in the store.
-        lease_s: seconds; after about that long without its master a group looks for another one.
+        lease_ms: milliseconds; after about that long without its master a group looks for another one.
         random: gives a number from 0 to 1, so that not all nodes stand for election at once.
 
     Raises:
@@ -80,11 +81,11 @@ class Failover(Handle):
         store: MetadataStore,
         group: str,
         *,
-        lease_s: float = LEASE_S,
+        lease_ms: int = LEASE_MS,
         random: Callable[[], float] = _random.random,
     ) -> None:
         self._node, self._store, self._root = node, store, f"/ha/{group}"
-        self._lease_s, self._random = lease_s, random
+        self._lease_s, self._random = as_int("lease_ms", lease_ms) / 1000, random
         self._wake = threading.Event()
         self._stopped = threading.Event()
         self._lease: Lease | None = None

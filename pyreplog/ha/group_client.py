@@ -72,7 +72,7 @@ logger = logging.getLogger(__name__)
 BATCH_BYTES_MAX = DEFAULT_MAX_BODY - APPEND_BYTES
 """Of the records of one batch, in the log."""
 
-ALIVE = Limits(heartbeat_s=0.5, silence_s=3.0)
+ALIVE = Limits(heartbeat_ms=500, silence_ms=3_000)
 """A master that is stopped is left after 3 s: by then the group may have another one."""
 
 _STATUS_S = 3.0

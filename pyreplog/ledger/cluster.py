@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 from pyreplog._native.machines.serial_executor import check_may_wait
 from pyreplog._native.quorum.quorum import check_quorums
-from pyreplog.arguments import as_int, check_bool, check_mapping, check_seconds, check_type
+from pyreplog.arguments import as_int, check_bool, check_mapping, check_type
 from pyreplog.bookie.config import BookieConfig, BookieSettings
 from pyreplog.bookie.identity import count_bookies, known_bookies
 from pyreplog.clock import Clock, SystemClock
@@ -168,7 +168,7 @@ class LedgerCluster(Handle):
         secret: bytes | Secret | None = None,
         tls: ssl.SSLContext | None = None,
         limits: Limits | None = None,
-        request_timeout_s: float = 5.0,
+        request_timeout_ms: int = 5_000,
         busy_poll_us: int = 0,
         clock: Clock | None = None,
     ) -> Self:
@@ -179,8 +179,7 @@ class LedgerCluster(Handle):
             secret: secret that the bookies were started with; None: no authentication.
             tls: TLS context of a client; None: no TLS.
             limits: limits of each connection; None: the defaults.
-            request_timeout_s: seconds without an answer after which a bookie counts as failed; more than 0, at most a
-                day.
+            request_timeout_ms: milliseconds without an answer after which a bookie counts as failed; 1 to 86,400,000.
             busy_poll_us: microseconds that a waiting thread polls its connections before it sleeps.
             clock: source of time; None: the clock of the machine.
 
@@ -194,14 +193,14 @@ class LedgerCluster(Handle):
         """
         shared = Secret.of(secret)
         check_connecting(tls, limits)
-        check_seconds("request_timeout_s", request_timeout_s)
+        as_int("request_timeout_ms", request_timeout_ms)
         as_int("busy_poll_us", busy_poll_us)
         metadata = open_store(url)
         try:
             with opening_told(url):
                 runtime = RemoteRuntime(
                     metadata, cluster_id(metadata), secret=shared, tls=tls,
-                    limits=limits, request_timeout_s=request_timeout_s, busy_poll_us=busy_poll_us,
+                    limits=limits, request_timeout_ms=request_timeout_ms, busy_poll_us=busy_poll_us,
                 )  # fmt: skip
         except BaseException:
             metadata.close()

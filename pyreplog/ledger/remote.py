@@ -48,10 +48,10 @@ _ADDS_MAX = 4096
 
 QUEUED_BYTES = 64 << 20
 """Bytes that may wait for a bookie that is slow, or has not sent its hello: four windows of ledgers. With fewer than
-two windows, one ledger would fill the queue before `request_timeout_s` is over, and the bookie would count as
+two windows, one ledger would fill the queue before `request_timeout_ms` is over, and the bookie would count as
 failed."""
 
-REQUEST_TIMEOUT_MAX_S = 86_400.0
+REQUEST_TIMEOUT_MAX_MS = 86_400_000
 
 ENTRY_MARGIN_BYTES = 4096
 """More bytes than a frame holds beside a record."""
@@ -60,7 +60,7 @@ ENTRY_MARGIN_BYTES = 4096
 class RemoteRuntime(RemoteRuntimeBase, RuntimeBase):
     """Connects to each bookie when it is first needed, with one channel.
 
-    request_timeout_s: seconds without an answer after which a bookie counts as failed.
+    request_timeout_ms: milliseconds without an answer after which a bookie counts as failed.
     """
 
     _ready: dict[str, Channel]
@@ -75,19 +75,20 @@ class RemoteRuntime(RemoteRuntimeBase, RuntimeBase):
         secret: Secret | None,
         tls: ssl.SSLContext | None,
         limits: Limits | None,
-        request_timeout_s: float,
+        request_timeout_ms: int,
         busy_poll_us: int,
     ) -> None:
-        if not 0 < request_timeout_s <= REQUEST_TIMEOUT_MAX_S:
-            expected = f"more than 0 and at most {REQUEST_TIMEOUT_MAX_S:g} seconds"
-            raise InvalidArgumentError(f"request_timeout_s: expected {expected}, found {request_timeout_s}")
+        if not 1 <= request_timeout_ms <= REQUEST_TIMEOUT_MAX_MS:
+            raise InvalidArgumentError(
+                f"request_timeout_ms: expected 1 to {REQUEST_TIMEOUT_MAX_MS}, found {request_timeout_ms}"
+            )
         limits = limits or Limits(queued_bytes=QUEUED_BYTES)
         frame_room = limits.max_body_bytes - ENTRY_MARGIN_BYTES & ~7
         entry_bytes_max = min(ENTRY_BYTES_MAX, frame_room)
         RuntimeBase.__init__(self, metadata, entry_bytes_max=entry_bytes_max, busy_poll_us=busy_poll_us)
         self._cluster, self._secret, self._tls, self._limits = cluster, secret, tls, limits
-        self._request_timeout_s = request_timeout_s
-        self._request_timeout_us = int(request_timeout_s * 1e6)
+        self._request_timeout_s = request_timeout_s = request_timeout_ms / 1000
+        self._request_timeout_us = request_timeout_ms * 1000
         self._now_us = self.reactor.clock.monotonic_us
         self._lock = threading.Lock()
         self._channels: dict[str, Channel] = {}

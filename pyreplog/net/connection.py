@@ -85,9 +85,12 @@ class Connection:
         self._closed = self._parting = False
         self._timer: Timer | None = None
         self.waiting: dict[int, Any] = {}
-        heartbeat_s = min(limits.heartbeat_s, max(peer.silence_s / 3, _SHORTEST_HEARTBEAT_S))
+        heartbeat_s = min(limits.heartbeat_ms / 1000, max(peer.silence_s / 3, _SHORTEST_HEARTBEAT_S))
         self._keep_alive = KeepAlive(
-            reactor.clock.monotonic_us(), heartbeat_s=heartbeat_s, silence_s=limits.silence_s, stall_s=limits.stall_s
+            reactor.clock.monotonic_us(),
+            heartbeat_s=heartbeat_s,
+            silence_s=limits.silence_ms / 1000,
+            stall_s=limits.stall_ms / 1000,
         )
         handles.opened(self)
 
@@ -343,7 +346,7 @@ class Connection:
             unheard_s=unacknowledged_s(self._stream) if self.reasons else 0.0,
         )  # fmt: skip
         if action is KeepAliveAction.SILENT:
-            self.close(PeerTimeoutError(f"{self._who()} was silent for {self.limits.silence_s:g} s"))
+            self.close(PeerTimeoutError(f"{self._who()} was silent for {self.limits.silence_ms / 1000:g} s"))
         elif action is KeepAliveAction.STALLED:
             self.close(SlowPeerError(f"{self._who()} left {self.queued_bytes} bytes in the queue"))
         else:

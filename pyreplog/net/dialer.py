@@ -109,7 +109,7 @@ class Dialer:
         )  # fmt: skip
         on_outcome = weak_callback(self._handshake_done)
         self._pending = PendingConnection(
-            self._reactor, sock, handshake, self._limits.handshake_s, on_outcome, wrap, knocks=True
+            self._reactor, sock, handshake, self._limits.handshake_ms / 1000, on_outcome, wrap, knocks=True
         )
         self._pending.begin()
 

@@ -10,7 +10,7 @@ from pyreplog.arguments import check_type
 from pyreplog.config import Settings
 from pyreplog.errors import ConfigError
 
-_DAY_S = 86_400.0
+_DAY_MS = 86_400_000
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,15 +28,15 @@ class Limits(Settings):
         pending_per_address: the same for one address (of IPv6: network of 64 bits). One more closes the oldest of the
             address.
         queued_bytes: bytes that wait to be sent on one connection. Above it, the connection does not read; after
-            `stall_s` above it, the connection is closed. A client whose hello is not complete refuses requests above
+            `stall_ms` above it, the connection is closed. A client whose hello is not complete refuses requests above
             it.
         connection_inflight_bytes: bytes of requests that a server has read from one connection and whose replies have
             not left. Above it, the server does not read from that connection.
         inflight_bytes: the same for all connections of a server.
-        heartbeat_s: seconds without sending after which a heartbeat is sent.
-        silence_s: seconds without receiving after which the connection is closed; at least two heartbeats.
-        stall_s: seconds for which the queue may be above `queued_bytes`.
-        handshake_s: seconds for connecting, hello included.
+        heartbeat_ms: milliseconds without sending after which a heartbeat is sent.
+        silence_ms: milliseconds without receiving after which the connection is closed; at least two heartbeats.
+        stall_ms: milliseconds for which the queue may be above `queued_bytes`.
+        handshake_ms: milliseconds for connecting, hello included.
 
     Raises:
         ConfigError: a value is outside its bounds.
@@ -49,10 +49,10 @@ class Limits(Settings):
     queued_bytes: int = 16 << 20
     connection_inflight_bytes: int = 16 << 20
     inflight_bytes: int = 256 << 20
-    heartbeat_s: float = 5.0
-    silence_s: float = 15.0
-    stall_s: float = 30.0
-    handshake_s: float = 10.0
+    heartbeat_ms: int = 5_000
+    silence_ms: int = 15_000
+    stall_ms: int = 30_000
+    handshake_ms: int = 10_000
 
     def __post_init__(self) -> None:
         self._check_int("max_body_bytes", 1, MAX_BODY)
@@ -61,19 +61,12 @@ class Limits(Settings):
         self._check_int("queued_bytes", 1, 1 << 40)
         self._check_int("connection_inflight_bytes", 1, 1 << 40)
         self._check_int("inflight_bytes", 1, 1 << 50)
-        for name in ("heartbeat_s", "silence_s", "stall_s", "handshake_s"):
-            self._check_seconds(name)
-        if self.silence_s < 2 * self.heartbeat_s:
+        for name in ("heartbeat_ms", "silence_ms", "stall_ms", "handshake_ms"):
+            self._check_int(name, 1, _DAY_MS)
+        if self.silence_ms < 2 * self.heartbeat_ms:
             raise ConfigError(
-                f"silence_s: expected at least two heartbeats of {self.heartbeat_s:g} s, found {self.silence_s:g}"
+                f"silence_ms: expected at least two heartbeats of {self.heartbeat_ms}, found {self.silence_ms}"
             )
-
-    def _check_seconds(self, name: str) -> None:
-        value = getattr(self, name)
-        if isinstance(value, bool) or not isinstance(value, int | float):
-            raise ConfigError(f"{name}: expected a number of seconds, found {value!r}")
-        if not 0.001 <= value <= _DAY_S:
-            raise ConfigError(f"{name}: expected 0.001 to {_DAY_S:g} seconds, found {value}")
 
 
 def check_connecting(tls: ssl.SSLContext | None, limits: Limits | None) -> None:

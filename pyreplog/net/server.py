@@ -123,7 +123,12 @@ class Server(Endpoint):
             mutual_tls=self._tls is not None and self._tls.verify_mode == ssl.CERT_REQUIRED,
         )
         pending = PendingConnection(
-            self._reactor, sock, handshake, self.limits.handshake_s, weak_callback(self._handshake_done), self._wrap
+            self._reactor,
+            sock,
+            handshake,
+            self.limits.handshake_ms / 1000,
+            weak_callback(self._handshake_done),
+            self._wrap,
         )
         former = self._pending.add(pending, address)
         if former is not None:

@@ -48,7 +48,7 @@ logger = logging.getLogger(__name__)
 _EVERY = re.compile(r".*", re.DOTALL)
 
 
-def gather(options: ReadOptions, as_of_us: int, window_s: float = 300.0) -> Snapshot:
+def gather(options: ReadOptions, as_of_us: int, window_ms: int = 300_000) -> Snapshot:
     """Gather facts about logs or a cluster, without reading whole logs.
 
     A topic ends at the last entry that its bookies know to be confirmed; a writer that pauses tells them within a
@@ -58,7 +58,7 @@ def gather(options: ReadOptions, as_of_us: int, window_s: float = 300.0) -> Snap
     Args:
         options: names the logs, or the topics or ledgers of a cluster. Its ranges of offsets and times have no effect.
         as_of_us: the moment, microseconds since 1970-01-01 UTC.
-        window_s: seconds over which current rates are measured.
+        window_ms: milliseconds over which current rates are measured.
 
     Returns:
         The snapshot.
@@ -70,7 +70,7 @@ def gather(options: ReadOptions, as_of_us: int, window_s: float = 300.0) -> Snap
         InvalidMetadataError: the metadata of a subscription is invalid.
         ReplogError: as connecting, and as the metadata store.
     """
-    snapshot = Snapshot(as_of_us=as_of_us, window_s=window_s)
+    snapshot = Snapshot(as_of_us=as_of_us, window_ms=window_ms)
     folder = cluster_of(options.paths)
     if folder is None and options.cluster is None:
         logs = tuple(_log(log) for log in look_at_all(options.paths))

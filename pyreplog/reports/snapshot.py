@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from pyreplog.autorecovery.overview import RecoveryOverview
     from pyreplog.ledger.ledger_metadata import LedgerMetadata
 
-WINDOW_MAX_S = 100 * 365 * 86400
+WINDOW_MAX_MS = 100 * 365 * 86_400_000
 """The longest window, a hundred years: its start is a time that calendars have."""
 
 Ranges = NDArray[np.int64]
@@ -148,7 +148,7 @@ class Snapshot:
 
     Attributes:
         as_of_us: the moment, microseconds since 1970-01-01 UTC.
-        window_s: seconds over which current rates are measured.
+        window_ms: milliseconds over which current rates are measured.
         topics: the topics, in order.
         subscriptions: their subscriptions, in order.
         ledgers: the ledgers, cursor ledgers included, by id.
@@ -157,11 +157,11 @@ class Snapshot:
         recovery: auto-recovery of a cluster whose bookies are reached over TCP; None: of others, or of a part of one.
 
     Raises:
-        InvalidArgumentError: `window_s` is outside its bounds.
+        InvalidArgumentError: `window_ms` is outside its bounds.
     """
 
     as_of_us: int
-    window_s: float = 300.0
+    window_ms: int = 300_000
     topics: tuple[TopicSnapshot, ...] = ()
     subscriptions: tuple[SubscriptionSnapshot, ...] = ()
     ledgers: tuple[LedgerSnapshot, ...] = ()
@@ -170,15 +170,13 @@ class Snapshot:
     recovery: RecoveryOverview | None = field(default=None, compare=False)
 
     def __post_init__(self) -> None:
-        if not 0 < self.window_s <= WINDOW_MAX_S:
-            raise InvalidArgumentError(
-                f"window_s: expected more than 0 seconds, at most {WINDOW_MAX_S:,}, found {self.window_s}"
-            )
+        if not 1 <= self.window_ms <= WINDOW_MAX_MS:
+            raise InvalidArgumentError(f"window_ms: expected 1 to {WINDOW_MAX_MS:,}, found {self.window_ms}")
 
     @property
     def since_us(self) -> int:
         """Beginning of the window, microseconds since 1970-01-01 UTC."""
-        return self.as_of_us - round(self.window_s * 1e6)
+        return self.as_of_us - self.window_ms * 1000
 
     @property
     def readers(self) -> list[SubscriptionSnapshot]:

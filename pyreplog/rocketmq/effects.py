@@ -13,24 +13,24 @@ FRAME_BYTES = 32 << 10
 
 @dataclass(frozen=True, slots=True)
 class Timeouts:
-    """Times of the protocol, in seconds. The defaults are RocketMQ's.
+    """Times of the protocol, in milliseconds. The defaults are RocketMQ's.
 
     Attributes:
-        heartbeat_s: an idle connection sends a heartbeat so often (`haSendHeartbeatInterval`).
-        silence_s: a peer that is silent for so long is disconnected (`haHousekeepingInterval`).
-        connect_s: time for one attempt to connect.
-        retry_s: time between two attempts, at most.
+        heartbeat_ms: an idle connection sends a heartbeat so often (`haSendHeartbeatInterval`).
+        silence_ms: a peer that is silent for so long is disconnected (`haHousekeepingInterval`).
+        connect_ms: time for one attempt to connect.
+        retry_ms: time between two attempts, at most.
     """
 
-    heartbeat_s: float = 5.0
-    silence_s: float = 20.0
-    connect_s: float = 5.0
-    retry_s: float = 5.0
+    heartbeat_ms: int = 5_000
+    silence_ms: int = 20_000
+    connect_ms: int = 5_000
+    retry_ms: int = 5_000
 
     @property
     def tick_s(self) -> float:
         """Seconds between two looks at the clock."""
-        return max(min(self.heartbeat_s, self.silence_s, self.retry_s) / 16, 0.005)
+        return max(min(self.heartbeat_ms, self.silence_ms, self.retry_ms) / 16_000, 0.005)
 
 
 @dataclass(frozen=True, slots=True)

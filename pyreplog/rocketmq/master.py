@@ -122,12 +122,12 @@ class RocketMQMaster(Endpoint):
         self.wake()
         return end
 
-    def submit(self, message: RocketMQMessage, timeout_s: float = 3.0) -> AppendFuture[int]:
+    def submit(self, message: RocketMQMessage, timeout: float = 3.0) -> AppendFuture[int]:
         """Append a message, send it, and return a future that completes when enough slaves have it.
 
         Args:
             message: the message.
-            timeout_s: seconds after which the future fails with OutcomeUnknownError. The record stays in the log.
+            timeout: seconds after which the future fails with OutcomeUnknownError. The record stays in the log.
 
         Returns:
             An `AppendFuture` that gives the position behind the record.
@@ -137,7 +137,7 @@ class RocketMQMaster(Endpoint):
         """
         end = self.put(message)
         future = AppendFuture(end)
-        deadline_us = self._reactor.clock.monotonic_us() + int(timeout_s * 1e6)
+        deadline_us = self._reactor.clock.monotonic_us() + int(timeout * 1e6)
         self._purgatory.watch(_REPLICATED, end, future, deadline_us)
         return future
 

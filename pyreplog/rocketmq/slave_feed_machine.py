@@ -22,7 +22,7 @@ class SlaveFeedMachine:
     def __init__(self, now_us: int, file_bytes: int, times: Timeouts | None = None) -> None:
         times = times or Timeouts()
         self._file_bytes = file_bytes
-        self._heartbeat_us, self._silence_us = int(times.heartbeat_s * 1e6), int(times.silence_s * 1e6)
+        self._heartbeat_us, self._silence_us = times.heartbeat_ms * 1000, times.silence_ms * 1000
         self._heard_us = self._sent_us = now_us
         self._parser = SlaveOffsetParser()
         self._begun = 0

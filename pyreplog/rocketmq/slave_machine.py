@@ -56,9 +56,9 @@ class SlaveMachine:
             raise InvalidArgumentError(f"start: expected the beginning of a file of {file_bytes} bytes, found {start}")
         times = times or Timeouts()
         self._file_bytes, self._start = file_bytes, start
-        self._heartbeat_us, self._silence_us = int(times.heartbeat_s * 1e6), int(times.silence_s * 1e6)
-        self._connect_us = int(times.connect_s * 1e6)
-        self._backoff = Backoff(min(_BACKOFF_FIRST_S, times.retry_s), times.retry_s, random)
+        self._heartbeat_us, self._silence_us = times.heartbeat_ms * 1000, times.silence_ms * 1000
+        self._connect_us = times.connect_ms * 1000
+        self._backoff = Backoff(min(_BACKOFF_FIRST_S, times.retry_ms / 1000), times.retry_ms / 1000, random)
         self._parser = FrameParser()
         self._since_us = self._heard_us = self._told_us = now_us
         self._retry_us = now_us

@@ -460,8 +460,8 @@ def test_a_process_that_was_killed_and_one_that_lives(store: SQLiteStore, nodes:
     url = f"sqlite:{store.path}"
     command = [sys.executable, "-m", "tests.ledger.writing", url, "4", "3", "2"]
     with (
-        LedgerCluster.connect(url, request_timeout_s=30.0) as cluster,
-        LedgerCluster.connect(url, request_timeout_s=30.0) as other,
+        LedgerCluster.connect(url, request_timeout_ms=30_000) as cluster,
+        LedgerCluster.connect(url, request_timeout_ms=30_000) as other,
         other.create_ledger(4, 3, 2) as living,
         subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process,
     ):

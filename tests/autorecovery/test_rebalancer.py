@@ -240,7 +240,7 @@ def test_copies_in_one_rack_are_spread_when_another_rack_comes(tmp_path: Path) -
         for name in ("a0", "a1", "a2"):
             start(name, "a")
         url = f"sqlite:{store.path}"
-        with LedgerCluster.connect(url, request_timeout_s=PATIENCE_S) as cluster:
+        with LedgerCluster.connect(url, request_timeout_ms=round(PATIENCE_S * 1000)) as cluster:
             with cluster.create_ledger(3, 2) as ledger:
                 ledger.append_batch(values(0))
             for name in ("b0", "b1"):

@@ -48,7 +48,7 @@ def run_until_done(lab: Lab, clock: ManualClock, seconds: float = 3600) -> None:
 
 def test_a_request_begins_a_pass_and_the_report_says_when_it_ended(ram_path: Path) -> None:
     clock = ManualClock(START_US)
-    lab = Lab(ram_path, clock=clock, scrub_days=0)
+    lab = Lab(ram_path, clock=clock, scrub_interval_ms=0)
     lab.fill(range(200))
     lab.scrubber.step()
     assert report_of(lab.bookie) == ScrubReport(False, 0, report_of(lab.bookie).total_bytes, 0, 0, 0)
@@ -67,7 +67,7 @@ def test_a_request_begins_a_pass_and_the_report_says_when_it_ended(ram_path: Pat
         lab.scrubber.step()
         assert report_of(lab.bookie).last == again, "it is told in the registration, which should not change"
     lab.bookie.close()
-    lab = Lab(ram_path, clock=clock, scrub_days=0)
+    lab = Lab(ram_path, clock=clock, scrub_interval_ms=0)
     found = report_of(lab.bookie).last
     assert found is not None and abs(found.ended_us - again.ended_us) <= 1
     assert (found.bad_records, found.damaged_segments) == (1, 1)
@@ -109,13 +109,13 @@ def test_a_request_that_comes_while_a_pass_runs_begins_another(ram_path: Path) -
 
 def test_a_restart_goes_on_with_a_pass_that_was_asked_for(ram_path: Path) -> None:
     clock = ManualClock(START_US)
-    lab = Lab(ram_path, clock=clock, scrub_days=0, scrub_bytes_per_s=50_000)
+    lab = Lab(ram_path, clock=clock, scrub_interval_ms=0, scrub_bytes_per_s=50_000)
     lab.fill(range(300))
     report_of(lab.bookie, BEGIN)
     clock.advance(1_000_000)
     lab.scrubber.step()
     lab.bookie.close()
-    lab = Lab(ram_path, clock=clock, scrub_days=0)
+    lab = Lab(ram_path, clock=clock, scrub_interval_ms=0)
     assert report_of(lab.bookie).is_asked
     run_until_done(lab, clock)
     assert report_of(lab.bookie).last is not None
@@ -124,7 +124,7 @@ def test_a_restart_goes_on_with_a_pass_that_was_asked_for(ram_path: Path) -> Non
 
 def test_mended_places_are_counted_by_pass_and_kept(ram_path: Path) -> None:
     clock = ManualClock(START_US)
-    lab = Lab(ram_path, clock=clock, scrub_days=0)
+    lab = Lab(ram_path, clock=clock, scrub_interval_ms=0)
     lab.fill(range(200))
     flip(lab.file(lab.sealed[0]), 12)
     lab.scrubber.step()  # the segments are first seen
@@ -132,7 +132,7 @@ def test_mended_places_are_counted_by_pass_and_kept(ram_path: Path) -> None:
     lab.scrubber.run()
     assert report_of(lab.bookie).last == LastScrub(clock.now_us(), 0, 1, 0)
     lab.bookie.close()
-    lab = Lab(ram_path, clock=clock, scrub_days=0)
+    lab = Lab(ram_path, clock=clock, scrub_interval_ms=0)
     assert report_of(lab.bookie).last == LastScrub(clock.now_us(), 0, 1, 0)
     clock.advance(1_000_000)
     lab.scrubber.run()
@@ -187,7 +187,9 @@ def test_bookies_over_tcp_scrub_and_tell_it_in_their_registrations(
             node = BookieNode(store.path.parent / name, name, store, config, ledgers=StoredLedgers(store))
             nodes[name] = running.enter_context(node)
         new, old = (nodes[name].identity.id for name in ("new", "old"))
-        cluster = running.enter_context(LedgerCluster.connect(f"sqlite:{store.path}", request_timeout_s=PATIENCE_S))
+        cluster = running.enter_context(
+            LedgerCluster.connect(f"sqlite:{store.path}", request_timeout_ms=round(PATIENCE_S * 1000))
+        )
         nodes["new"].keep()
         reports = ask_scrubs(cluster.runtime, [new, old, "gone@" + "0" * 32], begin=True)
         told = reports[new]

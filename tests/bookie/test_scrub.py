@@ -39,6 +39,7 @@ from tests.waiting import until
 
 SEGMENT = 64 << 10
 DAY_S = 86_400.0
+DAY_MS = 86_400_000
 START_US = 1_700_000_000_000_000
 SETTINGS: dict[str, Any] = {"durability": "appended", "segment_bytes": SEGMENT, **ANY_SPACE}
 LEDGERS = (1, 2, 3)
@@ -508,7 +509,7 @@ def run_for(lab: Lab, clock: ManualClock, seconds: float) -> None:
 
 def test_all_is_verified_within_the_days_and_not_much_sooner(ram_path: Path) -> None:
     clock = ManualClock(START_US)
-    with closing(Lab(ram_path / "b", clock=clock, scrub_days=2, durability="synced")) as lab:
+    with closing(Lab(ram_path / "b", clock=clock, scrub_interval_ms=2 * DAY_MS, durability="synced")) as lab:
         lab.fill(range(200))
         total = lab.log.end_position
         run_for(lab, clock, 1.3 * DAY_S)
@@ -525,7 +526,7 @@ def test_all_is_verified_within_the_days_and_not_much_sooner(ram_path: Path) -> 
 
 def test_new_segments_are_verified_in_time_too(ram_path: Path) -> None:
     clock = ManualClock(START_US)
-    with closing(Lab(ram_path / "b", clock=clock, scrub_days=2, durability="synced")) as lab:
+    with closing(Lab(ram_path / "b", clock=clock, scrub_interval_ms=2 * DAY_MS, durability="synced")) as lab:
         for day in range(12):
             lab.fill(range(20 * day, 20 * day + 20))
             run_for(lab, clock, 0.4 * DAY_S)
@@ -545,7 +546,7 @@ class Unsteady(ManualClock):
 def test_when_all_was_verified_is_told_by_the_hour(ram_path: Path) -> None:
     """It is stored in the registration, which all clients read: it must not change with each look."""
     clock = Unsteady(START_US)
-    with closing(Lab(ram_path / "b", clock=clock, scrub_days=2, durability="synced")) as lab:
+    with closing(Lab(ram_path / "b", clock=clock, scrub_interval_ms=2 * DAY_MS, durability="synced")) as lab:
         assert lab.scrubber.verified_since_us() == 0, "there is no segment"
         lab.fill(range(60))
         said, looks, changes, end_us = 0, 0, 0, clock.now_us() + 6 * DAY_S * 1_000_000
@@ -584,9 +585,9 @@ def test_the_rate_is_capped(ram_path: Path) -> None:
         assert 5 * rate <= lab.scrubber.verified_bytes <= 10 * rate + SEGMENT
 
 
-def test_scrub_days_0_verifies_nothing_unless_asked(ram_path: Path) -> None:
+def test_an_interval_of_0_verifies_nothing_unless_asked(ram_path: Path) -> None:
     clock = ManualClock(START_US)
-    with closing(Lab(ram_path / "b", clock=clock, scrub_days=0, durability="synced")) as lab:
+    with closing(Lab(ram_path / "b", clock=clock, scrub_interval_ms=0, durability="synced")) as lab:
         lab.fill(range(60))
         run_for(lab, clock, DAY_S)
         assert lab.scrubber.verified_bytes == 0
@@ -598,7 +599,9 @@ def test_scrub_days_0_verifies_nothing_unless_asked(ram_path: Path) -> None:
 
 def test_a_clock_that_is_set_changes_nothing_while_it_runs(ram_path: Path) -> None:
     clock = ManualClock(START_US)
-    with closing(Lab(ram_path / "b", clock=clock, scrub_days=2, scrub_bytes_per_s=1000, durability="synced")) as lab:
+    with closing(
+        Lab(ram_path / "b", clock=clock, scrub_interval_ms=2 * DAY_MS, scrub_bytes_per_s=1000, durability="synced")
+    ) as lab:
         lab.fill(range(200))
         run_for(lab, clock, 0.5 * DAY_S)
         verified = lab.scrubber.verified_bytes
@@ -614,16 +617,16 @@ def test_a_clock_that_is_set_changes_nothing_while_it_runs(ram_path: Path) -> No
 def test_it_goes_on_where_it_was(ram_path: Path) -> None:
     clock = ManualClock(START_US)
     path = ram_path / "b"
-    with closing(Lab(path, clock=clock, scrub_days=2, durability="synced")) as lab:
+    with closing(Lab(path, clock=clock, scrub_interval_ms=2 * DAY_MS, durability="synced")) as lab:
         lab.fill(range(300))
         total = lab.log.end_position
         verified = 0
     for _ in range(12):
-        with closing(Lab(path, clock=clock, scrub_days=2, durability="synced")) as lab:
+        with closing(Lab(path, clock=clock, scrub_interval_ms=2 * DAY_MS, durability="synced")) as lab:
             run_for(lab, clock, 0.15 * DAY_S)
             verified += lab.scrubber.verified_bytes
     assert total * 0.8 < verified < total * 1.25
-    with closing(Lab(path, clock=clock, scrub_days=2, durability="synced")) as lab:
+    with closing(Lab(path, clock=clock, scrub_interval_ms=2 * DAY_MS, durability="synced")) as lab:
         lab.scrubber.step()
         assert lab.scrubber.progress().since_complete_s is not None
     content = json.loads((path / NAME).read_text())["content"]

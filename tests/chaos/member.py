@@ -45,7 +45,7 @@ def main() -> None:
     with (
         open_node(Path(folder), name, int(port), members) as node,
         open_store(metadata) as store,
-        Failover(node, store, "chaos", lease_s=float(lease_s)),
+        Failover(node, store, "chaos", lease_ms=round(float(lease_s) * 1000)),
     ):
         print(json.dumps({"address": node.address}), flush=True)
         number, pause = 0, threading.Event()  # libfaketime breaks time.sleep

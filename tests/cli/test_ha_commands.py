@@ -119,8 +119,8 @@ def test_a_group_that_fails_over_by_itself(processes: Processes, filled: Path) -
         f"sqlite:{processes.folder / 'metadata'}",
         "--group",
         "orders",
-        "--lease-s",
-        3,
+        "--lease-ms",
+        3000,
         "--set",
         "election_timeout_ms=500",
     )

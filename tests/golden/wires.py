@@ -21,7 +21,7 @@ from pyreplog.topic.model.wire import protocol
 
 SECRET = b"a secret of the golden hello"
 SERVER_NONCE, CLIENT_NONCE = b"s" * 32, b"c" * 32
-LIMITS = Limits(max_body_bytes=1 << 20, silence_s=12.0)
+LIMITS = Limits(max_body_bytes=1 << 20, silence_ms=12_000)
 SERVICES = {"bookie": hello.VERSION, "topics": protocol.VERSION, "replication": hello.VERSION}
 
 

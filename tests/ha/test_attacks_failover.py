@@ -85,7 +85,7 @@ def store(stack: ExitStack) -> MetadataStore:
 
 
 def keep(stack: ExitStack, node: Any, store: Any) -> Failover:
-    return stack.enter_context(Failover(node, store, "orders", lease_s=60.0, random=lambda: 0.0))
+    return stack.enter_context(Failover(node, store, "orders", lease_ms=60_000, random=lambda: 0.0))
 
 
 def io_error() -> OSError:
@@ -334,7 +334,7 @@ def test_who_promises_another_while_it_waits_does_not_stand(stack: ExitStack, st
         node.term = Term(2, "c")
         return 0.0
 
-    failover = stack.enter_context(Failover(node, store, "orders", lease_s=60.0, random=promises_another))  # type: ignore[arg-type]
+    failover = stack.enter_context(Failover(node, store, "orders", lease_ms=60_000, random=promises_another))  # type: ignore[arg-type]
     look(failover)
     look(failover)
     assert waits == [NO_TERM] and store.get(MASTER) is None and node.role == "replica"
@@ -353,7 +353,7 @@ def test_of_two_candidates_at_once_the_one_that_was_elected_leads_on(
     store.create(MASTER, json.dumps(["a", a.address]).encode())
     lab.close(a)
     for node in (b, c):  # they leave the start of both elections to this test
-        stack.enter_context(Failover(node, store, "orders", lease_s=600.0, random=lambda: 1.0))
+        stack.enter_context(Failover(node, store, "orders", lease_ms=600_000, random=lambda: 1.0))
     stored = Election.stored
     is_between = threading.Event()
 

@@ -33,7 +33,7 @@ class Group(Lab):
         """Have it take part in failover, until it is closed; a master has its lease before another looks for one."""
         keeper = self._stack.enter_context(ExitStack())
         store = keeper.enter_context(open_store(self.url))
-        keeper.enter_context(Failover(node, store, "orders", lease_s=LEASE_S))
+        keeper.enter_context(Failover(node, store, "orders", lease_ms=round(LEASE_S * 1000)))
         self.keepers[node.name] = keeper
         if node.role == "master":
             until(lambda: (held := store.get("/ha/orders/master")) and json.loads(held.value)[0] == node.name)

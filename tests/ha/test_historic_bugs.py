@@ -135,7 +135,7 @@ def test_a_master_that_is_elected_again_streams_on(lab: Lab) -> None:
 def test_others_are_told_what_a_master_advertises(lab: Lab) -> None:
     """#1057: slaves were given an address that only the master itself can reach."""
     a = lab.master(sync_replicas=0, advertise="a.example:7001")
-    with open_store("memory:") as store, Failover(a, store, "orders", lease_s=60.0):
+    with open_store("memory:") as store, Failover(a, store, "orders", lease_ms=60_000):
         until(lambda: store.get("/ha/orders/master"))
         there = store.get("/ha/orders/master")
         assert there is not None and json.loads(there.value) == ["a", "a.example:7001"]

@@ -53,7 +53,13 @@ def node(
 
 def runtime(store: SQLiteStore) -> RemoteRuntime:
     return RemoteRuntime(
-        store, cluster_id(store), secret=None, tls=None, limits=None, request_timeout_s=PATIENCE_S, busy_poll_us=0
+        store,
+        cluster_id(store),
+        secret=None,
+        tls=None,
+        limits=None,
+        request_timeout_ms=round(PATIENCE_S * 1000),
+        busy_poll_us=0,
     )
 
 

@@ -60,7 +60,7 @@ def bookies(tmp_path: Path) -> Iterator[Bookies]:
 
 @pytest.fixture
 def cluster(bookies: Bookies) -> Iterator[LedgerCluster]:
-    with LedgerCluster.connect(f"sqlite:{bookies.store.path}", request_timeout_s=30.0) as cluster:
+    with LedgerCluster.connect(f"sqlite:{bookies.store.path}", request_timeout_ms=30_000) as cluster:
         yield cluster
 
 

@@ -30,7 +30,7 @@ def cast(tmp_path: Path) -> Iterator[Cast]:
 
 @pytest.fixture
 def cluster(cast: Cast) -> Iterator[LedgerCluster]:
-    with LedgerCluster.connect(cast.url, request_timeout_s=60.0) as cluster:
+    with LedgerCluster.connect(cast.url, request_timeout_ms=60_000) as cluster:
         yield cluster
 
 
@@ -65,7 +65,7 @@ def test_a_bookie_is_killed_under_load(cast: Cast, cluster: LedgerCluster) -> No
     assert check(cluster, ledger, writer.said["acked"]) == last + 1
 
     cast.start_bookies(killed.partition("@")[0])  # the same directory: it has its incarnation, and its copies
-    with LedgerCluster.connect(cast.url, request_timeout_s=60.0) as again:
+    with LedgerCluster.connect(cast.url, request_timeout_ms=60_000) as again:
         assert {bookie.bookie for bookie in again.status().bookies} == set(cast.bookies)
         for bookie in metadata.last_fragment.ensemble[:2]:  # of the first fragment, too, but for the killed one
             cast.bookies[bookie].kill()
@@ -75,7 +75,7 @@ def test_a_bookie_is_killed_under_load(cast: Cast, cluster: LedgerCluster) -> No
 def test_with_a_real_zookeeper(tmp_path: Path, zookeeper_url: str) -> None:
     with Cast(tmp_path, zookeeper_url) as cast:
         cast.start_bookies(*NAMES)
-        with LedgerCluster.connect(cast.url, request_timeout_s=60.0) as cluster:
+        with LedgerCluster.connect(cast.url, request_timeout_ms=60_000) as cluster:
             writer, killed, ledger = kill_one_under_load(cast, cluster)
             writer.kill()
             check(cluster, ledger, writer.said["acked"])

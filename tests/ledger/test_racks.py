@@ -44,7 +44,7 @@ def racks_of(cluster: LedgerCluster, ledger: int) -> list[str]:
 def test_a_replacement_comes_from_the_rack_that_the_members_that_stay_lack(
     store: SQLiteStore, nodes: dict[str, BookieNode]
 ) -> None:
-    with LedgerCluster.connect(f"sqlite:{store.path}", request_timeout_s=30.0) as cluster:
+    with LedgerCluster.connect(f"sqlite:{store.path}", request_timeout_ms=30_000) as cluster:
         ledgers = [cluster.create_ledger(2, 2, 2) for _ in range(LEDGERS)]
         for ledger in ledgers:
             assert sorted(racks_of(cluster, ledger.id)) == ["a", "b"]

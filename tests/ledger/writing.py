@@ -20,7 +20,7 @@ from pyreplog.net.limits import Limits
 
 BATCH = 64
 AHEAD = 16
-PATIENT = Limits(queued_bytes=QUEUED_BYTES, silence_s=60.0)
+PATIENT = Limits(queued_bytes=QUEUED_BYTES, silence_ms=60_000)
 """With a bookie that was stopped."""
 
 
@@ -47,7 +47,7 @@ def write(ledger: Ledger, stop: threading.Event) -> None:
 def main(url: str, ensemble: int, write_quorum: int, ack_quorum: int) -> None:
     stop = threading.Event()
     threading.Thread(target=lambda: (sys.stdin.readline(), stop.set()), daemon=True).start()
-    with LedgerCluster.connect(url, request_timeout_s=60.0, limits=PATIENT) as cluster:
+    with LedgerCluster.connect(url, request_timeout_ms=60_000, limits=PATIENT) as cluster:
         try:
             with cluster.create_ledger(ensemble, write_quorum, ack_quorum) as ledger:
                 say(ledger=ledger.id)

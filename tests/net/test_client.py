@@ -242,7 +242,7 @@ def test_a_killed_server(reactor: Reactor, opened: Any, process: Any) -> None:
 def test_a_stopped_server(reactor: Reactor, opened: Any, process: Any) -> None:
     """SIGSTOP: its kernel still acknowledges; only heartbeats tell. Memory does not grow meanwhile."""
     server, address = process
-    limits = Limits(heartbeat_s=0.2, silence_s=3.0, stall_s=60.0, queued_bytes=1 << 20)
+    limits = Limits(heartbeat_ms=200, silence_ms=3000, stall_ms=60_000, queued_bytes=1 << 20)
     channel = opened.enter_context(Channel(reactor, address, limits=limits))
     assert call(reactor, channel, b"x") == b"x"
     outcomes: list[Any] = []

@@ -275,7 +275,7 @@ def test_a_flood_is_held_back_and_forgotten_when_its_connection_ends(
     reactor: Reactor, serve: Serve, connect: Connect
 ) -> None:
     """Also one that is not read any more, and only said that it sends nothing more: no heartbeat comes back to tell."""
-    handler, quiet = Blocking(), Limits(heartbeat_s=1000.0, silence_s=10_000.0)
+    handler, quiet = Blocking(), Limits(heartbeat_ms=1_000_000, silence_ms=10_000_000)
     server = serve(handler, limits=quiet)
     channel = connect(server)
     try:

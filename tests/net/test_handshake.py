@@ -39,7 +39,7 @@ from tests.net.peers import NODE
 
 SECRET = Secret(b"a secret of sixteen bytes or more")
 OTHER_SECRET = Secret(b"another secret, as long as that")
-LIMITS = Limits(max_body_bytes=1000, silence_s=12.0)
+LIMITS = Limits(max_body_bytes=1000, silence_ms=12_000)
 ME = NodeIdentity(node="me", incarnation=b"m" * 16)
 
 names = st.text(max_size=60)

@@ -285,7 +285,7 @@ def silent(server: Server, count: int, address: str = "127.0.0.1") -> list[socke
 @pytest.mark.parametrize("secret", [None, SECRET], ids=["open", "secret"])
 def test_silent_sockets_keep_nobody_out(secret: Secret | None, reactor: Reactor, serve: Any, connect: Any) -> None:
     """Many more than there may be: the oldest of them make room, and who says hello is served at once."""
-    limits = Limits(connections=5, pending_connections=10, pending_per_address=10, handshake_s=1000.0)
+    limits = Limits(connections=5, pending_connections=10, pending_per_address=10, handshake_ms=1_000_000)
     server = serve(Recorder(), secret=secret, limits=limits)
     with contextlib.ExitStack() as stack:
         first = connect(server, secret=secret)
@@ -302,7 +302,7 @@ def test_silent_sockets_keep_nobody_out(secret: Secret | None, reactor: Reactor,
 
 def test_silent_sockets_of_one_address_take_no_room_of_another(reactor: Reactor, serve: Any) -> None:
     """A slow peer says hello late, and still can, whatever comes from elsewhere."""
-    limits = Limits(pending_connections=20, pending_per_address=15, handshake_s=1000.0)
+    limits = Limits(pending_connections=20, pending_per_address=15, handshake_ms=1_000_000)
     server = serve(Recorder(), limits=limits)
     with contextlib.ExitStack() as stack:
         slow = [stack.enter_context(sock) for sock in silent(server, 5, "127.0.0.2")]
@@ -321,7 +321,7 @@ def test_silent_sockets_of_one_address_take_no_room_of_another(reactor: Reactor,
 
 # ---- time ------------------------------------------------------------------------------------------------------
 
-PATIENCE = Limits(heartbeat_s=1.0, silence_s=4.0, stall_s=3.0, handshake_s=2.0, queued_bytes=1000)
+PATIENCE = Limits(heartbeat_ms=1000, silence_ms=4000, stall_ms=3000, handshake_ms=2000, queued_bytes=1000)
 
 
 def test_silent_peers_are_closed_and_live_ones_are_not(opened: Any) -> None:
@@ -355,7 +355,7 @@ def test_a_peer_whose_machine_has_gone_is_found_out_also_while_nothing_is_read_f
         handler.connections[0].pause()
         tick(reactor, clock, 10.0, 0.25)
         assert not handler.ends and unacknowledged_s(handler.connections[0]._stream) < TIMEOUT_S
-        unheard_s[0] = PATIENCE.silence_s
+        unheard_s[0] = PATIENCE.silence_ms / 1000
         tick(reactor, clock, 1.0)
         assert [type(error) for error in handler.ends] == [PeerTimeoutError]
         assert peer.ended()
@@ -699,7 +699,14 @@ def test_bad_places(reactor: Reactor, serve: Any) -> None:
 
 @pytest.mark.parametrize(
     "wrong",
-    [{"max_body_bytes": 0}, {"connections": True}, {"silence_s": 1.0}, {"stall_s": 0}, {"handshake_s": "1"}, {"x": 1}],
+    [
+        {"max_body_bytes": 0},
+        {"connections": True},
+        {"silence_ms": 1000},
+        {"stall_ms": 0},
+        {"handshake_ms": "1"},
+        {"x": 1},
+    ],
 )
 def test_limits_are_checked(wrong: dict[str, Any]) -> None:
     with pytest.raises(ConfigError):

@@ -222,7 +222,7 @@ def test_one_side_without_tls(
 ) -> None:
     """Long before anything times out both sides say what is wrong."""
     caplog.set_level("INFO")
-    limits = Limits(handshake_s=TIMEOUT_S)
+    limits = Limits(handshake_ms=round(TIMEOUT_S * 1000))
     secured, plain = serve(Recorder(), tls=certificates.server(), limits=limits), serve(Recorder(), limits=limits)
     cases = [(secured, {}, "the server speaks TLS"), (plain, {"tls": certificates.client()}, "the client speaks TLS")]
     for server, settings, words in cases:

@@ -60,7 +60,7 @@ def consume(consumers: list[Consumer]) -> None:
 
 
 def main(url: str) -> None:
-    with Cluster.connect(url, request_timeout_s=60.0) as cluster:
+    with Cluster.connect(url, request_timeout_ms=60_000) as cluster:
         topic = open_topic(cluster)
         consumers = [topic.subscribe(name, start="earliest", type="shared", queue=100) for name in ("all", "odd")]
         first = topic.producer("p").last_sequence + 1

@@ -48,7 +48,7 @@ def say(report: RedriveReport) -> None:
 
 
 def main(url: str, step: str) -> None:
-    with Cluster.connect(url, request_timeout_s=60.0) as cluster:
+    with Cluster.connect(url, request_timeout_ms=60_000) as cluster:
         hasten(cluster)
         cluster.topics.serve_at("nowhere:1", lease_s=LEASE_S)
         if step:

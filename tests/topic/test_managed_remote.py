@@ -45,8 +45,8 @@ def node(store: SQLiteStore, name: str) -> BookieNode:
 def test_one_owner_after_the_other(store: SQLiteStore, nodes: dict[str, BookieNode]) -> None:
     url = f"sqlite:{store.path}"
     with (
-        LedgerCluster.connect(url, request_timeout_s=30.0) as there,
-        LedgerCluster.connect(url, request_timeout_s=30.0) as here,
+        LedgerCluster.connect(url, request_timeout_ms=30_000) as there,
+        LedgerCluster.connect(url, request_timeout_ms=30_000) as here,
     ):
         settings = config(ensemble=3, roll_entries=3)
         with ManagedLedger.open(there, "t", config=settings) as one:

@@ -169,7 +169,7 @@ def _of_clusters() -> Iterator[Case]:
     yield Case("connect", "url", lambda _: [None], lambda _, wrong: connect(wrong), (*NO_TEXT, None))
     for name, wrong in {
         "secret": ("text", 7, STRANGE), "tls": ("text", 7, STRANGE), "limits": ("text", 7, STRANGE),
-        "request_timeout_s": (*NO_SECONDS, None), "busy_poll_us": (*NO_INT, None),
+        "request_timeout_ms": (*NO_INT, None), "busy_poll_us": (*NO_INT, None),
     }.items():  # fmt: skip
         yield Case(
             "Cluster.connect", name, lambda _: [None],

@@ -13,7 +13,7 @@ LEASE_S = 1.0
 
 
 def main(url: str) -> None:
-    with Cluster.connect(url) as cluster, TopicServer(cluster, lease_s=LEASE_S) as server:
+    with Cluster.connect(url) as cluster, TopicServer(cluster, lease_ms=round(LEASE_S * 1000)) as server:
         print(json.dumps({"address": server.address}), flush=True)
         sys.stdin.readline()
         server.drain(10.0)

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
+import inspect
 import re
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
+import pyreplog
+from pyreplog import ha, rocketmq
 from pyreplog.bookie.config import BookieConfig
 from pyreplog.config import LogConfig, Settings
 from pyreplog.errors import ConfigError
@@ -37,3 +41,33 @@ def test_what_no_number_may_be(kind: type[Settings], name: str, wrong: Any) -> N
     needed = {"name": "a"} if kind is NodeConfig else {}
     with pytest.raises(ConfigError, match=name):
         kind.of({**needed, name: wrong})
+
+
+PUBLIC = [
+    getattr(package, name)
+    for package in (pyreplog, ha, rocketmq)
+    for name in package.__all__
+    if callable(getattr(package, name)) and not name.endswith("Error")
+]
+OTHER_UNIT = re.compile(r"(?<!bytes_per)_(s|seconds|minutes|hours|days)$")
+CALLS_OF_NODES = {"hears_master(within_s)", "take_over(patience_s)"}
+"""Calls by which `Failover` looks after its node, in seconds."""
+
+
+def parameters_of(thing: Any) -> Iterator[str]:
+    calls = {"": thing}
+    if inspect.isclass(thing):
+        calls |= {name: value for name, value in inspect.getmembers(thing, callable) if not name.startswith("_")}
+    for name, call in calls.items():
+        try:
+            yield from (f"{name}({parameter})" for parameter in inspect.signature(call).parameters)
+        except (TypeError, ValueError):  # a compiled class
+            continue
+
+
+def test_durations_are_milliseconds() -> None:
+    """`timeout=` is in seconds; nothing else that a caller passes is."""
+    fields = [f"({field.name})" for kind in KINDS for field in dataclasses.fields(kind)]
+    names = {*fields, *(name for thing in PUBLIC for name in parameters_of(thing))}
+    assert len(names) > 300
+    assert {name for name in names if OTHER_UNIT.search(name.rstrip(")"))} == CALLS_OF_NODES

@@ -18,7 +18,7 @@ from pyreplog.topic.client.partitions.partitioned_handle import PartitionedHandl
 from pyreplog.topic.client.remote.client import Client, connect
 from pyreplog.topic.client.remote.remote_topic import RemotePartitionedTopic, RemoteTopic
 from pyreplog.topic.model.routing import partition_name
-from pyreplog.topic.owner.ownership import LEASE_S
+from pyreplog.topic.owner.ownership import LEASE_MS
 from pyreplog.topic.owner.partitioned_topic import PartitionedTopic
 from pyreplog.topic.owner.topic import Topic
 
@@ -107,7 +107,7 @@ def wait_s(arguments: argparse.Namespace) -> float:
 
     The owner of a topic in a directory that no process has open can only be a process that was killed.
     """
-    return 2 * LEASE_S if is_directory(arguments) else 0.0
+    return 2 * LEASE_MS / 1000 if is_directory(arguments) else 0.0
 
 
 @contextmanager

@@ -48,7 +48,7 @@ class ApplyPipeline:
         self._proven = False  # that the callback stores its position
         self.machine = ApplierMachine(
             self._load(first), workers=config.workers, batch_entries=config.batch_entries,
-            delay_us=config.delay_s * 1_000_000,
+            delay_us=config.delay_ms * 1000,
         )  # fmt: skip
         try:
             if cursor is not None:

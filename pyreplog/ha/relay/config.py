@@ -16,7 +16,7 @@ class ApplierConfig(Settings):
         batch_entries: entries in a batch, at most.
         batch_bytes: bytes of log in a batch, at most; a single record may be larger.
         workers: batches that are prepared side by side. More than one needs a generator function.
-        delay_s: apply an entry when it is so many seconds old, by the clocks of the master and of this machine.
+        delay_ms: apply an entry when it is so many milliseconds old, by the clocks of the master and of this machine.
         space_limit_bytes: bytes that the relay log may take before the receiver is paused: at least two segments and
             about 1 MiB. None: no limit.
         purge: remove segments of the relay log when all of their entries are applied. False if others read the log.
@@ -27,7 +27,7 @@ class ApplierConfig(Settings):
     batch_entries: int = 1024
     batch_bytes: int = 1 << 20
     workers: int = 1
-    delay_s: int = 0
+    delay_ms: int = 0
     space_limit_bytes: int | None = None
     purge: bool = True
 
@@ -35,7 +35,7 @@ class ApplierConfig(Settings):
         self._check_int("batch_entries", 1, 1 << 32)
         self._check_int("batch_bytes", 1, 1 << 32)
         self._check_int("workers", 1, 256)
-        self._check_int("delay_s", 0, 1 << 32)
+        self._check_int("delay_ms", 0, 1 << 42)
         self._check_int("space_limit_bytes", 1, 1 << 62, optional=True)
 
 
@@ -45,6 +45,6 @@ class ApplierSettings(TypedDict, total=False):
     batch_entries: int
     batch_bytes: int
     workers: int
-    delay_s: int
+    delay_ms: int
     space_limit_bytes: int | None
     purge: bool

@@ -14,7 +14,7 @@ from pyreplog.reports.page.sentences import Found, State, each
 
 _DAY_S = 86_400.0
 _SCRUB_LATE_S = 28 * _DAY_S
-"""Twice the default of `scrub_days`."""
+"""Twice the default of `scrub_interval_ms`."""
 
 
 def health(table: pa.Table) -> Found:

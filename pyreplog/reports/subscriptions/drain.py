@@ -71,8 +71,8 @@ def _iso(time_us: int) -> str:
 
 def _row(subscription: SubscriptionSnapshot, appended: int, snapshot: Snapshot) -> tuple[object, ...]:
     before = subscription.mark_at(snapshot.since_us)
-    in_rate = appended / snapshot.window_s
-    out_rate = None if before is None else (subscription.mark.offset - before) / snapshot.window_s
+    in_rate = appended / (snapshot.window_ms / 1000)
+    out_rate = None if before is None else (subscription.mark.offset - before) / (snapshot.window_ms / 1000)
     drain_s, status = _outlook(subscription.backlog_messages, in_rate, out_rate)
     return (
         subscription.topic,

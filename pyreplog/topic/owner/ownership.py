@@ -38,7 +38,7 @@ from pyreplog.topic.model.names import check_name, quote_name
 
 logger = logging.getLogger(__name__)
 
-LEASE_S = 10.0
+LEASE_MS = 10_000
 VERSION = 1
 _ROOT = "/topic-owners"
 
@@ -186,7 +186,7 @@ class Ownership(Handle):
         lease_s: seconds after which the topics of a dead process are free.
     """
 
-    def __init__(self, store: MetadataStore, *, address: str = "", lease_s: float = LEASE_S) -> None:
+    def __init__(self, store: MetadataStore, *, address: str = "", lease_s: float = LEASE_MS / 1000) -> None:
         self._store, self._address, self._lease_s = store, address, lease_s
         self._clock = SystemClock()
         self._beginning = threading.Lock()  # held while a lease is created

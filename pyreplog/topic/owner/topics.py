@@ -40,7 +40,7 @@ from pyreplog.topic.owner.cursors.cursor_log import CursorLog
 from pyreplog.topic.owner.managed.chainstore import find_chain
 from pyreplog.topic.owner.managed.ledgers import delete_orphans
 from pyreplog.topic.owner.managed.managedledger import ManagedLedger
-from pyreplog.topic.owner.ownership import LEASE_S, Claim, Ownership, TopicOwner, owner_of
+from pyreplog.topic.owner.ownership import LEASE_MS, Claim, Ownership, TopicOwner, owner_of
 from pyreplog.topic.owner.partitioned_topic import PartitionedTopic, PartitionedTopics
 from pyreplog.topic.owner.report import topic_metrics
 from pyreplog.topic.owner.topic import Topic
@@ -98,7 +98,7 @@ class Topics(Handle):
         for part in (self, self.cursors, self.ownership):
             make_part_of(part, cluster)
 
-    def serve_at(self, address: str, *, lease_s: float = LEASE_S) -> None:
+    def serve_at(self, address: str, *, lease_s: float = LEASE_MS / 1000) -> None:
         """Serve the topics of this process at an address from now on. lease_s: as for Ownership.
 
         Raises InvalidArgumentError if topics are open already.

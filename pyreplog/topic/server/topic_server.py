@@ -10,6 +10,7 @@ from contextlib import ExitStack
 from typing import Any, Protocol, TypeVar
 
 from pyreplog._native.net.frame import CONTROL_OFFSET, FrameBatch
+from pyreplog.arguments import as_int
 from pyreplog.errors import (
     ClosedError,
     InvalidArgumentError,
@@ -44,7 +45,7 @@ from pyreplog.topic.model.wire.protocol import (
     encode_fault,
     encode_reply,
 )
-from pyreplog.topic.owner.ownership import LEASE_S
+from pyreplog.topic.owner.ownership import LEASE_MS
 from pyreplog.topic.owner.topic import Topic
 from pyreplog.topic.owner.topics import Topics
 from pyreplog.topic.server.admin_calls import call
@@ -413,7 +414,7 @@ class TopicServer(Handle):
         secret: secret that clients need; None: no authentication.
         tls: TLS context of a server; None: no TLS.
         limits: limits of each connection; None: the defaults.
-        lease_s: seconds after which other servers take the topics of a server that died.
+        lease_ms: milliseconds after which other servers take the topics of a server that died.
 
     Raises:
         InvalidArgumentError: topics of the cluster are open already.
@@ -431,7 +432,7 @@ class TopicServer(Handle):
         secret: bytes | Secret | None = None,
         tls: ssl.SSLContext | None = None,
         limits: Limits | None = None,
-        lease_s: float = LEASE_S,
+        lease_ms: int = LEASE_MS,
     ) -> None:
         self._topics = cluster.topics
         self._service = TopicService(self._topics)
@@ -447,7 +448,7 @@ class TopicServer(Handle):
             )  # fmt: skip
             at, bound = self._server.address
             self.address = advertise or (f"[{at}]:{bound}" if ":" in at else f"{at}:{bound}")
-            self._topics.serve_at(self.address, lease_s=lease_s)
+            self._topics.serve_at(self.address, lease_s=as_int("lease_ms", lease_ms) / 1000)
             undo.pop_all()
         super().__init__(f"topic server at {self.address}")
         self._reactor.start()
@@ -467,20 +468,20 @@ class TopicServer(Handle):
         """Number of connections."""
         return len(self._server.connections)
 
-    def drain(self, timeout_s: float) -> bool:
+    def drain(self, timeout: float) -> bool:
         """Accept no more requests, answer pending ones, and close; return whether all were answered.
 
         Consumers go to other servers. The topics are released when the cluster is closed.
 
         Args:
-            timeout_s: most seconds for the answers.
+            timeout: most seconds for the answers.
 
         Raises:
             ClosedError: the server was closed.
         """
         self._check_open()
         self._service.leave()
-        answered = self._server.drain(timeout_s)
+        answered = self._server.drain(timeout)
         self.close()
         return answered
 

@@ -28,7 +28,7 @@ def processes(tmp_path: Path) -> Iterator[Processes]:
 
 def start(processes: Processes, name: str) -> NodeProcess:
     options = (
-        "--metadata", f"sqlite:{processes.folder / 'metadata'}", "--group", "orders", "--lease-s", 3,
+        "--metadata", f"sqlite:{processes.folder / 'metadata'}", "--group", "orders", "--lease-ms", 3000,
         "--set", "election_timeout_ms=500",
     )  # fmt: skip
     if name == "a":

@@ -82,7 +82,7 @@ class Schedule:
         self._until = ENTRIES
         self.applier = Stepped(
             self._relay, callback.apply if self.workers == 1 else callback.apply_in_two, store,
-            clock=self._clock, receiver=self, workers=self.workers, batch_entries=BATCH, delay_s=self._delay_s,
+            clock=self._clock, receiver=self, workers=self.workers, batch_entries=BATCH, delay_ms=self._delay_s * 1000,
             space_limit_bytes=LIMIT_BYTES if self._limited else None,
         )  # fmt: skip
 

@@ -245,7 +245,7 @@ def test_a_delayed_applier_applies_what_is_old_enough(tmp_path, workers):
         clock.advance(5_000_000)
         fill(relay, 10)
         clock.advance(5_000_000)
-        with applier_of(relay, memory, workers, delay_s=10, clock=clock) as applier:
+        with applier_of(relay, memory, workers, delay_ms=10_000, clock=clock) as applier:
             applier.start()
             applier.wait_applied(9, WAIT_S)
             assert memory.numbers() == list(range(10))

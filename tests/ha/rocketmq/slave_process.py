@@ -20,7 +20,7 @@ def main() -> None:
             ("127.0.0.1", port),
             start=0,
             landed=lambda: print(log.end, flush=True),
-            times=Timeouts(retry_s=0.1),
+            times=Timeouts(retry_ms=100),
         ):
             threading.Event().wait()
 

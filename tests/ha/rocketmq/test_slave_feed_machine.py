@@ -206,4 +206,4 @@ def test_whatever_a_slave_says(reads: list[bytes], growth: int) -> None:
 
 
 def test_times_are_rocketmqs() -> None:
-    assert Timeouts() == Timeouts(heartbeat_s=5.0, silence_s=20.0, connect_s=5.0, retry_s=5.0)
+    assert Timeouts() == Timeouts(heartbeat_ms=5000, silence_ms=20_000, connect_ms=5000, retry_ms=5000)

@@ -32,7 +32,7 @@ from pyreplog.rocketmq import RawLog, RocketMQMaster, RocketMQSlave, SlaveState,
 from .conftest import TIMEOUT_S, MakeLog, Until
 from .records import FILE_BYTES, contents, data_of, fill, message
 
-QUICK = Timeouts(heartbeat_s=0.04, retry_s=0.05)
+QUICK = Timeouts(heartbeat_ms=40, retry_ms=50)
 
 Serve = Callable[..., RocketMQMaster]
 Copy = Callable[..., RocketMQSlave]
@@ -184,7 +184,7 @@ def test_an_append_waits_for_a_slave(make_log: MakeLog, serve: Serve, copy: Copy
     log, master = make_log("master"), None
     master = serve(log)
     copy(make_log("copy"), master.address)
-    future = master.submit(message(0), timeout_s=TIMEOUT_S)
+    future = master.submit(message(0), timeout=TIMEOUT_S)
     assert future.result(TIMEOUT_S) == log.end == master.replicated
 
 
@@ -192,10 +192,10 @@ def test_without_a_slave_the_outcome_is_unknown(make_log: MakeLog, serve: Serve)
     log = make_log("master")
     master = serve(log)
     with pytest.raises(OutcomeUnknownError):
-        master.submit(message(0), timeout_s=0.05).result(TIMEOUT_S)
+        master.submit(message(0), timeout=0.05).result(TIMEOUT_S)
     assert log.end > 0  # it stays in the log
     assert master.replicated == 0
-    future = master.submit(message(1), timeout_s=TIMEOUT_S)
+    future = master.submit(message(1), timeout=TIMEOUT_S)
     master.close()
     with pytest.raises(ClosedError):
         future.result(TIMEOUT_S)
@@ -210,7 +210,7 @@ def test_messages_of_many_frames_are_acknowledged(
     log, other = (opened.enter_context(RawLog(tmp_path / name, file_bytes=1 << 20)) for name in ("master", "copy"))
     master = serve(log)
     copy(other, master.address)
-    futures = [master.submit(message(number, each), timeout_s=TIMEOUT_S) for number, each in enumerate([50, size] * 20)]
+    futures = [master.submit(message(number, each), timeout=TIMEOUT_S) for number, each in enumerate([50, size] * 20)]
     assert [future.result(TIMEOUT_S) for future in futures] == sorted(future.result() for future in futures)
     assert master.replicated == log.end
 
@@ -276,7 +276,7 @@ def test_hole_1_nobody_is_released_by_a_rogue(
     log = make_log("master")
     end = fill(log, 10)
     master = serve(log)
-    future = master.submit(message(10), timeout_s=TIMEOUT_S)
+    future = master.submit(message(10), timeout=TIMEOUT_S)
     rogue, honest = slave_of(master), slave_of(master)
     if asked:
         rogue.report(0)
@@ -297,7 +297,7 @@ def test_a_silent_slave_is_left(
 ) -> None:
     log = make_log("master")
     fill(log, 1)
-    master = serve(log, times=Timeouts(heartbeat_s=0.02, silence_s=0.1, retry_s=0.1))
+    master = serve(log, times=Timeouts(heartbeat_ms=20, silence_ms=100, retry_ms=100))
     slave = slave_of(master)
     slave.report(0)
     assert slave.closed()
@@ -310,7 +310,7 @@ def test_a_slave_that_does_not_read_holds_nobody_up(
 ) -> None:
     log, other = (opened.enter_context(RawLog(tmp_path / name, file_bytes=1 << 20)) for name in ("master", "copy"))
     fill(log, 300, size=40_000)
-    master = serve(log, times=Timeouts(heartbeat_s=0.05, silence_s=60.0))
+    master = serve(log, times=Timeouts(heartbeat_ms=50, silence_ms=60_000))
     slave_of(master).report(1)
     good = copy(other, master.address, start=0)
     until(lambda: len(master.slaves()) == 2)
@@ -338,7 +338,7 @@ def test_hole_3_the_throttle_counts_bodies(
     received = sum(len(body) for _, body in slave.frames)
     assert seconds >= (received - FILE_BYTES - rate / 10) / rate
     assert len([body for _, body in slave.frames if body]) <= -(-received // FILE_BYTES) + 1
-    assert len([body for _, body in slave.frames if not body]) <= seconds / Timeouts().heartbeat_s
+    assert len([body for _, body in slave.frames if not body]) <= seconds / (Timeouts().heartbeat_ms / 1000)
 
 
 @pytest.mark.parametrize("settings", [{"slaves": 0}, {"max_bytes_per_s": 0}])

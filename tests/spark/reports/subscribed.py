@@ -118,7 +118,7 @@ class World:
         found: list[Snapshot] = []
 
         def is_settled() -> bool:
-            found[:] = [gather(options_of(self.path, **options), self.clock.now_us(), window_s)]
+            found[:] = [gather(options_of(self.path, **options), self.clock.now_us(), round(window_s * 1000))]
             return all(fact.end.offset == self.topics[fact.name].end for fact in found[0].topics)
 
         until(is_settled)

@@ -171,4 +171,4 @@ def test_times_of_moves_in_metadata() -> None:
 
 
 def test_facts_of_nothing() -> None:
-    assert Snapshot(as_of_us=5 * SECOND, window_s=2.5).since_us == 2_500_000
+    assert Snapshot(as_of_us=5 * SECOND, window_ms=2500).since_us == 2_500_000

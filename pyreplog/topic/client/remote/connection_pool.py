@@ -65,7 +65,7 @@ OnOutcome = Callable[[Address, Outcome], object]
 SERVICE = "topics"
 LIMITS = Limits(max_body_bytes=32 << 20, queued_bytes=64 << 20, connection_inflight_bytes=64 << 20)
 """Limits with which a batch that is published, and the result of a read, fit into a frame."""
-_SHORTEST_HELLO_S = 0.001
+_SHORTEST_HELLO_MS = 1
 FOREVER_S = 86_400.0
 """Timeout of requests that wait without limit, until the connection is lost."""
 
@@ -343,7 +343,8 @@ class _RoutedRequest:
 
 def _in_time(limits: Limits, share_s: float) -> Limits:
     """Return limits with which a server that never says hello leaves time for those that are asked next."""
-    return replace(limits, handshake_s=max(min(limits.handshake_s, share_s), _SHORTEST_HELLO_S))
+    share_ms = max(round(min(share_s * 1000, limits.handshake_ms)), _SHORTEST_HELLO_MS)
+    return replace(limits, handshake_ms=share_ms)
 
 
 def settle(done: AppendFuture[T], outcome: Outcome, read: Callable[[WireReader], T]) -> None:
