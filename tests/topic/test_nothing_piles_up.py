@@ -50,7 +50,7 @@ def test_a_closed_producer_of_partitions_gives_all_its_places_back(
         again = await asyncio.to_thread(topic.producer, "p0")
         await asyncio.gather(again.submit(b"a"), again.submit(b"b"))  # none of them has to wait for an owner
         again.close()
-        return again.last_sequences
+        return await again.last_sequences_async()
 
     assert sorted(asyncio.run(scene())) == [0, 1]
 

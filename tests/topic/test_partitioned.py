@@ -128,11 +128,11 @@ def test_producers_numbers_go_on_in_each_partition(cluster: Cluster) -> None:
     assert producer.publish_batch(VALUES[:4], keys[:4], sequences=range(4)) == [(0, range(2)), (1, range(2))]
     topic.close()
     producer = cluster.topic("d", partitions=2).producer("p")
-    assert producer.last_sequences == [2, 3]
+    assert producer.last_sequences() == [2, 3]
     assert producer.publish(b"again", keys[1], sequence=3) == PartitionOffset(1, -1)
     assert producer.submit_batch(VALUES[:6], keys, sequences=range(6)).result() == [(0, range(2, 3)), (1, range(2, 3))]
     assert producer.submit(b"next", keys[0]).result() == PartitionOffset(0, 3)
-    assert producer.last_sequences == [5, 5]
+    assert producer.last_sequences() == [5, 5]
     with pytest.raises(SequenceError):
         producer.publish_batch([b"x", b"y"], keys[:2], sequences=[9, 8])
 

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pyreplog._native.topic.partitioning import gather
-from pyreplog.coroutines import check_may_block
+from pyreplog.coroutines import check_may_block, in_thread
 from pyreplog.errors import ClosedError, InvalidArgumentError, ReplogError, TopicOwnedError
 from pyreplog.future import AppendFuture, as_timeout, set_exception, set_result
 from pyreplog.handles import Closeable
@@ -375,10 +375,17 @@ class PartitionedProducer(Closeable):
             raise self._error
         return self.part(partition)
 
-    @property
     def last_sequences(self) -> list[int]:
-        """The highest stored number in each partition; -1: none, or the topic does not deduplicate."""
+        """Return the highest stored number in each partition; -1: none, or the topic does not deduplicate.
+
+        Raises:
+            TopicOwnedError: another process owns a partition.
+            ClosedError: the producer was closed.
+        """
+        check_may_block("last_sequences")
         return [self.part(partition).last_sequence for partition in range(self._publisher.router.partitions)]
+
+    last_sequences_async = in_thread(last_sequences)
 
     def publish(
         self,
