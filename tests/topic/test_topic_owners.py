@@ -21,7 +21,7 @@ from pyreplog.errors import (
 )
 from pyreplog.topic.owner import topics as topics_module
 from pyreplog.topic.owner.ownership import Claim
-from pyreplog.topic.owner.topic import OwnedTopic, Topic
+from pyreplog.topic.owner.topic import Topic
 from tests.topic.counting import Faults
 from tests.topic.handling import (
     PATIENCE_S,
@@ -320,15 +320,15 @@ def test_taken_over_while_it_is_opened(cluster: Cluster, monkeypatch: pytest.Mon
         with one.topic(NAME, **SMALL) as topic:
             fill(topic, 4)
             topic.create_subscription("s", start="earliest")
-        recover = OwnedTopic.recover
+        recover = Topic.recover
 
         def overtaken(self: Topic) -> None:
-            monkeypatch.setattr(OwnedTopic, "recover", recover)
+            monkeypatch.setattr(Topic, "recover", recover)
             lose_lease(one)
             assert other.topic(NAME).publish(b"x") == 4
             self.recover()
 
-        monkeypatch.setattr(OwnedTopic, "recover", overtaken)
+        monkeypatch.setattr(Topic, "recover", overtaken)
         with pytest.raises(TopicFencedError):
             one.topic(NAME)
         assert one.topics.get(NAME) is None
