@@ -22,7 +22,7 @@ from queue import Queue
 from pyreplog import ha
 from pyreplog.config import LogConfig
 from pyreplog.errors import ReplogError
-from pyreplog.ha.failover import LEASE_S, Failover
+from pyreplog.ha.failover import LEASE_MS, Failover
 from pyreplog.ha.remote_node import RemoteNode
 from pyreplog.metadata import open_store
 
@@ -155,7 +155,7 @@ def told(how: str, times: list[float], lease_s: float) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.failover", description=__doc__)
     parser.add_argument("--rounds", type=int, default=10, help="of each kind")
-    parser.add_argument("--lease-s", type=float, default=LEASE_S)
+    parser.add_argument("--lease-s", type=float, default=LEASE_MS / 1000)
     parser.add_argument("--how", choices=("kill", "stop"), nargs="*", default=["kill", "stop"])
     parser.add_argument("--node", nargs=3, metavar=("NAME", "FOLDER", "LEASE"), help=argparse.SUPPRESS)
     arguments = parser.parse_args()

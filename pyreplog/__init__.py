@@ -6,6 +6,7 @@
 | `ha`, `stream` | replica groups: a log streamed to others; how its bytes travel |
 | `rocketmq` | RocketMQ's HA protocol, as master and as slave |
 | `ledger`, `bookie`, `metadata` | ledgers, striped over storage nodes; such a node; where both are known |
+| `cursors` | subscriptions as they are stored: metadata, and acknowledgements in ledgers that many share |
 | `topic` | queues and streams on ledgers, here or at a server |
 | `autorecovery` | an auditor, workers and operators: lost copies are made again; moves, drains, repairs, health |
 | `tables`, `reports`, `spark` | all of it as Arrow columns; reports on it; Spark's data source |
@@ -27,6 +28,8 @@
 | `purgatory`, `timing_wheel` | who waits for a number to be reached; deadlines of many |
 | `arguments` | checks of what callers give |
 | `coroutines` | coroutine forms of blocking methods; refusing to block an event loop |
+| `event_queue`, `fair_lock` | runs events one at a time; a lock that serves waiters in their order |
+| `topic_names` | names of topics, and their keys in the metadata store |
 | `regular_files` | opening files in whose place somebody may have put something else |
 | `checksummed_json` | manifests |
 | `plurals` | numbers with their nouns and verbs, for messages |

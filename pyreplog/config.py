@@ -16,6 +16,10 @@ DURABILITIES: tuple[Durability, ...] = ("appended", "interval", "synced")
 _PAGE = 4096
 
 
+YEARS_MS = 1 << 42
+"""The longest duration of a setting: 139 years."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Settings:
     """What all settings have in common."""
@@ -47,6 +51,12 @@ class Settings:
         if unknown:
             raise ConfigError(f"unknown setting {unknown[0]!r}; there are {', '.join(sorted(known))}")
         return cls(**settings)
+
+
+def check_choice(name: str, value: object, choices: tuple[str, ...]) -> None:
+    """Check a setting that has a few values. Raises ConfigError, which names them."""
+    if value not in choices:
+        raise ConfigError(f"{name}: expected one of {', '.join(choices)}, found {value!r}")
 
 
 def check_retention(retention_bytes: int | None, retention_ms: int | None) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 from pyreplog.cli.shared import starts, targets
 from pyreplog.cli.shared.output import print_json, say
 from pyreplog.cli.topics import topicpublish, topicstats
-from pyreplog.topic.model.config import SUBSCRIPTION_TYPES
+from pyreplog.cursors.subscription_config import SUBSCRIPTION_TYPES
 
 NAME = "subscription"
 HELP = "create, list, show and delete the subscriptions of a topic"

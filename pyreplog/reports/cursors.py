@@ -9,6 +9,9 @@ from functools import partial
 import numpy as np
 
 from pyreplog._native.topic.ackset import AckSet
+from pyreplog.cursors.cursor_pages import Key, parse_page
+from pyreplog.cursors.cursor_record import CursorRecord
+from pyreplog.cursors.subscription_metadata import SubscriptionMetadata, list_subscriptions, load_subscription
 from pyreplog.errors import InvalidRecordsError, NoSuchSubscriptionError, UnreadableError
 from pyreplog.reports.snapshot import Ranges, SubscriptionSnapshot, TopicSnapshot, UnknownState
 from pyreplog.tables.cluster.backlogs import Seen, cursor_of, stored_records
@@ -16,10 +19,7 @@ from pyreplog.tables.cluster.ledgers import each
 from pyreplog.tables.cluster.origins import ClusterSnapshot
 from pyreplog.topic.model.backlog import is_system
 from pyreplog.topic.model.cursor import Cursor
-from pyreplog.topic.model.cursor_pages import Key, parse_page
-from pyreplog.topic.model.cursor_record import CursorRecord
 from pyreplog.topic.model.positions import ORIGIN
-from pyreplog.topic.model.subscription_metadata import SubscriptionMetadata, list_subscriptions, load_subscription
 from pyreplog.topic.model.system_cursor_record import stored_mark
 
 logger = logging.getLogger(__name__)

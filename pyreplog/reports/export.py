@@ -24,7 +24,7 @@ from pyreplog.tables.options import ReadOptions
 from pyreplog.tables.paths import cluster_of
 from pyreplog.tables.planning import plan
 from pyreplog.tables.reading import read
-from pyreplog.topic.model.names import TOPICS
+from pyreplog.topic_names import TOPICS
 
 GROUP_BYTES = 64 << 20
 """Bytes of a row group, at least, if there are so many. Each worker has one row group in memory."""

@@ -11,6 +11,7 @@ from pathlib import Path
 from pyreplog._native.log.sparse import SparseIndex
 from pyreplog.autorecovery.overview import RecoveryOverview, RecoveryWatch
 from pyreplog.clock import SystemClock
+from pyreplog.cursors.subscription_metadata import list_subscriptions
 from pyreplog.errors import InvalidMetadataError, ReplogError
 from pyreplog.ledger.ledger_metadata import LedgerMetadata, ledger_key
 from pyreplog.ledger.ledger_store import find_ledger, list_ledgers
@@ -38,10 +39,9 @@ from pyreplog.tables.logslices import look_at_all
 from pyreplog.tables.options import ReadOptions
 from pyreplog.tables.paths import cluster_of
 from pyreplog.tables.ranges import is_among, partition_of
-from pyreplog.topic.model.names import TOPICS
 from pyreplog.topic.model.positions import TopicPosition
-from pyreplog.topic.model.subscription_metadata import list_subscriptions
 from pyreplog.topic.owner.managed.chainstore import find_chain
+from pyreplog.topic_names import TOPICS
 
 logger = logging.getLogger(__name__)
 

@@ -13,6 +13,8 @@ import pytest
 
 from pyreplog.bookie.identity import claim, is_registered, register
 from pyreplog.bookie.registration import Availability
+from pyreplog.cursors.subscription_config import SubscriptionConfig
+from pyreplog.cursors.subscription_metadata import SubscriptionMetadata
 from pyreplog.errors import InvalidMetadataError, MetadataVersionError
 from pyreplog.ledger.ledger_metadata import LedgerMetadata, metadata_key
 from pyreplog.ledger.ledger_store import survey
@@ -20,14 +22,12 @@ from pyreplog.metadata.layout import cluster_id
 from pyreplog.metadata.memory import MemoryStore
 from pyreplog.topic.model import producer_snapshot
 from pyreplog.topic.model.chain import LedgerChain, LedgerTotals
-from pyreplog.topic.model.config import SubscriptionConfig
 from pyreplog.topic.model.partitioned_metadata import (
     PartitionedMetadata,
     find_partitioned,
     grow_partitioned,
     partitioned_key,
 )
-from pyreplog.topic.model.subscription_metadata import SubscriptionMetadata
 from pyreplog.topic.owner.ownership import TopicOwner
 
 GOLDEN = Path(__file__).parents[1] / "golden"

@@ -52,7 +52,7 @@ TARGETS = (
     Target(
         "topic",
         (
-            "topic/model/*.py", "topic/model/dispatch/*.py", "topic/owner/*.py", "topic/owner/managed/*.py", "topic/owner/cursors/*.py",
+            "topic/model/*.py", "topic/model/dispatch/*.py", "topic/owner/*.py", "topic/owner/managed/*.py", "cursors/*.py",
             "topic/client/*.py", "topic/client/publishing/*.py", "topic/client/partitions/*.py", "_native/topic/*.pyx",
         ),
         ("tests/unit/test_messages.py", "tests/unit/test_ackset.py", "tests/unit/test_rangeset.py", "tests/topic", "tests/simulation/topic"),

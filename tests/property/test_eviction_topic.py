@@ -10,12 +10,12 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from pyreplog.cursors import cursor_log
+from pyreplog.cursors.cursor_log import CursorLedgerReader
 from pyreplog.errors import NotEnoughBookiesError
 from pyreplog.future import AppendFuture, set_result
 from pyreplog.topic.model import dedup
 from pyreplog.topic.model.dedup import DedupVerdict, Producers
-from pyreplog.topic.owner.cursors import cursor_log
-from pyreplog.topic.owner.cursors.cursor_log import CursorLedgerReader
 from pyreplog.topic.owner.managed import chainreader, closed_ledger_readers
 from pyreplog.topic.owner.managed.chainreader import ChainReader
 from pyreplog.topic.owner.managed.closed_ledger_readers import ClosedLedgerReaders

@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 
 import pyreplog
+from pyreplog.cursors.subscription_metadata import SubscriptionMetadata, create_subscription, load_subscription
 from pyreplog.errors import InvalidMetadataError
 from pyreplog.tables.planning import plan
 from pyreplog.topic.model.cursor import Cursor
 from pyreplog.topic.model.positions import TopicPosition
-from pyreplog.topic.model.subscription_metadata import SubscriptionMetadata, create_subscription, load_subscription
 from pyreplog.topic.owner.subscription import NOBODY
 from tests.spark.clusters import KEPT, embedded
 from tests.spark.reading import column, options_of

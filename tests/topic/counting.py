@@ -7,13 +7,13 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
+from pyreplog.cursors.cursor_ledgers import CursorLogConfig
+from pyreplog.cursors.cursor_log import CursorLog, RecoveredSubscription
+from pyreplog.cursors.cursor_persister import CursorPersister
+from pyreplog.cursors.subscription_metadata import SubscriptionMetadata, create_subscription
 from pyreplog.errors import MetadataUnavailableError, NotEnoughBookiesError, OutcomeUnknownError, ReplogError
 from pyreplog.future import AppendFuture, set_exception
 from pyreplog.ledger.cluster import LedgerCluster
-from pyreplog.topic.model.subscription_metadata import SubscriptionMetadata, create_subscription
-from pyreplog.topic.owner.cursors.cursor_ledgers import CursorLogConfig
-from pyreplog.topic.owner.cursors.cursor_log import CursorLog, RecoveredSubscription
-from pyreplog.topic.owner.cursors.cursor_persister import CursorPersister
 from tests.waiting import PATIENCE_S as PATIENCE_S
 from tests.waiting import until
 

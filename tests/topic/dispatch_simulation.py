@@ -7,7 +7,7 @@ import random
 
 import numpy as np
 
-from pyreplog.topic.model.config import SubscriptionConfig
+from pyreplog.cursors.subscription_config import SubscriptionConfig
 from pyreplog.topic.model.dispatch.effects import ActiveConsumerChanged, Deliver, Effect
 from tests.topic.dispatching import SECOND, Log, Rig
 

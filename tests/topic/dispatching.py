@@ -10,7 +10,7 @@ import numpy as np
 from pyreplog._native.ledgerlog.entries import encode_entries, merge_entries
 from pyreplog._native.topic.messageencoder import encode_messages
 from pyreplog._native.topic.messages import MessageBatch, decode_messages
-from pyreplog.topic.model.config import SubscriptionConfig
+from pyreplog.cursors.subscription_config import SubscriptionConfig
 from pyreplog.topic.model.cursor import Cursor
 from pyreplog.topic.model.dispatch.dispatcher import Dispatcher, DispatchStatus
 from pyreplog.topic.model.dispatch.effects import (

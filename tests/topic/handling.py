@@ -12,13 +12,13 @@ import pytest
 from pyreplog._native.topic.messages import Message, MessageBatch
 from pyreplog.clock import Clock
 from pyreplog.cluster import Cluster
+from pyreplog.cursors.cursor_ledgers import CursorLogConfig
+from pyreplog.cursors.cursor_log import CursorLog
 from pyreplog.future import AppendFuture, set_result
 from pyreplog.ledger.ledger_handle import Ledger
 from pyreplog.ledger.reader import LedgerReader
 from pyreplog.topic.client.consumer import Consumer
 from pyreplog.topic.model.cursor import Backlog
-from pyreplog.topic.owner.cursors.cursor_ledgers import CursorLogConfig
-from pyreplog.topic.owner.cursors.cursor_log import CursorLog
 from pyreplog.topic.owner.locator import Locator
 from pyreplog.topic.owner.topic import Topic
 from tests.waiting import PATIENCE_S as PATIENCE_S

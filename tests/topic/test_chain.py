@@ -14,8 +14,8 @@ from pyreplog.errors import InvalidArgumentError, InvalidMetadataError, NoSuchTo
 from pyreplog.metadata.keys import VALUE_MAX, check_key
 from pyreplog.topic.model.chain import ANY_US, RESERVE_BYTES, LedgerChain, LedgerTotals
 from pyreplog.topic.model.config import TopicConfig
-from pyreplog.topic.model.names import topic_key, unquote_name
 from pyreplog.topic.model.positions import ORIGIN, TopicPosition
+from pyreplog.topic_names import topic_key, unquote_name
 
 US = 1_700_000_000_000_000
 

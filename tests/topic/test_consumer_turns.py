@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from pyreplog.cluster import Cluster
-from pyreplog.topic.model.fair_lock import FairLock
+from pyreplog.fair_lock import FairLock
 from pyreplog.topic.owner.topic import Topic
 
 PATIENCE_S = 30.0

@@ -7,10 +7,10 @@ import random
 import numpy as np
 import pytest
 
+from pyreplog.cursors.cursor_record import PROPERTIES_MAX, CursorRecord, is_snapshot
 from pyreplog.errors import InvalidArgumentError, InvalidRecordsError, OutOfRangeError
 from pyreplog.topic.model import cursor as cursor_module
 from pyreplog.topic.model.cursor import SAMPLE_US, SAMPLES_MAX, SNAPSHOT_AFTER_BYTES, Backlog, Cursor
-from pyreplog.topic.model.cursor_record import PROPERTIES_MAX, CursorRecord, is_snapshot
 from pyreplog.topic.model.positions import ORIGIN, TopicPosition
 from pyreplog.topic.model.trend import Sample
 from tests.topic.acking import NOW, Topic, acknowledge, acknowledge_range, check, count, counted, cumulative, int64s

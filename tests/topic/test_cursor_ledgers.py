@@ -9,6 +9,10 @@ from pathlib import Path
 
 import pytest
 
+from pyreplog.cursors import cursor_log
+from pyreplog.cursors.cursor_ledgers import CURSOR_LEDGERS, Sweep
+from pyreplog.cursors.cursor_pages import Chains
+from pyreplog.cursors.subscription_metadata import delete_subscription, load_subscription
 from pyreplog.errors import (
     NoSuchLedgerError,
     NoSuchSubscriptionError,
@@ -16,10 +20,6 @@ from pyreplog.errors import (
 )
 from pyreplog.ledger.cluster import LedgerCluster
 from pyreplog.ledger.ledger_metadata import metadata_key
-from pyreplog.topic.model.cursor_pages import Chains
-from pyreplog.topic.model.subscription_metadata import delete_subscription, load_subscription
-from pyreplog.topic.owner.cursors import cursor_log
-from pyreplog.topic.owner.cursors.cursor_ledgers import CURSOR_LEDGERS, Sweep
 from tests.topic.counting import PATIENCE_S, attach, create, mark, open_log, restore, state_of
 from tests.waiting import until
 

@@ -9,6 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from pyreplog.cursors.cursor_ledgers import CursorLogConfig
+from pyreplog.cursors.cursor_persister import CursorPersister
+from pyreplog.cursors.subscription_metadata import load_subscription
 from pyreplog.errors import (
     ClosedError,
     ConfigError,
@@ -18,9 +21,6 @@ from pyreplog.errors import (
 )
 from pyreplog.future import AppendFuture
 from pyreplog.ledger.cluster import LedgerCluster
-from pyreplog.topic.model.subscription_metadata import load_subscription
-from pyreplog.topic.owner.cursors.cursor_ledgers import CursorLogConfig
-from pyreplog.topic.owner.cursors.cursor_persister import CursorPersister
 from tests.ledger.standins import FailingStore
 from tests.topic.counting import PATIENCE_S, attach, create, mark, open_log, restore, state_of
 

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
+from pyreplog.cursors.cursor_log import CursorLog
+from pyreplog.cursors.cursor_persister import CursorPersister
 from pyreplog.errors import ClosedError
 from pyreplog.ledger.cluster import LedgerCluster
-from pyreplog.topic.owner.cursors.cursor_log import CursorLog
-from pyreplog.topic.owner.cursors.cursor_persister import CursorPersister
 from tests.topic.counting import Counting, Faults, FaultyCluster, attach, create, mark, open_log, state_of
 
 NAMES = ("a", "b")

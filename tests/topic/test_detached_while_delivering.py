@@ -11,8 +11,8 @@ import pytest
 
 from pyreplog._native.topic.messages import MessageBatch
 from pyreplog.clock import ManualClock
+from pyreplog.cursors.subscription_config import SubscriptionConfig
 from pyreplog.future import AppendFuture, set_result
-from pyreplog.topic.model.config import SubscriptionConfig
 from pyreplog.topic.model.cursor import Cursor
 from pyreplog.topic.model.positions import ORIGIN, TopicPosition
 from pyreplog.topic.owner import subscription as subscription_module

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from pyreplog.cursors.subscription_config import SubscriptionConfig
 from pyreplog.errors import InvalidArgumentError, OutOfRangeError, SubscriptionBusyError
-from pyreplog.topic.model.config import SubscriptionConfig
 from pyreplog.topic.model.cursor import Cursor
 from pyreplog.topic.model.dispatch.effects import ReadEntries
 from pyreplog.topic.model.dispatch.offsets import Offsets

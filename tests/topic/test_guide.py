@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from pyreplog.topic.model.config import SubscriptionConfig, TopicConfig
+from pyreplog.cursors.subscription_config import SubscriptionConfig
+from pyreplog.topic.model.config import TopicConfig
 from pyreplog.topic.owner.report import topic_metrics
 from tests.guides import ROOT, blocks, run_as_promised, server
 

@@ -10,20 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pyreplog.errors import (
-    InvalidArgumentError,
-    InvalidEntryError,
-    InvalidMetadataError,
-    KeyExistsError,
-    MetadataUnavailableError,
-    NoSuchSubscriptionError,
-    OutcomeUnknownError,
-    TopicFencedError,
-)
-from pyreplog.metadata.memory import MemoryStore
-from pyreplog.topic.model.config import SubscriptionConfig
-from pyreplog.topic.model.cursor_pages import PAGE_BYTES, Chains, Pages, parse_page
-from pyreplog.topic.model.subscription_metadata import (
+from pyreplog.cursors.cursor_pages import PAGE_BYTES, Chains, Pages, parse_page
+from pyreplog.cursors.subscription_config import SubscriptionConfig
+from pyreplog.cursors.subscription_metadata import (
     SETTINGS_PROPERTY,
     SNAPSHOT_BYTES_MAX,
     SubscriptionMetadata,
@@ -35,6 +24,17 @@ from pyreplog.topic.model.subscription_metadata import (
     subscription_key,
     take_over,
 )
+from pyreplog.errors import (
+    InvalidArgumentError,
+    InvalidEntryError,
+    InvalidMetadataError,
+    KeyExistsError,
+    MetadataUnavailableError,
+    NoSuchSubscriptionError,
+    OutcomeUnknownError,
+    TopicFencedError,
+)
+from pyreplog.metadata.memory import MemoryStore
 from tests.ledger.standins import FailingStore
 
 MADE = SubscriptionMetadata(

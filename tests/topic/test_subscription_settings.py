@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from pyreplog.cluster import Cluster
+from pyreplog.cursors.subscription_config import SubscriptionConfig
+from pyreplog.cursors.subscription_metadata import SETTINGS_PROPERTY, load_subscription, subscription_key
 from pyreplog.errors import ConfigError, InvalidArgumentError, MetadataUnavailableError, SubscriptionBusyError
 from pyreplog.topic.client.remote.client import Client
-from pyreplog.topic.model.config import SubscriptionConfig
-from pyreplog.topic.model.subscription_metadata import SETTINGS_PROPERTY, load_subscription, subscription_key
 from pyreplog.topic.owner import subscriptions
 from tests.topic.handling import PLAIN, open_cluster, receive, until
 from tests.topic.remoting import Served

@@ -10,6 +10,14 @@ from typing import Any
 import pytest
 
 from pyreplog.cluster import Cluster
+from pyreplog.cursors.cursor_log import CursorLedgerReader
+from pyreplog.cursors.subscription_metadata import (
+    SubscriptionMetadata,
+    create_subscription,
+    list_subscriptions,
+    subscription_key,
+    subscriptions_key,
+)
 from pyreplog.errors import (
     BacklogFullError,
     InvalidArgumentError,
@@ -20,17 +28,9 @@ from pyreplog.errors import (
     UnreadableError,
 )
 from pyreplog.topic.model.positions import ORIGIN, TopicPosition, position
-from pyreplog.topic.model.subscription_metadata import (
-    SubscriptionMetadata,
-    create_subscription,
-    list_subscriptions,
-    subscription_key,
-    subscriptions_key,
-)
 from pyreplog.topic.model.system_cursor_record import StoredMark, SystemCursorRecord, stored_mark
 from pyreplog.topic.owner import subscriptions as subscriptions_module
 from pyreplog.topic.owner import topics as topics_module
-from pyreplog.topic.owner.cursors.cursor_log import CursorLedgerReader
 from pyreplog.topic.owner.topic import Topic
 from tests.topic.handling import PATIENCE_S, SMALL, fill, open_cluster, trim
 from tests.topic.lives import kill, life, lose_lease

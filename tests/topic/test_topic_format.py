@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 import pyreplog
-from pyreplog.topic.model import cursor_pages as pages
-from pyreplog.topic.model import cursor_record as record
+from pyreplog.cursors import cursor_pages as pages
+from pyreplog.cursors import cursor_record as record
 from pyreplog.topic.model import producer_snapshot as producersnapshot
 from pyreplog.topic.model import system_cursor_record
 from pyreplog.topic.model.wire import batches, fields, protocol

@@ -32,7 +32,7 @@ FILE_VERSIONS = {
     "`identity` of a bookie": ("pyreplog.bookie.identity", "VERSION"),
     "`terms`, `members` of a replica group": ("pyreplog.stream.terms", "VERSION"),
     "applied position of a relay": ("pyreplog.ha.relay.positionfile", "VERSION"),
-    "cursor ledgers": ("pyreplog.topic.model.cursor_pages", "VERSION"),
+    "cursor ledgers": ("pyreplog.cursors.cursor_pages", "VERSION"),
     "metadata of ledgers, topics, subscriptions, partitions": ("pyreplog.topic.model.chain", "LedgerChain.VERSION"),
     "layout of the metadata store": ("pyreplog.metadata.layout", "LAYOUT"),
     "metadata of bookies, owners of topics": ("pyreplog.bookie.identity", "METADATA_VERSION"),
@@ -46,13 +46,13 @@ FILE_VERSIONS = {
 
 SAME_ROW = {
     ("pyreplog.ledger.ledger_metadata", "LedgerMetadata.VERSION"): ("pyreplog.topic.model.chain", "LedgerChain.VERSION"),
-    ("pyreplog.topic.model.subscription_metadata", "SubscriptionMetadata.VERSION"): (
+    ("pyreplog.cursors.subscription_metadata", "SubscriptionMetadata.VERSION"): (
         "pyreplog.topic.model.chain", "LedgerChain.VERSION",
     ),
     ("pyreplog.topic.model.partitioned_metadata", "PartitionedMetadata.VERSION"): (
         "pyreplog.topic.model.chain", "LedgerChain.VERSION",
     ),
-    ("pyreplog.topic.model.cursor_record", "VERSION"): ("pyreplog.topic.model.cursor_pages", "VERSION"),
+    ("pyreplog.cursors.cursor_record", "VERSION"): ("pyreplog.cursors.cursor_pages", "VERSION"),
     ("pyreplog.log.backup.manifest", "VERSION"): ("pyreplog.offload.manifest", "VERSION"),
 }  # fmt: skip
 """Versions that share a row with another one."""

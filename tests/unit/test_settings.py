@@ -14,12 +14,13 @@ import pyreplog
 from pyreplog import ha, rocketmq
 from pyreplog.bookie.config import BookieConfig
 from pyreplog.config import LogConfig, Settings
+from pyreplog.cursors.subscription_config import SubscriptionConfig
 from pyreplog.errors import ConfigError
 from pyreplog.ha.config import NodeConfig
 from pyreplog.ha.protocol.master_machine import GroupConfig
 from pyreplog.ha.relay.config import ApplierConfig
 from pyreplog.net.limits import Limits
-from pyreplog.topic.model.config import SubscriptionConfig, TopicConfig
+from pyreplog.topic.model.config import TopicConfig
 
 KINDS = (ApplierConfig, BookieConfig, GroupConfig, Limits, LogConfig, NodeConfig, SubscriptionConfig, TopicConfig)
 NUMBER = re.compile(r"\b(int|float)\b")

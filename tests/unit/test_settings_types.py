@@ -14,12 +14,13 @@ import pyreplog
 from pyreplog import ha
 from pyreplog.bookie.config import BookieConfig, BookieSettings
 from pyreplog.config import LogConfig, LogSettings, Settings
+from pyreplog.cursors.subscription_config import SubscriptionConfig, SubscriptionSettings
 from pyreplog.ha.config import NodeConfig, NodeSettings
 from pyreplog.ha.relay.applier import Applier
 from pyreplog.ha.relay.config import ApplierConfig, ApplierSettings
 from pyreplog.ha.relay.relay import Relay
 from pyreplog.ledger.cluster import LedgerCluster
-from pyreplog.topic.model.config import SubscriptionConfig, SubscriptionSettings, TopicConfig, TopicSettings
+from pyreplog.topic.model.config import TopicConfig, TopicSettings
 
 ROOT = Path(pyreplog.__file__).parent.parent
 KINDS = [

@@ -9,6 +9,7 @@ import inspect
 import re
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -28,6 +29,7 @@ LAYERS = [
     {"log", "net", "metadata"},
     {"bookie", "offload", "stream"},
     {"ledger", "ha", "rocketmq", "partition"},
+    {"cursors"},
     {"topic"},
     {"geo", "autorecovery"},
     {"facade"},
@@ -41,6 +43,7 @@ RANK = {part: rank for rank, row in enumerate(LAYERS) for part in row}
 # Single modules that count as one part.
 BASE = {
     "arguments", "config", "clock", "handles", "metrics", "metrics_http_server", "future", "purgatory", "checksummed_json", "timing_wheel", "defer_sigint", "regular_files", "loglike", "plurals", "coroutines",
+    "event_queue", "fair_lock", "topic_names",
 }  # fmt: skip
 
 # Put together from all rows up to it.
@@ -279,6 +282,23 @@ def test_functions_are_short() -> None:
     assert len(lengths) > 300, "hardly any function was found: the search is broken"
     long = [f"{function}: {length} lines" for function, length in lengths if length > 80]
     assert not long, "\n".join(long)
+
+
+def code_lines(path: Path) -> int:
+    """Lines that are neither blank nor a comment."""
+    return sum(bool(line.strip()) and not line.strip().startswith("#") for line in path.read_text().splitlines())
+
+
+def test_no_package_holds_more_than_a_fifth_of_the_code() -> None:
+    lines: Counter[str] = Counter()
+    for path in sources("*.py", "*.pyx", "*.pxd"):
+        inside = path.relative_to(PACKAGE).parts
+        lines[inside[0] if len(inside) > 1 else ""] += code_lines(path)
+    assert len(lines) > 15 and lines.total() > 50_000, "hardly any code was found: the search is broken"
+    large = {package: f"{count / lines.total():.1%}" for package, count in lines.items() if 5 * count > lines.total()}
+    assert not large, (
+        "more than a fifth of the code is in one package: move what is general, delete what is there twice"
+    )
 
 
 def test_cython_functions_are_measured(tmp_path: Path) -> None:

@@ -11,11 +11,11 @@ from pyreplog._native.topic.messages import Message
 from pyreplog.cli import cat
 from pyreplog.cli.shared import starts, targets
 from pyreplog.cli.topics.messages import MessagePrinter
+from pyreplog.cursors.subscription_config import SUBSCRIPTION_TYPES
 from pyreplog.errors import InvalidArgumentError
 from pyreplog.topic.client.consumer import QUEUE, Consumer
 from pyreplog.topic.client.partitions.partitioned_consumer import PartitionedConsumer
 from pyreplog.topic.client.partitions.partitioned_handle import PartitionedHandle
-from pyreplog.topic.model.config import SUBSCRIPTION_TYPES
 from pyreplog.topic.model.stats import PartitionedStats
 
 AnyConsumer = Consumer | PartitionedConsumer

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 from pyreplog.errors import ConfigError, ReplogError
 from pyreplog.net.credentials import Credentials
-from pyreplog.topic.model.names import check_name
+from pyreplog.topic_names import check_name
 
 SECRET = "PYREPLOG_SECRET"
 """Environment variable with the secret of the servers, for when no option sets it."""

@@ -6,6 +6,8 @@ import logging
 from collections.abc import Callable, Sequence
 
 from pyreplog._native.topic.ackset import AckSet
+from pyreplog.cursors.cursor_pages import Chains, Key
+from pyreplog.cursors.subscription_metadata import SubscriptionMetadata, load_subscription
 from pyreplog.errors import (
     InvalidEntryError,
     InvalidMetadataError,
@@ -24,8 +26,6 @@ from pyreplog.ledger.reader import LedgerReader
 from pyreplog.tables.cluster.ledgers import each
 from pyreplog.tables.cluster.origins import ClusterSnapshot
 from pyreplog.topic.model.cursor import Cursor
-from pyreplog.topic.model.cursor_pages import Chains, Key
-from pyreplog.topic.model.subscription_metadata import SubscriptionMetadata, load_subscription
 from pyreplog.topic.owner.managed.ledgers import PASSWORD
 
 logger = logging.getLogger(__name__)

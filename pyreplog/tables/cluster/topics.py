@@ -34,12 +34,12 @@ from pyreplog.tables.ranges import bounded, times_of
 from pyreplog.tables.slices import NO_PARTITION, Range, RecordFilter
 from pyreplog.topic.model.chain import ChainLedger, LedgerChain
 from pyreplog.topic.model.compression import decompress
-from pyreplog.topic.model.names import TOPICS, check_name, unquote_name
 from pyreplog.topic.model.positions import EntryPosition, FirstSearch, OffsetSearch, TopicPosition
 from pyreplog.topic.model.routing import partition_of
 from pyreplog.topic.owner.managed.chainreader import Search
 from pyreplog.topic.owner.managed.chainstore import find_chain
 from pyreplog.topic.owner.managed.ledgers import PASSWORD
+from pyreplog.topic_names import TOPICS, check_name, unquote_name
 
 NARROW_BYTES = 8 << 20
 """In larger ledgers the entry at a bound is searched for; smaller ones are read whole, and filtered."""

@@ -34,10 +34,10 @@ from pyreplog.topic.client.consumer import Consumer
 from pyreplog.topic.client.partitions.partition_topic import PartitionTopic
 from pyreplog.topic.client.partitions.partitioned_handle import PartitionedHandle
 from pyreplog.topic.model.dead_letter import Properties, RedriveReport, origin, own_properties, redriven_properties
-from pyreplog.topic.model.names import check_name
 from pyreplog.topic.model.routing import partition_of
 from pyreplog.topic.model.stats import SubscriptionStats, TopicStats
 from pyreplog.topic.model.times import known_time
+from pyreplog.topic_names import check_name
 
 QUEUE = 1000
 LOOK_S = 0.5

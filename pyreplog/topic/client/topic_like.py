@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Literal, Protocol, Self, Unpack, overload
 
 from pyreplog._native.topic.messages import Message, MessageBatch
 from pyreplog.coroutines import form_of
+from pyreplog.cursors.subscription_config import SubscriptionSettings
 from pyreplog.future import AppendFuture
 from pyreplog.topic.client.consumer import QUEUE
-from pyreplog.topic.model.config import SubscriptionSettings, TopicSettings
+from pyreplog.topic.model.config import TopicSettings
 from pyreplog.topic.model.dead_letter import RedriveReport
 from pyreplog.topic.model.positions import PartitionOffset, PartitionRange
 from pyreplog.topic.model.stats import InternalStats, PartitionedInternalStats, PartitionedStats, TopicStats

@@ -1,4 +1,4 @@
-"""Settings of topics and of subscriptions."""
+"""Settings of topics."""
 
 from __future__ import annotations
 
@@ -7,24 +7,16 @@ from dataclasses import dataclass
 from typing import Any, Literal, Self, TypedDict
 
 from pyreplog._native.quorum.quorum import MAX_ENSEMBLE
-from pyreplog.config import Settings, check_retention
+from pyreplog.config import YEARS_MS, Settings, check_choice, check_retention
 from pyreplog.errors import ConfigError
 
 Compression = Literal["none", "zstd", "lz4"]
 QuotaPolicy = Literal["hold", "error", "evict"]
-SubscriptionType = Literal["exclusive", "failover", "shared", "key_shared"]
 
 COMPRESSIONS: tuple[Compression, ...] = ("none", "zstd", "lz4")
 QUOTA_POLICIES: tuple[QuotaPolicy, ...] = ("hold", "error", "evict")
-SUBSCRIPTION_TYPES: tuple[SubscriptionType, ...] = ("exclusive", "failover", "shared", "key_shared")
 
-_YEARS_MS = 1 << 42
 _RETENTION = ("retention_bytes", "retention_ms")
-
-
-def _check_choice(name: str, value: object, choices: tuple[str, ...]) -> None:
-    if value not in choices:
-        raise ConfigError(f"{name}: expected one of {', '.join(choices)}, found {value!r}")
 
 
 def _is_zero(value: object) -> bool:
@@ -86,25 +78,25 @@ class TopicConfig(Settings):
         self._check_int("ensemble", 1, MAX_ENSEMBLE)
         self._check_int("write_quorum", 1, self.ensemble, optional=True)
         self._check_int("ack_quorum", 1, self.copies, optional=True)
-        _check_choice("durability", self.durability, ("synced", "appended"))
+        check_choice("durability", self.durability, ("synced", "appended"))
         self._check_int("roll_entries", 1, 1 << 40)
         self._check_int("roll_bytes", 1, 1 << 50)
-        self._check_int("roll_ms", 1, _YEARS_MS)
+        self._check_int("roll_ms", 1, YEARS_MS)
         self._check_int("retention_bytes", 0, 1 << 62, optional=True)
         for name in ("retention_ms", "ttl_ms", "quota_ms", "subscription_expiry_ms"):
-            self._check_int(name, 0, _YEARS_MS, optional=True)
+            self._check_int(name, 0, YEARS_MS, optional=True)
         check_retention(self.retention_bytes, self.retention_ms)
         if 0 in (self.retention_bytes, self.retention_ms):  # the only form in which metadata store it
             object.__setattr__(self, "retention_bytes", 0)
             object.__setattr__(self, "retention_ms", 0)
         self._check_int("quota_bytes", 1, 1 << 62, optional=True)
-        _check_choice("quota_policy", self.quota_policy, QUOTA_POLICIES)
+        check_choice("quota_policy", self.quota_policy, QUOTA_POLICIES)
         if not isinstance(self.deduplicate, bool):
             raise ConfigError(f"deduplicate: expected a bool, found {self.deduplicate!r}")
         self._check_int("linger_ms", 0, 60_000)
         self._check_int("batch_messages", 1, 1 << 20)
         self._check_int("batch_bytes", 1, 16 << 20)
-        _check_choice("compression", self.compression, COMPRESSIONS)
+        check_choice("compression", self.compression, COMPRESSIONS)
 
     @classmethod
     def of(cls, settings: Mapping[str, Any]) -> Self:
@@ -167,61 +159,3 @@ class TopicSettings(TypedDict, total=False):
     batch_messages: int
     batch_bytes: int
     compression: Compression
-
-
-@dataclass(frozen=True, kw_only=True)
-class SubscriptionConfig(Settings):
-    """Settings of a subscription, stored with it if it is durable.
-
-    They are set when the subscription is created. Settings that are passed later, while it has no consumers, replace
-    them (`changed`); the others stay.
-
-    Attributes:
-        type: "exclusive": one consumer; "failover": one of several at a time; "shared": messages are distributed;
-            "key_shared": messages of one key go to one consumer at a time, in order.
-        ack_timeout_ms: a message that is not acknowledged for so long is delivered again; None: never.
-        nack_min_ms: delay of the redelivery of a refused message; it doubles each time up to `nack_max_ms`.
-        nack_max_ms: see `nack_min_ms`.
-        max_redeliveries: a message that was delivered again so often goes to the dead-letter topic; None: never.
-        dead_letter: name of that topic; None: "<topic>-<subscription>-DLQ".
-        max_unacked: most messages that the consumers of the subscription have without an acknowledgement; at the limit
-            delivery stops until half of them are acknowledged.
-        max_unacked_consumer: the same for each consumer.
-    """
-
-    type: SubscriptionType = "exclusive"
-    ack_timeout_ms: int | None = None
-    nack_min_ms: int = 1000
-    nack_max_ms: int = 60_000
-    max_redeliveries: int | None = None
-    dead_letter: str | None = None
-    max_unacked: int = 1 << 20
-    max_unacked_consumer: int = 1 << 18
-
-    def __post_init__(self) -> None:
-        _check_choice("type", self.type, SUBSCRIPTION_TYPES)
-        self._check_int("ack_timeout_ms", 1, _YEARS_MS, optional=True)
-        self._check_int("nack_min_ms", 0, _YEARS_MS)
-        self._check_int("nack_max_ms", self.nack_min_ms, _YEARS_MS)
-        self._check_int("max_redeliveries", 0, 1 << 20, optional=True)
-        if self.dead_letter is not None and not isinstance(self.dead_letter, str):
-            raise ConfigError(f"dead_letter: expected the name of a topic, found {self.dead_letter!r}")
-        self._check_int("max_unacked", 1, 1 << 40)
-        self._check_int("max_unacked_consumer", 1, 1 << 40)
-
-    def changed(self, settings: Mapping[str, Any]) -> Self:
-        """Return these settings with others in their place. Raises ConfigError, which names the first unknown key."""
-        return self.of({**vars(self), **settings})
-
-
-class SubscriptionSettings(TypedDict, total=False):
-    """The fields of SubscriptionConfig, as keywords of `subscribe` and `create_subscription`."""
-
-    type: SubscriptionType
-    ack_timeout_ms: int | None
-    nack_min_ms: int
-    nack_max_ms: int
-    max_redeliveries: int | None
-    dead_letter: str | None
-    max_unacked: int
-    max_unacked_consumer: int

@@ -17,8 +17,8 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, NamedTuple
 
 from pyreplog._native.topic.ackset import AckSet
+from pyreplog.cursors.cursor_record import CursorRecord, check_properties, usable
 from pyreplog.errors import InvalidArgumentError, OutOfRangeError
-from pyreplog.topic.model.cursor_record import CursorRecord, check_properties, usable
 from pyreplog.topic.model.positions import ORIGIN, EntryPosition, TopicPosition
 from pyreplog.topic.model.trend import Sample
 

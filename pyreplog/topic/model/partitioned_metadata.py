@@ -16,8 +16,8 @@ from pyreplog.errors import (
 )
 from pyreplog.metadata.store import MetadataStore
 from pyreplog.metadata.values import MetadataValue, field, number
-from pyreplog.topic.model.names import check_name, quote_name, unquote_name
 from pyreplog.topic.model.routing import PARTITIONS_MAX
+from pyreplog.topic_names import check_name, quote_name, unquote_name
 
 ROOT = "/partitioned-topics"
 

@@ -7,7 +7,6 @@
 | `partitioned_topic` | topics with partitions |
 | `ownership` | claims topics under a lease; the owner of a topic in the metadata store |
 | `managed` | the messages: a chain of ledgers |
-| `cursors` | stores the acknowledgements of subscriptions |
 | `subscriptions`, `subscription` | the subscriptions of a topic; one subscription |
 | `locator` | finds the entries of messages that were never delivered |
 | `dead_letters` | publishes messages that were delivered too often to another topic |

@@ -7,15 +7,15 @@ import threading
 from contextlib import suppress
 
 from pyreplog.clock import ahead_us
+from pyreplog.cursors.cursor_persister import CursorPersister
+from pyreplog.cursors.subscription_metadata import SubscriptionMetadata, create_subscription
 from pyreplog.errors import InvalidMetadataError, KeyExistsError, ReplogError
 from pyreplog.future import AppendFuture, set_result
 from pyreplog.topic.client.publishing.publisher import Publisher
 from pyreplog.topic.model.backlog import SYSTEM_PREFIX
 from pyreplog.topic.model.dedup import Producers
 from pyreplog.topic.model.positions import ORIGIN, TopicPosition, position, then
-from pyreplog.topic.model.subscription_metadata import SubscriptionMetadata, create_subscription
 from pyreplog.topic.model.system_cursor_record import SystemCursorRecord
-from pyreplog.topic.owner.cursors.cursor_persister import CursorPersister
 from pyreplog.topic.owner.topic_context import TopicContext
 
 DEDUP = f"{SYSTEM_PREFIX}dedup"

@@ -10,10 +10,10 @@ import numpy as np
 
 from pyreplog._native.topic.messages import MessageBatch
 from pyreplog.errors import ClosedError, ReplogError, TopicFencedError
+from pyreplog.event_queue import EventQueue
 from pyreplog.future import AppendFuture, set_result, settle_all
 from pyreplog.topic.model.dispatch.effects import Locate
 from pyreplog.topic.model.dispatch.offsets import Offsets
-from pyreplog.topic.model.event_queue import EventQueue
 from pyreplog.topic.owner.managed.managedledger import ManagedLedger
 
 logger = logging.getLogger(__name__)

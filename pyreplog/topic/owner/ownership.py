@@ -34,7 +34,7 @@ from pyreplog.metadata.lease import Lease, LeaseState
 from pyreplog.metadata.store import MetadataStore
 from pyreplog.metadata.values import check_reader, decode_object
 from pyreplog.net.sockets import weak_callback
-from pyreplog.topic.model.names import check_name, quote_name
+from pyreplog.topic_names import check_name, quote_name
 
 logger = logging.getLogger(__name__)
 

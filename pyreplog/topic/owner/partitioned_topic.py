@@ -12,6 +12,7 @@ from weakref import WeakValueDictionary
 
 from pyreplog._native.machines.serial_executor import check_may_wait
 from pyreplog.clock import Clock
+from pyreplog.cursors.subscription_metadata import list_subscriptions, load_subscription
 from pyreplog.errors import InvalidArgumentError, NoSuchTopicError, TopicExistsError, TopicOwnedError
 from pyreplog.ledger.driver import Runtime
 from pyreplog.metadata.store import MetadataStore
@@ -20,7 +21,6 @@ from pyreplog.topic.client.partitions.partitioned_consumer import PartitionConsu
 from pyreplog.topic.client.partitions.partitioned_handle import PartitionedHandle, SubscribeOptions
 from pyreplog.topic.model.backlog import is_system
 from pyreplog.topic.model.config import TopicConfig
-from pyreplog.topic.model.names import check_name
 from pyreplog.topic.model.partitioned_metadata import (
     check_partitions,
     create_partitioned,
@@ -30,11 +30,11 @@ from pyreplog.topic.model.partitioned_metadata import (
     list_partitioned,
 )
 from pyreplog.topic.model.routing import partition_name, partition_of
-from pyreplog.topic.model.subscription_metadata import list_subscriptions, load_subscription
 from pyreplog.topic.owner.managed.chainstore import find_chain
 from pyreplog.topic.owner.ownership import Ownership
 from pyreplog.topic.owner.subscription import Subscription
 from pyreplog.topic.owner.topic import Topic
+from pyreplog.topic_names import check_name
 
 logger = logging.getLogger(__name__)
 

@@ -18,11 +18,13 @@ from numpy.typing import NDArray
 
 from pyreplog._native.topic.messages import MessageBatch
 from pyreplog.clock import Clock
+from pyreplog.cursors.cursor_persister import CursorPersister
+from pyreplog.cursors.subscription_config import SubscriptionConfig
 from pyreplog.errors import ClosedError, ReplogError, SubscriptionBusyError, TopicFencedError, TrimmedError
+from pyreplog.event_queue import EventQueue
 from pyreplog.future import AppendFuture, set_exception, set_result
 from pyreplog.ledger.driver import Runtime, TimerLike
 from pyreplog.net.fair_executor import wait_wanted
-from pyreplog.topic.model.config import SubscriptionConfig
 from pyreplog.topic.model.cursor import Cursor
 from pyreplog.topic.model.dispatch.dispatcher import Dispatcher
 from pyreplog.topic.model.dispatch.effects import (
@@ -35,10 +37,8 @@ from pyreplog.topic.model.dispatch.effects import (
     ReadEntries,
     WakeAt,
 )
-from pyreplog.topic.model.event_queue import EventQueue
 from pyreplog.topic.model.interfaces import AckedOffsets, DeliveredMessages, DeliveryTarget
 from pyreplog.topic.model.positions import EntryPosition, Start, TopicPosition, completed_future, position, then
-from pyreplog.topic.owner.cursors.cursor_persister import CursorPersister
 from pyreplog.topic.owner.delayed_count import DelayedCount
 from pyreplog.topic.owner.locator import LocatedEntries, Locator, offsets_in
 from pyreplog.topic.owner.managed.managedledger import ManagedLedger

@@ -11,6 +11,15 @@ from contextlib import suppress
 from typing import Any
 
 from pyreplog.arguments import check_mapping
+from pyreplog.cursors.subscription_config import SubscriptionConfig
+from pyreplog.cursors.subscription_metadata import (
+    SETTINGS_PROPERTY,
+    SubscriptionMetadata,
+    change_subscription,
+    create_subscription,
+    delete_subscription,
+    list_subscriptions,
+)
 from pyreplog.errors import (
     ClosedError,
     InvalidArgumentError,
@@ -24,22 +33,13 @@ from pyreplog.errors import (
 )
 from pyreplog.net.fair_executor import wait_wanted
 from pyreplog.topic.model.backlog import is_system
-from pyreplog.topic.model.config import SubscriptionConfig
 from pyreplog.topic.model.cursor import Cursor
 from pyreplog.topic.model.interfaces import DeliveryTarget
-from pyreplog.topic.model.names import check_name
 from pyreplog.topic.model.positions import Start, check_start, position
-from pyreplog.topic.model.subscription_metadata import (
-    SETTINGS_PROPERTY,
-    SubscriptionMetadata,
-    change_subscription,
-    create_subscription,
-    delete_subscription,
-    list_subscriptions,
-)
 from pyreplog.topic.owner.dead_letters import check_dead_letters, publish_dead
 from pyreplog.topic.owner.subscription import Subscription
 from pyreplog.topic.owner.topic_context import TopicContext
+from pyreplog.topic_names import check_name
 
 logger = logging.getLogger(__name__)
 

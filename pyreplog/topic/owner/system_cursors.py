@@ -10,6 +10,7 @@ from contextlib import suppress
 from functools import partial
 from typing import NamedTuple, Protocol
 
+from pyreplog.cursors.subscription_metadata import delete_subscription, load_subscription, take_over
 from pyreplog.errors import (
     InvalidMetadataError,
     NoSuchSubscriptionError,
@@ -20,7 +21,6 @@ from pyreplog.errors import (
 from pyreplog.future import AppendFuture, set_result
 from pyreplog.topic.client.publishing.publisher import Publisher
 from pyreplog.topic.model.positions import TopicPosition, then
-from pyreplog.topic.model.subscription_metadata import delete_subscription, load_subscription, take_over
 from pyreplog.topic.model.system_cursor_record import StoredMark, stored_mark
 from pyreplog.topic.owner.topic_context import TopicContext
 

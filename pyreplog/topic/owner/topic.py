@@ -19,6 +19,8 @@ from pyreplog._native.topic.messages import MessageBatch
 from pyreplog.arguments import as_int, check_bool, check_text
 from pyreplog.clock import Clock
 from pyreplog.coroutines import check_may_block, in_thread, iterating, opening
+from pyreplog.cursors.cursor_log import CursorLog
+from pyreplog.cursors.subscription_config import SubscriptionConfig, SubscriptionSettings
 from pyreplog.errors import InvalidArgumentError, NoSuchTopicError, OutOfRangeError, ReplogError, TopicFencedError
 from pyreplog.future import AppendFuture, set_result
 from pyreplog.handles import Handle
@@ -31,13 +33,11 @@ from pyreplog.topic.client.publishing.publisher import Publisher
 from pyreplog.topic.client.redrive import OnProgress, Redrive, RedriveTarget, Where
 from pyreplog.topic.model.arguments import OFFSET_MAX, check_consumer
 from pyreplog.topic.model.backlog import is_system
-from pyreplog.topic.model.config import SubscriptionConfig, SubscriptionSettings, TopicConfig, TopicSettings
+from pyreplog.topic.model.config import TopicConfig, TopicSettings
 from pyreplog.topic.model.dead_letter import RedriveReport
 from pyreplog.topic.model.interfaces import DeliveryTarget
-from pyreplog.topic.model.names import check_name
 from pyreplog.topic.model.positions import Start, after_all, position
 from pyreplog.topic.model.stats import InternalStats, TopicStats
-from pyreplog.topic.owner.cursors.cursor_log import CursorLog
 from pyreplog.topic.owner.dedup_cursor import DEDUP, DedupCursor
 from pyreplog.topic.owner.maintenance import TopicMaintenance
 from pyreplog.topic.owner.managed.managedledger import ManagedLedger
@@ -47,6 +47,7 @@ from pyreplog.topic.owner.subscription import Subscription
 from pyreplog.topic.owner.subscriptions import Subscriptions
 from pyreplog.topic.owner.system_cursors import SystemCursors
 from pyreplog.topic.owner.topic_context import DeadLetterTopic, TopicContext
+from pyreplog.topic_names import check_name
 
 logger = logging.getLogger(__name__)
 

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from pyreplog.clock import Clock
+from pyreplog.cursors.cursor_log import CursorLog
 from pyreplog.future import AppendFuture
 from pyreplog.ledger.driver import Runtime
 from pyreplog.metadata.store import MetadataStore
-from pyreplog.topic.owner.cursors.cursor_log import CursorLog
 from pyreplog.topic.owner.managed.managedledger import ManagedLedger
 
 

@@ -19,6 +19,8 @@ from weakref import WeakValueDictionary
 
 from pyreplog.arguments import check_text
 from pyreplog.clock import Clock, ClockWatch
+from pyreplog.cursors.cursor_ledgers import CursorLogConfig
+from pyreplog.cursors.cursor_log import CursorLog
 from pyreplog.errors import (
     ClosedError,
     InvalidArgumentError,
@@ -34,9 +36,6 @@ from pyreplog.ledger.ledger_handle import CLOSE_S
 from pyreplog.ledger.thread_pool import ThreadPool
 from pyreplog.metrics import Metric
 from pyreplog.topic.model.config import TopicConfig
-from pyreplog.topic.model.names import TOPICS, check_name, unquote_name
-from pyreplog.topic.owner.cursors.cursor_ledgers import CursorLogConfig
-from pyreplog.topic.owner.cursors.cursor_log import CursorLog
 from pyreplog.topic.owner.managed.chainstore import find_chain
 from pyreplog.topic.owner.managed.ledgers import delete_orphans
 from pyreplog.topic.owner.managed.managedledger import ManagedLedger
@@ -44,6 +43,7 @@ from pyreplog.topic.owner.ownership import LEASE_MS, Claim, Ownership, TopicOwne
 from pyreplog.topic.owner.partitioned_topic import PartitionedTopic, PartitionedTopics
 from pyreplog.topic.owner.report import topic_metrics
 from pyreplog.topic.owner.topic import Topic
+from pyreplog.topic_names import TOPICS, check_name, unquote_name
 
 logger = logging.getLogger(__name__)
 

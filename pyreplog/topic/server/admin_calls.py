@@ -7,10 +7,10 @@ from collections.abc import Callable
 from typing import Any
 
 from pyreplog.errors import InvalidArgumentError, InvalidMessageError, ReplogError
-from pyreplog.topic.model.names import check_name
 from pyreplog.topic.model.wire.json_codec import decode_start, encode_stats
 from pyreplog.topic.owner.topic import Topic
 from pyreplog.topic.owner.topics import Topics
+from pyreplog.topic_names import check_name
 
 CREATION_WAIT_S = 5.0
 """Seconds to wait for another server that creates the same partitioned topic."""

@@ -13,10 +13,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pyreplog.errors import ClosedError, InvalidMessageError, ReplogError
+from pyreplog.event_queue import EventQueue
 from pyreplog.future import AppendFuture, set_result
 from pyreplog.net.server_connection import ServerConnection
 from pyreplog.topic.client.publishing.forwarded import ForwardedBatch
-from pyreplog.topic.model.event_queue import EventQueue
 from pyreplog.topic.model.interfaces import AckedOffsets, DeliveredMessages
 from pyreplog.topic.model.positions import completed_future, then
 from pyreplog.topic.model.wire.batches import BATCH_BYTES, Delivered, cut, encode_delivered, size_of

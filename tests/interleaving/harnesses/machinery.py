@@ -7,8 +7,10 @@ import weakref
 from collections.abc import Callable
 from typing import Any
 
-from pyreplog import purgatory, timing_wheel
+from pyreplog import event_queue, fair_lock, purgatory, timing_wheel
 from pyreplog.errors import ClosedError, OutcomeUnknownError, ReplogError
+from pyreplog.event_queue import EventQueue
+from pyreplog.fair_lock import FairLock
 from pyreplog.future import AppendFuture, set_exception, set_result, settle_all
 from pyreplog.ledger import thread_pool
 from pyreplog.metadata import lease, watching
@@ -18,9 +20,6 @@ from pyreplog.net import connection, driver_lock, fair_executor, reactor, timers
 from pyreplog.net.handshake import NodeIdentity, Peer
 from pyreplog.net.limits import Limits
 from pyreplog.purgatory import Purgatory
-from pyreplog.topic.model import event_queue, fair_lock
-from pyreplog.topic.model.event_queue import EventQueue
-from pyreplog.topic.model.fair_lock import FairLock
 from tests.interleaving import primitives
 from tests.interleaving.harnesses.building import harness, in_time, run_all
 from tests.interleaving.scheduler import World

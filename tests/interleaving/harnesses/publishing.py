@@ -6,8 +6,10 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from pyreplog import event_queue
 from pyreplog._native.topic.messages import MessageBatch
 from pyreplog.clock import ManualClock
+from pyreplog.cursors.subscription_config import SubscriptionConfig
 from pyreplog.errors import BacklogFullError, ClosedError, ReplogError, TopicFencedError, TopicOwnedError
 from pyreplog.future import AppendFuture, set_result
 from pyreplog.metadata.memory import MemoryStore
@@ -19,8 +21,7 @@ from pyreplog.topic.client.publishing import publisher, sequencer, window
 from pyreplog.topic.client.publishing.publish_batch import PublishBatch
 from pyreplog.topic.client.publishing.publisher import Publisher
 from pyreplog.topic.client.publishing.window import Window
-from pyreplog.topic.model import event_queue
-from pyreplog.topic.model.config import SubscriptionConfig, TopicConfig
+from pyreplog.topic.model.config import TopicConfig
 from pyreplog.topic.model.cursor import Cursor
 from pyreplog.topic.model.interfaces import DeliveredMessages
 from pyreplog.topic.model.positions import ORIGIN, TopicPosition

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Any, cast
 from unittest import mock
 
 from pyreplog.cluster import Cluster
+from pyreplog.cursors import cursor_flusher as flush_module
 from pyreplog.errors import ClosedError, ReplogError
 from pyreplog.future import AppendFuture
 from pyreplog.topic.client.consumer import Consumer
 from pyreplog.topic.owner import topics as topics_module
-from pyreplog.topic.owner.cursors import cursor_flusher as flush_module
 from pyreplog.topic.owner.topic import Topic
 from pyreplog.topic.owner.topics import Topics
 from pyreplog.topic.server import topic_server as topic_server_module

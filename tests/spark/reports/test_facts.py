@@ -15,11 +15,11 @@ from hypothesis import strategies as st
 import pyreplog
 from pyreplog import reports
 from pyreplog.bookie.identity import IDENTITY
+from pyreplog.cursors.subscription_metadata import SubscriptionMetadata, create_subscription
 from pyreplog.errors import InvalidMetadataError, NoSuchTopicError
 from pyreplog.reports.gathering import gather
 from pyreplog.reports.snapshot import Snapshot, SubscriptionSnapshot
 from pyreplog.topic.model.positions import TopicPosition
-from pyreplog.topic.model.subscription_metadata import SubscriptionMetadata, create_subscription
 from tests import samples
 from tests.spark.clusters import KEPT, Nodes, embedded, fill
 from tests.spark.reading import options_of

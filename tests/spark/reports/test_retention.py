@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from pyreplog.cursors.subscription_metadata import SubscriptionMetadata, create_subscription
 from pyreplog.reports.gathering import gather
 from pyreplog.reports.snapshot import Snapshot
 from pyreplog.reports.subscriptions.drain import DrainEstimate
 from pyreplog.reports.subscriptions.retention_report import DeadSubscriptions, RetentionForecast
 from pyreplog.topic.model.positions import position
 from pyreplog.topic.model.retention import ClosedLedger, trimmable
-from pyreplog.topic.model.subscription_metadata import SubscriptionMetadata, create_subscription
 from pyreplog.topic.model.system_cursor_record import SystemCursorRecord
 from tests import samples
 from tests.spark.reading import options_of, read_table

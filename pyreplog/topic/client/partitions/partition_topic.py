@@ -6,9 +6,10 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Protocol, Unpack
 
 from pyreplog._native.topic.messages import Message, MessageBatch
+from pyreplog.cursors.subscription_config import SubscriptionSettings
 from pyreplog.future import AppendFuture
 from pyreplog.topic.client.publishing.producer import Producer
-from pyreplog.topic.model.config import SubscriptionSettings, TopicConfig, TopicSettings
+from pyreplog.topic.model.config import TopicConfig, TopicSettings
 from pyreplog.topic.model.dead_letter import RedriveReport
 from pyreplog.topic.model.positions import Start
 from pyreplog.topic.model.stats import InternalStats, TopicStats

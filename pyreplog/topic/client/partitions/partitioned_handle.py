@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar, Unpack
 from pyreplog._native.topic.messages import Message, MessageBatch
 from pyreplog.arguments import check_bool
 from pyreplog.coroutines import check_may_block, in_thread, iterating, opening
+from pyreplog.cursors.subscription_config import SubscriptionConfig, SubscriptionSettings
 from pyreplog.errors import (
     InvalidArgumentError,
     NoSuchSubscriptionError,
@@ -27,12 +28,12 @@ from pyreplog.topic.client.partitions.partition_topic import PartitionTopic
 from pyreplog.topic.client.partitions.partitioned_consumer import PartitionConsumer, PartitionedConsumer
 from pyreplog.topic.client.partitions.partitioned_producer import PartitionedProducer, PartitionedPublisher
 from pyreplog.topic.model.arguments import check_consumer
-from pyreplog.topic.model.config import SubscriptionConfig, SubscriptionSettings, TopicSettings
+from pyreplog.topic.model.config import TopicSettings
 from pyreplog.topic.model.dead_letter import RedriveReport
-from pyreplog.topic.model.names import check_name
 from pyreplog.topic.model.positions import PartitionedStart, PartitionOffset, PartitionRange, Start, all_done, is_offset
 from pyreplog.topic.model.routing import Router
 from pyreplog.topic.model.stats import PartitionedInternalStats, PartitionedStats, partitioned_stats
+from pyreplog.topic_names import check_name
 
 if TYPE_CHECKING:
     from pyreplog.topic.model.interfaces import SubscriptionLike, WaitFunction

@@ -27,10 +27,10 @@ from pyreplog.topic.client.publishing.delivery_times import check_delivery, deli
 from pyreplog.topic.client.publishing.outgoing import MessageColumns
 from pyreplog.topic.model.dedup import check_sequences
 from pyreplog.topic.model.interfaces import WaitFunction
-from pyreplog.topic.model.names import check_name
 from pyreplog.topic.model.positions import PartitionOffset, PartitionRange, all_done, then
 from pyreplog.topic.model.routing import Router
 from pyreplog.topic.model.times import as_times_us
+from pyreplog.topic_names import check_name
 
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer

@@ -13,7 +13,7 @@ from pyreplog.future import AppendFuture
 from pyreplog.handles import Closeable
 from pyreplog.topic.client.coroutines import publishing
 from pyreplog.topic.client.publishing.publisher import Publisher
-from pyreplog.topic.model.names import check_name
+from pyreplog.topic_names import check_name
 
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer

@@ -29,8 +29,8 @@ from pyreplog.topic.client.publishing.window import Window
 from pyreplog.topic.model.backlog import Publishing
 from pyreplog.topic.model.config import TopicConfig
 from pyreplog.topic.model.dedup import Producers, check_sequence, check_sequences
-from pyreplog.topic.model.names import check_name
 from pyreplog.topic.model.times import as_time_us, as_times_us
+from pyreplog.topic_names import check_name
 
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer

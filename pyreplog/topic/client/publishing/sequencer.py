@@ -19,6 +19,7 @@ from pyreplog.errors import (
     SequenceError,
     TopicFullError,
 )
+from pyreplog.event_queue import EventQueue
 from pyreplog.future import AppendFuture, Outcome, set_expected, settle_all
 from pyreplog.topic.client.publishing.batcher import Batcher, SingleMessage
 from pyreplog.topic.client.publishing.publish_batch import (
@@ -32,7 +33,6 @@ from pyreplog.topic.client.publishing.publish_batch import (
 from pyreplog.topic.client.publishing.window import Window
 from pyreplog.topic.model.backlog import Publishing
 from pyreplog.topic.model.dedup import DedupVerdict, Producers, check_sequence
-from pyreplog.topic.model.event_queue import EventQueue
 
 DUPLICATE = -1
 """Takes the place of an offset: the message was published before."""

@@ -22,9 +22,9 @@ from pyreplog.net.limits import Limits, check_connecting
 from pyreplog.topic.client.remote.connection_pool import ConnectionPool, parse_address, reads
 from pyreplog.topic.client.remote.remote_topic import RemotePartitionedTopic, RemoteTopic
 from pyreplog.topic.model.config import TopicConfig, TopicSettings
-from pyreplog.topic.model.names import check_name
 from pyreplog.topic.model.partitioned_metadata import check_partitions
 from pyreplog.topic.model.wire.protocol import Call, CallResult, Open, Opened
+from pyreplog.topic_names import check_name
 
 TIMEOUT_S = 30.0
 _URL = re.compile(r"pyreplog://(?P<servers>[^/\s]+)/?")

@@ -24,6 +24,7 @@ from pyreplog.errors import (
     OutcomeUnknownError,
     ReplogError,
 )
+from pyreplog.event_queue import EventQueue
 from pyreplog.future import AppendFuture, set_exception, set_result
 from pyreplog.net.sockets import Address
 from pyreplog.topic.client.consumer import Consumer
@@ -36,7 +37,6 @@ from pyreplog.topic.client.remote.connection_pool import (
     settle,
 )
 from pyreplog.topic.client.remote.sender import RETRY_MOST_S, RETRY_S
-from pyreplog.topic.model.event_queue import EventQueue
 from pyreplog.topic.model.interfaces import AckedOffsets, DeliveredMessages
 from pyreplog.topic.model.positions import Start, check_start
 from pyreplog.topic.model.wire import protocol

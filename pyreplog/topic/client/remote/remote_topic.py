@@ -18,6 +18,7 @@ from pyreplog._native.topic.messages import MessageBatch
 from pyreplog.arguments import as_int, check_bool, check_mapping, check_text
 from pyreplog.clock import SystemClock
 from pyreplog.coroutines import check_may_block, in_thread, iterating, opening
+from pyreplog.cursors.subscription_config import SubscriptionConfig, SubscriptionSettings
 from pyreplog.errors import ClosedError, InvalidMessageError, OutcomeUnknownError, WrongTypeError
 from pyreplog.future import AppendFuture
 from pyreplog.handles import Handle
@@ -32,16 +33,16 @@ from pyreplog.topic.client.remote.connection_pool import ConnectionPool, StaleEr
 from pyreplog.topic.client.remote.remote_subscription import RemoteSubscribeOptions, RemoteSubscription
 from pyreplog.topic.client.remote.sender import EntrySender, SequenceAllocator
 from pyreplog.topic.model.arguments import OFFSET_MAX, check_consumer
-from pyreplog.topic.model.config import SubscriptionConfig, SubscriptionSettings, TopicConfig, TopicSettings
+from pyreplog.topic.model.config import TopicConfig, TopicSettings
 from pyreplog.topic.model.dead_letter import RedriveReport
 from pyreplog.topic.model.interfaces import WaitFunction
-from pyreplog.topic.model.names import check_name
 from pyreplog.topic.model.positions import Start, all_done, check_start
 from pyreplog.topic.model.routing import partition_name
 from pyreplog.topic.model.stats import InternalStats, TopicStats
 from pyreplog.topic.model.wire.batches import decode_delivered
 from pyreplog.topic.model.wire.json_codec import decode_stats, encode_start
 from pyreplog.topic.model.wire.protocol import Call, CallResult, Opened, ReadRequest
+from pyreplog.topic_names import check_name
 
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer

@@ -21,6 +21,7 @@ from pyreplog.errors import (
     RecordTooLargeError,
     ReplogError,
 )
+from pyreplog.event_queue import EventQueue
 from pyreplog.future import AppendFuture, set_exception, set_result
 from pyreplog.net.sockets import Address
 from pyreplog.topic.client.publishing.forwarded import RAW_BYTES_MAX, raw_bytes
@@ -35,7 +36,6 @@ from pyreplog.topic.client.remote.connection_pool import (
     settle,
 )
 from pyreplog.topic.model.dedup import DedupVerdict, Producers, Sequences
-from pyreplog.topic.model.event_queue import EventQueue
 from pyreplog.topic.model.wire.fields import ENTRIES_MAX, WireReader
 from pyreplog.topic.model.wire.protocol import PUBLISHED, CloseProducer, Open, Opened, Publish
 

@@ -16,8 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pyreplog._native.topic.messages import MessageBatch
+from pyreplog.cursors.subscription_config import SubscriptionConfig
 from pyreplog.errors import InvalidArgumentError, SubscriptionBusyError
-from pyreplog.topic.model.config import SubscriptionConfig
 from pyreplog.topic.model.cursor import Cursor
 from pyreplog.topic.model.dispatch.effects import (
     ActiveConsumerChanged,

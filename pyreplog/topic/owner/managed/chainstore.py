@@ -25,7 +25,7 @@ from pyreplog.errors import (
 from pyreplog.metadata.store import MetadataStore
 from pyreplog.topic.model.chain import LedgerChain
 from pyreplog.topic.model.config import TopicConfig
-from pyreplog.topic.model.names import topic_key
+from pyreplog.topic_names import topic_key
 
 Change = Callable[[LedgerChain], LedgerChain]
 

@@ -26,6 +26,7 @@ from pyreplog.errors import (
     TopicFencedError,
     TopicFullError,
 )
+from pyreplog.event_queue import EventQueue
 from pyreplog.future import AppendFuture, set_exception, settle_all
 from pyreplog.ledger.driver import Runtime
 from pyreplog.ledger.ledger_handle import Ledger
@@ -33,7 +34,6 @@ from pyreplog.ledger.ledger_metadata import LedgerMetadata
 from pyreplog.net.backoff import BACKOFF_MOST_S, Backoff
 from pyreplog.topic.client.publishing.publish_batch import PublishBatch
 from pyreplog.topic.model.chain import LedgerChain, LedgerTotals
-from pyreplog.topic.model.event_queue import EventQueue
 from pyreplog.topic.model.positions import TopicPosition
 from pyreplog.topic.owner.managed.append_pipeline import AppendPipeline, together
 from pyreplog.topic.owner.managed.chainstore import ChainStore

@@ -16,6 +16,7 @@ from pyreplog.errors import (
     NotEnoughBookiesError,
     ReplogError,
 )
+from pyreplog.event_queue import EventQueue
 from pyreplog.future import AppendFuture, set_exception
 from pyreplog.ledger.cluster import LedgerCluster
 from pyreplog.ledger.driver import Runtime
@@ -25,7 +26,6 @@ from pyreplog.ledger.ledger_store import load_ledger
 from pyreplog.ledger.reader import LedgerReader
 from pyreplog.net.backoff import BACKOFF_MOST_S, Backoff
 from pyreplog.topic.model.chain import LedgerChain, LedgerTotals
-from pyreplog.topic.model.event_queue import EventQueue
 from pyreplog.topic.model.positions import TopicPosition
 from pyreplog.topic.owner.managed.chainstore import ChainStore, find_chain
 

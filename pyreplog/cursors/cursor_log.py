@@ -22,6 +22,11 @@ from itertools import count
 from typing import NamedTuple
 
 from pyreplog._native.machines.serial_executor import check_may_wait
+from pyreplog.cursors.cursor_flusher import CursorFlusher
+from pyreplog.cursors.cursor_ledgers import CursorLogConfig
+from pyreplog.cursors.cursor_pages import Chains, Key
+from pyreplog.cursors.cursor_persister import CursorPersister, CursorSource
+from pyreplog.cursors.subscription_metadata import SubscriptionMetadata, take_over
 from pyreplog.errors import (
     InvalidEntryError,
     InvalidMetadataError,
@@ -38,11 +43,6 @@ from pyreplog.handles import Handle
 from pyreplog.ledger.closing import reserve_s
 from pyreplog.ledger.cluster import LedgerCluster
 from pyreplog.ledger.ledger_handle import Ledger
-from pyreplog.topic.model.cursor_pages import Chains, Key
-from pyreplog.topic.model.subscription_metadata import SubscriptionMetadata, take_over
-from pyreplog.topic.owner.cursors.cursor_flusher import CursorFlusher
-from pyreplog.topic.owner.cursors.cursor_ledgers import CursorLogConfig
-from pyreplog.topic.owner.cursors.cursor_persister import CursorPersister, CursorSource
 
 logger = logging.getLogger(__name__)
 

@@ -10,17 +10,17 @@ from collections.abc import Callable
 from functools import partial
 from typing import NamedTuple
 
+from pyreplog.cursors.cursor_ledgers import CursorLedgers, CursorLogConfig
+from pyreplog.cursors.cursor_pages import Pages
+from pyreplog.cursors.cursor_persister import CursorLedger, CursorPersister
+from pyreplog.cursors.metadata_updates import MetadataUpdate, MetadataUpdates
+from pyreplog.cursors.subscription_metadata import SNAPSHOT_BYTES_MAX
 from pyreplog.errors import ClosedError, InvalidMetadataError, NoSuchSubscriptionError, ReplogError
 from pyreplog.future import AppendFuture, set_exception, set_result, settle_all
 from pyreplog.ledger.cluster import LedgerCluster
 from pyreplog.ledger.driver import TimerLike
 from pyreplog.ledger.ledger_handle import Ledger
 from pyreplog.ledger.thread_pool import ThreadPool
-from pyreplog.topic.model.cursor_pages import Pages
-from pyreplog.topic.model.subscription_metadata import SNAPSHOT_BYTES_MAX
-from pyreplog.topic.owner.cursors.cursor_ledgers import CursorLedgers, CursorLogConfig
-from pyreplog.topic.owner.cursors.cursor_persister import CursorLedger, CursorPersister
-from pyreplog.topic.owner.cursors.metadata_updates import MetadataUpdate, MetadataUpdates
 
 logger = logging.getLogger(__name__)
 

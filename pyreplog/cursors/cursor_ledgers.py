@@ -13,6 +13,9 @@ from typing import Literal
 
 from pyreplog._native.quorum.quorum import check_quorums
 from pyreplog.config import Settings
+from pyreplog.cursors.cursor_persister import CursorLedger, CursorPersister
+from pyreplog.cursors.metadata_updates import Post
+from pyreplog.cursors.subscription_metadata import list_subscriptions, load_subscription
 from pyreplog.errors import (
     ClosedError,
     ConfigError,
@@ -30,10 +33,7 @@ from pyreplog.ledger.cluster import LedgerCluster
 from pyreplog.ledger.ledger_handle import Ledger
 from pyreplog.ledger.ledger_metadata import ID_DIGITS, State
 from pyreplog.metadata.store import MetadataStore
-from pyreplog.topic.model.names import TOPICS, unquote_name
-from pyreplog.topic.model.subscription_metadata import list_subscriptions, load_subscription
-from pyreplog.topic.owner.cursors.cursor_persister import CursorLedger, CursorPersister
-from pyreplog.topic.owner.cursors.metadata_updates import Post
+from pyreplog.topic_names import TOPICS, unquote_name
 
 COPIES = 3
 

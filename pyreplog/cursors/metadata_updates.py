@@ -9,10 +9,10 @@ from collections.abc import Callable
 from functools import partial
 from typing import NamedTuple
 
+from pyreplog.cursors.cursor_persister import CursorLedger, CursorPersister
+from pyreplog.cursors.subscription_metadata import SubscriptionMetadata, change_subscription
 from pyreplog.errors import MetadataUnavailableError, OutcomeUnknownError, ReplogError
 from pyreplog.ledger.driver import Runtime
-from pyreplog.topic.model.subscription_metadata import SubscriptionMetadata, change_subscription
-from pyreplog.topic.owner.cursors.cursor_persister import CursorLedger, CursorPersister
 
 logger = logging.getLogger(__name__)
 

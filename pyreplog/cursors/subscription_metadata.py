@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Self
 
+from pyreplog.cursors.subscription_config import SubscriptionConfig, SubscriptionType
 from pyreplog.errors import (
     ConfigError,
     InvalidMetadataError,
@@ -25,8 +26,7 @@ from pyreplog.errors import (
 )
 from pyreplog.metadata.store import MetadataStore
 from pyreplog.metadata.values import MetadataValue
-from pyreplog.topic.model.config import SubscriptionConfig, SubscriptionType
-from pyreplog.topic.model.names import check_name, quote_name, topic_key, unquote_name
+from pyreplog.topic_names import check_name, quote_name, topic_key, unquote_name
 
 SNAPSHOT_BYTES_MAX = 64 << 10
 """Most bytes of a cursor record in the metadata store; larger records stay in a ledger."""
