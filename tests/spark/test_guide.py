@@ -63,7 +63,7 @@ def places(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]
 def ends(places: dict[str, str]) -> dict[str, int]:
     """How many messages the topics have."""
     with pyreplog.connect(f"pyreplog://{places['host:port']}") as client:
-        return {name: client.topic(name).end for name in ("orders", "returns")}
+        return {name: client.topic(name).offsets().stop for name in ("orders", "returns")}
 
 
 def test_the_guide_runs(spark: SparkSession, places: dict[str, str]) -> None:

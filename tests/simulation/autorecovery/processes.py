@@ -120,7 +120,7 @@ class Worker(Client):
         self._life = life
         self.machine = LedgerReplicator(
             metadata, version, orders, lost=lost, away=away, choose=self._choose, others=registered,
-            pace=lambda count: world.random.random() * 0.002,
+            throttle=lambda count: world.random.random() * 0.002,
         )  # fmt: skip
         world.note(self.name, "copies ledger", life.ledger, "for", sorted(orders))
         world.after(world.random.random() * 0.02, self.tell, self.machine, "start")
