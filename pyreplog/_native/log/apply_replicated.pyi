@@ -2,11 +2,13 @@ from collections.abc import Sequence
 from typing import NoReturn
 
 from _typeshed import ReadableBuffer
+from typing_extensions import disjoint_base
 
 from pyreplog._native.log.appender import Appender
 from pyreplog._native.log.log_position import LogPosition
 from pyreplog._native.log.segment import Segment
 
+@disjoint_base
 class MirrorLogBase(Appender):
     _received_end: int
     _commit: LogPosition
