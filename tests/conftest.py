@@ -69,6 +69,6 @@ def ram_path(tmp_path: Path) -> Iterator[Path]:
     if not os.access(memory, os.W_OK):
         yield tmp_path
         return
-    made = Path(tempfile.mkdtemp(dir=memory))
-    yield made
-    shutil.rmtree(made)
+    path = Path(tempfile.mkdtemp(dir=memory))
+    yield path
+    shutil.rmtree(path)

@@ -23,10 +23,10 @@ def record_of(ledger: int, entry: int, size: int | None = None) -> bytes:
     value = value_of(ledger, entry) if size is None else value_of(ledger, entry).ljust(size, b"+")
     key = [None, b"", b"key %d" % entry][entry % 3]
     event_time = [None, -entry, 1_700_000_000_000_000][entry % 3]
-    made = encode_entries(
+    entries = encode_entries(
         [value], [key], [event_time], ledger=ledger, first=entry, lac=entry - 1, time=1_000_000 + entry
     )
-    return bytes(made.view)
+    return bytes(entries.view)
 
 
 def records_of(ledger: int, *entries: int, size: int | None = None) -> bytes:
@@ -46,17 +46,17 @@ def read_all(
 ) -> dict[int, bytes]:
     """Entries of a ledger as they were handed in, stamps left out; a window with nothing in it ends the reading when
     nothing of the ledger lies behind it."""
-    found: dict[int, bytes] = {}
+    contents: dict[int, bytes] = {}
     end = max((share.last for share in log.shares(ledger)), default=-1)
     at = first
     while at <= min(last, end):
         records, after = log.read(ledger, at, last + 1, bytes_max)
         assert after > at
         for entry, raw in split(records, ledger, at, after - 1).items():
-            assert entry not in found
-            found[entry] = raw
+            assert entry not in contents
+            contents[entry] = raw
         at = after
-    return found
+    return contents
 
 
 def split(records: bytes, ledger: int, first: int, last: int) -> dict[int, bytes]:
@@ -69,13 +69,13 @@ def split(records: bytes, ledger: int, first: int, last: int) -> dict[int, bytes
 
 
 def _split_controls(records: bytes, ledger: int) -> dict[int, bytes]:
-    found, at = {}, 0
+    actual, at = {}, 0
     while at < len(records):
         stride = int.from_bytes(records[at : at + 4], "little") + 7 & ~7
         assert (records[at + 12], int.from_bytes(records[at + 24 : at + 32], "little")) == (CONTROL_KIND, ledger)
-        found[int.from_bytes(records[at + 32 : at + 40], "little")] = without_stamp(records[at : at + stride])
+        actual[int.from_bytes(records[at + 32 : at + 40], "little")] = without_stamp(records[at : at + stride])
         at += stride
-    return found
+    return actual
 
 
 def unstamped(record: Record) -> bytes:

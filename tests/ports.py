@@ -29,10 +29,10 @@ def free_ports(count: int) -> list[int]:
 
 
 def _is_free(port: int) -> bool:
-    with socket.socket() as one:
-        one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    with socket.socket() as new_socket:
+        new_socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
-            one.bind(("127.0.0.1", port))
+            new_socket.bind(("127.0.0.1", port))
         except OSError:
             return False
     return True
@@ -40,9 +40,9 @@ def _is_free(port: int) -> bool:
 
 def _any(count: int) -> list[int]:
     sockets = [socket.socket() for _ in range(count)]
-    for one in sockets:
-        one.bind(("127.0.0.1", 0))
-    ports = [one.getsockname()[1] for one in sockets]
-    for one in sockets:
-        one.close()
+    for each_socket in sockets:
+        each_socket.bind(("127.0.0.1", 0))
+    ports = [socket.getsockname()[1] for socket in sockets]
+    for each_socket in sockets:
+        each_socket.close()
     return ports

@@ -96,35 +96,37 @@ class Module:
 
     def _class(self, definition: ast.ClassDef) -> Class:
         bases = [base for expression in definition.bases for base in self.classes_of(expression)]
-        made = Class(bases, set(), {})
+        new_definition = Class(bases, set(), {})
         for statement in definition.body:
             if isinstance(statement, ast.AnnAssign) and isinstance(statement.target, ast.Name):
-                made.names.add(statement.target.id)
-                made.types[statement.target.id] = self.classes_of(statement.annotation, definition.name)
+                new_definition.names.add(statement.target.id)
+                new_definition.types[statement.target.id] = self.classes_of(statement.annotation, definition.name)
             elif isinstance(statement, ast.Assign):
-                made.names.update(node.id for node in ast.walk(statement) if isinstance(node, ast.Name))
+                new_definition.names.update(node.id for node in ast.walk(statement) if isinstance(node, ast.Name))
                 if ast.unparse(statement.targets[0]) == "__slots__":
-                    made.names.update(
+                    new_definition.names.update(
                         str(node.value) for node in ast.walk(statement.value) if isinstance(node, ast.Constant)
                     )
             elif isinstance(statement, Function):
-                made.names.add(statement.name)
-                made.types.setdefault(statement.name, set()).update(self.classes_of(statement.returns, definition.name))
-                self._note_method(statement, definition.name, made)
-        return made
+                new_definition.names.add(statement.name)
+                new_definition.types.setdefault(statement.name, set()).update(
+                    self.classes_of(statement.returns, definition.name)
+                )
+                self._note_method(statement, definition.name, new_definition)
+        return new_definition
 
-    def _note_method(self, method: Function, within: str, made: Class) -> None:
+    def _note_method(self, method: Function, within: str, definition: Class) -> None:
         """Note the attributes that a method sets."""
         parameters = {argument.arg: self.classes_of(argument.annotation, within) for argument in _parameters(method)}
         for node in ast.walk(method):
             if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store) and ast.unparse(node.value) in OWN:
-                made.names.add(node.attr)
+                definition.names.add(node.attr)
             if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Attribute):
-                made.types[node.target.attr] = self.classes_of(node.annotation, within)
+                definition.types[node.target.attr] = self.classes_of(node.annotation, within)
             if isinstance(node, ast.Assign) and len(node.targets) == 1:
                 for target, value in _pairs(node.targets[0], node.value):
                     if isinstance(target, ast.Attribute) and isinstance(value, ast.Name) and parameters.get(value.id):
-                        made.types.setdefault(target.attr, set()).update(parameters[value.id])
+                        definition.types.setdefault(target.attr, set()).update(parameters[value.id])
 
 
 def _pairs(target: ast.expr, value: ast.expr) -> list[tuple[ast.expr, ast.expr]]:
@@ -158,17 +160,17 @@ class Package:
 
     def line(self, name: ClassId) -> set[int]:
         """The class and all of its bases, each by `id`."""
-        found = self.find(name)
-        return set() if found is None else {id(found)}.union(*(self.line(base) for base in found.bases))
+        hit = self.find(name)
+        return set() if hit is None else {id(hit)}.union(*(self.line(base) for base in hit.bases))
 
     def attribute_types(self, owner: ClassId, attribute: str) -> set[ClassId]:
         """The classes of an attribute, or of a method's result."""
-        found = self.find(owner)
-        if found is None:
+        hit = self.find(owner)
+        if hit is None:
             return set()
-        if attribute in found.types:
-            return found.types[attribute]
-        return set().union(*(self.attribute_types(base, attribute) for base in found.bases))
+        if attribute in hit.types:
+            return hit.types[attribute]
+        return set().union(*(self.attribute_types(base, attribute) for base in hit.bases))
 
 
 class Reads(ast.NodeVisitor):
@@ -180,17 +182,17 @@ class Reads(ast.NodeVisitor):
         """Reads of objects whose class was told by an annotation."""
         self._package, self._module, self._within = package, module, ""
         self._scopes: list[dict[str, set[ClassId]]] = []
-        self._classes = {id(made) for made in module.classes.values()}
+        self._classes = {id(definition) for definition in module.classes.values()}
         self._family = self._classes.union(*(package.line(name) for name in module.names.values()))
         self._names = set().union(*(self._names_of(name) for name in module.names.values()))
 
     def _names_of(self, name: ClassId) -> set[str]:
-        found = self._package.find(name)
-        return set() if found is None else found.names.union(*(self._names_of(base) for base in found.bases))
+        hit = self._package.find(name)
+        return set() if hit is None else hit.names.union(*(self._names_of(base) for base in hit.bases))
 
     def _is_own(self, name: ClassId) -> bool:
-        line, found = self._package.line(name), self._package.find(name)
-        return bool(line & self._classes) or id(found) in self._family
+        line, hit = self._package.line(name), self._package.find(name)
+        return bool(line & self._classes) or id(hit) in self._family
 
     def _types(self, expression: ast.expr) -> set[ClassId]:
         """The classes of an expression, as far as annotations tell."""

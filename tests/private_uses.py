@@ -92,12 +92,12 @@ def all_uses(folder: Path = TESTS) -> list[Use]:
 
 
 def main() -> None:
-    found = all_uses(*(Path(argument).resolve() for argument in sys.argv[1:2]))
+    uses = all_uses(*(Path(argument).resolve() for argument in sys.argv[1:2]))
     if len(sys.argv) > 1:
-        print(*(f"{use.file}:{use.line} {use.text}" for use in found), sep="\n")
+        print(*(f"{use.file}:{use.line} {use.text}" for use in uses), sep="\n")
     else:
-        print(*(f"{count:4} {file}" for file, count in Counter(use.file for use in found).most_common()), sep="\n")
-    print(len(found))
+        print(*(f"{count:4} {file}" for file, count in Counter(use.file for use in uses).most_common()), sep="\n")
+    print(len(uses))
 
 
 if __name__ == "__main__":

@@ -40,9 +40,9 @@ def assert_intact(path: Path, entries: range = range(ENTRIES)) -> None:
     """The log holds these entries of `make_log` and nothing else."""
     with pyreplog.open(path, "r") as log:
         assert (log.start, log.end) == (entries.start, entries.stop)
-        found = [record for batch in log.read() for record in batch]
-        assert [record.entry for record in found] == list(entries)
-        for record in found:
+        records = [record for batch in log.read() for record in batch]
+        assert [record.entry for record in records] == list(entries)
+        for record in records:
             n = record.entry
             assert (record.value, record.key, record.event_time) == (value_of(n), key_of(n), event_time_of(n))
             assert log.get(n).value == value_of(n)

@@ -95,7 +95,7 @@ def read_record(data: bytes, at: int, segment: TwinSegment) -> tuple[TwinRecord 
         assert cursor == stop
     key = data[cursor : cursor + key_length] if form & 0x40 else None
     value = data[cursor + key_length : at + length]
-    made = TwinRecord(
+    twin_record = TwinRecord(
         segment.base + at,
         kind,
         time,
@@ -108,7 +108,7 @@ def read_record(data: bytes, at: int, segment: TwinSegment) -> tuple[TwinRecord 
         ledger_bytes,
         ledger_messages,
     )
-    return made, stride
+    return twin_record, stride
 
 
 def read_segment(path: Path) -> tuple[TwinSegment, list[TwinRecord], bool]:
@@ -134,9 +134,9 @@ def read_log(directory: Path) -> list[TwinRecord]:
     """All records of a log directory, in order."""
     records: list[TwinRecord] = []
     for path in sorted(directory.glob("*.log")):
-        segment, found, _ = read_segment(path)
+        segment, actual_segment, _ = read_segment(path)
         if segment.first_entry != -2:
-            records += found
+            records += actual_segment
     return records
 
 

@@ -17,17 +17,17 @@ T = TypeVar("T")
 def until(condition: Callable[[], T], patience_s: float = PATIENCE_S, pause_s: float = 0.001) -> T:
     """What it gives as soon as that is true; it must go on to be, for a moment may be missed."""
     deadline = time.monotonic() + patience_s
-    while not (found := condition()):
+    while not (actual_condition := condition()):
         assert time.monotonic() < deadline, "waited in vain"
         time.sleep(pause_s)
-    return found
+    return actual_condition
 
 
 def until_none(missing: Callable[[], Collection[str]], patience_s: float = PATIENCE_S, pause_s: float = 0.02) -> None:
     """Return as soon as nothing is missing; when patience is over, say what still is."""
     deadline = time.monotonic() + patience_s
-    while found := missing():
-        assert time.monotonic() < deadline, f"missing after {patience_s:.0f} s: {'; '.join(found)}"
+    while actual_missing := missing():
+        assert time.monotonic() < deadline, f"missing after {patience_s:.0f} s: {'; '.join(actual_missing)}"
         time.sleep(pause_s)
 
 

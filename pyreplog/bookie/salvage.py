@@ -56,10 +56,10 @@ _STAMP = slice(8, 12)  # in a record's header
 
 @dataclass(frozen=True)
 class LostSegment:
-    """A segment of which something was lost. what: for operators. settled: whether ledgers and notes tell of it."""
+    """A segment of which something was lost. reason: for operators. settled: whether ledgers and notes tell of it."""
 
     base: int
-    what: str
+    reason: str
     settled: bool = False
 
 
@@ -76,7 +76,7 @@ class LostSegments:
         """
         try:
             content = load_checksummed(read_regular(self._path, _FILE_MAX), FORMAT, VERSION, self._path)
-            return [LostSegment(int(base), str(what), bool(settled)) for base, what, settled in content["segments"]]
+            return [LostSegment(int(base), str(reason), bool(settled)) for base, reason, settled in content["segments"]]
         except FileNotFoundError:
             return []
         except (ValueError, TypeError, KeyError) as error:
@@ -94,7 +94,7 @@ class LostSegments:
     def _save(self, segments: list[LostSegment]) -> None:
         surplus = max(len(segments) - _KEPT_MAX, 0)
         kept = [segment for at, segment in enumerate(segments) if at >= surplus or not segment.settled]
-        rows = [[segment.base, segment.what, segment.settled] for segment in kept]
+        rows = [[segment.base, segment.reason, segment.settled] for segment in kept]
         self._files.replace_small(self._path, dump_checksummed(FORMAT, VERSION, {"segments": rows}))
 
 
@@ -126,7 +126,7 @@ def salvage(log: Path, uuid: bytes, record: LostSegments, files: Files) -> list[
     finally:
         lock.release()
     for segment in lost:
-        logger.error("%s: the segment at %d: %s; its copies are noted for repair", log, segment.base, segment.what)
+        logger.error("%s: the segment at %d: %s; its copies are noted for repair", log, segment.base, segment.reason)
     return lost
 
 
@@ -135,7 +135,7 @@ class _Plan:
     """What is to be done about one segment. header: a new one, or None. content: the file stays, else it is hollow."""
 
     base: int
-    what: str = ""
+    reason: str = ""
     epoch: int = 0
     header: bytes | None = None
     content: bool = True
@@ -167,7 +167,7 @@ class _Salvage:
         self._size = checkpoint.segment_bytes if checkpoint is not None else next(iter(good.values()))[2]
         self._start = checkpoint.start if checkpoint is not None else min(good)
         self._proven = checkpoint.position if checkpoint is not None else self._start
-        self._plans = [plan for plan in self._examine() if plan.what or plan.header is not None]
+        self._plans = [plan for plan in self._examine() if plan.reason or plan.header is not None]
 
     def _header(self, base: int) -> tuple[bytes, int, int, int, int] | None:
         try:
@@ -177,7 +177,7 @@ class _Salvage:
 
     def lost(self) -> list[LostSegment]:
         """Return the segments of which something is lost."""
-        return [LostSegment(plan.base, plan.what) for plan in self._plans if plan.what]
+        return [LostSegment(plan.base, plan.reason) for plan in self._plans if plan.reason]
 
     # ---- what is damaged ------------------------------------------------------------------------------------
 
@@ -198,21 +198,21 @@ class _Salvage:
         """Judge the file of a segment by its header and its size. epoch: of the segment before."""
         lost = _Plan(base, epoch=epoch, content=False)
         if base not in self._headers:
-            return replace(lost, what="its file is missing")
+            return replace(lost, reason="its file is missing")
         if base in self._good:
             plan = _Plan(base, epoch=self._good[base][4])
         elif (header_found := self._headers[base]) is not None:
-            what = "another one" if header_found[3] != PREPARED else "one that was only prepared"
-            return replace(lost, what=f"{what} lies in its place")
+            occupant = "another one" if header_found[3] != PREPARED else "one that was only prepared"
+            return replace(lost, reason=f"{occupant} lies in its place")
         else:
-            found = self._find_epoch(base)
-            if found is None:
-                return replace(lost, what="its header is damaged, and its epoch cannot be told")
-            header = encode_header(self._uuid, base, self._size, UNNUMBERED, found)
-            plan = _Plan(base, epoch=found, header=header)
+            own_epoch = self._find_epoch(base)
+            if own_epoch is None:
+                return replace(lost, reason="its header is damaged, and its epoch cannot be told")
+            header = encode_header(self._uuid, base, self._size, UNNUMBERED, own_epoch)
+            plan = _Plan(base, epoch=own_epoch, header=header)
         size = names.segment_path(self._log, base).stat().st_size
         if size != self._size:
-            plan.what = f"its file had {size} bytes in place of {self._size}"
+            plan.reason = f"its file had {size} bytes in place of {self._size}"
         return plan
 
     def _find_epoch(self, base: int) -> int | None:
@@ -227,12 +227,12 @@ class _Salvage:
                 stamps.append(os.pread(file.fileno(), 4, 48))
         except (OSError, CorruptionError):
             pass
-        found = (
+        epochs = (
             find_epoch(self._uuid, base, self._size, int.from_bytes(stamp, "little"), range(highest + 1))
             for stamp in stamps
             if stamp
         )
-        return next((epoch for epoch in found if epoch is not None), None)
+        return next((epoch for epoch in epochs if epoch is not None), None)
 
     def _judge_records(self, plan: _Plan, *, sealed: bool) -> None:
         """Look for damaged records where nothing else tells which there are: without an index, or where recovery reads.
@@ -242,7 +242,7 @@ class _Salvage:
         segment = self._copy(plan)
         proven = min(max(self._proven - plan.base, HEADER_BYTES), self._size)
         is_read = self._checkpoint is None or plan.base <= self._proven <= plan.base + self._size
-        is_read |= plan.header is not None or bool(plan.what)
+        is_read |= plan.header is not None or bool(plan.reason)
         if sealed and not is_read and self._is_indexed(segment):
             return
         stop = self._size if sealed else proven
@@ -254,16 +254,16 @@ class _Salvage:
                 damages.append((begin, at))
         if sealed and status != recovery.BLANK and at >= stop:
             plan.blank_at = damages.pop()[0] if damages and damages[-1][1] >= stop else at
-            plan.what = plan.what or "its end is damaged"
+            plan.reason = plan.reason or "its end is damaged"
         if damages:
-            plan.damages, plan.what = tuple(damages), plan.what or "records are damaged, and no index tells which"
+            plan.damages, plan.reason = tuple(damages), plan.reason or "records are damaged, and no index tells which"
 
     def _next_intact(self, segment: Segment, at: int, stop: int) -> int:
         """Find the next intact record, or the blank, with room for a filler in front of it."""
-        found = segment.find_intact(min(at + _LONG_HEADER, stop), stop)
-        if found < 0 and stop == self._size:
-            found = segment.find_blank(min(at + _LONG_HEADER, stop))
-        return found if found >= 0 else stop
+        next_at = segment.find_intact(min(at + _LONG_HEADER, stop), stop)
+        if next_at < 0 and stop == self._size:
+            next_at = segment.find_blank(min(at + _LONG_HEADER, stop))
+        return next_at if next_at >= 0 else stop
 
     def _is_indexed(self, segment: Segment) -> bool:
         """Whether the ledger index of a segment is intact as far as an opening reads it."""
@@ -306,7 +306,9 @@ class _Salvage:
         for plan in self._plans:
             self._keep_aside(plan)
             self._replace(plan)
-            logger.warning("%s: the segment at %d was made again: %s", self._log, plan.base, plan.what or "its header")
+            logger.warning(
+                "%s: the segment at %d was made again: %s", self._log, plan.base, plan.reason or "its header"
+            )
 
     def _keep_aside(self, plan: _Plan) -> None:
         path = names.segment_path(self._log, plan.base)

@@ -440,10 +440,10 @@ class Scrubber:
         state.place = None
         self._drop_check()
 
-    def _lose(self, base: int, what: str) -> None:
+    def _lose(self, base: int, reason: str) -> None:
         """Let the next opening salvage a segment. Raises OSError."""
         if not any(segment.base == base and not segment.settled for segment in self._lost.load()):
-            self._lost.add([LostSegment(base, what)])
+            self._lost.add([LostSegment(base, reason)])
 
     def _mend_frame(self, check: SegmentCheck) -> bool:
         """Write anew what surrounds the records; return whether damage is left that this bookie cannot mend."""

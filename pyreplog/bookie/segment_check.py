@@ -180,8 +180,8 @@ class SegmentCheck:
         except CorruptionError as error:
             return error
         if (fault := ledger_index_fault(data)) is not None:
-            position, expected, found = fault
-            return CorruptionError(path, position, f"{expected:#x}", f"{found:#x}")
+            position, expected, actual = fault
+            return CorruptionError(path, position, f"{expected:#x}", f"{actual:#x}")
         identity = _INDEX_IDENTITY.unpack_from(data)
         expected_identity = segment.uuid, self.base, identity[2], segment.stamp
         if identity != expected_identity:
@@ -250,12 +250,12 @@ class SegmentCheck:
         """Verify a record that is longer than a piece. Its kind, form and ids are covered by its CRC."""
         head = self._reader.read(place, _LONG_HEADER)
         length, crc = (int.from_bytes(head[at : at + 4], "little") for at in (0, 4))
-        stride, found, at = length + 7 & ~7, length, _CRC_FROM
+        stride, computed, at = length + 7 & ~7, length, _CRC_FROM
         while at < stride:
             part = self._reader.read(place + at, min(PIECE_BYTES, stride - at))
-            found = crc32c(part, found)
+            computed = crc32c(part, computed)
             at += len(part)
-        return (stride, INTACT) if found == crc else (0, _STATUS_CRC)
+        return (stride, INTACT) if computed == crc else (0, _STATUS_CRC)
 
     # ---- damage ---------------------------------------------------------------------------------------------
 
@@ -299,8 +299,8 @@ class SegmentCheck:
     def _fault(self, suspect: _Suspect) -> CorruptionError:
         """Describe damage. Blocks that the disk cannot read must not be touched in the mapped file."""
         if self._reader.unreadable:
-            expected, found = "an intact record", "blocks that the disk cannot read"
-            return CorruptionError(self._path, self.base + suspect.place, expected, found)
+            expected, actual = "an intact record", "blocks that the disk cannot read"
+            return CorruptionError(self._path, self.base + suspect.place, expected, actual)
         return self._segment.fault(suspect.place, suspect.status)
 
     def _index_rows(self) -> IndexRows | None:
@@ -316,10 +316,10 @@ class SegmentCheck:
         size = self._segment.size
         if self._reader.unreadable:
             return self._limit()
-        found = self._segment.find_intact(min(place + 8, size), size)
-        if found < 0:
-            found = self._segment.find_blank(min(place + 8, size))
-        return found if 0 <= found < self._limit() else self._limit()
+        next_at = self._segment.find_intact(min(place + 8, size), size)
+        if next_at < 0:
+            next_at = self._segment.find_blank(min(place + 8, size))
+        return next_at if 0 <= next_at < self._limit() else self._limit()
 
     # ---- behind the records ---------------------------------------------------------------------------------
 

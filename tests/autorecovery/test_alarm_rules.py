@@ -44,8 +44,8 @@ class Here:
 
     def metrics(self) -> dict[str, Metric]:
         """Return what is exported, by the name that a rule has for it."""
-        found = [*auto_recovery_metrics(self.recovery), *self.cluster.metrics()]
-        return {f"{metric.name}{'_total' if metric.kind == 'counter' else ''}": metric for metric in found}
+        metrics = [*auto_recovery_metrics(self.recovery), *self.cluster.metrics()]
+        return {f"{metric.name}{'_total' if metric.kind == 'counter' else ''}": metric for metric in metrics}
 
     def value(self, name: str) -> float:
         (sample,) = self.metrics()[f"pyreplog_autorecovery_{name}"].samples
@@ -66,9 +66,9 @@ def here(tmp_path: Path) -> Iterator[Here]:
 
 
 def test_rules_are_what_prometheus_takes() -> None:
-    found = rules()
-    assert len(found) > 10 and len({rule["alert"] for rule in found}) == len(found)
-    for rule in found:
+    actual_rules = rules()
+    assert len(actual_rules) > 10 and len({rule["alert"] for rule in actual_rules}) == len(actual_rules)
+    for rule in actual_rules:
         assert rule.keys() <= {"alert", "expr", "for", "annotations"} and rule["annotations"].keys() == {"summary"}
         assert re.fullmatch(r"[A-Z]\w+", rule["alert"]) and rule["annotations"]["summary"]
         assert DURATION.fullmatch(rule.get("for", "1m")), rule["alert"]

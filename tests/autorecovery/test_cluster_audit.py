@@ -33,8 +33,8 @@ SETTINGS: dict[str, Any] = {"segment_bytes": 1 << 20, "durability": "appended"}
 
 @pytest.fixture
 def cluster(tmp_path: Path) -> Iterator[LedgerCluster]:
-    with LedgerCluster.embedded(tmp_path, bookies=5, **SETTINGS) as made:
-        yield made
+    with LedgerCluster.embedded(tmp_path, bookies=5, **SETTINGS) as ledger_cluster:
+        yield ledger_cluster
 
 
 def filled(cluster: LedgerCluster, ensemble: int, write_quorum: int) -> int:
@@ -121,11 +121,11 @@ def test_the_time_left_is_that_of_the_configured_rate(cluster: LedgerCluster) ->
 
 def metadata(*fragments: tuple[str, ...], state: State = State.CLOSED, write_quorum: int = 2) -> LedgerMetadata:
     """Fragments of ten entries each."""
-    made = tuple(Fragment(10 * number, ensemble) for number, ensemble in enumerate(fragments))
+    new_fragments = tuple(Fragment(10 * number, ensemble) for number, ensemble in enumerate(fragments))
     return LedgerMetadata(
-        ledger=1, ensemble_size=len(fragments[0]), write_quorum=write_quorum, ack_quorum=1, fragments=made,
-        proof="", state=state, last_entry=10 * len(made) - 1 if state is State.CLOSED else -1,
-        length=1000 * len(made) if state is State.CLOSED else 0,
+        ledger=1, ensemble_size=len(fragments[0]), write_quorum=write_quorum, ack_quorum=1, fragments=new_fragments,
+        proof="", state=state, last_entry=10 * len(new_fragments) - 1 if state is State.CLOSED else -1,
+        length=1000 * len(new_fragments) if state is State.CLOSED else 0,
     )  # fmt: skip
 
 

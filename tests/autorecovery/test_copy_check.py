@@ -50,7 +50,7 @@ def stripe(lab: Lab, bookie: str) -> list[int]:
 
 
 def entries(ranges: list[range]) -> list[int]:
-    return sorted(entry for found in ranges for entry in found)
+    return sorted(entry for numbers in ranges for entry in numbers)
 
 
 def lose(lab: Lab, bookie: str, *lost: int) -> None:
@@ -319,4 +319,4 @@ def test_any_loss_and_any_order(seed: int) -> None:
             continue
         assert entries(member.missing) == sorted(lost[name])
         assert (member.held, member.unknown) == (len(own) - len(lost[name]), [])
-        assert all({*found} & odd for found in member.differs), "nothing is suspected without reason"
+        assert all({*difference} & odd for difference in member.differs), "nothing is suspected without reason"

@@ -81,10 +81,10 @@ class Here:
 
 @pytest.fixture
 def here(tmp_path: Path) -> Iterator[Here]:
-    made = Here(tmp_path)
-    yield made
-    made.recovery.close()
-    made.cluster.close()
+    here = Here(tmp_path)
+    yield here
+    here.recovery.close()
+    here.cluster.close()
 
 
 def without(meddler: Meddler, bookie: str, *hidden: int) -> Callable[..., None]:

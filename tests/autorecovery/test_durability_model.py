@@ -61,8 +61,8 @@ def test_the_last_copy_may_be_unreadable() -> None:
     )
     per_year = 2 * inputs.bookie_losses_per_year * inputs.unreadable(1)
     assert inputs.unreadable(1) == pytest.approx(8 * 2**30 * 1e-15 * (1 + 26 * 7 / 365.25), rel=1e-4)
-    found = make_plan(inputs).durability
-    assert found.ledger_losses * found.latent_share == pytest.approx(per_year, rel=1e-3)
+    durability = make_plan(inputs).durability
+    assert durability.ledger_losses * durability.latent_share == pytest.approx(per_year, rel=1e-3)
 
 
 def test_many_ledgers_are_lost_together() -> None:
@@ -85,9 +85,9 @@ def test_racks_that_are_lost_take_many_sets() -> None:
     """Of five racks with two bookies each, two are lost together in ten ways, whatever bookies are in them."""
     state = (RackState(1, is_lost=True), RackState(1, is_lost=True))
     assert Loss(state, 1e-3, is_latent=False).events(1e9, 5, 2) == pytest.approx(10 * 1e-3)
-    one = (RackState(1, lost=1), RackState(1, is_lost=True))
+    rack_states = (RackState(1, lost=1), RackState(1, is_lost=True))
     # A quorum of two copies has this state in two ways: 5 racks * 8 bookies of the others, half of it for each.
-    assert Loss(one, 1e-3, is_latent=False).events(1e9, 5, 2) == pytest.approx(5 * 4 * 2 / 2 * 1e-3)
+    assert Loss(rack_states, 1e-3, is_latent=False).events(1e9, 5, 2) == pytest.approx(5 * 4 * 2 / 2 * 1e-3)
 
 
 @pytest.mark.parametrize(
@@ -99,9 +99,9 @@ def test_copies_are_spread_over_racks(quorum: int, racks: int, layout: tuple[int
 
 def test_the_smallest_share_of_a_chain_is_exact() -> None:
     flows = [[0.0, 1e-12, 0.0], [1e9, 0.0, 1e-12], [1.0, 0.0, 0.0]]
-    found = stationary(flows)
-    assert found[1] == pytest.approx(1e-21, rel=1e-12) and found[2] == pytest.approx(1e-33, rel=1e-12)
-    assert sum(found) == pytest.approx(1.0)
+    shares = stationary(flows)
+    assert shares[1] == pytest.approx(1e-21, rel=1e-12) and shares[2] == pytest.approx(1e-33, rel=1e-12)
+    assert sum(shares) == pytest.approx(1.0)
 
 
 def test_a_rebuild_has_three_bounds() -> None:
@@ -123,37 +123,42 @@ def test_nothing_is_copied_where_a_third_of_the_bookies_is_away_or_none_is_to_sp
 
 
 def test_what_a_lost_rack_does() -> None:
-    found = make_plan(PlanInputs()).rack_loss
-    assert (found.bookies, found.copies_left, found.ledgers_lost, found.writes_continue) == (25, 2, False, True)
+    rack_loss = make_plan(PlanInputs()).rack_loss
+    assert (rack_loss.bookies, rack_loss.copies_left, rack_loss.ledgers_lost, rack_loss.writes_continue) == (
+        25,
+        2,
+        False,
+        True,
+    )
     two = make_plan(PlanInputs(racks=2)).rack_loss
     assert (two.copies_left, two.writes_continue) == (1, False) and two.fill_after > 1
     assert make_plan(PlanInputs(racks=1)).rack_loss.ledgers_lost
 
 
 def test_traffic_is_that_of_losses_and_of_long_outages() -> None:
-    found = make_plan(PlanInputs(write_bytes_per_s=1e9)).traffic
+    traffic = make_plan(PlanInputs(write_bytes_per_s=1e9)).traffic
     copy = 1e6 * 3 * 2**30 / 1000
-    assert found.lost_bookies == pytest.approx(54 * copy) and found.lost_racks == pytest.approx(100 * copy)
-    assert found.outages == pytest.approx(12_000 * math.exp(-2) * copy, rel=0.15)
-    assert found.total == pytest.approx(found.lost_bookies + found.lost_racks + found.outages)
-    assert found.share_of_writes == pytest.approx(found.total / (3e9 * YEAR_S))
-    assert make_plan(PlanInputs(delay_s=3600)).traffic.outages < found.outages / 1000
+    assert traffic.lost_bookies == pytest.approx(54 * copy) and traffic.lost_racks == pytest.approx(100 * copy)
+    assert traffic.outages == pytest.approx(12_000 * math.exp(-2) * copy, rel=0.15)
+    assert traffic.total == pytest.approx(traffic.lost_bookies + traffic.lost_racks + traffic.outages)
+    assert traffic.share_of_writes == pytest.approx(traffic.total / (3e9 * YEAR_S))
+    assert make_plan(PlanInputs(delay_s=3600)).traffic.outages < traffic.outages / 1000
 
 
 def test_cost_and_availability() -> None:
     cost = make_plan(PlanInputs(entry_bytes=64.0, compacted_live_share=0.5, ledgers=1000)).cost
     assert cost.storage_factor == pytest.approx(3 * 2 / 0.75) and cost.write_amplification == pytest.approx(3 * 2 / 0.5)
-    found = make_plan(PlanInputs(rack_failures_per_year=0.0, disk_failures_per_year=0.0, node_failures_per_year=0.0))
+    plan = make_plan(PlanInputs(rack_failures_per_year=0.0, disk_failures_per_year=0.0, node_failures_per_year=0.0))
     away = 12 * 300 / YEAR_S
-    assert found.availability.without_spare == pytest.approx(3 * away**2, rel=1e-3)
-    assert found.availability.with_spare == pytest.approx(3 * (away / 30) ** 2, rel=1e-3)
+    assert plan.availability.without_spare == pytest.approx(3 * away**2, rel=1e-3)
+    assert plan.availability.with_spare == pytest.approx(3 * (away / 30) ** 2, rel=1e-3)
 
 
 def test_limits() -> None:
     inputs = PlanInputs()
-    found = make_plan(inputs).limits
-    assert found.ledgers_by_scan == 6_000_000
-    at_bound = PlanInputs(ledgers=int(found.ledgers_by_rebuild), ledger_bytes=1e6 * 2**30 / found.ledgers_by_rebuild)
+    limits = make_plan(inputs).limits
+    assert limits.ledgers_by_scan == 6_000_000
+    at_bound = PlanInputs(ledgers=int(limits.ledgers_by_rebuild), ledger_bytes=1e6 * 2**30 / limits.ledgers_by_rebuild)
     assert at_bound.bookie_bytes == pytest.approx(inputs.bookie_bytes, rel=1e-3)
     copying_s = at_bound.ledgers_per_bookie * 6 / 5000
     assert at_bound.copying_s(1) == pytest.approx(copying_s, rel=0.01) == pytest.approx(64.5, rel=0.01)
@@ -182,6 +187,6 @@ def test_a_cluster_in_which_nothing_fails() -> None:
     nothing = dict.fromkeys(
         ["disk_failures_per_year", "node_failures_per_year", "rack_failures_per_year", "outages_per_year"], 0.0
     )
-    found = make_plan(PlanInputs(**nothing))
-    assert found.durability.cluster_losses == 0 and found.durability.ledger_nines == math.inf
-    assert found.traffic.total == 0 and asdict(found)["availability"]["with_spare"] == 0
+    plan = make_plan(PlanInputs(**nothing))
+    assert plan.durability.cluster_losses == 0 and plan.durability.ledger_nines == math.inf
+    assert plan.traffic.total == 0 and asdict(plan)["availability"]["with_spare"] == 0

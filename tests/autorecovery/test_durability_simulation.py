@@ -34,8 +34,8 @@ def simulate(years: float, seed: int = 1, raised: float = 1.0, **settings: Any) 
     return DurabilitySimulation(inputs(**settings), seed=seed, raised=raised).run(years)
 
 
-def agrees(expected: float, found: Interval) -> bool:
-    return found.low / FACTOR <= expected <= found.high * FACTOR and found.high < 8 * found.low
+def agrees(expected: float, interval: Interval) -> bool:
+    return interval.low / FACTOR <= expected <= interval.high * FACTOR and interval.high < 8 * interval.low
 
 
 TWO = {"write_quorum": 2, "ack_quorum": 1}
@@ -56,23 +56,23 @@ CASES: dict[str, tuple[float, dict[str, Any]]] = {
 @pytest.mark.parametrize("name", CASES)
 def test_the_model_agrees_with_what_is_lost(name: str) -> None:
     years, settings = CASES[name]
-    plan, found = make_plan(inputs(**settings)), simulate(years, **settings)
+    plan, simulation = make_plan(inputs(**settings)), simulate(years, **settings)
     durability = plan.durability
-    assert found.coincidences >= 6
-    assert agrees(durability.cluster_losses, found.losses_per_year)
-    assert agrees(durability.cluster_events, found.events_per_year)
+    assert simulation.coincidences >= 6
+    assert agrees(durability.cluster_losses, simulation.losses_per_year)
+    assert agrees(durability.cluster_events, simulation.events_per_year)
 
 
 def test_the_model_agrees_with_the_traffic_and_the_times() -> None:
     settings = {"node_failures_per_year": 50, "rack_failures_per_year": 10, "outages_per_year": 200.0}
-    plan, found = make_plan(inputs(**settings)), simulate(1, **settings)
+    plan, simulation = make_plan(inputs(**settings)), simulate(1, **settings)
     traffic, rates = plan.traffic, loss_rates(inputs(**settings))
-    assert found.copied_for_bookies == pytest.approx(traffic.lost_bookies, rel=0.1)
-    assert found.copied_for_racks == pytest.approx(traffic.lost_racks, rel=0.2)
-    assert found.copied_for_outages == pytest.approx(traffic.outages, rel=0.2)
-    assert found.copied_per_year == pytest.approx(traffic.total, rel=0.1)
-    assert found.single_s == pytest.approx(rates.single_s, rel=0.1)
-    assert found.rack_s == pytest.approx(rates.rack_s, rel=0.1)
+    assert simulation.copied_for_bookies == pytest.approx(traffic.lost_bookies, rel=0.1)
+    assert simulation.copied_for_racks == pytest.approx(traffic.lost_racks, rel=0.2)
+    assert simulation.copied_for_outages == pytest.approx(traffic.outages, rel=0.2)
+    assert simulation.copied_per_year == pytest.approx(traffic.total, rel=0.1)
+    assert simulation.single_s == pytest.approx(rates.single_s, rel=0.1)
+    assert simulation.rack_s == pytest.approx(rates.rack_s, rel=0.1)
 
 
 def test_a_bookie_that_returns_ends_the_work() -> None:
@@ -81,64 +81,64 @@ def test_a_bookie_that_returns_ends_the_work() -> None:
         "outages_per_year": 50.0, "outage_s": 60.0, "delay_s": 60.0, "copy_bytes_per_s": 100.0, "ledgers": 15_000,
         "ledger_bytes": 1e3,
     }  # fmt: skip
-    found, plan = simulate(1, **settings), make_plan(inputs(**settings))
-    whole = found.long_outages * plan.rebuild.bookie_bytes
-    assert plan.rebuild.copying_s > 500 and found.copied_for_outages < whole / 5
-    assert found.copied_for_outages == pytest.approx(plan.traffic.outages, rel=0.5)
+    simulation, plan = simulate(1, **settings), make_plan(inputs(**settings))
+    whole = simulation.long_outages * plan.rebuild.bookie_bytes
+    assert plan.rebuild.copying_s > 500 and simulation.copied_for_outages < whole / 5
+    assert simulation.copied_for_outages == pytest.approx(plan.traffic.outages, rel=0.5)
 
 
 def test_the_last_copy_may_be_unreadable() -> None:
     settings = {"ensemble": 2, "node_failures_per_year": 10, "bits_per_latent_error": 1e11, **TWO}
-    found, plan = simulate(3, **settings), make_plan(inputs(**settings)).durability
-    assert found.latent_per_year == pytest.approx(plan.cluster_losses * plan.latent_share, rel=0.15)
-    assert found.losses_per_year.estimate >= found.latent_per_year
+    simulation, plan = simulate(3, **settings), make_plan(inputs(**settings)).durability
+    assert simulation.latent_per_year == pytest.approx(plan.cluster_losses * plan.latent_share, rel=0.15)
+    assert simulation.losses_per_year.estimate >= simulation.latent_per_year
 
 
 def test_raised_failures_count_less() -> None:
     """The same cluster, with failures as stated and raised tenfold for a tenth of the time."""
     settings = {"ensemble": 2, "rack_failures_per_year": 6, **TWO}
     expected = make_plan(inputs(**settings)).durability
-    found = simulate(4, raised=10, **settings)
-    assert found.coincidences >= 10 and found.raised == 10
-    assert agrees(expected.cluster_losses, found.losses_per_year)
-    assert found.copied_for_racks == pytest.approx(make_plan(inputs(**settings)).traffic.lost_racks, rel=0.1)
+    simulation = simulate(4, raised=10, **settings)
+    assert simulation.coincidences >= 10 and simulation.raised == 10
+    assert agrees(expected.cluster_losses, simulation.losses_per_year)
+    assert simulation.copied_for_racks == pytest.approx(make_plan(inputs(**settings)).traffic.lost_racks, rel=0.1)
 
 
 def test_what_was_not_seen_has_an_upper_bound() -> None:
     """The rule of three: three in the years that were simulated, less for failures that were raised."""
-    found = simulate(10, node_failures_per_year=0.1)
-    assert (found.ledgers_lost, found.coincidences) == (0, 0) and found.bookie_losses > 0
-    assert found.losses_per_year.high == pytest.approx(0.3, rel=0.3)
+    simulation = simulate(10, node_failures_per_year=0.1)
+    assert (simulation.ledgers_lost, simulation.coincidences) == (0, 0) and simulation.bookie_losses > 0
+    assert simulation.losses_per_year.high == pytest.approx(0.3, rel=0.3)
     raised = simulate(10, raised=10, node_failures_per_year=0.1)
     assert raised.ledgers_lost == 0 and raised.losses_per_year.high == pytest.approx(0.3e-3, rel=0.3)
 
 
 def test_nothing_fails() -> None:
-    found = simulate(10)
-    assert found.losses_per_year == (0, 0, pytest.approx(0.3)) and found.copied_per_year == 0
-    assert math.isnan(found.single_s)
+    simulation = simulate(10)
+    assert simulation.losses_per_year == (0, 0, pytest.approx(0.3)) and simulation.copied_per_year == 0
+    assert math.isnan(simulation.single_s)
 
 
 def test_a_seed_repeats_a_run() -> None:
     settings = {"node_failures_per_year": 20, "rack_failures_per_year": 5, "outages_per_year": 20.0}
-    one, same, other = (simulate(1, seed=seed, **settings) for seed in (3, 3, 4))
-    assert one == same != other
+    first, same, other = (simulate(1, seed=seed, **settings) for seed in (3, 3, 4))
+    assert first == same != other
 
 
 def test_without_a_spare_bookie_copies_wait_for_the_replacement() -> None:
-    found = simulate(5, bookies=3, racks=3, ledgers=50, node_failures_per_year=5)
-    assert found.single_s == pytest.approx(3600, rel=0.05) and found.copied_for_bookies > 0
+    simulation = simulate(5, bookies=3, racks=3, ledgers=50, node_failures_per_year=5)
+    assert simulation.single_s == pytest.approx(3600, rel=0.05) and simulation.copied_for_bookies > 0
 
 
 def test_half_of_the_bookies_is_away() -> None:
     """Nothing is copied until the successors prove that they are lost."""
-    found = simulate(20, racks=2, bookies=10, rack_failures_per_year=1)
-    assert found.rack_s == pytest.approx(3600, rel=0.05)
+    simulation = simulate(20, racks=2, bookies=10, rack_failures_per_year=1)
+    assert simulation.rack_s == pytest.approx(3600, rel=0.05)
 
 
 def test_one_rack_takes_all_ledgers() -> None:
-    found = simulate(20, racks=1, ledgers=100, rack_failures_per_year=0.5)
-    assert found.ledgers_lost == 100 * found.coincidences == 100 * found.rack_losses > 0
+    simulation = simulate(20, racks=1, ledgers=100, rack_failures_per_year=0.5)
+    assert simulation.ledgers_lost == 100 * simulation.coincidences == 100 * simulation.rack_losses > 0
 
 
 @pytest.mark.parametrize(

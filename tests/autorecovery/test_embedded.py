@@ -36,13 +36,13 @@ def values(ledger: int) -> list[bytes]:
 
 def filled(folder: Path, *, bookies: int, ledgers: int = 6, ensemble: int = 3, write_quorum: int = 3) -> list[int]:
     """A closed cluster with closed ledgers."""
-    made = []
+    ids = []
     with LedgerCluster.embedded(folder, bookies=bookies, **SETTINGS) as cluster:
         for _ in range(ledgers):
             with cluster.create_ledger(ensemble, write_quorum, password=b"secret") as ledger:
                 ledger.append_batch(values(ledger.id))
-            made.append(ledger.id)
-    return made
+            ids.append(ledger.id)
+    return ids
 
 
 def lose(folder: Path, name: str) -> None:

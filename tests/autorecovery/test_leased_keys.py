@@ -47,38 +47,38 @@ def store() -> Iterator[Counting]:
 
 
 def test_a_key_is_given_back_with_one_call(store: Counting) -> None:
-    with LeasedKeys(store, "one") as one, LeasedKeys(store, "two") as two:
-        assert one.take(KEY) and not two.take(KEY) and one.take(KEY)
+    with LeasedKeys(store, "one") as leased_keys, LeasedKeys(store, "two") as two:
+        assert leased_keys.take(KEY) and not two.take(KEY) and leased_keys.take(KEY)
         store.asked.clear()
-        one.release(KEY)
+        leased_keys.release(KEY)
         assert store.asked == ["delete"]
         assert two.take(KEY)
-        one.release(KEY)
-        assert not one.take(KEY), "that of another process stays"
+        leased_keys.release(KEY)
+        assert not leased_keys.take(KEY), "that of another process stays"
 
 
 def test_a_key_that_was_lost_with_its_lease_is_not_taken_from_the_next_owner(store: Counting) -> None:
-    with LeasedKeys(store, "one") as one, LeasedKeys(store, "two") as two:
-        assert one.take(KEY)
+    with LeasedKeys(store, "one") as leased_keys, LeasedKeys(store, "two") as two:
+        assert leased_keys.take(KEY)
         store.leases[0].expire()
         assert two.take(KEY)
-        one.release(KEY)
-        assert not one.take(KEY), "the other process has it still"
+        leased_keys.release(KEY)
+        assert not leased_keys.take(KEY), "the other process has it still"
 
 
 def test_a_new_lease_knows_nothing_of_the_keys_of_the_last_one(store: Counting) -> None:
-    with LeasedKeys(store, "one") as one, LeasedKeys(store, "two") as two:
-        assert one.take(KEY)
+    with LeasedKeys(store, "one") as leased_keys, LeasedKeys(store, "two") as two:
+        assert leased_keys.take(KEY)
         store.leases[0].expire()
-        assert one.take("/autorecovery/auditor"), "in a new lease"
+        assert leased_keys.take("/autorecovery/auditor"), "in a new lease"
         assert two.take(KEY)
-        one.release(KEY)
-        assert not one.take(KEY), "the other process has it still"
+        leased_keys.release(KEY)
+        assert not leased_keys.take(KEY), "the other process has it still"
 
 
 def test_an_unknown_outcome_is_looked_at(store: Counting) -> None:
-    with LeasedKeys(store, "one") as one, LeasedKeys(store, "two") as two:
-        assert one.take(KEY)
+    with LeasedKeys(store, "one") as leased_keys, LeasedKeys(store, "two") as two:
+        assert leased_keys.take(KEY)
         store.loses_answer = True
-        one.release(KEY)
+        leased_keys.release(KEY)
         assert two.take(KEY)

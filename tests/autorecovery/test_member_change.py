@@ -44,11 +44,11 @@ def shape(metadata: LedgerMetadata | None) -> dict[int, str] | None:
 
 def holders(metadata: LedgerMetadata, entries: range) -> dict[int, set[str]]:
     """Who is to hold each entry."""
-    found = {}
+    actual = {}
     for entry in entries:
         ensemble = metadata.fragment_of(entry).ensemble
-        found[entry] = {ensemble[at] for at in write_set(entry, metadata.ensemble_size, metadata.write_quorum)}
-    return found
+        actual[entry] = {ensemble[at] for at in write_set(entry, metadata.ensemble_size, metadata.write_quorum)}
+    return actual
 
 
 def test_a_member_is_replaced_in_one_fragment() -> None:

@@ -215,7 +215,7 @@ def test_an_older_fragment_that_was_moved_does_not_begin_the_time_anew(looks: Lo
     looks.look(0, 10, 10)
     metadata, version = load_ledger(looks.cluster.metadata, ledger.id)
     first = metadata.fragments[0]
-    spare = next(one.bookie for one in looks.cluster.status().bookies if one.bookie not in metadata.bookies())
+    spare = next(bookie.bookie for bookie in looks.cluster.status().bookies if bookie.bookie not in metadata.bookies())
     moved = first._replace(ensemble=(first.ensemble[0], spare, first.ensemble[2]))
     changed = replace(metadata, fragments=(moved, *metadata.fragments[1:]))
     looks.cluster.metadata.put(metadata_key(ledger.id), changed.encode(), version)
@@ -296,7 +296,7 @@ def test_a_recovery_that_fails_is_tried_again_after_the_time(looks: Looks) -> No
         looks.look(0, 10, 10)
         meddler.rule(meddler.fail, kind=RequestKind.READ)
         looks.look(10)
-        report = until(lambda: (found := looks.look(0)).failed and found, pause_s=0.01)
+        report = until(lambda: (outcome := looks.look(0)).failed and outcome, pause_s=0.01)
         assert "whether entry" in report.failed[ledger.id] and looks.state(ledger) is State.IN_RECOVERY
     assert looks.look(0, 10, 10).waiting == (ledger.id,)
     assert not looks.look(10).waiting
@@ -416,7 +416,9 @@ def test_a_nudge_has_the_writer_look_again(looks: Looks) -> None:
     """All other bookies had failed a moment ago, and nothing else would make an idle writer look again."""
     ledger = alive(looks)
     (leaving,) = looks.leaving[ledger.id]
-    spare = next(one.bookie for one in looks.cluster.status().bookies if one.bookie not in ledger.metadata.bookies())
+    spare = next(
+        bookie.bookie for bookie in looks.cluster.status().bookies if bookie.bookie not in ledger.metadata.bookies()
+    )
     looks.cluster.runtime.suspect(spare)
     set_phases(looks.cluster, {leaving: BookiePhase.DRAINING})
     ledger.append(b"value")

@@ -41,9 +41,9 @@ def window_racks(ensembles: np.ndarray, racks: int, quorum: int) -> Counter[tupl
     return Counter(tuple(len({row[(at + k) % size] for k in range(quorum)}) for at in range(size)) for row in rows)
 
 
-def distance(one: Counter[tuple[int, ...]], other: Counter[tuple[int, ...]]) -> float:
+def distance(counts: Counter[tuple[int, ...]], other: Counter[tuple[int, ...]]) -> float:
     """Total variation."""
-    return sum(abs(one[key] / one.total() - other[key] / other.total()) for key in one | other) / 2
+    return sum(abs(counts[key] / counts.total() - other[key] / other.total()) for key in counts | other) / 2
 
 
 @pytest.mark.parametrize("shape", SHAPES)
@@ -55,7 +55,7 @@ def test_new_ledgers_lie_as_choose_places_them(shape: tuple[int, int, int, int])
     loads = [np.bincount(rows.ravel(), minlength=bookies) / rows.size for rows in (real, drawn)]
     assert np.all(abs(loads[0] - loads[1]) < 6 * np.sqrt(loads[0] / real.size))
     pairs = [Counter(pair for row in rows.tolist() for pair in combinations(sorted(row), 2)) for rows in (real, drawn)]
-    same = [sum(count for (a, b), count in found.items() if (a - b) % racks == 0) / found.total() for found in pairs]
+    same = [sum(count for (a, b), count in pair.items() if (a - b) % racks == 0) / pair.total() for pair in pairs]
     assert same[0] == pytest.approx(same[1], abs=0.03), "pairs within a rack"
 
 
@@ -71,7 +71,7 @@ def test_replacements_lie_as_choose_places_them(shape: tuple[int, int, int, int]
     target = model.targets(ensembles, lost, places, np.ones(bookies))
     known = candidates(bookies, racks)
     racks_of = {candidate.bookie: candidate.rack for candidate in known}
-    found: list[Counter[tuple[int, ...]]] = [Counter(), Counter()]
+    tallies: list[Counter[tuple[int, ...]]] = [Counter(), Counter()]
     for ledger, row in enumerate(ensembles.tolist()):
         place = int(places[ledger])
         members: list[str | None] = [str(bookie) for bookie in row]
@@ -79,10 +79,10 @@ def test_replacements_lie_as_choose_places_them(shape: tuple[int, int, int, int]
             ledger, members, [place], known, write_quorum=quorum, racks=racks_of, taken={str(row[place])}, turn=1
         )  # fmt: skip
         assert target[ledger] not in [bookie for at, bookie in enumerate(row) if at != place]
-        for counts, bookie in zip(found, (int(real[place]), int(target[ledger])), strict=True):
+        for counts, bookie in zip(tallies, (int(real[place]), int(target[ledger])), strict=True):
             changed = np.array([[*row[:place], bookie, *row[place + 1 :]]])
             counts.update(window_racks(changed, racks, quorum))
-    assert distance(*found) < 0.1
+    assert distance(*tallies) < 0.1
 
 
 def test_targets_are_drawn_in_proportion_to_their_weights() -> None:
@@ -91,8 +91,8 @@ def test_targets_are_drawn_in_proportion_to_their_weights() -> None:
     ensembles = np.tile(np.array([0, 1, 2], np.int32), (count, 1))
     lost = np.zeros((count, 3), np.bool_)
     weights = np.array([1.0, 1.0, 0.0, 1.0, 3.0, 0.0])
-    found = np.bincount(model.targets(ensembles, lost, np.full(count, 2, np.int32), weights), minlength=6)
-    assert found[[0, 1, 2, 5]].sum() == 0 and found[4] / found[3] == pytest.approx(3.0, rel=0.1)
+    counts = np.bincount(model.targets(ensembles, lost, np.full(count, 2, np.int32), weights), minlength=6)
+    assert counts[[0, 1, 2, 5]].sum() == 0 and counts[4] / counts[3] == pytest.approx(3.0, rel=0.1)
 
 
 def test_where_nobody_is_left_there_is_no_target() -> None:

@@ -12,8 +12,8 @@ from pyreplog.autorecovery.poisson_interval import gamma_quantile, gamma_share, 
 )
 def test_equal_weights_are_a_count(count: int, low: float, high: float) -> None:
     """Exact 95 % intervals of a Poisson count, as in Garwood's table."""
-    found = weighted_interval([0.5] * count, 0.5)
-    assert found == pytest.approx((count / 2, low / 2, high / 2), rel=1e-4)
+    interval = weighted_interval([0.5] * count, 0.5)
+    assert interval == pytest.approx((count / 2, low / 2, high / 2), rel=1e-4)
 
 
 def test_nothing_was_seen() -> None:

@@ -68,9 +68,9 @@ def test_a_request_begins_a_pass_and_the_report_says_when_it_ended(ram_path: Pat
         assert report_of(lab.bookie).last == again, "it is told in the registration, which should not change"
     lab.bookie.close()
     lab = Lab(ram_path, clock=clock, scrub_interval_ms=0)
-    found = report_of(lab.bookie).last
-    assert found is not None and abs(found.ended_us - again.ended_us) <= 1
-    assert (found.bad_records, found.damaged_segments) == (1, 1)
+    last = report_of(lab.bookie).last
+    assert last is not None and abs(last.ended_us - again.ended_us) <= 1
+    assert (last.bad_records, last.damaged_segments) == (1, 1)
     lab.bookie.close()
 
 
@@ -171,8 +171,8 @@ def test_reports_and_registrations_as_bytes() -> None:
 
 @pytest.fixture
 def store(tmp_path: Path) -> Iterator[SQLiteStore]:
-    with SQLiteStore(tmp_path / "metadata") as made:
-        yield made
+    with SQLiteStore(tmp_path / "metadata") as sqlite_store:
+        yield sqlite_store
 
 
 def test_bookies_over_tcp_scrub_and_tell_it_in_their_registrations(

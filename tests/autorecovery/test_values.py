@@ -123,18 +123,18 @@ def test_a_hold_holds_until_it_is_ended(store: MemoryStore) -> None:
     assert not end_hold(store)
     assert begin_hold(store, TimedReason(5, "upgrade")).since_us == 5
     assert begin_hold(store, TimedReason(6, "again")).reason == "upgrade"
-    found = find_hold(store)
-    assert found is not None
-    assert (found.since_us, found.reason) == (5, "upgrade")
+    hold = find_hold(store)
+    assert hold is not None
+    assert (hold.since_us, hold.reason) == (5, "upgrade")
     assert end_hold(store)
     assert find_hold(store) is None
 
 
 def test_a_hold_that_cannot_be_read_holds(store: MemoryStore) -> None:
     store.create(HOLD, b"?")
-    found = find_hold(store)
-    assert found is not None
-    assert found.since_us == 0
+    hold = find_hold(store)
+    assert hold is not None
+    assert hold.since_us == 0
 
 
 def test_fields_of_a_later_version_stay(store: MemoryStore) -> None:

@@ -29,7 +29,7 @@ def test_command_writes_markdown_and_json(tmp_path: Path) -> None:
     text = page.read_text()
     assert text.startswith("# Benchmarks") and "Former" not in text
     assert text.endswith(f"\n\n{by_hand}"), "no row makes it, so it stays"
-    assert all(found["work"] in text for found in section["comparisons"])
+    assert all(comparison["work"] in text for comparison in section["comparisons"])
 
 
 def test_pytest_suites(tmp_path: Path) -> None:

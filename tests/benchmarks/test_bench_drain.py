@@ -9,8 +9,8 @@ from benchmarks.drain import drain
 
 @pytest.mark.parametrize("kills", [0, 1])
 def test_a_drain_leaves_every_entry_with_all_its_copies(kills: int) -> None:
-    found = drain(8 << 20, ledgers=4, kills=kills)
-    assert found.kills == kills and found.seconds > 0 and found.copy_s > 0
-    assert found.read_back * 1024 // 2 == found.bytes
+    result = drain(8 << 20, ledgers=4, kills=kills)
+    assert result.kills == kills and result.seconds > 0 and result.copy_s > 0
+    assert result.read_back * 1024 // 2 == result.bytes
     if not kills:
-        assert found.copied == found.bytes
+        assert result.copied == result.bytes

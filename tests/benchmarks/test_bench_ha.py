@@ -26,11 +26,11 @@ def pair(tmp_path: Path) -> Iterator[tuple[RemoteNode, RemoteNode]]:
 def test_a_load_counts_what_its_replica_has(pair: tuple[RemoteNode, RemoteNode]) -> None:
     master, replica = pair
     window_bytes = 4 * BATCH * stride(SIZE)
-    found = master.tell("load", SIZE, 0.05, window_bytes)
-    assert found["entries"] >= BATCH
-    assert found["entries"] % BATCH == 0
-    assert 0 <= found["lag"] <= window_bytes + 2 * HEADER_BYTES  # a roll may lie between
-    assert replica.tell("verified", SIZE, VALUES, found["entries"]) == f"{found['entries']:,} entries"
+    load_result = master.tell("load", SIZE, 0.05, window_bytes)
+    assert load_result["entries"] >= BATCH
+    assert load_result["entries"] % BATCH == 0
+    assert 0 <= load_result["lag"] <= window_bytes + 2 * HEADER_BYTES  # a roll may lie between
+    assert replica.tell("verified", SIZE, VALUES, load_result["entries"]) == f"{load_result['entries']:,} entries"
 
 
 def test_a_replica_with_other_entries_is_noticed(pair: tuple[RemoteNode, RemoteNode]) -> None:

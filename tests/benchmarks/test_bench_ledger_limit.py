@@ -57,13 +57,13 @@ class Bookies:
 
 
 @pytest.fixture
-def made(tmp_path: Path) -> Iterator[Any]:
+def bench(tmp_path: Path) -> Iterator[Any]:
     with ExitStack() as stack:
 
         def make(count: int, *, spin: bool = False) -> Bookies:
-            found = Bookies(tmp_path, count, spin=spin)
-            stack.callback(found.close)
-            return found
+            bookies = Bookies(tmp_path, count, spin=spin)
+            stack.callback(bookies.close)
+            return bookies
 
         yield make
 
@@ -74,8 +74,8 @@ def client(bookies: Bookies, **settings: Any) -> quorum.Client:
 
 
 @pytest.mark.parametrize("settings", [{}, {"in_turn": True}, {"spin": True}, {"window": 16 * long_stride(SIZE)}])
-def test_every_bookie_has_every_record(made: Any, settings: dict[str, Any]) -> None:
-    bookies = made(3, spin=settings.get("spin", False))
+def test_every_bookie_has_every_record(bench: Any, settings: dict[str, Any]) -> None:
+    bookies = bench(3, spin=settings.get("spin", False))
     appends = client(bookies, **settings)
     laps = 3 * LOG_BYTES // (16 * long_stride(SIZE))  # the logs go round
     seconds, taken = appends.append(laps)
@@ -92,8 +92,8 @@ def test_every_bookie_has_every_record(made: Any, settings: dict[str, Any]) -> N
 
 
 @pytest.mark.parametrize("offset", [0, 4, 14, 24, 64, 163])
-def test_a_damaged_record_in_the_log_is_noticed(made: Any, offset: int) -> None:
-    bookies = made(1)
+def test_a_damaged_record_in_the_log_is_noticed(bench: Any, offset: int) -> None:
+    bookies = bench(1)
     client(bookies, quorum=1).append(1)
     bookies.close()
     with bookies.paths[0].open("r+b") as file:
@@ -105,8 +105,8 @@ def test_a_damaged_record_in_the_log_is_noticed(made: Any, offset: int) -> None:
         bookies.logs[0].check(quorum.Values(VALUES))
 
 
-def test_a_bookie_refuses_a_damaged_record(made: Any) -> None:
-    bookies = made(1)
+def test_a_bookie_refuses_a_damaged_record(bench: Any) -> None:
+    bookies = bench(1)
     sent = bytes(8) + long_stride(SIZE).to_bytes(4, "little") + b"\x07" * long_stride(SIZE)
     bookies.ends[0].sendall(sent)
     bookies.close()
@@ -115,16 +115,16 @@ def test_a_bookie_refuses_a_damaged_record(made: Any) -> None:
     assert bookies.logs[0].records == 0
 
 
-def test_a_bookie_that_goes_ends_the_client(made: Any) -> None:
-    bookies = made(2)
+def test_a_bookie_that_goes_ends_the_client(bench: Any) -> None:
+    bookies = bench(2)
     appends = client(bookies)
     bookies.ends[1].shutdown(socket.SHUT_RDWR)
     with pytest.raises(OSError, match="bare limit of a ledger"):
         appends.append(4)
 
 
-def test_a_window_holds_a_batch(made: Any) -> None:
-    bookies = made(1)
+def test_a_window_holds_a_batch(bench: Any) -> None:
+    bookies = bench(1)
     with pytest.raises(ValueError, match="holds no batch"):
         client(bookies, quorum=1, window=100)
     with pytest.raises(ValueError, match="quorum of them"):

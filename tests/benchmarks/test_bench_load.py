@@ -39,11 +39,11 @@ def daemon(request: pytest.FixtureRequest) -> Iterator[tuple[bool, subprocess.Po
 
 def test_whom_nobody_waits_for_is_seen_while_it_runs(daemon: tuple[bool, subprocess.Popen[bytes]]) -> None:
     is_unwaited, process = daemon
-    found = Unwaited()
-    used_s = found.look()
+    unwaited = Unwaited()
+    used_s = unwaited.look()
     assert used_s >= USED_S * 0.9 if is_unwaited else used_s == 0
     process.communicate()
-    assert found.look() == used_s, "what has ended is not forgotten"
+    assert unwaited.look() == used_s, "what has ended is not forgotten"
 
 
 def test_what_jobs_tell_of_is_not_of_others(monkeypatch: pytest.MonkeyPatch) -> None:

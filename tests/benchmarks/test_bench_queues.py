@@ -23,17 +23,17 @@ def small_segments(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(params=QUEUES)
 def peer(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[QueuePeer]:
-    with closing(QUEUES[request.param](tmp_path, "appended")) as made:
-        assert made.version()
-        yield made
+    with closing(QUEUES[request.param](tmp_path, "appended")) as peer:
+        assert peer.version()
+        yield peer
 
 
 def take(peer: QueuePeer, count: int) -> list[bytes]:
-    found: list[bytes] = []
-    while len(found) < count:
-        found += peer.take()
+    contents: list[bytes] = []
+    while len(contents) < count:
+        contents += peer.take()
     peer.settle()
-    return found
+    return contents
 
 
 def test_a_queue_gives_back_what_it_was_given_and_forgets_what_is_acknowledged(peer: QueuePeer) -> None:

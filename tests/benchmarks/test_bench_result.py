@@ -38,9 +38,9 @@ def test_goals(ours: float, goal: Goal | None, met: bool | None) -> None:
 
 
 def test_nothing_on_the_other_side_has_no_ratio() -> None:
-    found = comparison(0.001, 0.0, Goal("at most", 0.005, absolute=True))
-    assert found.ratio is None
-    assert found.met is True
+    actual_comparison = comparison(0.001, 0.0, Goal("at most", 0.005, absolute=True))
+    assert actual_comparison.ratio is None
+    assert actual_comparison.met is True
     assert comparison(0.001, 0.0, Goal("at most", 2)).met is None
 
 
@@ -76,14 +76,20 @@ def test_markdown() -> None:
 
 
 def test_data_holds_ratio_and_goal() -> None:
-    found = report.data(Section("append", "Appends", [comparison(3.0, 2.0, Goal("at most", 1.2))]))["comparisons"][0]
-    assert (found["ratio"], found["met"], found["goal"]["limit"]) == (1.5, False, 1.2)
+    actual_comparison = report.data(Section("append", "Appends", [comparison(3.0, 2.0, Goal("at most", 1.2))]))[
+        "comparisons"
+    ][0]
+    assert (actual_comparison["ratio"], actual_comparison["met"], actual_comparison["goal"]["limit"]) == (
+        1.5,
+        False,
+        1.2,
+    )
 
 
 def test_header_names_what_was_measured_on(tmp_path: Path) -> None:
-    found = machine.describe(tmp_path)
-    assert found["file system"].split()[1] == "on"
-    assert "-O3" in found["compile flags"]
-    assert "kernel " in found["pyreplog"]
-    text = report.header(found)
+    description = machine.describe(tmp_path)
+    assert description["file system"].split()[1] == "on"
+    assert "-O3" in description["compile flags"]
+    assert "kernel " in description["pyreplog"]
+    text = report.header(description)
     assert all(name in text for name in ("machine", "kernel", "versions", "compiler"))

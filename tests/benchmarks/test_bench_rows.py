@@ -60,7 +60,7 @@ def test_peers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(peers_row, "_SIZES", (100,))
     section = measure("peers", Plan.tiny(tmp_path))
     check(section)
-    assert [found.work for found in section.comparisons] == [f"{work.value} 100 B" for work in Work]
+    assert [comparison.work for comparison in section.comparisons] == [f"{work.value} 100 B" for work in Work]
     rates, state = section.tables
     titles = [peer.title for peer in PEERS.values()]
     assert [row[0] for row in rates.rows] == ["pyreplog, recycled", *titles]
@@ -73,7 +73,7 @@ def test_replicated_peers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setattr(replicated_row, "_GOALS", {100: 10.0})
     section = measure("ledgers-peers", Plan.tiny(tmp_path))
     check(section)
-    assert [(found.work, found.ours.durability) for found in section.comparisons] == [
+    assert [(comparison.work, comparison.ours.durability) for comparison in section.comparisons] == [
         (work, durability) for durability in ("appended", "synced") for work in ("100 B, batches", "100 B, one append")
     ]
     for table, durability in zip(section.tables, ("appended", "synced"), strict=True):
@@ -103,14 +103,15 @@ def test_peers_as_views(tmp_path: Path) -> None:
 
 def check(section: Section) -> None:
     assert section.comparisons
-    for found in section.comparisons:
-        assert math.isfinite(found.ours.value)
-        assert found.ours.value >= 0
-        assert found.other.value >= 0
-        assert found.ours.durability == found.other.durability
-        assert any(letter.isdigit() for letter in found.verified)
+    for comparison in section.comparisons:
+        assert math.isfinite(comparison.ours.value)
+        assert comparison.ours.value >= 0
+        assert comparison.other.value >= 0
+        assert comparison.ours.durability == comparison.other.durability
+        assert any(letter.isdigit() for letter in comparison.verified)
     text = report.markdown(section)
     assert all(
-        found.work in text and found.ours.name in text and found.other.name in text for found in section.comparisons
+        each_comparison.work in text and each_comparison.ours.name in text and each_comparison.other.name in text
+        for each_comparison in section.comparisons
     )
     assert json.loads(json.dumps(report.data(section)))["comparisons"][0]["work"] == section.comparisons[0].work

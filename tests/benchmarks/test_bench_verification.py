@@ -115,6 +115,6 @@ def test_sides_take_turns_in_alternating_order(tmp_path: Path) -> None:
 
         return run
 
-    found = interleave(Plan(directory=tmp_path, budget=0.0, rounds=3), {"a": side("a"), "b": side("b")})
+    rounds = interleave(Plan(directory=tmp_path, budget=0.0, rounds=3), {"a": side("a"), "b": side("b")})
     assert "".join(turns) == "ab" + "ab" + "ba" + "ab", "the first round is not counted"
-    assert found == {"a": 6.0, "b": 5.0}
+    assert rounds == {"a": 6.0, "b": 5.0}

@@ -101,7 +101,7 @@ class Node:
 
 def into(replies: list[Reply]) -> Callable[[Reply | FastAdd], None]:
     """A `respond` for ADDs that take the short way."""
-    return lambda found: replies.append(found if isinstance(found, Reply) else reply_of(found))
+    return lambda answer: replies.append(answer if isinstance(answer, Reply) else reply_of(answer))
 
 
 def reply_of(add: FastAdd) -> Reply:

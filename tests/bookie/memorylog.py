@@ -23,7 +23,7 @@ class Stored:
 
 def split(records: bytes | memoryview) -> list[Stored]:
     """InvalidRecordsError: one of them is not intact."""
-    data, at, found = bytes(records), 0, []
+    data, at, stored_values = bytes(records), 0, []
     while at < len(data):
         stride = max(int.from_bytes(data[at : at + 4], "little") + 7 & ~7, 64)
         raw = data[at : at + stride]
@@ -33,9 +33,9 @@ def split(records: bytes | memoryview) -> list[Stored]:
             ledger += CONTROL
         else:
             parse_entries(raw, ledger=ledger, first=entry, last=entry)
-        found.append(Stored(ledger, entry, raw))
+        stored_values.append(Stored(ledger, entry, raw))
         at += stride
-    return found
+    return stored_values
 
 
 class MemoryLog:
@@ -53,10 +53,10 @@ class MemoryLog:
     def append(self, records: bytes | memoryview) -> int:
         if self.poisoned:
             raise PoisonedError("the log failed")
-        made = split(records)
+        new_records = split(records)
         if self.full:
             raise DiskFullError("full")
-        self.stored += made
+        self.stored += new_records
         return len(self.stored)
 
     def sync(self) -> None:
@@ -69,14 +69,14 @@ class MemoryLog:
         return self.lend(ledger, start, end, bytes_max, 1, 1)
 
     def lend(self, ledger: int, start: int, end: int, bytes_max: int, step: int, run: int) -> tuple[bytes, int]:
-        found = {item.entry: item.raw for item in self._visible(ledger) if start <= item.entry < end}
+        records_by_entry = {item.entry: item.raw for item in self._visible(ledger) if start <= item.entry < end}
         out = b""
-        for entry in sorted(entry for entry in found if (entry - start) % step < run):
+        for entry in sorted(entry for entry in records_by_entry if (entry - start) % step < run):
             if (ledger, entry) in self.damaged:
                 raise CorruptionError("memory", entry, "a record", "damage")
-            if out and len(out) + len(found[entry]) > bytes_max:
+            if out and len(out) + len(records_by_entry[entry]) > bytes_max:
                 return out, entry
-            out += found[entry]
+            out += records_by_entry[entry]
         return out, end
 
     def held_entries(self, ledger: int, start: int, end: int) -> npt.NDArray[np.int64]:

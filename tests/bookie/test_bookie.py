@@ -272,8 +272,8 @@ def test_reads_by_step_and_by_size() -> None:
     node = Node()
     node.ask(add(*range(10)))
     assert entries_in(node.ask(read(1, 9, step=4))) == [1, 5, 9]
-    one = len(records_of(0))
-    some = node.ask(read(0, 9, limit=3 * one))
+    records = len(records_of(0))
+    some = node.ask(read(0, 9, limit=3 * records))
     assert entries_in(some) == [0, 1, 2] and some.last == 2
     assert entries_in(node.ask(read(0, 9, limit=1))) == [0], "at least one"
     assert node.ask(read(0, 9, limit=READ_BYTES_MAX * 2)).last == 9

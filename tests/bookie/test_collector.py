@@ -27,8 +27,8 @@ PADDING = b"." * 3000
 class Ledgers:
     """Metadata that a test writes."""
 
-    def __init__(self, *there: int) -> None:
-        self.there = set(there)
+    def __init__(self, *number: int) -> None:
+        self.there = set(number)
         self.known = True
         self.unlisted: set[int] = set()
         self.held: dict[int, list[range]] = {}  # of closed ones
@@ -87,12 +87,12 @@ class Node:
 
 
 def found_in(node: Node, ledger: int) -> list[int]:
-    found, at = [], 0
+    actual, at = [], 0
     while at <= 200:
         reply = node.ask(read(at, 200, ledger=ledger))
-        found += entries_in(reply)
+        actual += entries_in(reply)
         at = reply.last + 1
-    return found
+    return actual
 
 
 def test_deleted_ledgers_space_comes_back_and_live_ones_stay(tmp_path: Path) -> None:

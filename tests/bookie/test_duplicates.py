@@ -125,19 +125,23 @@ def test_what_follows_a_bad_record_is_not_taken_for_stored() -> None:
 
 def test_stamps_do_not_matter_and_all_else_does() -> None:
     given = records_of(0, 2, 4, 6)
-    one = len(given) // 4
+    entry_bytes = len(given) // 4
     assert compare_entries(given, given) == (4, -1)
     stamped = bytearray(given)
-    for at in range(0, len(given), one):
+    for at in range(0, len(given), entry_bytes):
         stamped[at + 8 : at + 12] = b"\xff\1\2\3"
     assert compare_entries(given, stamped) == compare_entries(stamped, given) == (4, -1)
-    for at in set(range(2 * one, 3 * one)) - set(range(2 * one + 8, 2 * one + 12)) - set(range(2 * one, 2 * one + 4)):
+    for at in (
+        set(range(2 * entry_bytes, 3 * entry_bytes))
+        - set(range(2 * entry_bytes + 8, 2 * entry_bytes + 12))
+        - set(range(2 * entry_bytes, 2 * entry_bytes + 4))
+    ):
         changed = bytearray(stamped)
         changed[at] ^= 0x10
         count, differs = compare_entries(given, changed)
-        is_entry = 32 <= at % one < 40
-        assert differs == (-1 if is_entry else 2 * one) and count < 4, at
-    assert compare_entries(given, records_of(4, mark=b"longer")) == (0, 2 * one)
+        is_entry = 32 <= at % entry_bytes < 40
+        assert differs == (-1 if is_entry else 2 * entry_bytes) and count < 4, at
+    assert compare_entries(given, records_of(4, mark=b"longer")) == (0, 2 * entry_bytes)
 
 
 def test_entries_that_only_one_side_has() -> None:

@@ -43,9 +43,9 @@ def plain_of(request: Request, number: int = _NUMBER) -> FastAdd | None:
 
 
 def _plain(*entries: int, **more: object) -> FastAdd:
-    found = plain_of(add(*entries, flags=Flag.UNSYNCED, **more))  # type: ignore[arg-type]
-    assert found is not None
-    return found
+    fast_reply = plain_of(add(*entries, flags=Flag.UNSYNCED, **more))  # type: ignore[arg-type]
+    assert fast_reply is not None
+    return fast_reply
 
 
 def _begun(*, staged: bool = False) -> Node:
@@ -157,8 +157,8 @@ def test_what_speaks_against_it_is_left_to_handle(name: str) -> None:
     node, other = _begun(), _begun()
     meet(node)
     meet(other)
-    found = plain_of(request)
-    assert found is not None and node.bookie.add_fast(found) is None
+    fast_reply = plain_of(request)
+    assert fast_reply is not None and node.bookie.add_fast(fast_reply) is None
     assert node.ask(request) == other.ask(request)
     assert node.bookie.counts.replies == other.bookie.counts.replies
 
@@ -170,8 +170,8 @@ _WAITING = [(True, Flag.NONE), (True, Flag.UNSYNCED), (False, Flag.NONE)]
 @pytest.mark.parametrize(("staged", "flags"), _WAITING)
 def test_what_waits_for_a_sync_is_left_to_handle_where_nobody_can_be_told_later(staged: bool, flags: Flag) -> None:
     node = _begun(staged=staged)
-    found = plain_of(add(2, flags=flags))
-    assert found is not None and node.bookie.add_fast(found) is None
+    fast_reply = plain_of(add(2, flags=flags))
+    assert fast_reply is not None and node.bookie.add_fast(fast_reply) is None
     assert not node.bookie.waits and node.ask(last()).last == 1
 
 
@@ -179,8 +179,8 @@ def test_what_waits_for_a_sync_is_left_to_handle_where_nobody_can_be_told_later(
 def test_what_waits_for_a_sync_is_answered_behind_it(staged: bool, flags: Flag) -> None:
     node = _begun(staged=staged)
     replies: list[Reply] = []
-    found = plain_of(add(2, flags=flags))
-    assert found is not None and node.bookie.add_fast(found, into(replies)) == LATER
+    fast_reply = plain_of(add(2, flags=flags))
+    assert fast_reply is not None and node.bookie.add_fast(fast_reply, into(replies)) == LATER
     reads = node.send(read(2, 2))
     assert node.bookie.waits and not replies and not reads, "it is not durable yet"
     node.bookie.commit()
@@ -191,8 +191,8 @@ def test_what_waits_for_a_sync_is_answered_behind_it(staged: bool, flags: Flag) 
 def test_a_sync_that_fails_leaves_its_fate_unknown() -> None:
     node = _begun()
     replies: list[Reply] = []
-    found = plain_of(add(2))
-    assert found is not None and node.bookie.add_fast(found, into(replies)) == LATER
+    fast_reply = plain_of(add(2))
+    assert fast_reply is not None and node.bookie.add_fast(fast_reply, into(replies)) == LATER
     node.log.poisoned = True
     node.bookie.commit()
     assert [reply.status for reply in replies] == [ReplyStatus.UNKNOWN]
@@ -201,8 +201,8 @@ def test_a_sync_that_fails_leaves_its_fate_unknown() -> None:
 def _shortly(node: Node, request: Request) -> list[Reply]:
     """As the service does."""
     replies: list[Reply] = []
-    found = plain_of(request)
-    lac = None if found is None else node.bookie.add_fast(found, into(replies))
+    fast_reply = plain_of(request)
+    lac = None if fast_reply is None else node.bookie.add_fast(fast_reply, into(replies))
     if lac is None:
         return node.send(request)
     if lac != LATER:
@@ -235,7 +235,7 @@ def test_the_short_way_and_the_long_one_come_to_the_same(staged: bool, seed: int
         if random.random() < 0.3:
             short.bookie.commit()
             long.bookie.commit()
-        assert all(found == expected for found, expected in answers)
+        assert all(answer == expected for answer, expected in answers)
     assert short.log.stored == long.log.stored and short.log.syncs == long.log.syncs
     assert short.bookie.counts.replies == long.bookie.counts.replies
     assert short.bookie.counts.requests == long.bookie.counts.requests
@@ -275,11 +275,11 @@ def test_bodies_that_are_no_request_are_none() -> None:
 
 def test_a_request_in_this_process_is_looked_at_in_the_same_way() -> None:
     request = add(2, 3, flags=Flag.UNSYNCED)
-    found, framed = as_fast_add(request), plain_of(request)
-    assert found is not None and framed is not None
+    fast_add, framed = as_fast_add(request), plain_of(request)
+    assert fast_add is not None and framed is not None
     for name in ("ledger", "first", "last", "key", "flags", "count", "highest", "lac", "nbytes"):
-        assert getattr(found, name) == getattr(framed, name)
-    assert found.records == framed.records == request.records
+        assert getattr(fast_add, name) == getattr(framed, name)
+    assert fast_add.records == framed.records == request.records
     assert as_fast_add(add(2)) is None and as_fast_add(read(0, 1)) is None
     assert as_fast_add(request._replace(ledger=8)) is None
     with pytest.raises(WrongTypeError):

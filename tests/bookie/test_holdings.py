@@ -160,21 +160,21 @@ def test_a_disk_that_fails_meanwhile_is_unknown() -> None:
 def test_ranges_are_bounded(count: int, node: Node) -> None:
     node.ask(add(*range(0, 2 * count, 2)))
     request = ask_for(0, 2 * count)
-    found, end = told(node, request)
-    assert len(found.ranges) == found.count == min(count, RANGES_MAX)
+    ranges, end = told(node, request)
+    assert len(ranges.ranges) == ranges.count == min(count, RANGES_MAX)
     assert end == (2 * count if count <= RANGES_MAX else 2 * RANGES_MAX - 1), "the next one is not spoken of"
-    seen = [*found.entries(request)]
+    seen = [*ranges.entries(request)]
     while end < request.last:
         rest = ask_for(end + 1, request.last)
-        found, end = told(node, rest)
-        seen += [*found.entries(rest)]
+        ranges, end = told(node, rest)
+        seen += [*ranges.entries(rest)]
     assert seen == list(range(0, 2 * count, 2))
 
 
 def test_bytes_to_look_at_are_bounded(node: Node) -> None:
     node.ask(add(*range(10), mark=b"." * 100))
-    one = len(records_of(0, mark=b"." * 100))
-    assert told(node, ask_for(0, 9, limit=3 * one)) == (
+    records = len(records_of(0, mark=b"." * 100))
+    assert told(node, ask_for(0, 9, limit=3 * records)) == (
         Holdings(3, digest_of(0, 1, 2, mark=b"." * 100), (range(3),)),
         2,
     )
@@ -210,8 +210,8 @@ def test_what_is_before_the_first_damage_is_definitely_not_here(node: Node) -> N
 def test_damage_of_the_log_is_unknown(node: Node) -> None:
     node.ask(add(0, 1, 2, 3))
     node.log.damaged = {(LEDGER, 2)}
-    found, end = told(node, ask_for(0, 3))
-    assert found.count == end + 1 <= 2
+    ranges, end = told(node, ask_for(0, 3))
+    assert ranges.count == end + 1 <= 2
     assert node.ask(ask_for(2, 3)).status == ReplyStatus.UNKNOWN
 
 
@@ -254,9 +254,13 @@ def test_it_says_what_reads_find(seed: int) -> None:
                 assert reply.status == (ReplyStatus.LIMBO if in_limbo else ReplyStatus.UNKNOWN)
                 assert at in bad or (in_limbo and at not in here)
             else:
-                found = Holdings.decode(request, reply)
-                assert {*found.entries(request).tolist()} == asked & {*here} and not asked & bad
-                assert found.digest == digest_of(*sorted(asked & {*here})) if asked & {*here} else found.digest == 0
+                actual_holdings = Holdings.decode(request, reply)
+                assert {*actual_holdings.entries(request).tolist()} == asked & {*here} and not asked & bad
+                assert (
+                    actual_holdings.digest == digest_of(*sorted(asked & {*here}))
+                    if asked & {*here}
+                    else actual_holdings.digest == 0
+                )
             at = (reply.last if reply.status == ReplyStatus.OK else at) + 1
 
 
@@ -273,12 +277,12 @@ def raw(count: int, digest: int, *ranges: tuple[int, int], number: int | None = 
 
 
 def test_holdings_as_bytes() -> None:
-    made = Holdings(5, 0xFEDCBA9876543210, (range(1, 4), range(8, 10)))
-    assert made.encode().hex() == "0000000000000005fedcba987654321000000002" + "".join(
+    holdings = Holdings(5, 0xFEDCBA9876543210, (range(1, 4), range(8, 10)))
+    assert holdings.encode().hex() == "0000000000000005fedcba987654321000000002" + "".join(
         f"{bound:016x}" for bound in (1, 4, 8, 10)
     )
-    assert Holdings.decode(ask_for(0, 99), ok(made.encode())) == made
-    assert Holdings.decode(ask_for(0, 99), ok(memoryview(made.encode()), 9)) == made  # type: ignore[arg-type]
+    assert Holdings.decode(ask_for(0, 99), ok(holdings.encode())) == holdings
+    assert Holdings.decode(ask_for(0, 99), ok(memoryview(holdings.encode()), 9)) == holdings  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
@@ -334,9 +338,13 @@ def test_entries_of_ranges(first: int, step: int, data: st.DataObject, here: set
     asked = request.asked(301).tolist()
     held = [asked[rank] for rank in sorted(here)]
     ranges = ranges_of(sorted(here), asked)
-    made = Holdings(len(held), 7, ranges)
-    found = Holdings.decode(request, ok(made.encode(), first + 100_000, first)) if len(ranges) <= RANGES_MAX else made
-    assert found.entries(request).tolist() == held
+    new_holdings = Holdings(len(held), 7, ranges)
+    holdings = (
+        Holdings.decode(request, ok(new_holdings.encode(), first + 100_000, first))
+        if len(ranges) <= RANGES_MAX
+        else new_holdings
+    )
+    assert holdings.entries(request).tolist() == held
 
 
 def ranges_of(ranks: Iterable[int], asked: list[int]) -> tuple[range, ...]:

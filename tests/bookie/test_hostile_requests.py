@@ -41,9 +41,9 @@ HEAD = struct.Struct(">BBBBIqqq16s")
 @pytest.fixture(params=[True, False], ids=["synced", "appended"])
 def node(request: pytest.FixtureRequest) -> Node:
     """With a ledger whose entries 0 to 3 are durable."""
-    made = Node(staged=request.param)
-    assert made.ask(add(0, 1, 2, 3)).status == ReplyStatus.OK
-    return made
+    node = Node(staged=request.param)
+    assert node.ask(add(0, 1, 2, 3)).status == ReplyStatus.OK
+    return node
 
 
 def settled(node: Node, request: Request) -> Reply:
@@ -152,8 +152,8 @@ def test_one_client_does_not_take_the_long_polls_of_all() -> None:
 @pytest.fixture
 def served(tmp_path: Path) -> Iterator[BookieNode]:
     config = BookieConfig(segment_bytes=1 << 20, **ANY_SPACE)
-    with MemoryStore() as store, BookieNode(tmp_path / "b", "b", store, config, ledgers=Facts()) as made:
-        yield made
+    with MemoryStore() as store, BookieNode(tmp_path / "b", "b", store, config, ledgers=Facts()) as bookie_node:
+        yield bookie_node
 
 
 def mutated(rng: random.Random) -> bytes:

@@ -50,8 +50,8 @@ CONFIG = BookieConfig.of({"durability": "appended", "segment_bytes": 64 << 10, *
 
 @pytest.fixture
 def store() -> Iterator[MemoryStore]:
-    with MemoryStore() as made:
-        yield made
+    with MemoryStore() as memory_store:
+        yield memory_store
 
 
 @pytest.fixture
@@ -90,9 +90,9 @@ def test_an_emptied_directory(path: Path, store: MemoryStore) -> None:
     for _ in range(2):
         with pytest.raises(EmptyDirectoryError, match="--replace"):
             start(path, store)
-    made = start(path, store, make_new=True)
-    assert made.incarnation != first.incarnation and not is_registered(store, first)
-    assert start(path, store).id == made.id
+    bookie = start(path, store, make_new=True)
+    assert bookie.incarnation != first.incarnation and not is_registered(store, first)
+    assert start(path, store).id == bookie.id
 
 
 @pytest.mark.parametrize("phase", BookiePhase)
@@ -201,9 +201,9 @@ def copied(store: MemoryStore, identity: BookieIdentity) -> MemoryStore:
     """What the metadata say of a bookie now."""
     copy = MemoryStore()
     for key in (identity.key, "/cluster"):
-        found = store.get(key)
-        assert found is not None
-        copy.create(key, found.value)
+        stored = store.get(key)
+        assert stored is not None
+        copy.create(key, stored.value)
     return copy
 
 
@@ -257,9 +257,9 @@ def test_a_crash_before_the_metadata_count_an_opening(path: Path, store: MemoryS
 
     with Away() as away:
         for key in ("/cluster", "/bookies/b1"):
-            found = older.get(key)
-            assert found is not None
-            away.create(key, found.value)
+            stored = older.get(key)
+            assert stored is not None
+            away.create(key, stored.value)
         for _ in range(3):
             with pytest.raises(MetadataUnavailableError):
                 start(path, away)
@@ -280,9 +280,9 @@ def test_an_identity_of_version_2(path: Path) -> None:
 @pytest.mark.parametrize("opens", ["", '"opens": "x"', '"opens": null', '"opens": Infinity'])
 def test_metadata_that_do_not_count(opens: str, path: Path, store: MemoryStore) -> None:
     identity = start(path, store)
-    found = store.get(identity.key)
-    assert found is not None
-    store.put(identity.key, found.value.replace(b'"opens": 1', opens.encode() or b'"open": 1'), found.version)
+    stored = store.get(identity.key)
+    assert stored is not None
+    store.put(identity.key, stored.value.replace(b'"opens": 1', opens.encode() or b'"open": 1'), stored.version)
     with pytest.raises(InvalidMetadataError):
         start(path, store)
 
@@ -314,10 +314,10 @@ def test_metadata_of_no_cluster_are_not_made_one(path: Path, store: MemoryStore)
 def test_a_bookie_is_registered_in_the_metadata_of_its_cluster_only(path: Path, store: MemoryStore) -> None:
     """Its key alone says little: the metadata may be a copy, or those of a new cluster that took the key over."""
     identity = start(path, store)
-    found = store.get(identity.key)
-    assert found is not None
+    stored = store.get(identity.key)
+    assert stored is not None
     with MemoryStore() as elsewhere:
-        elsewhere.create(identity.key, found.value)
+        elsewhere.create(identity.key, stored.value)
         assert not is_registered(elsewhere, identity), "it has no cluster yet"
         assert cluster_id(elsewhere) != identity.cluster
         assert not is_registered(elsewhere, identity)
@@ -325,9 +325,9 @@ def test_a_bookie_is_registered_in_the_metadata_of_its_cluster_only(path: Path, 
 
 def test_metadata_that_was_wiped(path: Path, store: MemoryStore) -> None:
     identity = start(path, store)
-    found = store.get(identity.key)
-    assert found is not None
-    store.delete(identity.key, found.version)
+    stored = store.get(identity.key)
+    assert stored is not None
+    store.delete(identity.key, stored.version)
     assert not is_registered(store, identity)
     with pytest.raises(UnknownBookieError):
         start(path, store)
@@ -379,11 +379,11 @@ def test_a_damaged_identity(at: int, path: Path, store: MemoryStore) -> None:
 
 
 def test_identities_as_bytes(path: Path) -> None:
-    made = BookieIdentity("b1", b"i" * 16, b"c" * 16, True, b"l" * 16, 1 << 40, 7, True, 12)
-    assert BookieIdentity.decode(path, made.encode()) == made
-    for length in range(len(made.encode())):
+    bookie_identity = BookieIdentity("b1", b"i" * 16, b"c" * 16, True, b"l" * 16, 1 << 40, 7, True, 12)
+    assert BookieIdentity.decode(path, bookie_identity.encode()) == bookie_identity
+    for length in range(len(bookie_identity.encode())):
         with pytest.raises(CorruptionError):
-            BookieIdentity.decode(path, made.encode()[:length])
+            BookieIdentity.decode(path, bookie_identity.encode()[:length])
 
 
 @pytest.mark.parametrize("name", ["", "a/b", "a@b", "a b", "x" * 101, "é"])
@@ -489,17 +489,17 @@ class Described:
 
 
 def seen(store: MemoryStore) -> Availability | None:
-    found = store.get(availability_key("b1@00"))
-    return None if found is None else Availability.decode(found.value)
+    stored = store.get(availability_key("b1@00"))
+    return None if stored is None else Availability.decode(stored.value)
 
 
 def test_registration_says_what_is_so_while_it_is_held(store: MemoryStore) -> None:
     described = Described()
     with Registration(store, "b1@00", described, ttl=10) as registration:
         registration.refresh()
-        found = seen(store)
-        assert found is not None and (found.address, found.rack, found.read_only) == ("127.0.0.1:7", "r1", False)
-        assert 0.9 * 123_456_789 < found.free_bytes <= 123_456_789
+        state = seen(store)
+        assert state is not None and (state.address, state.rack, state.read_only) == ("127.0.0.1:7", "r1", False)
+        assert 0.9 * 123_456_789 < state.free_bytes <= 123_456_789
         version = store.get(availability_key("b1@00"))
         described.now = Availability("127.0.0.1:7", "r1", False, 123_456_000)
         registration.refresh()
@@ -530,9 +530,9 @@ def test_a_key_of_an_earlier_life_is_taken_over(store: MemoryStore) -> None:
     described = Described()
     with Registration(store, "b1@00", described, ttl=10) as registration:
         registration.refresh()
-        found = store.get(availability_key("b1@00"))
-        assert found is not None
-        store.delete(availability_key("b1@00"), found.version)
+        stored = store.get(availability_key("b1@00"))
+        assert stored is not None
+        store.delete(availability_key("b1@00"), stored.version)
         described.now = Availability("127.0.0.1:8")
         registration.refresh()
         assert seen(store) == described.now

@@ -53,8 +53,8 @@ def test_memory_does_not_grow_with_the_number_of_ledgers(durability: str, tmp_pa
             status = ReplyStatus.FENCED if ledger % 4 == 1 else ReplyStatus.OK
             assert ask(set_lac(-1, ledger=ledger)).status == status
             assert ask(set_lac(-1, ledger=ledger, key=OTHER_KEY)).status == ReplyStatus.UNAUTHORIZED
-            found = ask(last(ledger=ledger))
-            assert (found.last, found.lac) == (2, 2 if ledger % 4 == 2 else 1)
+            actual_reply = ask(last(ledger=ledger))
+            assert (actual_reply.last, actual_reply.lac) == (2, 2 if ledger % 4 == 2 else 1)
         assert ask(last(ledger=5000)).lac == 9
         assert bookie.gauges().ledger_states <= 16
 

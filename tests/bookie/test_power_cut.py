@@ -51,8 +51,8 @@ def check(path: Path, said: list[list[str]], durability: str) -> None:
     node = Node(path, Ledgers(*LEDGERS), files=PageCache(), config=config(durability))
     for ledger in LEDGERS:
         ends = [int(words[2]) for words in said if words[:2] == ["add", str(ledger)]]
-        found = found_in(node, ledger) if ends else []
-        assert found == list(range(len(found))) and len(found) >= min(max(ends, default=0), 201)
+        actual = found_in(node, ledger) if ends else []
+        assert actual == list(range(len(actual))) and len(actual) >= min(max(ends, default=0), 201)
         if ends:
             assert node.ask(last(ledger=ledger, key=OTHER_KEY, fence=True)).status == ReplyStatus.UNAUTHORIZED
         if ["fence", str(ledger)] in said:

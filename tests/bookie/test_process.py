@@ -31,11 +31,11 @@ def know_ledgers(url: str) -> None:
         if store.list("/ledgers"):
             return
         for ledger in LEDGERS:
-            made = LedgerMetadata(
+            ledger_metadata = LedgerMetadata(
                 ledger=ledger, ensemble_size=1, write_quorum=1, ack_quorum=1, fragments=(Fragment(0, ("b",)),),
                 proof=key_proof(KEY),
             )  # fmt: skip
-            store.create(metadata_key(ledger), made.encode())
+            store.create(metadata_key(ledger), ledger_metadata.encode())
         store.create(NEXT_LEDGER, b"%d" % len(LEDGERS))
 
 
@@ -91,13 +91,13 @@ def test_killed_in_the_middle_of_adds(durability: str, tmp_path: Path, seed: int
     for _ in range(4):
         with running(tmp_path, "--durability", durability) as process, Client(process.address) as client:
             for ledger, entries in acked.items():
-                found: set[int] = set()
-                while len(found) < sent[ledger]:
-                    reply = client.ask(read(max(found, default=-1) + 1, sent[ledger], ledger=ledger))
-                    found |= set(entries_in(reply))
+                numbers: set[int] = set()
+                while len(numbers) < sent[ledger]:
+                    reply = client.ask(read(max(numbers, default=-1) + 1, sent[ledger], ledger=ledger))
+                    numbers |= set(entries_in(reply))
                     if reply.last == sent[ledger]:
                         break
-                assert entries <= found
+                assert entries <= numbers
             answers: list[object] = []
             for _ in range(rng.randint(20, 60)):
                 ledger = rng.choice((1, 2))
@@ -168,12 +168,12 @@ def test_the_only_copies_are_not_replaced_unasked(tmp_path: Path) -> None:
     with running(tmp_path) as process:
         process.end(signal.SIGTERM)
     former = process.said["bookie"]
-    made = LedgerMetadata(
+    ledger_metadata = LedgerMetadata(
         ledger=20, ensemble_size=1, write_quorum=1, ack_quorum=1, fragments=(Fragment(0, (former,)),),
         proof=key_proof(KEY), state=State.CLOSED, last_entry=4,
     )  # fmt: skip
     with open_store(f"sqlite:{tmp_path / 'metadata.sqlite'}") as store:
-        store.create(metadata_key(20), made.encode())
+        store.create(metadata_key(20), ledger_metadata.encode())
     with running(tmp_path, "--replace") as again:
         assert again.said["bookie"] == former, "the directory is not empty"
         assert again.end(signal.SIGTERM) == (0, ""), "and nothing was read for that"
@@ -206,8 +206,8 @@ def test_clients_are_told_what_it_advertises(tmp_path: Path) -> None:
     ):
         assert process.address == "bookie.example.org:4181"
         (name,) = store.list(AVAILABLE)
-        there = store.get(f"{AVAILABLE}/{name}")
-        assert there is not None and json.loads(there.value)["address"] == "bookie.example.org:4181"
+        stored = store.get(f"{AVAILABLE}/{name}")
+        assert stored is not None and json.loads(stored.value)["address"] == "bookie.example.org:4181"
     for bad in ("bookie.example.org", ":4181", "bookie.example.org:99999"):
         with running(tmp_path, "--advertise", bad) as process:
             assert process.result()[0] == 2

@@ -115,8 +115,8 @@ def test_bad_options_are_refused(
     files["good"] = authority.issue("server")
     asked = [option.format(**files) for option in options]
     assert main(["bookie", str(tmp_path / "b"), "--metadata", f"sqlite:{tmp_path / 'm'}", *asked]) == 2
-    found = capsys.readouterr()
-    assert complaint in found.err and found.err.count("\n") == 1 and not found.out
+    output = capsys.readouterr()
+    assert complaint in output.err and output.err.count("\n") == 1 and not output.out
 
 
 # ---- settings --------------------------------------------------------------------------------------------------------
@@ -162,7 +162,7 @@ def test_a_scrape(tmp_path: Path) -> None:
         client.ask(Request(RequestKind.STATUS))
         poll = client.send(wait_lac(9, limit=60_000))
         client.ask(Request(RequestKind.STATUS))
-        found = scrape(process.said["metrics"])
+        metrics = scrape(process.said["metrics"])
         assert not poll
     expected = {
         'requests_total{kind="add"}': 6, 'requests_total{kind="read"}': 3, 'requests_total{kind="last"}': 1,
@@ -174,10 +174,10 @@ def test_a_scrape(tmp_path: Path) -> None:
         "trimmed_segments_total": 0, "hollowed_segments_total": 0, "compacted_bytes_total": 0, "connections": 1,
         "refused_connections_total": 0,
     }  # fmt: skip
-    assert {name: found[name] for name in expected} == expected
-    assert found["free_bytes"] > 0 and found["sync_seconds_sum"] > 0 and found["inflight_bytes"] > 0
+    assert {name: metrics[name] for name in expected} == expected
+    assert metrics["free_bytes"] > 0 and metrics["sync_seconds_sum"] > 0 and metrics["inflight_bytes"] > 0
     documented = (Path(__file__).parents[2] / "docs" / "operations.md").read_text()
-    bare = {re.sub(r"(_bucket|_count|_sum|)(\{.*)?$", "", name) for name in found}
+    bare = {re.sub(r"(_bucket|_count|_sum|)(\{.*)?$", "", name) for name in metrics}
     missing = {name for name in bare if f"`pyreplog_bookie_{name}`" not in documented}
     assert not missing
 

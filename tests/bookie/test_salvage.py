@@ -76,12 +76,12 @@ def home(ram_path: Path) -> Iterator[Path]:
 
 def intact(bookie: LocalBookie, ledger: int) -> list[int]:
     """The entries that can be read one by one."""
-    found = []
+    entries = []
     for entry in range(COUNT):
         with suppress(CorruptionError):
             if bookie.log.read(ledger, entry, entry + 1, 1)[0]:
-                found.append(entry)
-    return found
+                entries.append(entry)
+    return entries
 
 
 def segment(log: Path, base: int) -> Path:
@@ -221,7 +221,7 @@ def test_damage_that_only_a_scrub_can_find_is_salvaged_at_the_next_start(home: P
         with closing(start()) as bookie:
             bookie.scrubber.run()
             assert (known.noted, bookie.lost_segments) == ([], 0)
-            assert [one.settled for one in LostSegments(home / "b", RealFiles()).load()] == [False]
+            assert [item.settled for item in LostSegments(home / "b", RealFiles()).load()] == [False]
             bookie.scrubber.run()
             assert len(LostSegments(home / "b", RealFiles()).load()) == 1, "it is noted once"
         with closing(start()) as bookie:
@@ -281,7 +281,7 @@ class Lost(Operation):
             assert known.noted in ([(CLOSED, gone[0])], [])
             settled = LostSegments(left / "b", RealFiles()).load()
             assert settled
-            assert all(one.settled for one in settled)
+            assert all(item.settled for item in settled)
         bookie.with_bookie(lambda machine: machine.limbo.look([OPEN]))
         assert bookie.with_bookie(lambda machine: machine.limbo.ledgers) == [OPEN]
         assert load_controls(bookie.log, CLOSED).fenced

@@ -145,9 +145,9 @@ def flip(path: Path, offset: int, bit: int = 0) -> None:
 
 @pytest.fixture
 def lab(ram_path: Path) -> Iterator[Lab]:
-    with closing(Lab(ram_path / "b")) as made:
-        made.fill(range(60))
-        yield made
+    with closing(Lab(ram_path / "b")) as peer:
+        peer.fill(range(60))
+        yield peer
 
 
 # ---- what is found ---------------------------------------------------------------------------------------------
@@ -715,11 +715,11 @@ def test_a_node_verifies_in_keep_and_notes_what_is_damaged(tmp_path: Path) -> No
         node.scrub_now()
         until(lambda: node.keep() or node.scrub_progress().since_complete_s is not None)
         assert ({*facts.noted}, node.scrub_progress().last_bad_records) == ({(7, 5)}, 1)
-        found = {metric.name: metric.samples[0][1] for metric in node.metrics() if "scrub" in metric.name}
-        assert found["pyreplog_bookie_scrub_bad_records"] == len(facts.noted) <= 2
-        assert found["pyreplog_bookie_scrub_damaged_segments"] == 1
-        assert found["pyreplog_bookie_scrub_bytes"] > 64 << 10
-        assert 0 <= found["pyreplog_bookie_scrub_oldest_seconds"] < 60
+        samples_by_name = {metric.name: metric.samples[0][1] for metric in node.metrics() if "scrub" in metric.name}
+        assert samples_by_name["pyreplog_bookie_scrub_bad_records"] == len(facts.noted) <= 2
+        assert samples_by_name["pyreplog_bookie_scrub_damaged_segments"] == 1
+        assert samples_by_name["pyreplog_bookie_scrub_bytes"] > 64 << 10
+        assert 0 <= samples_by_name["pyreplog_bookie_scrub_oldest_seconds"] < 60
         said = Availability.decode(store.get(availability_key(node.identity.id)).value)  # type: ignore[union-attr]
         assert abs(said.verified_since_us - time.time() * 1e6) < 60e6
     with pytest.raises(ClosedError):

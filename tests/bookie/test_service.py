@@ -35,8 +35,8 @@ Start = Callable[..., BookieNode]
 
 @pytest.fixture
 def store() -> Iterator[MemoryStore]:
-    with MemoryStore() as made:
-        yield made
+    with MemoryStore() as memory_store:
+        yield memory_store
 
 
 @pytest.fixture
@@ -239,10 +239,14 @@ def test_who_it_is_is_checked_on_every_connection(start: Start) -> None:
 
 def test_it_is_registered_while_it_runs(start: Start, store: MemoryStore) -> None:
     node = start(rack="r7")
-    found = store.get(availability_key(node.identity.id))
-    assert found is not None
-    there = Availability.decode(found.value)
-    assert (there.address, there.rack, there.read_only) == (node.address, "r7", False) and there.free_bytes > 0
+    stored = store.get(availability_key(node.identity.id))
+    assert stored is not None
+    availability = Availability.decode(stored.value)
+    assert (availability.address, availability.rack, availability.read_only) == (
+        node.address,
+        "r7",
+        False,
+    ) and availability.free_bytes > 0
     node.keep()
     assert node.drain(60)
     assert store.get(availability_key(node.identity.id)) is None

@@ -121,24 +121,24 @@ class Node:
 
     def here(self, ledger: int = 1) -> list[int]:
         """What readers find."""
-        found, at = [], 0
+        actual, at = [], 0
         while at <= 300:
             reply = self.ask(read(at, 300, ledger=ledger))
-            found += entries_in(reply)
+            actual += entries_in(reply)
             at = reply.last + 1
-        return found
+        return actual
 
     def proof(self, ledger: int = 1) -> list[int] | None:
         """What HOLDINGS proves; None: unknown."""
-        found, at = [], 0
+        actual, at = [], 0
         while at <= 300:
             request = Request(RequestKind.HOLDINGS, ledger, at, 300)
             reply = self.ask(request)
             if reply.status != ReplyStatus.OK:
                 return None
-            found += Holdings.decode(request, reply).entries(request).tolist()
+            actual += Holdings.decode(request, reply).entries(request).tolist()
             at = reply.last + 1
-        return found
+        return actual
 
     # ---- metadata -----------------------------------------------------------------------------------------------
 
@@ -202,15 +202,15 @@ def replaced(metadata: LedgerMetadata, old: str, new: str, at: int | None = None
 
 @pytest.fixture
 def store() -> Iterator[MemoryStore]:
-    with MemoryStore() as made:
-        yield made
+    with MemoryStore() as memory_store:
+        yield memory_store
 
 
 @pytest.fixture
 def node(tmp_path: Path, store: MemoryStore) -> Iterator[Node]:
-    made = Node(tmp_path / "us", store)
-    yield made
-    made.close()
+    node = Node(tmp_path / "us", store)
+    yield node
+    node.close()
 
 
 def surplus_node(node: Node) -> Node:
@@ -236,9 +236,9 @@ def test_a_ledger_that_names_others_goes_after_two_looks(node: Node) -> None:
     assert node.proof() == []
     node.rounds(1)
     assert node.here() == [] and node.bookie.log.log.start_position > used
-    found = node.collector.surplus
-    assert (found.judged_ledgers, found.conflicts, len(found)) == (1, 0, 0)
-    assert 60 * 3000 < found.judged_bytes < 60 * 3200
+    surplus = node.collector.surplus
+    assert (surplus.judged_ledgers, surplus.conflicts, len(surplus)) == (1, 0, 0)
+    assert 60 * 3000 < surplus.judged_bytes < 60 * 3200
     version = node.load()[1]
     node.rounds(5)
     assert node.load()[1] == version, "once"
@@ -362,9 +362,9 @@ def _newer(node: Node) -> None:
 def _unknown(node: Node) -> None:
     """The metadata do not know this bookie: they are another cluster's, or were emptied."""
     key = node.identity.key
-    found = node.store.get(key)
-    assert found is not None
-    node.store.delete(key, found.version)
+    stored = node.store.get(key)
+    assert stored is not None
+    node.store.delete(key, stored.version)
 
 
 def _lost(node: Node) -> None:
@@ -414,10 +414,10 @@ def test_unknown_is_kept(node: Node, reason: Callable[[Node], None], rounds: int
     surplus_node(node)
     node.rounds(rounds)
     reason(node)
-    found = node.store.get(metadata_key(1))
+    stored = node.store.get(metadata_key(1))
     node.rounds(5)
     assert node.here() == node.proof() == list(range(60))
-    assert node.store.get(metadata_key(1)) == found and node.collector.surplus.judged_ledgers == 0
+    assert node.store.get(metadata_key(1)) == stored and node.collector.surplus.judged_ledgers == 0
 
 
 @pytest.mark.parametrize("reason", [_nothing, _away, _lost_other, _member_drains], ids=lambda call: call.__name__)

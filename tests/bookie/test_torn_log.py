@@ -31,8 +31,8 @@ Change = Callable[[bytearray, int, int, random.Random], None]
 
 @pytest.fixture
 def store() -> Iterator[MemoryStore]:
-    with MemoryStore() as made:
-        yield made
+    with MemoryStore() as memory_store:
+        yield memory_store
 
 
 def opened(path: Path, store: MemoryStore) -> LocalBookie:

@@ -31,8 +31,8 @@ APPENDED, SYNCED = (
 
 @pytest.fixture
 def store() -> Iterator[MemoryStore]:
-    with MemoryStore() as made:
-        yield made
+    with MemoryStore() as memory_store:
+        yield memory_store
 
 
 @pytest.fixture

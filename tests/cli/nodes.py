@@ -63,15 +63,15 @@ class Processes:
 
     def until(self, process: NodeProcess, holds: Callable[[dict[str, Any]], object]) -> dict[str, Any]:
         """Wait until something holds of a node's status, which is returned."""
-        found: dict[str, Any] = {}
+        values: dict[str, Any] = {}
         with RemoteNode(process.address) as node:
 
             def does_hold() -> object:
-                found.update(node.status())
-                return holds(found)
+                values.update(node.status())
+                return holds(values)
 
             until(does_hold)
-        return found
+        return values
 
 
 def _end(process: NodeProcess) -> None:

@@ -45,8 +45,8 @@ def test_health_has_an_exit_code_for_each_colour(cluster: Callable[..., Done], f
     assert "next: pyreplog cluster hold --end" in held.out
     assert cluster("hold", "--end", "--json").json == {"hold": None, "had_one": True}
     assert cluster("hold", "--end").out == "auto-recovery was not on hold\n"
-    found = cluster("health", "--json").json
-    assert (found["colour"], found["findings"], found["bookies"]) == ("green", [], 5)
+    report = cluster("health", "--json").json
+    assert (report["colour"], report["findings"], report["bookies"]) == ("green", [], 5)
 
 
 def test_an_audit_has_the_exit_codes_of_health(cluster: Callable[..., Done], folder: Path) -> None:
@@ -54,8 +54,8 @@ def test_an_audit_has_the_exit_codes_of_health(cluster: Callable[..., Done], fol
     assert fine.code == 0
     assert fine.out.startswith("green: 5 bookies, 1 ledger (0 open), 10 entries\n  copies compared: 1 ledger, ")
     assert "complete 1" in fine.out
-    found = cluster("audit", "--json").json
-    assert (found["colour"], found["ledgers"], found["entries"], found["copies"]) == ("green", 1, 10, None)
+    document = cluster("audit", "--json").json
+    assert (document["colour"], document["ledgers"], document["entries"], document["copies"]) == ("green", 1, 10, None)
     assert cluster("audit", "--check-copies", "7").code == 2
     with LedgerCluster.embedded(folder) as opened:
         bookie = opened.ledger_metadata(0).last_fragment.ensemble[0]
@@ -83,9 +83,9 @@ def test_an_audit_names_what_is_to_be_copied(run: Run, cluster: Callable[..., Do
     with LedgerCluster.embedded(folder) as opened:
         bookie = opened.ledger_metadata(0).last_fragment.ensemble[0]
     cluster("drain", bookie)
-    found = cluster("audit").out
-    assert f"to copy from {bookie}: 1 ledger (no order yet)" in found
-    assert "to copy: 25 B, about 5.0 s at 5 B/s (1 worker)" in found
+    output = cluster("audit").out
+    assert f"to copy from {bookie}: 1 ledger (no order yet)" in output
+    assert "to copy: 25 B, about 5.0 s at 5 B/s (1 worker)" in output
 
 
 def test_a_metadata_store_without_an_auditor(run: Run, folder: Path) -> None:

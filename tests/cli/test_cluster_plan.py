@@ -15,9 +15,9 @@ DOCUMENT = Path(__file__).parents[2] / "docs" / "durability.md"
 
 
 def test_the_defaults_are_those_of_the_documents(run: Run) -> None:
-    found = run("cluster", "plan", "--json").json
-    assert found["inputs"] == dataclasses.asdict(PlanInputs())
-    assert found["durability"]["ledger_nines"] == pytest.approx(10.1, abs=0.05)
+    report = run("cluster", "plan", "--json").json
+    assert report["inputs"] == dataclasses.asdict(PlanInputs())
+    assert report["durability"]["ledger_nines"] == pytest.approx(10.1, abs=0.05)
     text = run("cluster", "plan").out
     assert "E=3 Qw=3 Qa=2 on 1,000 bookies in 40 racks: 1,000,000 ledgers of 1.0 GiB" in text
     assert "(10.1 nines)" in text and "of which 84% by unreadable last copies" in text
@@ -36,21 +36,21 @@ def test_every_input_is_an_option(run: Run, field: dataclasses.Field[object]) ->
         if isinstance(value, float)
         else value
     )
-    found = run("cluster", "plan", "--json", option, given).json
-    assert found["inputs"][field.name] == given
+    report = run("cluster", "plan", "--json", option, given).json
+    assert report["inputs"][field.name] == given
     assert f"`{option}`" in DOCUMENT.read_text()
     with pytest.raises(SystemExit):
         run("cluster", "plan", option, "none")
 
 
 def test_a_simulation_is_printed_beside_the_model(run: Run) -> None:
-    found = run(
+    result = run(
         "cluster", "plan", *SMALL, "--simulate", 2, "--seed", 5, "--raise", 300, "--ensemble", 2, "--write-quorum", 2,
         "--ack-quorum", 1,
     )  # fmt: skip
-    assert found.code == 0 and "simulated: 2 years, seed 5" in found.out
-    assert "were lost 300 times as often as stated" in found.out and "300^-m" in found.out
-    assert "(95 %: " in found.out
+    assert result.code == 0 and "simulated: 2 years, seed 5" in result.out
+    assert "were lost 300 times as often as stated" in result.out and "300^-m" in result.out
+    assert "(95 %: " in result.out
     data = run("cluster", "plan", *SMALL, "--simulate", 1, "--json").json["simulated"]
     assert (data["years"], data["seed"], data["raised"], data["ledgers_lost"]) == (1, 0, 1, 0)
     assert data["losses_per_year"]["high"] == 3.0
@@ -59,8 +59,8 @@ def test_a_simulation_is_printed_beside_the_model(run: Run) -> None:
 
 
 def test_numbers_that_json_does_not_have_are_null(run: Run) -> None:
-    found = run("cluster", "plan", *SMALL, "--racks", 1, "--json").json
-    assert found["rack_loss"]["fill_after"] is None
+    report = run("cluster", "plan", *SMALL, "--racks", 1, "--json").json
+    assert report["rack_loss"]["fill_after"] is None
 
 
 def test_impossible_inputs_end_with_their_names(run: Run) -> None:

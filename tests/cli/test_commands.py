@@ -102,17 +102,17 @@ def test_tail_follows_over_writers_that_come_and_go(filled: Path) -> None:
 
 
 def test_stat(run: Run, filled: Path) -> None:
-    found = run("stat", filled, "--json").json
+    report = run("stat", filled, "--json").json
     expected = {"start": 0, "end": 20, "synced_end": 20, "clean": True, "writer": None, "segments": 1}
-    assert {key: found[key] for key in expected} == expected
-    assert found["segment_bytes"] == SEGMENT_BYTES
+    assert {key: report[key] for key in expected} == expected
+    assert report["segment_bytes"] == SEGMENT_BYTES
     with pyreplog.open(filled) as writer:
-        assert found["uuid"] == writer.stats().uuid
-        assert found["last_time"] == writer.get(19).timestamp
+        assert report["uuid"] == writer.stats().uuid
+        assert report["last_time"] == writer.get(19).timestamp
         writer.append(b"more")
-        found = run("stat", filled, "--json").json
-        assert (found["end"], found["synced_end"], found["clean"]) == (21, 20, False)
-        assert found["writer"] is not None
+        report = run("stat", filled, "--json").json
+        assert (report["end"], report["synced_end"], report["clean"]) == (21, 20, False)
+        assert report["writer"] is not None
     text = run("stat", filled).out
     assert "21, numbers 0 to before 21" in text
     assert "closed cleanly" in text

@@ -71,13 +71,15 @@ def test_demo(table: Path, tmp_path: Path) -> None:
         r"Killed it \(SIGKILL\) with ([\d,]+) flights confirmed. Opened again: ([\d,]+) are", done.stdout
     )
     assert confirmed is not None
-    least, there = (int(count.replace(",", "")) for count in confirmed.groups())
-    assert ROWS // 2 <= least <= there < ROWS
+    least, counts = (int(count.replace(",", "")) for count in confirmed.groups())
+    assert ROWS // 2 <= least <= counts < ROWS
     duplicates = re.search(
         rf"and ([\d,]+) that were there, which were dropped: {ROWS:,} flights, all as in", done.stdout
     )
     assert duplicates is not None
-    assert int(duplicates[1].replace(",", "")) == there - least + 100, "what is sent again is dropped, and nothing else"
+    assert int(duplicates[1].replace(",", "")) == counts - least + 100, (
+        "what is sent again is dropped, and nothing else"
+    )
     assert re.search(r"│ +board │ +0 │ +- │ +- │", done.stdout)
     assert re.search(r"│ +archive │ +[1-9][\d,]* │ +[1-9][\d.]* s │", done.stdout)
     page = Path(re.search(r"file://(\S+report\.html)", done.stdout)[1]).read_text()  # type: ignore[index]
@@ -99,9 +101,9 @@ def test_verification_notices_what_differs(table: Path, tmp_path: Path, monkeypa
     small = tmp_path / "small.csv"
     small.write_bytes(b"\n".join(table.read_bytes().split(b"\n")[:101]) + b"\n")
 
-    def entries(name: str, found: list[tuple[bytes, bytes, int]]) -> pyreplog.LogReader:
+    def entries(name: str, items: list[tuple[bytes, bytes, int]]) -> pyreplog.LogReader:
         with pyreplog.open(tmp_path / name, segment_bytes=64 << 10) as log:
-            log.append_batch(*(list(column) for column in zip(*found, strict=True)))
+            log.append_batch(*(list(column) for column in zip(*items, strict=True)))
         return pyreplog.open(tmp_path / name, "r")
 
     value, key, time = expected[50]
@@ -115,6 +117,6 @@ def test_verification_notices_what_differs(table: Path, tmp_path: Path, monkeypa
     }
     with entries("right", expected) as log:
         assert verify(log, small) == 100
-    for name, found in wrong.items():
-        with entries(name, found) as log, pytest.raises(Mismatch):
+    for name, problem in wrong.items():
+        with entries(name, problem) as log, pytest.raises(Mismatch):
             verify(log, small)

@@ -31,12 +31,12 @@ def filled(log: Path) -> Path:
     return log
 
 
-def fields(found: dict[str, Any]) -> dict[str, dict[str, Any]]:
-    return {field["name"]: field for field in found["fields"]}
+def fields(values: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    return {field["name"]: field for field in values["fields"]}
 
 
-def bad(found: dict[str, Any]) -> list[str]:
-    return [field["name"] for field in found["fields"] if field["ok"] is False]
+def bad(values: dict[str, Any]) -> list[str]:
+    return [field["name"] for field in values["fields"] if field["ok"] is False]
 
 
 def overwrite(log: Path, position: int, data: bytes) -> None:
@@ -62,8 +62,8 @@ def test_the_layout_is_the_documented_one(structure: str, ours: tuple[layout.Fie
     """And the documented one is the compiled one: tests/unit/test_format.py."""
     head = [(field.offset, field.size, field.name) for field in layout.HEAD]
     expected = [row for row in documented()[structure] if row[2] != "head"]
-    found = [(field.offset, field.size, field.name) for field in ours]
-    assert found == (expected if structure in ("replog_segment", "replog_record") else head + expected)
+    rows = [(field.offset, field.size, field.name) for field in ours]
+    assert rows == (expected if structure in ("replog_segment", "replog_record") else head + expected)
 
 
 def test_constants_are_those_of_the_header_file() -> None:
@@ -113,12 +113,12 @@ def test_every_byte_of_an_intact_record_is_explained(run: Run, filled: Path) -> 
 
 
 def test_fields_of_a_record(run: Run, filled: Path) -> None:
-    found = fields(run("dump", filled, "--entry", 0, "--json").json)
-    assert found["kind"]["meaning"] == "data"
-    assert found["form"]["meaning"] == "version 1, attributes, key"
-    assert found["entry_delta"]["meaning"] == "entry 0"
-    assert found["key"]["meaning"] == "'key'"
-    assert found["value"]["meaning"] == "5 bytes: 'value'"
+    actual_fields = fields(run("dump", filled, "--entry", 0, "--json").json)
+    assert actual_fields["kind"]["meaning"] == "data"
+    assert actual_fields["form"]["meaning"] == "version 1, attributes, key"
+    assert actual_fields["entry_delta"]["meaning"] == "entry 0"
+    assert actual_fields["key"]["meaning"] == "'key'"
+    assert actual_fields["value"]["meaning"] == "5 bytes: 'value'"
     text = run("dump", filled, "--entry", 0).out
     assert "event time 1970-01-01T00:00:01.000000Z" in text
     assert "property 'name' = 'text'" in text
@@ -132,18 +132,20 @@ def test_control_record_blank_and_empty_space(run: Run, filled: Path) -> None:
     with pyreplog.open(filled, "r") as log:
         record = next(batch[-1] for batch in log.read(batch_bytes=SEGMENT_BYTES))
         blank, end = record.position + len(record.raw), log.end_position
-    found = run("dump", filled, "--position", blank, "--json")
-    assert (found.code, fields(found.json)["kind"]["meaning"]) == (0, "blank")
-    found = run("dump", filled, "--position", end)
-    assert found.code == DAMAGED
-    assert "no record was written here" in found.out
+    result = run("dump", filled, "--position", blank, "--json")
+    assert (result.code, fields(result.json)["kind"]["meaning"]) == (0, "blank")
+    result = run("dump", filled, "--position", end)
+    assert result.code == DAMAGED
+    assert "no record was written here" in result.out
 
 
 def test_segment_header(run: Run, filled: Path) -> None:
-    found = run("dump", filled, "--segment", SEGMENT_BYTES, "--json")
-    assert (found.code, found.json["what"], found.json["intact"]) == (0, "segment header", True)
-    assert sum(field["length"] for field in found.json["fields"]) == 4096
-    assert fields(found.json)["base"]["meaning"] == f"begins at position {SEGMENT_BYTES}; the name says {SEGMENT_BYTES}"
+    result = run("dump", filled, "--segment", SEGMENT_BYTES, "--json")
+    assert (result.code, result.json["what"], result.json["intact"]) == (0, "segment header", True)
+    assert sum(field["length"] for field in result.json["fields"]) == 4096
+    assert (
+        fields(result.json)["base"]["meaning"] == f"begins at position {SEGMENT_BYTES}; the name says {SEGMENT_BYTES}"
+    )
     assert "first entry" in run("dump", filled, "--segment", SEGMENT_BYTES).out
 
 
@@ -172,10 +174,10 @@ def test_damaged_records(run: Run, filled: Path, offset: int, data: bytes, expec
     with pyreplog.open(filled, "r") as log:
         position = log.position_of(0)
     overwrite(filled, position + offset, data)
-    found = run("dump", filled, "--position", position, "--json")
-    assert found.code == DAMAGED
-    assert not found.json["intact"]
-    assert bad(found.json) == expected
+    result = run("dump", filled, "--position", position, "--json")
+    assert result.code == DAMAGED
+    assert not result.json["intact"]
+    assert bad(result.json) == expected
     assert "BAD" in run("dump", filled, "--position", position).out
 
 
@@ -195,9 +197,9 @@ def test_damaged_records(run: Run, filled: Path, offset: int, data: bytes, expec
 def test_damaged_headers(run: Run, filled: Path, offset: int, field: str) -> None:
     was = names.segment_path(filled, SEGMENT_BYTES).read_bytes()[offset]  # of the uuid, which is random
     overwrite(filled, SEGMENT_BYTES + offset, b"\x99" if was != 0x99 else b"\x66")
-    found = run("dump", filled, "--segment", SEGMENT_BYTES, "--json")
-    assert found.code == DAMAGED
-    assert field in bad(found.json)
+    result = run("dump", filled, "--segment", SEGMENT_BYTES, "--json")
+    assert result.code == DAMAGED
+    assert field in bad(result.json)
 
 
 def test_any_bytes_are_explained(run: Run, filled: Path) -> None:

@@ -21,8 +21,8 @@ COUNT = 400
 
 @pytest.fixture
 def filled(log: Path) -> Path:
-    with pyreplog.open(log) as made:
-        made.append_batch([b"%d" % n for n in range(COUNT)])
+    with pyreplog.open(log) as new_log:
+        new_log.append_batch([b"%d" % n for n in range(COUNT)])
     return log
 
 
@@ -126,9 +126,9 @@ def test_drafts_of_others_stay(tmp_path: Path) -> None:
     others = [tmp_path / name for name in (".out.export-12345678.tmp.mine", ".out.more.export-abcdefgh.tmp", "x")]
     for other in others:
         other.mkdir()
-    with draft_of(tmp_path / "out") as one:
+    with draft_of(tmp_path / "out") as draft:
         with draft_of(tmp_path / "out") as another:
-            assert one.is_dir()
+            assert draft.is_dir()
             assert another.is_dir()
         assert not another.exists()
     assert sorted(tmp_path.iterdir()) == sorted(others)

@@ -255,7 +255,7 @@ def all_rows(data: bytes, name: str, limit: int) -> tuple[list[tuple[int, int, i
     os.close(write_end)
     reading = InputSource(f"/dev/fd/{read_end}", "name")
     os.close(read_end)
-    places, found = [], []
+    places, items = [], []
     with reading:
         reader = RowReader(
             reading, formats.of(name, ColumnMapping("id", ("when",), "us") if name == "csv" else ColumnMapping())
@@ -264,12 +264,12 @@ def all_rows(data: bytes, name: str, limit: int) -> tuple[list[tuple[int, int, i
             place, rows = reader.take(limit)
             if not len(rows):
                 places.append((reading.place.offset, reading.place.line, reading.place.crc))
-                return places, found
+                return places, items
             for i, row in enumerate(rows.rows):
                 each = place_of(place, rows, i)
                 places.append((each.offset, each.line, each.crc))
                 columns = (rows.keys and rows.keys[i], rows.times and rows.times[i])
-                found.append((row, columns, i in rows.dropped, rows.dropped.get(i)))
+                items.append((row, columns, i in rows.dropped, rows.dropped.get(i)))
 
 
 @given(
@@ -301,6 +301,6 @@ def test_a_line_without_end_is_refused(tmp_path: Path, monkeypatch: pytest.Monke
             assert reader.take(10)[1].rows == [b"short"]
             with pytest.raises(
                 MalformedRowError, match=r"line 2 \(byte 6\): expected a line of at most 1000 bytes"
-            ) as found:
+            ) as caught:
                 reader.take(10)
-            assert (found.value.line, found.value.offset) == (2, 6)
+            assert (caught.value.line, caught.value.offset) == (2, 6)

@@ -97,9 +97,9 @@ def test_backup_and_restore(run: Run, sample: Path, tmp_path: Path):
     done = run("restore", tmp_path / "copy", tmp_path / "new")
     assert done.code == 0 and done.out.startswith("1,200 entries")
     samples.assert_intact(tmp_path / "new")
-    made = run("backup", tmp_path / "new", tmp_path / "again", "--json").json
-    assert made["end"] == ENTRIES and len(made["pieces"]) == 4
-    assert run("restore", tmp_path / "again", tmp_path / "third", "--json").json == made
+    report = run("backup", tmp_path / "new", tmp_path / "again", "--json").json
+    assert report["end"] == ENTRIES and len(report["pieces"]) == 4
+    assert run("restore", tmp_path / "again", tmp_path / "third", "--json").json == report
 
 
 def test_backup_and_restore_refuse(run: Run, sample: Path, tmp_path: Path):

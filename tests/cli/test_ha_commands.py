@@ -52,7 +52,8 @@ def has_all(status: dict[str, Any]) -> bool:
 def streams_to(*names: str) -> Callable[[dict[str, Any]], bool]:
     """Whether a master says so of these, and of nobody else."""
     return lambda status: (
-        {(one["name"], one["state"]) for one in status["replicas"]} == {(name, "streaming") for name in names}
+        {(replica["name"], replica["state"]) for replica in status["replicas"]}
+        == {(name, "streaming") for name in names}
     )
 
 
@@ -61,22 +62,22 @@ def settled(
 ) -> NodeProcess:
     """Wait until one is master, and the others follow it, of whose status something holds; which. A master that stands
     still for too long is replaced at any time."""
-    found: list[NodeProcess] = []
+    node_processes: list[NodeProcess] = []
 
     def are_settled() -> bool:
         statuses = {node.name: processes.until(node, lambda _: True) for node in nodes}
-        found[:] = [node for node in nodes if statuses[node.name]["role"] == "master"]
-        return len(found) == 1 and all(
-            one["role"] == "replica"
-            and one["streaming"]
-            and (one["master"], one["term"].split()[2]) == (found[0].address, found[0].name)
-            and holds(one)
-            for name, one in statuses.items()
-            if name != found[0].name
+        node_processes[:] = [node for node in nodes if statuses[node.name]["role"] == "master"]
+        return len(node_processes) == 1 and all(
+            status["role"] == "replica"
+            and status["streaming"]
+            and (status["master"], status["term"].split()[2]) == (node_processes[0].address, node_processes[0].name)
+            and holds(status)
+            for name, status in statuses.items()
+            if name != node_processes[0].name
         )
 
     until(are_settled)
-    return found[0]
+    return node_processes[0]
 
 
 def test_a_group_by_hand(processes: Processes, filled: Path, run: Run) -> None:
@@ -97,9 +98,9 @@ def test_a_group_by_hand(processes: Processes, filled: Path, run: Run) -> None:
     assert run("ha", "follow", c.address, "--master", b.address).code == 0
     a = processes.start("replica", "a", "--master", b.address)
     for replica in (a, c):
-        processes.until(replica, lambda found: found["streaming"] and found["term"] == "2 of b")
+        processes.until(replica, lambda report: report["streaming"] and report["term"] == "2 of b")
     processes.until(
-        b, lambda found: streams_to("a", "c")(found) and all(each["lag_bytes"] == 0 for each in found["replicas"])
+        b, lambda report: streams_to("a", "c")(report) and all(each["lag_bytes"] == 0 for each in report["replicas"])
     )
     printed = run("ha", "status", b.address).out
     assert "master" in printed and "replica a  streaming" in printed and "a, b, c; an append waits for 1" in printed
@@ -146,7 +147,7 @@ def test_readers_of_a_replica_see_that_its_master_goes_on_alone(processes: Proce
     a = processes.start("master", "a", *alone)
     b = processes.start("replica", "b", "--master", a.address)
     for node in (a, b):
-        processes.until(node, lambda found: found["unreplicated"] and found["committed"]["entry"] == len(LINES))
+        processes.until(node, lambda report: report["unreplicated"] and report["committed"]["entry"] == len(LINES))
         assert (
             "by a master without replicas: a promotion may take entries back" in run("ha", "status", node.address).out
         )
@@ -154,7 +155,7 @@ def test_readers_of_a_replica_see_that_its_master_goes_on_alone(processes: Proce
             assert reader.unreplicated and len(reader) == len(LINES)
     c = processes.start("replica", "c", "--master", a.address)
     for node in (a, b, c):
-        processes.until(node, lambda found: has_all(found) and not found["unreplicated"])
+        processes.until(node, lambda report: has_all(report) and not report["unreplicated"])
         assert "on its own" not in run("ha", "status", node.address).out
 
 
@@ -163,15 +164,15 @@ def test_members_are_changed_by_command(processes: Processes, filled: Path, run:
     assert run("ha", "members", a.address).out == "members  a; an append waits for 0 replicas\n"
     b = processes.start("replica", "b", "--master", a.address)
     assert run("ha", "members", a.address, "--add", "b").code == 0
-    processes.until(a, lambda found: found["members"]["former"] is None)
+    processes.until(a, lambda report: report["members"]["former"] is None)
     done = run("ha", "--json", "members", a.address, "--sync-replicas", 1).json
     assert (done["members"]["names"], done["members"]["sync_replicas"]) == (["a", "b"], 1)
-    processes.until(b, lambda found: found["members"] and found["members"]["sync_replicas"] == 1)
+    processes.until(b, lambda report: report["members"] and report["members"]["sync_replicas"] == 1)
     refused = run("ha", "members", a.address, "--remove", "c")
     assert refused.code == 2 and "expected one of the members, found 'c'" in refused.error
     assert run("ha", "members", b.address, "--add", "c").code == 1, "b is no master"
     assert run("ha", "members", a.address, "--force").code == 2, "nothing is to be changed"
-    processes.until(a, lambda found: found["members"]["former"] is None)
+    processes.until(a, lambda report: report["members"]["former"] is None)
     b.end(signal.SIGKILL)
     waits = run("ha", "--json", "members", a.address, "--remove", "b").json
     assert waits["members"]["former"]["names"] == ["a", "b"], "b is to agree, and never will"
@@ -237,8 +238,8 @@ def test_secrets_and_certificates_are_loaded_anew_at_sighup(processes: Processes
         return run("ha", "status", node.address, "--secret-file", file, "--tls-ca", authority.file).code == 0
 
     def streams_to_b() -> bool:
-        found = run("ha", "--json", "status", a.address, "--secret-file", secret, "--tls-ca", trusted)
-        return found.code == 0 and streams_to("b")(found.json)
+        result = run("ha", "--json", "status", a.address, "--secret-file", secret, "--tls-ca", trusted)
+        return result.code == 0 and streams_to("b")(result.json)
 
     def load() -> None:
         for node in nodes:
@@ -284,7 +285,7 @@ def test_a_replica_ends_in_time_though_it_stands_for_election(processes: Process
     with subprocess.Popen(
         [*COMMAND, "ha", "promote", "--force", b.address], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE
     ) as promotion:
-        processes.until(b, lambda found: found["term"] == "2 of b")
+        processes.until(b, lambda report: report["term"] == "2 of b")
         began = time.monotonic()
         code, told = b.end(signal.SIGTERM)
         took_s = time.monotonic() - began

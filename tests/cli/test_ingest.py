@@ -32,9 +32,9 @@ def source(tmp_path: Path) -> Path:
 
 def marks(log: Path) -> list[Bookmark]:
     with pyreplog.open(log, "r") as reader:
-        found = [Bookmark.decode(record.value) for record in reader.control_records()]
-    assert None not in found
-    return [mark for mark in found if mark is not None]
+        bookmarks = [Bookmark.decode(record.value) for record in reader.control_records()]
+    assert None not in bookmarks
+    return [mark for mark in bookmarks if mark is not None]
 
 
 # ---- what becomes of a source ----------------------------------------------------------------------------------
@@ -204,9 +204,9 @@ def test_a_source_is_found_many_segments_back(run: Run, log: Path, source: Path,
     run("ingest", log, other, "--batch", 10)
     with pyreplog.open(log) as writer:
         assert writer.stats().segments > 4
-        found = bookmark.find(writer, str(source), SEGMENT_BYTES)
-        assert found is not None
-        assert (found.first, found.stored, found.bookmark.place.offset) == (0, 100, 0)
+        hit = bookmark.find(writer, str(source), SEGMENT_BYTES)
+        assert hit is not None
+        assert (hit.first, hit.stored, hit.bookmark.place.offset) == (0, 100, 0)
         assert bookmark.find(writer, "never met", SEGMENT_BYTES) is None
     assert run("ingest", log, source, "--json").json["added"] == 0
 

@@ -70,8 +70,8 @@ def fed(data: bytes, *arguments: object) -> Iterator[subprocess.Popen[bytes]]:
 
 def wait_for(log: Path, entries: int) -> None:
     with pyreplog.open(log, "r") as reader:
-        found = next(reader.follow_batches(entries - 1, timeout=DEADLINE_S), None)
-    assert found is not None, f"no {entries} entries within {DEADLINE_S} s"
+        batch = next(reader.follow_batches(entries - 1, timeout=DEADLINE_S), None)
+    assert batch is not None, f"no {entries} entries within {DEADLINE_S} s"
 
 
 @pytest.mark.parametrize(("durability", "batches"), [("appended", [1, 7, 100, 1000]), ("synced", [200, 1000])])

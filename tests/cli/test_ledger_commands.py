@@ -47,15 +47,15 @@ def test_lines_come_back(ledger: Callable[..., Done], filled: int) -> None:
     assert ledger("read", filled).out.encode() == LINES + b"no end\n"
     assert ledger("read", filled, "--from", 3, "--to", 5).out == "line 3\nline 4\n"
     assert ledger("tail", filled, "--from", 999).out == "line 999\nno end\n"
-    found = [json.loads(line) for line in ledger("read", filled, "--to", 2, "--format", "json").out.splitlines()]
-    assert [(row["entry"], row["value"]) for row in found] == [(0, "line 0"), (1, "line 1")]
+    documents = [json.loads(line) for line in ledger("read", filled, "--to", 2, "--format", "json").out.splitlines()]
+    assert [(row["entry"], row["value"]) for row in documents] == [(0, "line 0"), (1, "line 1")]
 
 
 def test_what_a_ledger_is(ledger: Callable[..., Done], run: Run, folder: Path, filled: int) -> None:
     described = ledger("info", filled).out
     assert "fragment 0" in described and "bookie-0@" in described and "closed" in described
-    found = run("ledger", "--json", "--embedded", folder, "info", filled).json
-    assert (found["ledger"], found["length"], found["messages"]) == (filled, len(LINES) - 1000 + 6, 1001)
+    report = run("ledger", "--json", "--embedded", folder, "info", filled).json
+    assert (report["ledger"], report["length"], report["messages"]) == (filled, len(LINES) - 1000 + 6, 1001)
     assert run("ledger", "--json", "--embedded", folder, "list").json == [filled]
 
 
@@ -72,8 +72,8 @@ def test_recovering_what_was_left_open(
     assert ledger("recover", left.id).code == 7
     assert ledger("tail", left.id, "--timeout", 0, "--password-file", secret).out == ""
     assert ledger("recover", left.id, "--password-file", secret).out == f"ledger {left.id} is closed: 2 entries\n"
-    found = run("ledger", "--json", "--embedded", folder, "recover", left.id, "--password-file", secret).json
-    assert (found["state"], found["last_entry"]) == ("closed", 1)
+    report = run("ledger", "--json", "--embedded", folder, "recover", left.id, "--password-file", secret).json
+    assert (report["state"], report["last_entry"]) == ("closed", 1)
 
 
 def test_status_and_repair(ledger: Callable[..., Done], run: Run, folder: Path, filled: int) -> None:
@@ -84,8 +84,8 @@ def test_status_and_repair(ledger: Callable[..., Done], run: Run, folder: Path, 
         note_repair(cluster.metadata, filled, bookie, 7)
     printed = run("cluster", "--embedded", folder, "status").out
     assert f"to repair: entry 7 of ledger {filled} on {bookie}" in printed and "1 copy below" in printed
-    found = run("cluster", "--json", "--embedded", folder, "status").json
-    assert (found["below_write_quorum"], len(found["bookies"]), found["ledgers"][0]["state"]) == (1, 3, "closed")
+    report = run("cluster", "--json", "--embedded", folder, "status").json
+    assert (report["below_write_quorum"], len(report["bookies"]), report["ledgers"][0]["state"]) == (1, 3, "closed")
     assert ledger("repair").out == "1 copy repaired\n"
     assert run("ledger", "--json", "--embedded", folder, "repair").json == {"repaired": [], "left": []}
 
@@ -93,25 +93,25 @@ def test_status_and_repair(ledger: Callable[..., Done], run: Run, folder: Path, 
 def test_a_degraded_ledger_is_shown(run: Run, folder: Path) -> None:
     """To who did not write it: its writer has noted the bookie that it goes on without, and since when."""
     with LedgerCluster.embedded(folder) as cluster:
-        made = cluster.create_ledger()
-        bookie = made.metadata.last_fragment.ensemble[1]
-        note_repair(cluster.metadata, made.id, bookie, 3, lacking_since_us=1_700_000_000_000_000)
-        note_repair(cluster.metadata, made.id, "elsewhere@00", 3, lacking_since_us=1)
-        made.abandon()
+        new_ledger = cluster.create_ledger()
+        bookie = new_ledger.metadata.last_fragment.ensemble[1]
+        note_repair(cluster.metadata, new_ledger.id, bookie, 3, lacking_since_us=1_700_000_000_000_000)
+        note_repair(cluster.metadata, new_ledger.id, "elsewhere@00", 3, lacking_since_us=1)
+        new_ledger.abandon()
     printed = run("cluster", "--embedded", folder, "status").out
     assert f"degraded: its writer goes on without copies on {bookie}, since 2023-11-14T22:13:20" in printed
     assert "copies are amber" in printed
-    found = run("cluster", "--json", "--embedded", folder, "status").json
-    (ledger,) = found["ledgers"]
-    assert found["health"] == "amber" and ledger["lacking"] == [bookie]
+    report = run("cluster", "--json", "--embedded", folder, "status").json
+    (ledger,) = report["ledgers"]
+    assert report["health"] == "amber" and ledger["lacking"] == [bookie]
     assert ledger["lacking_since_us"] == 1_700_000_000_000_000
 
 
 def test_a_repair_that_fails_is_told(ledger: Callable[..., Done], folder: Path) -> None:
     with LedgerCluster.embedded(folder) as cluster:
-        with cluster.create_ledger(password=b"secret") as made:
-            made.append(b"value")
-        note_repair(cluster.metadata, made.id, made.metadata.last_fragment.ensemble[1], 0)
+        with cluster.create_ledger(password=b"secret") as new_ledger:
+            new_ledger.append(b"value")
+        note_repair(cluster.metadata, new_ledger.id, new_ledger.metadata.last_fragment.ensemble[1], 0)
     done = ledger("repair")
     assert done.code == 7 and "0 copies repaired" in done.out and "the password differs" in done.out
 
@@ -120,11 +120,11 @@ def test_a_repair_that_waits_for_a_bookie_has_an_exit_code_of_its_own(run: Run, 
     with Cast(tmp_path, f"sqlite:{tmp_path / 'metadata.sqlite'}") as cast:
         cast.start_bookies("b0", "b1", "b2")
         with LedgerCluster.connect(cast.url) as cluster:
-            with cluster.create_ledger() as made:
-                made.append(b"value")
-            for bookie in made.metadata.bookies():
-                note_repair(cluster.metadata, made.id, bookie, 0)
-        stopped = made.metadata.last_fragment.ensemble[0]
+            with cluster.create_ledger() as ledger:
+                ledger.append(b"value")
+            for bookie in ledger.metadata.bookies():
+                note_repair(cluster.metadata, ledger.id, bookie, 0)
+        stopped = ledger.metadata.last_fragment.ensemble[0]
         cast.bookies[stopped].kill()
         done = run("ledger", "--cluster", cast.url, "repair")
         assert done.code == 9 and "2 copies repaired" in done.out and f"on {stopped}" in done.out
@@ -169,9 +169,9 @@ def test_what_makes_no_sense_is_named_and_deleted_by_force(
     ledger: Callable[..., Done], run: Run, folder: Path, filled: int
 ) -> None:
     with LedgerCluster.embedded(folder) as cluster:
-        there = cluster.metadata.get(metadata_key(filled))
-        assert there is not None
-        cluster.metadata.put(metadata_key(filled), b"{", there.version)
+        stored = cluster.metadata.get(metadata_key(filled))
+        assert stored is not None
+        cluster.metadata.put(metadata_key(filled), b"{", stored.version)
     status = run("cluster", "--embedded", folder, "status")
     assert status.code == 0 and f"garbled: {metadata_key(filled)}" in status.out and "every entry" not in status.out
     assert ledger("delete", filled).code == 4
@@ -182,12 +182,12 @@ def test_what_makes_no_sense_is_named_and_deleted_by_force(
 def test_an_older_store_is_migrated(run: Run, folder: Path, ledger: Callable[..., Done], filled: int) -> None:
     """Here one whose migration did not end."""
     with SQLiteStore(folder / "metadata.sqlite") as store:
-        there = store.get(CLUSTER)
-        assert there is not None
-        store.put(CLUSTER, encode_cluster(cluster_id(store), is_migrating=True), there.version)
-        found = store.get(metadata_key(filled))
-        assert found is not None
-        store.create(f"/ledgers/{filled:019d}", found.value)
+        stored_value = store.get(CLUSTER)
+        assert stored_value is not None
+        store.put(CLUSTER, encode_cluster(cluster_id(store), is_migrating=True), stored_value.version)
+        stored = store.get(metadata_key(filled))
+        assert stored is not None
+        store.create(f"/ledgers/{filled:019d}", stored.value)
     refused = run("cluster", "--embedded", folder, "status")
     assert refused.code == 4 and "pyreplog cluster migrate" in refused.error
     assert run("cluster", "migrate").code == 2, "no cluster is named"
@@ -200,14 +200,14 @@ def test_an_older_store_is_migrated(run: Run, folder: Path, ledger: Callable[...
 
 def test_limbo_is_shown_and_ended(ledger: Callable[..., Done], run: Run, folder: Path) -> None:
     with LedgerCluster.embedded(folder, durability="appended") as cluster:
-        made = cluster.create_ledger(durability="appended")
-        made.append_batch([b"a", b"b"])
-        made.abandon()
+        new_ledger = cluster.create_ledger(durability="appended")
+        new_ledger.append_batch([b"a", b"b"])
+        new_ledger.abandon()
     for bookie in folder.glob("bookie-*"):
         (bookie / "unsynced").write_bytes(b"another boot's")
-    assert run("cluster", "--embedded", folder, "status").out.count(f"in limbo: ledger {made.id} on bookie-") == 3
-    done = ledger("recover", made.id)
+    assert run("cluster", "--embedded", folder, "status").out.count(f"in limbo: ledger {new_ledger.id} on bookie-") == 3
+    done = ledger("recover", new_ledger.id)
     assert done.code == 1 and "LIMBO" in done.error
-    assert ledger("recover", "--force", made.id).out == f"ledger {made.id} is closed: 2 entries\n"
+    assert ledger("recover", "--force", new_ledger.id).out == f"ledger {new_ledger.id} is closed: 2 entries\n"
     assert ledger("repair").out == "0 copies repaired\n"
-    assert ledger("repair", made.id).out == "0 copies repaired\n"
+    assert ledger("repair", new_ledger.id).out == "0 copies repaired\n"

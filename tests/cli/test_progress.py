@@ -76,8 +76,8 @@ def test_a_bar_with_rich(log: Path, tmp_path: Path) -> None:
 
 def all_that_comes(terminal: int) -> bytes:
     """Until nobody has its other side open."""
-    found = b""
+    actual = b""
     with contextlib.suppress(OSError):  # Linux says so
         while more := os.read(terminal, 1 << 16):
-            found += more
-    return found
+            actual += more
+    return actual

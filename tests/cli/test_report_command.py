@@ -24,8 +24,8 @@ FEW = ("--only", "rate_by_minute", "--only", "log_gaps")
 
 @pytest.fixture
 def filled(log: Path) -> Path:
-    with pyreplog.open(log) as made:
-        made.append_batch([b"%d" % n for n in range(500)], [b"k%d" % (n % 3) for n in range(500)])
+    with pyreplog.open(log) as new_log:
+        new_log.append_batch([b"%d" % n for n in range(500)], [b"k%d" % (n % 3) for n in range(500)])
     return log
 
 
@@ -64,7 +64,7 @@ def test_of_a_log(run: Run, filled: Path, tmp_path: Path) -> None:
 def test_of_topics(run: Run, cluster: Path, tmp_path: Path) -> None:
     done = run("report", cluster, "-o", tmp_path / "r.html", "--parquet", tmp_path, "--json")
     assert done.code == 0, done.error
-    assert {name: one.get("error") for name, one in done.json["reports"].items() if "error" in one} == {}
+    assert {name: report.get("error") for name, report in done.json["reports"].items() if "error" in report} == {}
     html = (tmp_path / "r.html").read_text()
     assert "“archive” of orders lags by 40 messages" in html
     assert "Without a backlog: “board” of orders." in html
@@ -118,10 +118,10 @@ def test_what_is_trimmed_meanwhile_is_planned_anew(run: Run, tmp_path: Path, mon
         log.append_batch([b"%0500d" % n for n in range(1000)])
 
         def plan(options: ReadOptions) -> list[tuple[Part, ...]]:
-            made = planning.plan(options)
+            new_plan = planning.plan(options)
             plans.append(log.start)
             log.trim(log.start + 300)
-            return made
+            return new_plan
 
         monkeypatch.setattr(local_engine, "plan", plan)
         done = run("report", tmp_path / "busy", "-o", tmp_path / "r.html", *FEW[:2], "--parquet", tmp_path)
@@ -148,7 +148,7 @@ def test_metadata_that_are_not_there_are_not_made(run: Run, tmp_path: Path) -> N
         done = run("report", f"sqlite:{missing}", "-o", tmp_path / "r.html")
         assert (done.code, done.error.count("\n")) == (NotALogError.exit_code, 1)
         assert f"{missing}: no such file on host" in done.error
-        assert [one.name for one in tmp_path.iterdir()] == ["file"]
+        assert [item.name for item in tmp_path.iterdir()] == ["file"]
 
 
 def test_where_nothing_can_be_written_nothing_is_read(run: Run, filled: Path, tmp_path: Path) -> None:
@@ -168,8 +168,8 @@ def test_export(run: Run, filled: Path, tmp_path: Path) -> None:
     done = run("export", filled, "--parquet", tmp_path / "out", "--columns", "offset,value", "--json")
     assert done.code == 0, done.error
     assert done.json["rows"] == 500
-    found = [row for file in done.json["files"] for row in parquet.read_table(file).to_pylist()]
-    assert found == [{"offset": n, "value": b"%d" % n} for n in range(500)]
+    rows = [row for file in done.json["files"] for row in parquet.read_table(file).to_pylist()]
+    assert rows == [{"offset": n, "value": b"%d" % n} for n in range(500)]
     again = run("export", filled, "--parquet", tmp_path / "out")
     assert again.code == 2
     assert "expected an empty directory" in again.error

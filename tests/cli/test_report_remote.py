@@ -65,7 +65,12 @@ def test_numbers(cast: Cast, tmp_path: Path) -> None:
     """Of a topic whose owner goes on; then with one bookie, when nobody can say how far that topic goes."""
     with pyreplog.Cluster.connect(cast.url) as cluster:
         topic = fill(cluster)
-        until(lambda: {one.name: one.end.offset for one in snapshot(cast.url).topics} == {"done": 30, "orders": COUNT})
+        until(
+            lambda: (
+                {each_topic.name: each_topic.end.offset for each_topic in snapshot(cast.url).topics}
+                == {"done": 30, "orders": COUNT}
+            )
+        )
         check_report(cast, tmp_path)
         check_export(cast, tmp_path)
         for process in list(cast.bookies.values())[1:]:
@@ -79,7 +84,7 @@ def test_numbers(cast: Cast, tmp_path: Path) -> None:
 def check_report(cast: Cast, tmp_path: Path) -> None:
     done = command("report", cast.url, "-o", tmp_path / "r.html", "--parquet", tmp_path / "rows", "--json")
     assert done.code == 0, done.error
-    assert {name for name, one in done.json["reports"].items() if "error" in one or "warnings" in one} == set()
+    assert {name for name, report in done.json["reports"].items() if "error" in report or "warnings" in report} == set()
     tables = {file.stem: parquet.read_table(file) for file in (tmp_path / "rows").iterdir()}
     of = {name: [row for row in table.to_pylist() if row.get("topic") == "orders"] for name, table in tables.items()}
     (backlog,) = of["backlog_by_subscription"]
@@ -113,8 +118,8 @@ def check_without_most_bookies(cast: Cast, tmp_path: Path) -> None:
     rates = parquet.read_table(tmp_path / "less" / "rate_by_minute.parquet").to_pylist()
     assert {row["topic"] for row in rates} == {"done"}
     assert sum(row["entries"] for row in rates) == 30
-    for one in done.json["reports"].values():
-        assert [text[: len("could not ask: topic orders: ")] for text in one["warnings"]] == [
+    for report in done.json["reports"].values():
+        assert [text[: len("could not ask: topic orders: ")] for text in report["warnings"]] == [
             "could not ask: topic orders: "
-        ], json.dumps(one)
+        ], json.dumps(report)
     assert "Could not ask: topic orders: " in (tmp_path / "r.html").read_text()

@@ -64,8 +64,8 @@ def test_all_commands_on_a_server(cast: Cast, folder: Path, run: Run) -> None:
     assert topic("publish", "--json", "--producer", "me", "last").json["first"] == 1000
     assert topic("consume", "--subscription", "work", "--count", 3).out == "line 0\nline 1\nline 2\n"
     assert topic("consume", "--from", 999).out == "line 999\nlast\n"
-    found = topic("stats", "--json").json
-    assert (found["end"]["offset"], found["subscriptions"]["work"]["backlog_messages"]) == (1001, 998)
+    report = topic("stats", "--json").json
+    assert (report["end"]["offset"], report["subscriptions"]["work"]["backlog_messages"]) == (1001, 998)
     assert "1,001 messages" in topic("stats").out and "work" in topic("stats-internal").out
     assert topic("stats", "work", "--json", group="subscription").json["mark"]["offset"] == 3
     assert topic("seek", "work", 500, "--json").json == {"offset": 500}
@@ -149,10 +149,10 @@ def test_top_and_metrics(cast: Cast, folder: Path, run: Run) -> None:
     run("topic", "create", url, "orders", *ONE)
     run("subscription", "create", url, "orders", "work")
     run("topic", "publish", url, "orders", *"abcd")
-    found = run("top", "--once", "--json", url).json
-    row: dict[str, Any] = found["topics"][0]
+    report = run("top", "--once", "--json", url).json
+    row: dict[str, Any] = report["topics"][0]
     assert (row["name"], row["backlog"], row["messages"]) == ("orders", 4, 4) and row["owner"] in url
-    assert (found["ledgers"], found["bookies"]) == ([], []), "of a cluster only"
+    assert (report["ledgers"], report["bookies"]) == ([], []), "of a cluster only"
     assert "  work" in run("top", "--once", url).out
     with urllib.request.urlopen(f"http://{server.hears('metrics')}/metrics") as page:
         assert 'topic="orders"' in page.read().decode()
@@ -166,11 +166,11 @@ def test_the_owner_is_asked(cast: Cast, run: Run) -> None:
     run("topic", "create", url, "orders", *ONE)
     assert run("topic", "publish", cast.url, "orders", *"abc").code == 0
     assert run("topic", "consume", cast.url, "orders").out == "a\nb\nc\n"
-    found = run("top", "--once", "--json", cast.url).json
-    row = found["topics"][0]
+    report = run("top", "--once", "--json", cast.url).json
+    row = report["topics"][0]
     assert (row["name"], row["messages"], row["owner"], row["states"]) == ("orders", 3, server.said["address"], [])
-    assert [ledger["state"] for ledger in found["ledgers"]] == ["open"]
-    assert [bookie["state"] for bookie in found["bookies"]] == [""]
+    assert [ledger["state"] for ledger in report["ledgers"]] == ["open"]
+    assert [bookie["state"] for bookie in report["bookies"]] == [""]
     # the only entry cannot carry its own confirmation: the writer tells it once it is idle
     until(lambda: run("top", "--once", "--json", cast.url).json["ledgers"][0]["confirmed"] == 0)
     end(server)

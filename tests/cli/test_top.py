@@ -82,14 +82,14 @@ def test_ledgers_that_are_written_to_or_lack_copies() -> None:
         LedgerStatus(2, State.CLOSED, 2, 99, 99, 40),
         LedgerStatus(3, State.OPEN, 1, 10, 17, 0),
     ]
-    found = topview.ledger_rows(ClusterStatus([], ledgers))
-    assert [(row.ledger, row.confirmed, row.behind, row.missing) for row in found] == [(2, 99, 0, 40), (3, 10, 7, 0)]
+    rows = topview.ledger_rows(ClusterStatus([], ledgers))
+    assert [(row.ledger, row.confirmed, row.behind, row.missing) for row in rows] == [(2, 99, 0, 40), (3, 10, 7, 0)]
 
 
 def test_bookies_that_do_not_run_are_missing() -> None:
     running = [BookieStatus("b2@x", "h:2", "", True, 10), BookieStatus("b1@y", "h:1", "", False, 20)]
-    found = topview.bookie_rows(running, ["b1", "b2", "b3"])
-    assert [(row.bookie, row.state) for row in found] == [("b1@y", ""), ("b2@x", "read-only"), ("b3", "missing")]
+    rows = topview.bookie_rows(running, ["b1", "b2", "b3"])
+    assert [(row.bookie, row.state) for row in rows] == [("b1@y", ""), ("b2@x", "read-only"), ("b3", "missing")]
 
 
 RECOVERY = RecoveryOverview(
@@ -115,7 +115,7 @@ def test_auto_recovery_as_rows() -> None:
         "red", "host:1", 1200, 2, 1,
     )  # fmt: skip
     assert (row.hold, row.hold_s) == ("upgrade", 7200.0)
-    assert [(found.code, found.next_step) for found in row.findings][1] == ("hold", "pyreplog cluster hold --end")
+    assert [(finding.code, finding.next_step) for finding in row.findings][1] == ("hold", "pyreplog cluster hold --end")
     assert [(order.bookie, order.why, order.eta_s) for order in row.orders] == [
         ("b2@x", "away: it has been away", 3.0), ("b3@x", "an operator drains it", None),
     ]  # fmt: skip
@@ -124,8 +124,8 @@ def test_auto_recovery_as_rows() -> None:
 def test_bookies_that_left_for_good_are_not_shown() -> None:
     running = [BookieStatus("b1@y", "h:1", "", True, 20, BookiePhase.DRAINING)]
     absent = [BookieStatus(f"b{n}@x", "", "", False, 0, phase) for n, phase in enumerate(BookiePhase, 2)]
-    found = topview.bookie_rows(running, ["b1", "b2", "b3", "b4", "b5", "b6"], 0, absent)
-    states = {row.bookie: row.state for row in found}
+    rows = topview.bookie_rows(running, ["b1", "b2", "b3", "b4", "b5", "b6"], 0, absent)
+    states = {row.bookie: row.state for row in rows}
     assert states.pop("b1@y") == "draining, read-only" and states.pop("b6") == "missing"
     assert states == {f"b{n}": str(phase) for n, phase in enumerate(BookiePhase, 2) if phase != "retired"}
 
@@ -231,19 +231,19 @@ def test_once(run: Run, folder: Path) -> None:
     rows = [line.split() for line in done.out.splitlines()]
     assert ["work", "shared", "0", "0", "5"] in [row[:5] for row in rows]
     assert len([row for row in rows if row and row[0].startswith("bookie-")]) == 3
-    found = run("top", "--once", "--json", folder).json
-    assert (found["topics"][0]["name"], found["topics"][0]["backlog"]) == ("orders", 5)
-    assert found["topics"][0]["subscriptions"][0]["type"] == "shared"
-    assert found["recovery"]["colour"] == "green" and "cluster green, 0 entries at one copy" in done.out
+    report = run("top", "--once", "--json", folder).json
+    assert (report["topics"][0]["name"], report["topics"][0]["backlog"]) == ("orders", 5)
+    assert report["topics"][0]["subscriptions"][0]["type"] == "shared"
+    assert report["recovery"]["colour"] == "green" and "cluster green, 0 entries at one copy" in done.out
 
 
 def test_topics_that_nobody_serves_are_not_opened(run: Run, folder: Path) -> None:
     """Of a cluster that others use, too."""
-    found = run("top", "--once", "--json", f"sqlite:{folder}/metadata.sqlite").json
-    assert found["topics"][0]["states"] == ["no owner"]
-    assert [bookie["state"] for bookie in found["bookies"]] == ["missing"] * 3
-    assert {"no-auditor", "copies-missing"} <= {reason["code"] for reason in found["recovery"]["findings"]}
-    assert found["recovery"]["one_copy_entries"] > 0
+    report = run("top", "--once", "--json", f"sqlite:{folder}/metadata.sqlite").json
+    assert report["topics"][0]["states"] == ["no owner"]
+    assert [bookie["state"] for bookie in report["bookies"]] == ["missing"] * 3
+    assert {"no-auditor", "copies-missing"} <= {reason["code"] for reason in report["recovery"]["findings"]}
+    assert report["recovery"]["one_copy_entries"] > 0
 
 
 def test_it_goes_on_when_the_target_is_away(

@@ -55,8 +55,8 @@ def rows(done: Done) -> list[dict[str, Any]]:
 def test_lines_come_back(topic: Callable[..., Done], folder: Path, name: str) -> None:
     done = process("topic", "publish", "--key-separator", ":", "--batch", 100, folder, name, data=LINES + b"no end")
     assert done.code == 0 and f"{name}: 1,001 messages, offsets 0 to 1,000" in done.out, done.error
-    found = topic("consume", "--keys")
-    assert found.out.encode() == LINES.replace(b":", b"\t") + b"\tno end\n"
+    output = topic("consume", "--keys")
+    assert output.out.encode() == LINES.replace(b":", b"\t") + b"\tno end\n"
     assert topic("consume", "--from", 999).out == "line 999\nno end\n"
     assert topic("stats", "--json").json["subscriptions"] == {}, "without a name nothing is left"
 
@@ -70,11 +70,11 @@ def test_a_file_and_arguments(topic: Callable[..., Done], tmp_path: Path) -> Non
         "messages": 3, "first": 0, "last": 2, "bytes": 2,
     }  # fmt: skip
     assert topic("publish", "one", "två", "--key", "k", "--property", "a=b", "--property", "c=d=e").code == 0
-    found = rows(topic("consume", "--format", "json"))
-    assert [row["value"] for row in found] == ["a", "", "b", "one", "två"]
-    assert [(row["producer"], row["key"]) for row in found] == [("me", None)] * 3 + [(None, "k")] * 2
-    assert found[4]["properties"] == {"a": "b", "c": "d=e"} and found[0]["properties"] == {}
-    assert [row["offset"] for row in found] == list(range(5))
+    actual_rows = rows(topic("consume", "--format", "json"))
+    assert [row["value"] for row in actual_rows] == ["a", "", "b", "one", "två"]
+    assert [(row["producer"], row["key"]) for row in actual_rows] == [("me", None)] * 3 + [(None, "k")] * 2
+    assert actual_rows[4]["properties"] == {"a": "b", "c": "d=e"} and actual_rows[0]["properties"] == {}
+    assert [row["offset"] for row in actual_rows] == list(range(5))
 
 
 def test_options_stand_anywhere(topic: Callable[..., Done]) -> None:
@@ -129,9 +129,9 @@ def test_following(topic: Callable[..., Done], monkeypatch: pytest.MonkeyPatch) 
         """What is there comes, however slowly; then the time runs out."""
         nonlocal came
         assert timeout == 0.2
-        found: list[Message] = receive(consumer, count, timeout if came == 3 else PATIENCE_S)
-        came += len(found)
-        return found
+        messages: list[Message] = receive(consumer, count, timeout if came == 3 else PATIENCE_S)
+        came += len(messages)
+        return messages
 
     with monkeypatch.context() as slow:
         slow.setattr(Consumer, "_receive_many", receives)
@@ -166,8 +166,8 @@ def test_making_and_deleting_subscriptions(topic: Callable[..., Done]) -> None:
     topic("create", "b", "--from", "0", group="subscription")
     assert topic("list", group="subscription").out == "a\nb\n"
     assert topic("list", "--json", group="subscription").json == ["a", "b"]
-    found = topic("stats", "a", "--json", group="subscription").json
-    assert (found["type"], found["properties"], found["backlog_messages"]) == ("key_shared", {"team": "x"}, 0)
+    report = topic("stats", "a", "--json", group="subscription").json
+    assert (report["type"], report["properties"], report["backlog_messages"]) == ("key_shared", {"team": "x"}, 0)
     shown = topic("stats", "b", group="subscription").out
     assert "backlog       1 message," in shown and "stalled       no" in shown
     refused = topic("delete", "a", group="subscription")
@@ -185,16 +185,18 @@ def test_making_and_deleting_subscriptions(topic: Callable[..., Done]) -> None:
 def test_stats(topic: Callable[..., Done], name: str) -> None:
     topic("create", "work", "--from", "earliest", "--type", "shared", group="subscription")
     topic("publish", *"abc")
-    found = topic("stats", "--json").json
-    assert (found["name"], found["end"]["offset"]) == (name, 3)
-    assert found["subscriptions"]["work"]["backlog_messages"] == 3
+    report = topic("stats", "--json").json
+    assert (report["name"], report["end"]["offset"]) == (name, 3)
+    assert report["subscriptions"]["work"]["backlog_messages"] == 3
     shown = topic("stats").out
     assert "kept        3 messages, offsets 0 to 2," in shown and ", of work" in shown
     assert [line.split()[:5] for line in shown.splitlines() if line.startswith("work")] == [
         ["work", "shared", "0", "0", "3"]
     ]
     internal = topic("stats-internal", "--json").json
-    assert [one["messages"] for one in internal["ledgers"]] == [3] and list(internal["cursors"]) == ["work"]
+    assert [each_ledger["messages"] for each_ledger in internal["ledgers"]] == [3] and list(internal["cursors"]) == [
+        "work"
+    ]
     shown = topic("stats-internal").out
     assert "3 messages, offsets 0 to 2, 1 entry," in shown
     ledger = str(internal["ledgers"][0]["ledger"])
@@ -207,8 +209,8 @@ def test_settings(run: Run, topic: Callable[..., Done], folder: Path, tmp_path: 
     assert topic("set").out.splitlines()[0].split() == ["ensemble", "3"]
     assert topic("set", "retention_bytes=0").out == ""
     assert topic("set", "ttl_ms=60000", "retention-bytes=none", 'compression="none"').out == ""
-    found = topic("set", "--json").json
-    assert (found["ttl_ms"], found["retention_bytes"], found["compression"]) == (60000, None, "none")
+    report = topic("set", "--json").json
+    assert (report["ttl_ms"], report["retention_bytes"], report["compression"]) == (60000, None, "none")
     assert "ttl_ms                  60000\n" in topic("set").out
     assert topic("set", "ttl_ms=none", "--json").json["ttl_ms"] is None
     for wrong in ("unheard_of=1", "ttl_ms=-1", "ttl_ms"):
@@ -217,8 +219,8 @@ def test_settings(run: Run, topic: Callable[..., Done], folder: Path, tmp_path: 
     config = tmp_path / "config.toml"
     config.write_text("deduplicate = true\nensemble = 2\n")
     assert run("topic", "create", folder, "of-a-file", "--config", config, "--set", "ensemble=1").code == 0
-    found = run("topic", "set", folder, "of-a-file", "--json").json
-    assert (found["deduplicate"], found["ensemble"]) == (True, 1)
+    report = run("topic", "set", folder, "of-a-file", "--json").json
+    assert (report["deduplicate"], report["ensemble"]) == (True, 1)
 
 
 def test_trimming(topic: Callable[..., Done]) -> None:

@@ -23,15 +23,15 @@ def topic(request: pytest.FixtureRequest, run: Run, tmp_path: Path) -> Iterator[
     path = tmp_path / "cluster"
     with ExitStack() as stack:
         cluster = stack.enter_context(Cluster.embedded(path, bookies=1, segment_bytes=64 << 10))
-        made = cluster.topic(NAME, partitions=PARTITIONS, ensemble=1, retention_bytes=None)
-        made.create_subscription("s", start="earliest")
+        new_topic = cluster.topic(NAME, partitions=PARTITIONS, ensemble=1, retention_bytes=None)
+        new_topic.create_subscription("s", start="earliest")
         for partition in range(PARTITIONS):
-            made.publish(b"v", key_of(partition, PARTITIONS))
+            new_topic.publish(b"v", key_of(partition, PARTITIONS))
         target = str(path)
         if request.param == "directory":
             cluster.close()
         else:
-            made.close()
+            new_topic.close()
             target = f"pyreplog://{stack.enter_context(TopicServer(cluster)).address}"
 
         def topic(action: str, *arguments: object, name: str = NAME) -> Done:
@@ -63,8 +63,8 @@ def test_clear_and_seek(topic: Callable[..., Done]) -> None:
 def test_set_and_trim(topic: Callable[..., Done]) -> None:
     assert topic("set", "ttl_ms=60000").code == 0
     assert topic("set", "roll_entries=7", name=f"{NAME}-partition-1").code == 0
-    found = topic("set", "--json").json["parts"]
-    assert {at: (one["ttl_ms"], one["roll_entries"] == 7) for at, one in found.items()} == {
+    parts = topic("set", "--json").json["parts"]
+    assert {at: (item["ttl_ms"], item["roll_entries"] == 7) for at, item in parts.items()} == {
         "0": (60000, False), "1": (60000, True),
     }  # fmt: skip
     fields = dict(line.split(None, 1) for line in topic("set").out.splitlines())
@@ -76,8 +76,8 @@ def test_set_and_trim(topic: Callable[..., Done]) -> None:
 
 
 def test_internal_statistics_of_each_partition(topic: Callable[..., Done]) -> None:
-    found = topic("stats-internal", "--json").json
-    assert (found["name"], found["partitions"], sorted(found["parts"])) == (NAME, PARTITIONS, ["0", "1"])
+    report = topic("stats-internal", "--json").json
+    assert (report["name"], report["partitions"], sorted(report["parts"])) == (NAME, PARTITIONS, ["0", "1"])
     shown = topic("stats-internal").out.splitlines()
     names = [line.split()[1] for line in shown if line.startswith("topic ")]
     assert names == [f"{NAME}-partition-{at}" for at in range(PARTITIONS)]

@@ -59,9 +59,9 @@ def test_all_commands(run: Run, topic: Callable[..., Done], target: str, tmp_pat
     done = topic("publish", "a", "b", "--key", key_of(2, 3).decode(), "--json")
     assert (done.json["messages"], done.json["partitions"], done.json["first"]) == (2, [2], None)
     assert topic("consume", "--subscription", "work", "--count", 1).out == "a\n"
-    found = topic("stats", "--json").json
-    assert (found["partitions"], sorted(found["parts"])) == (3, ["0", "1", "2"])
-    assert found["total"]["subscriptions"]["work"]["backlog_messages"] == 1
+    report = topic("stats", "--json").json
+    assert (report["partitions"], sorted(report["parts"])) == (3, ["0", "1", "2"])
+    assert report["total"]["subscriptions"]["work"]["backlog_messages"] == 1
     shown = topic("stats").out
     assert "302 messages in 3 partitions" in shown
     rows_shown = [line.split() for line in shown.splitlines()]
@@ -109,5 +109,5 @@ def test_of_a_store_whose_partitions_several_servers_own(run: Run, tmp_path: Pat
             store = f"sqlite:{path}/metadata.sqlite"
             assert sorted(run("topic", "consume", store, NAME).out.split()) == list("abcdef")
             other.topics.get(f"{NAME}-partition-2").close()  # type: ignore[union-attr]
-            found = run("topic", "stats", store, NAME, "--json").json["parts"]
-            assert {part["owner"] for part in found.values()} == {first.address, other.topics.address}
+            parts = run("topic", "stats", store, NAME, "--json").json["parts"]
+            assert {part["owner"] for part in parts.values()} == {first.address, other.topics.address}

@@ -30,7 +30,9 @@ def test_who_wants_too_many_bookies_hears_of_it(
 
     def warnings() -> list[str]:
         return [
-            one.getMessage() for one in caplog.records if one.levelno >= logging.WARNING and WHY in one.getMessage()
+            record.getMessage()
+            for record in caplog.records
+            if record.levelno >= logging.WARNING and WHY in record.getMessage()
         ]
 
     with Cluster.embedded(tmp_path / "c", bookies=3) as cluster, TopicServer(cluster) as server:

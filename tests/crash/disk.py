@@ -131,10 +131,10 @@ class Directory:
     def look(self, *, durable: bool = False) -> None:
         """Take note of what was made or removed without the disk being asked (temporary files, folders)."""
         is_there = self.path.is_dir() and self.path.stat().st_ino == self.inode
-        there = {entry.name: entry for entry in os.scandir(self.path)} if is_there else {}
-        for name in self.live.keys() - there.keys():
+        entries_by_name = {entry.name: entry for entry in os.scandir(self.path)} if is_there else {}
+        for name in self.live.keys() - entries_by_name.keys():
             self.note({name: None})
-        for name, entry in there.items():
+        for name, entry in entries_by_name.items():
             known = self.live.get(name)
             if known is None or known.inode != entry.inode():
                 kind = Directory if entry.is_dir() else Image
@@ -266,10 +266,10 @@ class Disk:
         at = self._root
         for part in path.relative_to(at.path).parts:
             at.look()
-            found = at.live[part]
-            if not isinstance(found, Directory):
+            actual = at.live[part]
+            if not isinstance(actual, Directory):
                 raise NotADirectoryError(path)
-            at = found
+            at = actual
         at.look()
         return at
 

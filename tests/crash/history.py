@@ -90,8 +90,8 @@ class History:
 
     def check(self, log: CommitLog | LogReader) -> int:
         """How many items the log holds. AssertionError when it holds anything but a prefix with all that was synced."""
-        found = [(r.kind, r.key, r.value) for batch in _batches(log) for r in batch]
-        count = self._count(log.start, log.end, found)
+        rows = [(r.kind, r.key, r.value) for batch in _batches(log) for r in batch]
+        count = self._count(log.start, log.end, rows)
         numbers = [r.entry for batch in log.read() for r in batch]
         assert numbers == list(range(log.start, log.end)), f"entries {log.start}..{log.end}: numbers {numbers!r:.200}"
         assert count >= self.synced or count == self.cutting_to, (
@@ -104,7 +104,7 @@ class History:
         self._check_reads(log)
         return count
 
-    def _count(self, start: int, end: int, found: list[Item]) -> int:
+    def _count(self, start: int, end: int, items: list[Item]) -> int:
         """How many items a log holds that ends before entry `end`: the control records after its last entry have no
         number, so that what was found must tell how many of them there are."""
         assert end <= len(self.numbered), f"ends before entry {end}; only {len(self.numbered)} were ever appended"
@@ -112,16 +112,16 @@ class History:
         while most < len(self.items) and self.items[most][0] == CONTROL:
             most += 1
         for count in range(most, least - 1, -1):
-            if len(found) <= count and found == self.items[count - len(found) : count]:
+            if len(items) <= count and items == self.items[count - len(items) : count]:
                 return count
-        raise AssertionError(f"entries {start}..{end}: {self._difference(found, least)}")
+        raise AssertionError(f"entries {start}..{end}: {self._difference(items, least)}")
 
-    def _difference(self, found: list[Item], count: int) -> str:
-        first = count - len(found)
-        for i, item in enumerate(found):
+    def _difference(self, items: list[Item], count: int) -> str:
+        first = count - len(items)
+        for i, item in enumerate(items):
             if first + i < 0 or item != self.items[first + i]:
                 return f"item {first + i}: expected {self.items[max(first + i, 0)]!r:.80}, found {item!r:.80}"
-        return f"{len(found)} records are not what was appended"
+        return f"{len(items)} records are not what was appended"
 
     def _check_reads(self, log: CommitLog | LogReader) -> None:
         for entry in {log.start, (log.start + log.end) // 2, log.end - 1}:

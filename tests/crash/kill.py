@@ -52,10 +52,10 @@ def run(seed: int, directory: Path, *, rounds: int) -> None:
 def _checked(directory: Path, mode: str, least: Counts) -> Counts:
     """What the log holds; AssertionError when that is less than was acknowledged."""
     with _open(directory, mode) as log:
-        found = counted(log)
-    missing = {t: (n, found.get(t, 0)) for t, n in least.items() if found.get(t, 0) < n}
+        count = counted(log)
+    missing = {t: (n, count.get(t, 0)) for t, n in least.items() if count.get(t, 0) < n}
     assert not missing, f"(acknowledged, found) by thread: {missing}"
-    return found
+    return count
 
 
 def _open(directory: Path, mode: str) -> CommitLog | LogReader:

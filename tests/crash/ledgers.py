@@ -70,16 +70,16 @@ class LedgerHistory:
 
     def check(self, log: LedgerLog) -> list[Pair]:
         """What the log holds."""
-        found = {(ledger, entry): raw for ledger in log.ledgers() for entry, raw in read_all(log, ledger).items()}
-        strange = [pair for pair in found if pair not in self.sent and pair not in self.removing]
+        records = {(ledger, entry): raw for ledger in log.ledgers() for entry, raw in read_all(log, ledger).items()}
+        strange = [pair for pair in records if pair not in self.sent and pair not in self.removing]
         assert not strange, f"{strange!r:.200} were never sent, or were cut before"
-        for pair, raw in found.items():
+        for pair, raw in records.items():
             assert raw == without_stamp(record_for(*pair)), f"{pair} is not what was sent"
-        lost = self.acked - self.removing - found.keys()
+        lost = self.acked - self.removing - records.keys()
         assert not lost, f"{len(lost)} of {len(self.acked)} acknowledged are lost: {sorted(lost)!r:.200}"
-        back = self.removed & found.keys()
+        back = self.removed & records.keys()
         assert not back, f"{sorted(back)!r:.200} were removed and came back"
-        return sorted(found)
+        return sorted(records)
 
 
 class LedgerWork:

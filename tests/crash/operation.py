@@ -133,8 +133,8 @@ def _pass_twice(operation: Operation, home: Path, left: Path, step: int) -> None
     disk.at_tick = None
     said: list[str] = []
 
-    def report(what: str) -> None:
-        said.append(f"{what}\n")
+    def report(subject: str) -> None:
+        said.append(f"{subject}\n")
         disk.leave(left / str(len(said)), Random(step))
         (left / f"{len(said)}.reports").write_text("".join(said))
 
@@ -149,9 +149,9 @@ def _pass(operation: Operation, way: Way, home: Path, end: Path, events: Path, m
     disk.share, disk.order = way.share, way.order
     moments.watch(disk, events)
 
-    def report(what: str) -> None:
+    def report(subject: str) -> None:
         with events.open("a") as file:
-            file.write(f"{what}\n")
+            file.write(f"{subject}\n")
 
     operation.act(home, PowerCutFiles(disk), report)
     disk.leave(end, rng)

@@ -21,13 +21,13 @@ LIMIT_S = 120
 
 
 @contextmanager
-def piece(what: object) -> Iterator[None]:
+def piece(value: object) -> Iterator[None]:
     """One of several pieces of a process's work: it has LIMIT_S for itself, and its failure names it."""
     signal.alarm(LIMIT_S)
     try:
         yield
     except BaseException as error:
-        error.add_note(f"at {what}")
+        error.add_note(f"at {value}")
         raise
 
 

@@ -106,9 +106,9 @@ class NewCluster(Operation):
             if reports:
                 ledger, count = map(int, reports[-1].split())
                 with cluster.open_ledger(ledger) as reader:
-                    found = [bytes(record.value) for batch in reader.read() for record in batch]
-                assert found == [b"%d" % entry for entry in range(len(found))]
-                assert len(found) >= count
+                    values = [bytes(record.value) for batch in reader.read() for record in batch]
+                assert values == [b"%d" % entry for entry in range(len(values))]
+                assert len(values) >= count
 
 
 @pytest.mark.parametrize(

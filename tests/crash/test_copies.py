@@ -111,13 +111,13 @@ class Offload(Operation):
         storage = Storage(f"file://{left}/far/away")
         generation, end = map(int, (reports or ["0 0"])[-1].split())
         try:
-            found = manifests.load(storage)
+            content = manifests.load(storage)
         except NotALogError:
             assert not reports
         else:
-            assert found.generation >= generation
-            assert found.segments[-1].end_entry >= end
-            for item in found.segments:
+            assert content.generation >= generation
+            assert content.segments[-1].end_entry >= end
+            for item in content.segments:
                 assert crc32c(storage.read(item.name, 0, item.length)) == item.crc32c
                 assert crc32c(storage.read(item.index_name, 0, item.index_bytes)) == item.index_crc32c
         again = offload(left / f"log {self.LATER}", storage.url)
@@ -182,16 +182,16 @@ class ExportGivenUp(Operation):
         assert not [*left.glob(".out.*")]
 
 
-@pytest.mark.parametrize("operation", [Restored(), Offload()], ids=lambda one: type(one).__name__)
+@pytest.mark.parametrize("operation", [Restored(), Offload()], ids=lambda item: type(item).__name__)
 def test_killed_before_the_power_cut(operation: Operation, ram_path: Path, seed: int) -> None:
     assert kill_at_every_step(operation, ram_path, seed, stride=7) > 30
 
 
-@pytest.mark.parametrize("operation", [Export(), ExportGivenUp()], ids=lambda one: type(one).__name__)
+@pytest.mark.parametrize("operation", [Export(), ExportGivenUp()], ids=lambda item: type(item).__name__)
 def test_an_export_killed_at_every_step(operation: Operation, ram_path: Path, seed: int) -> None:
     assert kill_at_every_step(operation, ram_path, seed) > 6
 
 
-@pytest.mark.parametrize("operation", [Backup(), Restore(), Offload(), Export()], ids=lambda one: type(one).__name__)
+@pytest.mark.parametrize("operation", [Backup(), Restore(), Offload(), Export()], ids=lambda item: type(item).__name__)
 def test_power_cut_at_every_step(operation: Operation, ram_path: Path, seed: int) -> None:
     assert cut_at_every_step(operation, ram_path, seed) > 15

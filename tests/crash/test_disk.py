@@ -72,9 +72,9 @@ def test_each_name_of_a_file_is_durable_by_itself(left: Callable[[Work, float], 
         files.rename(home / "file", home / "a" / "moved")
 
     assert names_in(left(work, 0.0)) == {"file", "a", "a/b"}
-    found = left(work, 1.0)
-    assert names_in(found) == {"a", "a/b", "a/b/linked", "a/moved"}
-    assert (found / "a" / "b" / "linked").read_bytes() == b"1"
+    work_left = left(work, 1.0)
+    assert names_in(work_left) == {"a", "a/b", "a/b/linked", "a/moved"}
+    assert (work_left / "a" / "b" / "linked").read_bytes() == b"1"
 
 
 def test_a_tree_goes_name_by_name(left: Callable[[Work, float], Path]) -> None:
@@ -104,11 +104,11 @@ def test_names_change_in_an_order(tmp_path: Path) -> None:
     for order in ORDERS:
         (tmp_path / order).mkdir()
     in_process(work, tmp_path / "report")
-    found = {order: {frozenset(names_in(path)) for path in (tmp_path / order).iterdir()} for order in ORDERS}
-    assert found["first"] == {frozenset("0123"[:number]) for number in range(5)}
-    assert {frozenset(), frozenset("0123")} <= found["any"]
-    assert found["any"] - found["first"]
-    assert found["last"] == {frozenset("3")}
+    actual = {order: {frozenset(names_in(path)) for path in (tmp_path / order).iterdir()} for order in ORDERS}
+    assert actual["first"] == {frozenset("0123"[:number]) for number in range(5)}
+    assert {frozenset(), frozenset("0123")} <= actual["any"]
+    assert actual["any"] - actual["first"]
+    assert actual["last"] == {frozenset("3")}
 
 
 def test_pages_of_a_failed_sync_are_lost_until_they_are_written_again(left: Callable[[Work, float], Path]) -> None:

@@ -72,17 +72,17 @@ class Positions(Operation):
     def act(self, home: Path, files: PowerCutFiles, report: Report) -> None:
         store = PositionFile(home / "applied", files=files)
         applied = [Applied(bytes(16), 100 * entry, entry, crc32c(b"%d" % entry)) for entry in range(1, 6)]
-        found = store.load()
-        if found is None:
+        content = store.load()
+        if content is None:
             store.begin(applied[0])
             report("1")
-        for before, after in pairwise(applied[0 if found is None else found.entry - 1 :]):
+        for before, after in pairwise(applied[0 if content is None else content.entry - 1 :]):
             store.save(Advance(before, after))
             report(str(after.entry))
 
     def judge(self, left: Path, reports: list[str]) -> None:
-        found, stored = PositionFile(left / "applied").load(), int((reports or ["0"])[-1])
-        assert (0 if found is None else found.entry) in (stored, stored + 1)
+        content, stored = PositionFile(left / "applied").load(), int((reports or ["0"])[-1])
+        assert (0 if content is None else content.entry) in (stored, stored + 1)
 
 
 class Discard(Operation):

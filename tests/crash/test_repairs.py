@@ -46,9 +46,9 @@ class SideFiles(Operation):
         log, damaged = left / "log", left / "damaged"
         if reports:
             assert fsck.check(log).clean
-        found = bytes_below(log)
+        files = bytes_below(log)
         for path in (samples.indexes(damaged)[0], damaged / names.CHECKPOINT, damaged / names.TRUNCATION):
-            assert path.read_bytes() in found, f"{path.name} is lost"
+            assert path.read_bytes() in files, f"{path.name} is lost"
         repair(log)
         pyreplog.open(log).close()
         samples.assert_intact(log)
@@ -72,9 +72,9 @@ class Headers(Operation):
         log = left / "log"
         if reports:
             assert fsck.check(log).clean
-        found = [data[:HEADER_BYTES] for data in bytes_below(log)]
+        contents = [data[:HEADER_BYTES] for data in bytes_below(log)]
         for path in samples.segments(left / "damaged")[1:3]:
-            assert path.read_bytes()[:HEADER_BYTES] in found, f"the header of {path.name} is lost"
+            assert path.read_bytes()[:HEADER_BYTES] in contents, f"the header of {path.name} is lost"
         repair(log)
         samples.assert_intact(log)
 
@@ -101,10 +101,10 @@ class Truncation(Operation):
         log = left / "log"
         if reports:
             assert fsck.check(log).clean
-        found = bytes_below(log)
+        files = bytes_below(log)
         starts = samples.first_entries(left / "damaged")
         for path, following in zip(samples.segments(left / "damaged"), (*starts[1:], samples.ENTRIES), strict=True):
-            assert following <= self.ENTRY or path.read_bytes() in found, f"{path.name} is lost"
+            assert following <= self.ENTRY or path.read_bytes() in files, f"{path.name} is lost"
         repair(log, truncate_at_damage=True)
         pyreplog.open(log).close()
         with pyreplog.open(log, "r") as reader:
@@ -134,9 +134,9 @@ class TornTail(Operation):
             report(f"{log.end}")
 
     def judge(self, left: Path, reports: list[str]) -> None:
-        found = b"".join(bytes_below(left / "log"))
+        content = b"".join(bytes_below(left / "log"))
         for value in self.VALUES[3:]:
-            assert value in found, "what was cut is nowhere"
+            assert value in content, "what was cut is nowhere"
         with pyreplog.open(left / "log") as log:
             assert log.end == 12, "and it did not come back"
         assert not reports or reports == ["12"]

@@ -74,11 +74,11 @@ def test_outbox_publishes_each_event_once_over_a_kill(tmp_path: Path) -> None:
         service.kill()
     (tmp_path / "position").unlink()  # the worst moment: what was published last is not in the stored position
     *_, last = run("outbox.py", tmp_path, 10)
-    found = re.fullmatch(r"the log has had (\d+) events, the topic has (\d+)", last)
-    assert found and found[1] == found[2]
+    match = re.fullmatch(r"the log has had (\d+) events, the topic has (\d+)", last)
+    assert match and match[1] == match[2]
     with pyreplog.Cluster.embedded(tmp_path / "cluster", **ONE_BOOKIE) as cluster:
         values = [value for batch in cluster.topic("events").read() for value in batch.values()]
-    assert values == [b"event %d" % number for number in range(int(found[1]))]
+    assert values == [b"event %d" % number for number in range(int(match[1]))]
 
 
 def test_replica(tmp_path: Path) -> None:

@@ -59,12 +59,12 @@ def check(data: bytes) -> None:
     if len(data) < 3:
         return
     count, cut, entry = 1 + data[0], data[1], data[2:]
-    wanted, found = expected(entry, count, entry[cut:]), read(entry, count, entry[cut:])
-    if wanted is None or found is None:
-        assert wanted is found is None, (wanted, found)
+    wanted, batches = expected(entry, count, entry[cut:]), read(entry, count, entry[cut:])
+    if wanted is None or batches is None:
+        assert wanted is batches is None, (wanted, batches)
         return
-    assert found[0] == wanted[0]
-    for mine, other in zip(found[1], wanted[1], strict=True):
+    assert batches[0] == wanted[0]
+    for mine, other in zip(batches[1], wanted[1], strict=True):
         assert without_odd_properties(mine, other) == without_odd_properties(other, other)
 
 

@@ -13,5 +13,5 @@ def seeded(arguments: list[str], seeds: Iterable[bytes]) -> list[str]:
     for number, seed in enumerate(seeds):
         (folder / str(number)).write_bytes(seed)
     given = [argument for argument in arguments[1:] if not argument.startswith("-")]
-    found = [] if given else [tempfile.mkdtemp(prefix="found-")]
-    return [*arguments, *found, str(folder)]
+    folders = [] if given else [tempfile.mkdtemp(prefix="found-")]
+    return [*arguments, *folders, str(folder)]

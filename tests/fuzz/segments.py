@@ -89,15 +89,15 @@ def twin_of(segment: Segment) -> int:
 
 
 def _read_all(segment: Segment) -> int:
-    found, offset = 0, HEADER_BYTES
+    actual, offset = 0, HEADER_BYTES
     while (offset := segment.find_intact(offset, segment.size)) >= 0:
-        found += 1
+        actual += 1
         look_at(segment.read(offset, segment.size))
         offset += 8
     index = SparseIndex(segment.size)
     end, _ = segment.verify(index, HEADER_BYTES, segment.size)
     assert HEADER_BYTES <= end <= segment.size
-    assert index.entries <= found
+    assert index.entries <= actual
     with contextlib.suppress(CorruptionError):
         batch = segment.scan(HEADER_BYTES, segment.size, all_kinds=True)
         assert HEADER_BYTES <= batch.next_position <= segment.size
@@ -106,4 +106,4 @@ def _read_all(segment: Segment) -> int:
         assert {len(column) for column in columns} <= {len(batch)}
         assert [len(value) for value in batch.values()] == batch.size.tolist()
         assert batch.packed()[0][-1] == batch.size.sum()
-    return found
+    return actual

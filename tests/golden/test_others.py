@@ -72,15 +72,15 @@ def goes_on(topic: pyreplog.Topic) -> None:
     assert [(message.value, message.key) for message in rows] == list(zip(VALUES, KEYS, strict=True))
     assert [message.sequence for message in rows] == list(range(0, 200, 2))
     assert {message.properties["n"] for message in rows} == {b"1"}
-    (there,) = topic.stats().subscriptions
-    assert (there.backlog_messages, there.properties) == (100 - len(ACKED), {"a": "b"})
+    (subscriptions,) = topic.stats().subscriptions
+    assert (subscriptions.backlog_messages, subscriptions.properties) == (100 - len(ACKED), {"a": "b"})
     producer = topic.producer("p")
     assert producer.last_sequence == 198
     producer.publish(b"again", sequence=100)
     assert (producer.publish(b"new", sequence=200), topic.end) == (100, 101)
     with topic.subscribe("s", type="shared") as consumer:
-        found = consumer.receive(timeout=30.0, max_messages=101 - len(ACKED))
-        assert [message.offset for message in found] == [at for at in range(101) if at not in ACKED]
+        messages = consumer.receive(timeout=30.0, max_messages=101 - len(ACKED))
+        assert [message.offset for message in messages] == [at for at in range(101) if at not in ACKED]
 
 
 def test_a_backup(golden: Path) -> None:
@@ -91,8 +91,8 @@ def test_a_backup(golden: Path) -> None:
 
 
 def test_an_offloaded_log(golden: Path) -> None:
-    found = column(f"file://{golden}/offloaded", "value")
-    assert found == (VALUES * 5)[: len(found)] and len(found) > 300
+    values = column(f"file://{golden}/offloaded", "value")
+    assert values == (VALUES * 5)[: len(values)] and len(values) > 300
 
 
 def test_a_member_of_a_group(golden: Path) -> None:

@@ -41,7 +41,9 @@ class Lab:
         self._stack.callback(node.close)
         self.nodes[node.name] = node
         for other in self.nodes.values():
-            other.learn_peers({name: there.address for name, there in self.nodes.items() if there is not other})
+            other.learn_peers(
+                {name: each_node.address for name, each_node in self.nodes.items() if each_node is not other}
+            )
         return node
 
     def close(self, node: Node) -> None:

@@ -19,8 +19,8 @@ from tests.ha.nodes import SEGMENT_BYTES
 _TOLD_EACH = 20
 
 
-def say(**what: Any) -> None:
-    print(json.dumps(what), flush=True)
+def say(**value: Any) -> None:
+    print(json.dumps(value), flush=True)
 
 
 def told() -> bool:

@@ -134,8 +134,8 @@ def test_elections_ask_again_who_could_not_be_reached(lab: Lab) -> None:
     a.append(b"one")
     level(a, b, c)
     lab.close(a)
-    there = c.address
-    port = int(there.rpartition(":")[2])
+    address = c.address
+    port = int(address.rpartition(":")[2])
     lab.close(c)
     failed: list[Any] = []
     for _ in range(4):  # the pause grows
@@ -326,10 +326,10 @@ def test_members_that_are_not_stored_are_not_in_force(lab: Lab) -> None:
 def test_a_copy_that_could_not_be_made_is_made_later(lab: Lab) -> None:
     a = lab.master(members="ab", sync_replicas=0)
     a.append(b"one")
-    made = MirrorLog.create(
+    mirror_log = MirrorLog.create(
         lab.folder / "b", a.config.log, uuid=bytes(range(16)), segment_bytes=SEGMENT_BYTES, start=(0, 0)
     )
-    made.close()
+    mirror_log.close()
     b, files = faulty_replica(lab, "b", None)
     files.failing.add("replace replica")
     b.follow(a.address)
@@ -385,7 +385,7 @@ def test_who_copies_a_copy_is_cut_with_it(lab: Lab) -> None:
     a.append_batch([b"%d" % i for i in range(10)])
     level(a, b, c, x)
     c.follow("127.0.0.1:1")
-    until(lambda: any(there.name == "c" and there.state == "gone" for there in a.replication().replicas))
+    until(lambda: any(replica.name == "c" and replica.state == "gone" for replica in a.replication().replicas))
     a.append_batch([b"cut" + b"." * 900] * 100)
     level(a, b, x)
     lab.close(a)
@@ -426,7 +426,7 @@ def test_commands_do_not_take_any_number_of_threads(lab: Lab, monkeypatch: pytes
             answered.append(number)
             return True
 
-    def wait(node: Node, found: dict[str, Any]) -> dict[str, Any]:
+    def wait(node: Node, values: dict[str, Any]) -> dict[str, Any]:
         assert gate.wait(60)
         return {}
 

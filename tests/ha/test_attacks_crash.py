@@ -36,20 +36,20 @@ class Snapshots(RealFiles):
         self.folder: Path | None = None
         self.copies: list[tuple[str, Path]] = []
 
-    def _step(self, what: str) -> None:
+    def _step(self, subject: str) -> None:
         folder = self.folder
         if folder is None:
             return
-        copy = folder / f"{len(self.copies):03d}-{what}"
+        copy = folder / f"{len(self.copies):03d}-{subject}"
         claims = (names.TAIL, names.CHECKPOINT)  # other threads write: what these say has to be in the rest
-        found = sorted(self.directory.rglob("*"), key=lambda path: path.name not in claims)
-        for path in found:
+        paths = sorted(self.directory.rglob("*"), key=lambda path: path.name not in claims)
+        for path in paths:
             with suppress(FileNotFoundError):  # made ready for later, by another thread
                 if path.is_file():
                     target = copy / path.relative_to(self.directory)
                     target.parent.mkdir(parents=True, exist_ok=True)
                     shutil.copyfile(path, target)
-        self.copies.append((what, copy))
+        self.copies.append((subject, copy))
 
     def run(self, steps: Steps) -> None:
         run_each(self, steps)
@@ -99,18 +99,18 @@ def test_killed_while_it_is_promoted(lab: Lab, tmp_path: Path) -> None:
     assert b.promote() == ""
     files.folder = None
     lab.close(b)
-    steps = [what for what, _ in files.copies]
+    steps = [each_stage for each_stage, _ in files.copies]
     assert {"replace-members", "replace-terms", f"remove-{names.REPLICA}"} <= set(steps)
-    for what, copy in files.copies:
+    for stage, copy in files.copies:
         with ExitStack() as stack:
             node = _restarted(copy, stack, lab, {"a": a.address})
             a.learn_peers({"b": node.address})
-            assert node.role == "master", what
-            assert node.log.tail.end_entry == 100, what
+            assert node.role == "master", stage
+            assert node.log.tail.end_entry == 100, stage
             a.follow(node.address)
-            assert node.append(b"after %s" % what.encode()) == 100, what
+            assert node.append(b"after %s" % stage.encode()) == 100, stage
             level(node, a)
-            assert values(node) == values(a), what
+            assert values(node) == values(a), stage
             a.follow("127.0.0.1:1")
         lab.close(a)
         shutil.rmtree(tmp_path / "a")
@@ -158,17 +158,17 @@ def test_killed_while_it_is_cut(lab: Lab, tmp_path: Path) -> None:
     files.folder = None
     expected = values(b)
     assert values(a) == expected
-    assert f"replace-{names.TRUNCATION}" in [what for what, _ in files.copies]
+    assert f"replace-{names.TRUNCATION}" in [each_stage for each_stage, _ in files.copies]
     lab.close(a)
-    for what, copy in files.copies:
-        until(lambda: "a" not in {there.name for there in b.replication().replicas if there.state != "gone"})
+    for stage, copy in files.copies:
+        until(lambda: "a" not in {replica.name for replica in b.replication().replicas if replica.state != "gone"})
         with context_of(b).lock:
             master_of(b).group._progress_by_name.pop(
                 "a", None
             )  # what it had before is not held against it: it is a copy of then
         with ha.open_replica(copy, name="a", master=b.address, **lab.settings({})) as node:
             level(b, node)
-            assert values(node) == expected, what
+            assert values(node) == expected, stage
             assert_same_files(b, node)
 
 
@@ -181,10 +181,10 @@ def test_killed_while_it_founds_a_group(lab: Lab, tmp_path: Path) -> None:
     a.append(b"one")
     files.folder = None
     lab.close(a)
-    for what, copy in files.copies:
+    for stage, copy in files.copies:
         with ha.open_master(copy, name="a", members=["a", "b"], **lab.settings({})) as node:
             entry = node.append(b"two")
-            assert values(node)[entry] == b"two", what
+            assert values(node)[entry] == b"two", stage
 
 
 def test_a_lost_quorum_is_not_made_up_for_by_a_restart(lab: Lab, tmp_path: Path) -> None:
@@ -202,9 +202,9 @@ def test_a_lost_quorum_is_not_made_up_for_by_a_restart(lab: Lab, tmp_path: Path)
     b.promote(force=True)
     files.folder = None
     lab.close(b)
-    for what, copy in files.copies:
+    for stage, copy in files.copies:
         if is_replica(copy):
             with ha.open_replica(copy, name="b", **lab.settings({"election_timeout_ms": 100})) as node:
-                assert node.role == "replica", what
+                assert node.role == "replica", stage
                 with pytest.raises(PromotionRefusedError):
                     node.promote()

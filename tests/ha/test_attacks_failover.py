@@ -145,15 +145,15 @@ def test_who_is_promoted_by_command_stays_master(tmp_path: Path, stack: ExitStac
     level(a, b)
     b.promote()
     looks(failover, lambda: holder(store) == "b")
-    there = store.get(MASTER)
-    assert there is not None and json.loads(there.value) == ["b", b.address]
+    stored = store.get(MASTER)
+    assert stored is not None and json.loads(stored.value) == ["b", b.address]
     assert (b.role, b.term) == ("master", Term(2, "b"))
     until(lambda: a.role == "replica" and a.stats()["streaming"])
 
 
 def holder(store: MetadataStore) -> str:
-    there = store.get(MASTER)
-    return "" if there is None else str(json.loads(there.value)[0])
+    stored = store.get(MASTER)
+    return "" if stored is None else str(json.loads(stored.value)[0])
 
 
 def test_who_is_elected_takes_the_lease_from_its_holder(stack: ExitStack, store: MetadataStore) -> None:
@@ -258,9 +258,9 @@ def test_a_master_whose_lease_was_taken_follows(stack: ExitStack, store: Metadat
     node.is_eligible = True
     failover = keep(stack, node, store)
     looks(failover, lambda: holder(store) == "a")
-    there = store.get(MASTER)
-    assert there is not None
-    store.delete(MASTER, there.version)
+    stored = store.get(MASTER)
+    assert stored is not None
+    store.delete(MASTER, stored.version)
     for _ in range(3):
         look(failover)
     assert holder(store) == "", "it leaves the one that was elected a moment"
@@ -451,11 +451,11 @@ def test_a_lease_of_which_nothing_is_known_does_not_stay(stack: ExitStack, store
             self._lease = lease
 
         def create(self, key: str, value: bytes) -> int:
-            made: int = self._lease.create(key, value)
+            version: int = self._lease.create(key, value)
             if key == MASTER and failing:
                 failing.pop()
                 raise MetadataUnavailableError("the answer was lost")
-            return made
+            return version
 
         def close(self) -> None:
             self._lease.close()

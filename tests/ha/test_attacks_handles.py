@@ -270,14 +270,14 @@ def test_an_append_that_is_late_for_its_masters_log_is_told_why(
     let_in, deposed, errors = threading.Event(), threading.Event(), []
     write = master._write
 
-    def late(put: Callable[..., Any], *what: Any) -> Any:
-        def put_late(*what: Any) -> Any:
+    def late(put: Callable[..., Any], *value: Any) -> Any:
+        def put_late(*step: Any) -> Any:
             if threading.current_thread() is worker and not let_in.is_set():
                 let_in.set()
                 assert deposed.wait(60)
-            return put(*what)
+            return put(*step)
 
-        return write(put_late, *what)
+        return write(put_late, *value)
 
     def work() -> None:
         try:

@@ -375,10 +375,10 @@ def test_texts_that_are_none_are_refused_without_a_fault(
         ("add-member", {"name": "x" * 256}),
         *(("peers", {"addresses": {name: "127.0.0.1:1"}}) for name in ("", SURROGATE, "x" * 256)),
         *(
-            ("peers", {"addresses": {"c": there}})
-            for there in (f"{SURROGATE}:1", "\0:1", "[]:1", ":1", "[:1", "h" * 256 + ":1", "h:" + "9" * 5000, "h:0")
+            ("peers", {"addresses": {"c": address}})
+            for address in (f"{SURROGATE}:1", "\0:1", "[]:1", ":1", "[:1", "h" * 256 + ":1", "h:" + "9" * 5000, "h:0")
         ),
-        *(("follow", {"master": there}) for there in (f"{SURROGATE}:1", "\0:1", "[]:1")),
+        *(("follow", {"master": address}) for address in (f"{SURROGATE}:1", "\0:1", "[]:1")),
     ]
     texts = [json.dumps({"command": command, **given}).encode() for command, given in commands]  # type: ignore[dict-item]
     nested = [b'{"command": "follow", "master": ' + b"[" * depth + b"]" * depth + b"}" for depth in range(900, 1000, 3)]

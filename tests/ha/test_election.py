@@ -24,8 +24,8 @@ FIVE = Members.first("abcde", 2)
 def election(members: Members | None = FIVE, *, end: int = 20, **options: Any) -> tuple[Election, list[Effect]]:
     """Of a, whose log ends there; begun."""
     options = {"ack": "synced", "above": NO_TERM, "force": False, "history": HISTORY, **options}
-    made = Election("a", UUID, Terms(T2, options.pop("history")), members, **options)
-    return made, made.start(mark(end))
+    election = Election("a", UUID, Terms(T2, options.pop("history")), members, **options)
+    return election, election.start(mark(end))
 
 
 def promise(
@@ -45,13 +45,13 @@ def asked(effects: list[Effect], *, trial: bool) -> str:
 
 def binding(members: Members | None = FIVE, *, end: int = 20, **options: Any) -> Election:
     """One whose trial went well: the own promise is stored, the others are asked."""
-    made, _ = election(members, end=end, **options)
+    candidate, _ = election(members, end=end, **options)
     effects: list[Effect] = []
     for member in "bc":
-        effects = made.promised(member, promise(1, trial=True))
+        effects = candidate.promised(member, promise(1, trial=True))
     assert effects[-1] == StorePromise(Term(3, "a"))
-    made.stored(mark(end), HISTORY, None)
-    return made
+    candidate.stored(mark(end), HISTORY, None)
+    return candidate
 
 
 def lost(effects: list[Effect]) -> Exception:
@@ -63,40 +63,42 @@ def lost(effects: list[Effect]) -> Exception:
 
 
 def test_a_trial_then_the_own_promise_then_those_of_the_others() -> None:
-    made, effects = election()
+    candidate, effects = election()
     assert asked(effects, trial=True) == "bcde" and len(effects) == 4
-    assert made.promised("b", promise(trial=True)) == []
-    assert made.promised("c", promise(trial=True)) == [StorePromise(Term(3, "a"))]
-    assert made.promised("d", promise(trial=True)) == [], "what was only tried does not count"
-    effects = made.stored(mark(20), HISTORY, None)
+    assert candidate.promised("b", promise(trial=True)) == []
+    assert candidate.promised("c", promise(trial=True)) == [StorePromise(Term(3, "a"))]
+    assert candidate.promised("d", promise(trial=True)) == [], "what was only tried does not count"
+    effects = candidate.stored(mark(20), HISTORY, None)
     assert asked(effects, trial=False) == "bcde"
-    assert made.promised("b", promise()) == []
-    won = made.promised("c", promise())
+    assert candidate.promised("b", promise()) == []
+    won = candidate.promised("c", promise())
     assert won == [ElectionWon(Term(3, "a"), mark(20), FIVE.led_by(Term(3, "a")), "")]
-    assert made.is_over and made.promised("d", promise()) == [] == made.deadline()
+    assert candidate.is_over and candidate.promised("d", promise()) == [] == candidate.deadline()
 
 
 def test_one_promise_too_few() -> None:
-    made = binding()
-    made.promised("b", promise())
-    made.promised("b", promise())
-    made.promised("x", promise())
-    error = lost(made.deadline())
+    candidate = binding()
+    candidate.promised("b", promise())
+    candidate.promised("b", promise())
+    candidate.promised("x", promise())
+    error = lost(candidate.deadline())
     assert isinstance(error, PromotionRefusedError) and "1 more promises" in str(error)
 
 
 def test_a_promise_of_another_term_does_not_count() -> None:
-    made = binding()
-    assert made.promised("b", promise(term=Term(2, "a"))) == made.promised("c", promise(term=T3)) == []
-    assert made.promised("b", promise()) == []
-    assert only(ElectionWon, made.promised("c", promise()))
+    candidate = binding()
+    assert candidate.promised("b", promise(term=Term(2, "a"))) == candidate.promised("c", promise(term=T3)) == []
+    assert candidate.promised("b", promise()) == []
+    assert only(ElectionWon, candidate.promised("c", promise()))
 
 
 def test_a_group_of_one_elects_itself() -> None:
     alone = Members.first("a", 0)
-    made, effects = election(alone)
+    candidate, effects = election(alone)
     assert effects == [StorePromise(Term(3, "a"))]
-    assert made.stored(mark(21), HISTORY, None) == [ElectionWon(Term(3, "a"), mark(21), alone.led_by(Term(3, "a")), "")]
+    assert candidate.stored(mark(21), HISTORY, None) == [
+        ElectionWon(Term(3, "a"), mark(21), alone.led_by(Term(3, "a")), "")
+    ]
 
 
 def test_its_term_is_above_all_it_heard_of() -> None:
@@ -123,9 +125,9 @@ OLDER = History((TermStart(Term(1, "a"), LogPosition(0, 0)),))
     ],
 )
 def test_who_holds_more_is_not_passed_over(other: Promise, wins: bool) -> None:
-    made = binding()
-    made.promised("b", promise(1))
-    effects = made.promised("c", other)
+    candidate = binding()
+    candidate.promised("b", promise(1))
+    effects = candidate.promised("c", other)
     assert bool(only(ElectionWon, effects)) is wins
     if not wins:
         assert isinstance(lost(effects), PromotionRefusedError) and "promote c" in str(lost(effects))
@@ -134,49 +136,49 @@ def test_who_holds_more_is_not_passed_over(other: Promise, wins: bool) -> None:
 def test_what_a_node_holds_that_knows_of_no_members_does_not_matter() -> None:
     """A new member that no master has met: nothing was committed by its reports, and it cannot be promoted. Its promise
     counts, and what came to it by a replica nobody else need have."""
-    for trial, made in ((True, election()[0]), (False, binding())):
+    for trial, sample in ((True, election()[0]), (False, binding())):
         stranger = promise(25, trial=trial, members=None)
-        assert made.promised("c", stranger) == []
-        (end,) = made.promised("b", promise(1, trial=trial))
+        assert sample.promised("c", stranger) == []
+        (end,) = sample.promised("b", promise(1, trial=trial))
         assert end == StorePromise(MINE) if trial else isinstance(end, ElectionWon) and end.possible_loss == ""
 
 
 def test_who_holds_no_more_counts_whatever_it_knows() -> None:
     """Members that were never started may be all that there is."""
-    made = binding()
-    made.promised("b", promise(0, history=History(), members=None))
-    assert only(ElectionWon, made.promised("c", promise(20, members=None)))
+    candidate = binding()
+    candidate.promised("b", promise(0, history=History(), members=None))
+    assert only(ElectionWon, candidate.promised("c", promise(20, members=None)))
 
 
 def test_what_was_acknowledged_as_received_counts_as_received() -> None:
-    made = binding(ack="received")
-    made.promised("b", promise(1))
-    assert "promote c" in str(lost(made.promised("c", promise(21, synced=5))))
+    candidate = binding(ack="received")
+    candidate.promised("b", promise(1))
+    assert "promote c" in str(lost(candidate.promised("c", promise(21, synced=5))))
 
 
 def test_a_term_of_which_it_holds_nothing_does_not_count() -> None:
     """The candidate knows where term 2 began and has not come so far: who has more of term 1 holds more."""
-    made = binding(end=9)
-    made.promised("b", promise(1))
-    assert "promote c" in str(lost(made.promised("c", promise(10))))
+    candidate = binding(end=9)
+    candidate.promised("b", promise(1))
+    assert "promote c" in str(lost(candidate.promised("c", promise(10))))
 
 
 def test_a_trial_that_is_refused_deposes_nobody() -> None:
     """Raft's PreVote: a lagging candidate must not end a master that works."""
-    made, effects = election()
-    made.promised("b", promise(trial=True))
-    effects = made.promised("c", promise(30, trial=True))
+    candidate, effects = election()
+    candidate.promised("b", promise(trial=True))
+    effects = candidate.promised("c", promise(30, trial=True))
     assert "promote c" in str(lost(effects)) and not only(StorePromise, effects)
 
 
 def test_the_end_of_the_log_is_that_after_the_own_promise() -> None:
     """What arrived during the trial counts; what would arrive after the promise is not taken."""
-    made, _ = election(end=10)
-    made.promised("b", promise(1, trial=True))
-    made.promised("c", promise(1, trial=True))
-    made.stored(mark(14), HISTORY, None)
-    made.promised("b", promise(12))
-    (won,) = only(ElectionWon, made.promised("c", promise(14)))
+    candidate, _ = election(end=10)
+    candidate.promised("b", promise(1, trial=True))
+    candidate.promised("c", promise(1, trial=True))
+    candidate.stored(mark(14), HISTORY, None)
+    candidate.promised("b", promise(12))
+    (won,) = only(ElectionWon, candidate.promised("c", promise(14)))
     assert won.start == mark(14)
 
 
@@ -184,24 +186,24 @@ def test_the_end_of_the_log_is_that_after_the_own_promise() -> None:
 
 
 def test_a_higher_term_ends_it() -> None:
-    made, _ = election()
-    error = lost(made.vote_rejected("b", VoteRejected(RefusalCode.HIGHER_TERM, T3, "no", None)))
+    candidate, _ = election()
+    error = lost(candidate.vote_rejected("b", VoteRejected(RefusalCode.HIGHER_TERM, T3, "no", None)))
     assert isinstance(error, HigherTermError) and error.term == T3
-    made = binding()
-    assert isinstance(lost(made.outdone(T3)), HigherTermError)
-    assert made.outdone(Term(4, "d")) == [], "it is over"
+    candidate = binding()
+    assert isinstance(lost(candidate.outdone(T3)), HigherTermError)
+    assert candidate.outdone(Term(4, "d")) == [], "it is over"
     assert binding().outdone(Term(3, "a")) == []
 
 
 def test_other_refusals_are_told_in_the_end() -> None:
-    made, _ = election()
-    assert made.vote_rejected("b", VoteRejected(RefusalCode.FOREIGN, T2, "another log", None)) == []
-    assert "b: another log" in str(lost(made.deadline()))
+    candidate, _ = election()
+    assert candidate.vote_rejected("b", VoteRejected(RefusalCode.FOREIGN, T2, "another log", None)) == []
+    assert "b: another log" in str(lost(candidate.deadline()))
 
 
 def test_a_lower_term_declined_is_no_higher_one() -> None:
-    made, _ = election()
-    assert made.vote_rejected("b", VoteRejected(RefusalCode.HIGHER_TERM, T2, "late", None)) == []
+    candidate, _ = election()
+    assert candidate.vote_rejected("b", VoteRejected(RefusalCode.HIGHER_TERM, T2, "late", None)) == []
 
 
 @pytest.mark.parametrize(
@@ -209,74 +211,74 @@ def test_a_lower_term_declined_is_no_higher_one() -> None:
     [(None, HISTORY, "no members"), (FIVE, History(), "holds nothing")],
 )
 def test_who_cannot_be_elected(members: Members | None, history: History, why: str) -> None:
-    made, effects = election(members, history=history)
-    assert why in str(lost(effects)) and made.is_over
+    candidate, effects = election(members, history=history)
+    assert why in str(lost(effects)) and candidate.is_over
 
 
 # ---- by force --------------------------------------------------------------------------------------------------
 
 
 def test_by_force_with_what_answers_there_are() -> None:
-    made, effects = election(force=True)
+    candidate, effects = election(force=True)
     assert effects == [StorePromise(Term(3, "a"))]
     assert isinstance(lost(election(force=True)[0].deadline()), PromotionRefusedError), "the log must be synced first"
-    made.stored(mark(20), HISTORY, None)
-    made.promised("b", promise())
-    (won,) = only(ElectionWon, made.deadline())
+    candidate.stored(mark(20), HISTORY, None)
+    candidate.promised("b", promise())
+    (won,) = only(ElectionWon, candidate.deadline())
     assert "1 more promises" in won.possible_loss
 
 
 def test_by_force_past_somebody_further() -> None:
-    made, _ = election(force=True)
-    made.stored(mark(20), HISTORY, None)
-    made.promised("b", promise())
-    assert made.promised("c", promise(25)) == []
-    (won,) = only(ElectionWon, made.deadline())
+    candidate, _ = election(force=True)
+    candidate.stored(mark(20), HISTORY, None)
+    candidate.promised("b", promise())
+    assert candidate.promised("c", promise(25)) == []
+    (won,) = only(ElectionWon, candidate.deadline())
     assert "c holds" in won.possible_loss
 
 
 def test_by_force_as_soon_as_nobody_is_left_who_could_answer() -> None:
-    made, _ = election(force=True)
+    candidate, _ = election(force=True)
     refused = VoteRejected(RefusalCode.FOREIGN, T2, "not here", None)
-    made.stored(mark(20), HISTORY, None)
-    assert made.unreachable("b") == made.unreachable("b") == made.vote_rejected("c", refused) == []
-    assert made.promised("d", promise()) == [] and not made.is_over, "e may answer yet"
-    (won,) = only(ElectionWon, made.unreachable("e"))
+    candidate.stored(mark(20), HISTORY, None)
+    assert candidate.unreachable("b") == candidate.unreachable("b") == candidate.vote_rejected("c", refused) == []
+    assert candidate.promised("d", promise()) == [] and not candidate.is_over, "e may answer yet"
+    (won,) = only(ElectionWon, candidate.unreachable("e"))
     assert "1 more promises" in won.possible_loss and "c: not here" in won.possible_loss
-    assert made.unreachable("b") == made.deadline() == []
+    assert candidate.unreachable("b") == candidate.deadline() == []
 
 
 def test_without_force_who_cannot_be_reached_is_waited_for() -> None:
-    made = binding()
+    candidate = binding()
     for member in "bcde":
-        assert made.unreachable(member) == []
-    made.promised("b", promise())
-    assert only(ElectionWon, made.promised("c", promise())), "it could be reached later"
+        assert candidate.unreachable(member) == []
+    candidate.promised("b", promise())
+    assert only(ElectionWon, candidate.promised("c", promise())), "it could be reached later"
 
 
 def test_by_force_newer_members_are_asked_before_it_is_over() -> None:
-    made, _ = election(Members.first("abc", 1), force=True)
-    made.stored(mark(20), HISTORY, None)
-    made.unreachable("b")
+    candidate, _ = election(Members.first("abc", 1), force=True)
+    candidate.stored(mark(20), HISTORY, None)
+    candidate.unreachable("b")
     newer = Members.first("abc", 1).change(Quorum.of("abcd", 1))
-    effects = made.promised("c", promise(1, members=newer))
-    assert not made.is_over and asked(effects, trial=False) == "bd"
-    made.unreachable("d")
-    assert only(ElectionWon, made.unreachable("b"))
+    effects = candidate.promised("c", promise(1, members=newer))
+    assert not candidate.is_over and asked(effects, trial=False) == "bd"
+    candidate.unreachable("d")
+    assert only(ElectionWon, candidate.unreachable("b"))
 
 
 def test_force_that_is_not_needed_loses_nothing() -> None:
-    made, _ = election(force=True)
-    made.stored(mark(20), HISTORY, None)
-    made.promised("b", promise())
-    (won,) = only(ElectionWon, made.promised("c", promise()))
+    candidate, _ = election(force=True)
+    candidate.stored(mark(20), HISTORY, None)
+    candidate.promised("b", promise())
+    (won,) = only(ElectionWon, candidate.promised("c", promise()))
     assert won.possible_loss == ""
 
 
 def test_by_force_without_members() -> None:
     for members in (None, Members.first("bc", 1)):
-        made, _ = election(members, force=True)
-        (won,) = only(ElectionWon, [*made.stored(mark(20), HISTORY, None), *made.deadline()])
+        candidate, _ = election(members, force=True)
+        (won,) = only(ElectionWon, [*candidate.stored(mark(20), HISTORY, None), *candidate.deadline()])
         assert won.members.quorum == Quorum(("a",), 0) and "member" in won.possible_loss
 
 
@@ -287,61 +289,65 @@ def test_quorums_are_those_of_the_newest_members_heard_of() -> None:
     """A change that the candidate missed: some of those it asks know of it."""
     known = Members.first("abc", 1)
     newer = known.change(Quorum.of("abde", 1))
-    made, effects = election(known)
+    candidate, effects = election(known)
     assert asked(effects, trial=True) == "bc"
-    effects = made.promised("b", promise(1, trial=True, members=newer))
+    effects = candidate.promised("b", promise(1, trial=True, members=newer))
     assert asked(effects, trial=True) == "cde" and not only(StorePromise, effects), "2 of a, b, c; and 3 of a, b, d, e"
-    effects = made.promised("d", promise(1, trial=True))
+    effects = candidate.promised("d", promise(1, trial=True))
     assert effects == [StorePromise(Term(3, "a"))]
-    assert asked(made.stored(mark(20), HISTORY, None), trial=False) == "bcde"
-    made.promised("c", promise(1))
-    made.promised("d", promise(1))
-    (won,) = only(ElectionWon, made.promised("b", promise(1)))
+    assert asked(candidate.stored(mark(20), HISTORY, None), trial=False) == "bcde"
+    candidate.promised("c", promise(1))
+    candidate.promised("d", promise(1))
+    (won,) = only(ElectionWon, candidate.promised("b", promise(1)))
     assert won.members == Members(MembersVersion(Term(3, "a"), 3), newer.quorum, newer.former)
 
 
 def test_records_of_another_term_that_came_during_the_trial_count() -> None:
-    made, _ = election(end=10)
-    made.promised("b", promise(1, trial=True))
-    made.promised("c", promise(1, trial=True))
-    made.stored(mark(13), HISTORY.begin(Term(2, "x"), mark(12)), None)
-    made.promised("b", promise(1))
-    assert only(ElectionWon, made.promised("c", promise(90)))
+    candidate, _ = election(end=10)
+    candidate.promised("b", promise(1, trial=True))
+    candidate.promised("c", promise(1, trial=True))
+    candidate.stored(mark(13), HISTORY.begin(Term(2, "x"), mark(12)), None)
+    candidate.promised("b", promise(1))
+    assert only(ElectionWon, candidate.promised("c", promise(90)))
 
 
 def test_members_that_change_during_the_trial_count() -> None:
     """Found by simulation: a candidate that had told its master that it knows of a change was elected without it."""
     known = Members.first("abc", 1)
-    made, _ = election(known)
-    made.promised("b", promise(1, trial=True))
-    assert made.stored(mark(20), HISTORY, known.change(Quorum.of("abcde", 0)))[-1].member == "e"
-    assert made.promised("b", promise(1)) == [], "all five have to promise"
+    candidate, _ = election(known)
+    candidate.promised("b", promise(1, trial=True))
+    assert candidate.stored(mark(20), HISTORY, known.change(Quorum.of("abcde", 0)))[-1].member == "e"
+    assert candidate.promised("b", promise(1)) == [], "all five have to promise"
 
 
 def test_who_does_not_know_that_it_is_a_member_asks() -> None:
     """Found by simulation: only the master knew that it had brought a in, and lost what a has: nobody could be elected."""
-    made, effects = election(Members.first("b", 0))
+    candidate, effects = election(Members.first("b", 0))
     assert asked(effects, trial=True) == "b"
     newer = Members.first("b", 0).change(Quorum.of("ab", 0))
-    assert made.promised("b", promise(19, trial=True, members=newer)) == [StorePromise(MINE)]
-    made, _ = election(Members.first("bc", 0))
+    assert candidate.promised("b", promise(19, trial=True, members=newer)) == [StorePromise(MINE)]
+    candidate, _ = election(Members.first("bc", 0))
     assert (
-        made.vote_rejected("c", VoteRejected(RefusalCode.NOT_A_MEMBER, T2, "a is none of b, c", Members.first("bc", 0)))
+        candidate.vote_rejected(
+            "c", VoteRejected(RefusalCode.NOT_A_MEMBER, T2, "a is none of b, c", Members.first("bc", 0))
+        )
         == []
     )
     newer = Members.first("bc", 0).change(Quorum.of("abc", 0))
-    assert asked(made.promised("b", promise(19, trial=True, members=newer)), trial=True) == "c", "it is asked again"
-    made, _ = election(Members.first("b", 0))
-    assert made.promised("b", promise(1, trial=True)) == []
-    assert "a is no member" in str(lost(made.deadline()))
+    assert asked(candidate.promised("b", promise(19, trial=True, members=newer)), trial=True) == "c", (
+        "it is asked again"
+    )
+    candidate, _ = election(Members.first("b", 0))
+    assert candidate.promised("b", promise(1, trial=True)) == []
+    assert "a is no member" in str(lost(candidate.deadline()))
 
 
 def test_a_member_that_was_removed_hears_of_it() -> None:
-    made, _ = election(Members.first("abc", 1))
+    candidate, _ = election(Members.first("abc", 1))
     without = Members.first("abc", 1).change(Quorum.of("bc", 1)).completed()
-    made.vote_rejected("b", VoteRejected(RefusalCode.NOT_A_MEMBER, T2, "a is none of b, c", without))
-    assert made.promised("c", promise(1, trial=True)) == []
-    assert "a is no member" in str(lost(made.deadline()))
+    candidate.vote_rejected("b", VoteRejected(RefusalCode.NOT_A_MEMBER, T2, "a is none of b, c", without))
+    assert candidate.promised("c", promise(1, trial=True)) == []
+    assert "a is no member" in str(lost(candidate.deadline()))
 
 
 # ---- how a node answers ----------------------------------------------------------------------------------------
@@ -374,10 +380,10 @@ def test_a_term_that_leaves_none_above_it_is_not_promised() -> None:
 
 
 def test_a_candidate_does_not_follow_an_absurd_term() -> None:
-    made, _ = election(Members.first("abc", 1))
-    made.vote_rejected("b", VoteRejected(RefusalCode.HIGHER_TERM, Term((1 << 64) - 1, "b"), "no", None))
-    assert not made.is_over
-    assert "of a" in str(made.term) and made.term.number < 10
+    candidate, _ = election(Members.first("abc", 1))
+    candidate.vote_rejected("b", VoteRejected(RefusalCode.HIGHER_TERM, Term((1 << 64) - 1, "b"), "no", None))
+    assert not candidate.is_over
+    assert "of a" in str(candidate.term) and candidate.term.number < 10
 
 
 def test_a_node_refuses_strangers() -> None:
@@ -397,110 +403,115 @@ def trials(effects: list[Effect]) -> dict[str, int]:
 
 def test_a_planned_change_over_waits_until_all_is_here() -> None:
     """Under writes the master always held more: the candidate was refused, or elected nobody and left no master."""
-    made, effects = election(master="e")
+    candidate, effects = election(master="e")
     assert trials(effects) == dict.fromkeys("bcde", PreVote.HOLD)
     for member in "bcd":
-        assert made.promised(member, promise(19, trial=True)) == [], "enough promise, and the master has not answered"
-    assert made.promised("e", promise(25, 22, trial=True)) == []
-    assert trials(made.grew(mark(23))) == {"e": PreVote.HOLD}, "as much as that was then"
-    assert made.grew(mark(25)) == []
-    assert made.promised("e", promise(25, 22, trial=True)) == [StorePromise(MINE)]
-    assert not made.is_trial
+        assert candidate.promised(member, promise(19, trial=True)) == [], (
+            "enough promise, and the master has not answered"
+        )
+    assert candidate.promised("e", promise(25, 22, trial=True)) == []
+    assert trials(candidate.grew(mark(23))) == {"e": PreVote.HOLD}, "as much as that was then"
+    assert candidate.grew(mark(25)) == []
+    assert candidate.promised("e", promise(25, 22, trial=True)) == [StorePromise(MINE)]
+    assert not candidate.is_trial
 
 
 def test_an_append_that_was_on_its_way_is_waited_for() -> None:
     """It had been admitted before the master began to hold appends back."""
-    made, _ = election(master="e")
+    candidate, _ = election(master="e")
     for member in "bcd":
-        made.promised(member, promise(19, trial=True))
-    assert made.promised("e", promise(20, trial=True)) == [], "it is asked twice"
-    assert trials(made.grew(mark(20))) == {"e": PreVote.HOLD}
-    assert made.promised("e", promise(21, trial=True)) == []
-    assert made.grew(mark(20)) and made.promised("e", promise(21, trial=True)) == []
-    assert made.grew(mark(21)) == [StorePromise(MINE)]
+        candidate.promised(member, promise(19, trial=True))
+    assert candidate.promised("e", promise(20, trial=True)) == [], "it is asked twice"
+    assert trials(candidate.grew(mark(20))) == {"e": PreVote.HOLD}
+    assert candidate.promised("e", promise(21, trial=True)) == []
+    assert candidate.grew(mark(20)) and candidate.promised("e", promise(21, trial=True)) == []
+    assert candidate.grew(mark(21)) == [StorePromise(MINE)]
 
 
 def test_a_master_that_does_not_answer_is_not_waited_for_long() -> None:
-    made, _ = election(master="e")
+    candidate, _ = election(master="e")
     for member in "bc":
-        made.promised(member, promise(19, trial=True))
-    assert made.overdue() == [StorePromise(MINE)]
-    made, _ = election(master="e")
-    made.promised("e", promise(25, trial=True))
-    made.grew(mark(20))
+        candidate.promised(member, promise(19, trial=True))
+    assert candidate.overdue() == [StorePromise(MINE)]
+    candidate, _ = election(master="e")
+    candidate.promised("e", promise(25, trial=True))
+    candidate.grew(mark(20))
     assert (
-        made.overdue() == [] == made.promised("b", promise(19, trial=True)) == made.promised("c", promise(trial=True))
+        candidate.overdue()
+        == []
+        == candidate.promised("b", promise(19, trial=True))
+        == candidate.promised("c", promise(trial=True))
     )
-    assert made.overdue() == [StorePromise(MINE)], "it answered once, and then no more"
+    assert candidate.overdue() == [StorePromise(MINE)], "it answered once, and then no more"
 
 
 def test_a_trial_that_fails_lets_appends_go_on() -> None:
-    made, _ = election(master="e")
-    made.promised("e", promise(25, trial=True))
-    (lost,) = only(ElectionLost, made.deadline())
+    candidate, _ = election(master="e")
+    candidate.promised("e", promise(25, trial=True))
+    (lost,) = only(ElectionLost, candidate.deadline())
     assert lost.release is not None and (lost.release.member, lost.release.prepare.trial) == ("e", PreVote.YES)
     assert lost.restore == ""
 
 
 def test_who_was_deposed_for_nothing_is_asked_to_stand_again() -> None:
-    made, _ = election(master="e")
+    candidate, _ = election(master="e")
     for member in "bc":
-        made.promised(member, promise(19, trial=True))
-    made.overdue()
-    made.stored(mark(20), HISTORY, None)
-    (lost,) = only(ElectionLost, made.deadline())
+        candidate.promised(member, promise(19, trial=True))
+    candidate.overdue()
+    candidate.stored(mark(20), HISTORY, None)
+    (lost,) = only(ElectionLost, candidate.deadline())
     assert (lost.release, lost.restore) == (None, "e")
-    made, _ = election(master="e")
-    made.stored(mark(20), HISTORY, None)
-    (lost,) = only(ElectionLost, made.outdone(Term(9, "x")))
+    candidate, _ = election(master="e")
+    candidate.stored(mark(20), HISTORY, None)
+    (lost,) = only(ElectionLost, candidate.outdone(Term(9, "x")))
     assert lost.restore == "", "another one is about to be master"
 
 
 def test_who_holds_most_is_asked_to_stand_in_place_of_a_candidate_that_has_promises() -> None:
     """Of two candidates at once the first was elected, and deposed before the second knew what it had written. All have
     promised the second, and leave it its time."""
-    made = binding()
-    made.promised("b", promise(22))
-    (lost,) = only(ElectionLost, made.promised("c", promise(25)))
+    candidate = binding()
+    candidate.promised("b", promise(22))
+    (lost,) = only(ElectionLost, candidate.promised("c", promise(25)))
     assert lost.restore == "c" and "promote c" in str(lost.error)
-    made = binding()
-    made.promised("b", promise(22))
-    (lost,) = only(ElectionLost, made.deadline())
+    candidate = binding()
+    candidate.promised("b", promise(22))
+    (lost,) = only(ElectionLost, candidate.deadline())
     assert lost.restore == "b", "it promised, and what others hold is unknown"
     (lost,) = only(ElectionLost, binding().deadline())
     assert lost.restore == "", "nobody is known to hold more"
 
 
 def test_who_holds_more_is_not_asked_to_stand_when_nobody_was_deposed() -> None:
-    made, _ = election()
-    made.promised("b", promise(22, trial=True))
-    (lost,) = only(ElectionLost, made.promised("c", promise(25, trial=True)))
+    candidate, _ = election()
+    candidate.promised("b", promise(22, trial=True))
+    (lost,) = only(ElectionLost, candidate.promised("c", promise(25, trial=True)))
     assert lost.restore == ""
-    made, _ = election(force=True)
-    made.stored(mark(20), HISTORY, None)
-    made.promised("b", promise(22))
-    (lost,) = only(ElectionLost, made.abandon("the node ends"))
+    candidate, _ = election(force=True)
+    candidate.stored(mark(20), HISTORY, None)
+    candidate.promised("b", promise(22))
+    (lost,) = only(ElectionLost, candidate.abandon("the node ends"))
     assert lost.restore == "", "an operator decides"
 
 
 def test_a_master_that_others_hear_from_is_not_replaced() -> None:
     """A candidate whose own connection failed would end a master that works."""
-    made, effects = election(master="e", if_lost=True)
+    candidate, effects = election(master="e", if_lost=True)
     assert trials(effects) == dict.fromkeys("bcde", PreVote.IF_LOST)
-    assert made.promised("b", promise(trial=True)) == [] == made.promised("c", promise(trial=True))
+    assert candidate.promised("b", promise(trial=True)) == [] == candidate.promised("c", promise(trial=True))
     (lost,) = only(
-        ElectionLost, made.vote_rejected("d", VoteRejected(RefusalCode.MASTER_LIVES, T2, "e is heard", FIVE))
+        ElectionLost, candidate.vote_rejected("d", VoteRejected(RefusalCode.MASTER_LIVES, T2, "e is heard", FIVE))
     )
     assert (lost.release, lost.restore) == (None, "")
 
 
 def test_a_master_that_is_lost_is_replaced() -> None:
-    for answer in (lambda made: made.unreachable("e"), lambda made: made.overdue()):
-        made, _ = election(master="e", if_lost=True)
-        assert made.promised("b", promise(trial=True)) == [] == made.promised("c", promise(trial=True))
-        assert answer(made) == [StorePromise(MINE)]
-        made.stored(mark(20), HISTORY, None)
-        assert made.vote_rejected("d", VoteRejected(RefusalCode.MASTER_LIVES, T2, "e is heard", FIVE)) == [], (
+    for answer in (lambda candidate: candidate.unreachable("e"), lambda candidate: candidate.overdue()):
+        candidate, _ = election(master="e", if_lost=True)
+        assert candidate.promised("b", promise(trial=True)) == [] == candidate.promised("c", promise(trial=True))
+        assert answer(candidate) == [StorePromise(MINE)]
+        candidate.stored(mark(20), HISTORY, None)
+        assert candidate.vote_rejected("d", VoteRejected(RefusalCode.MASTER_LIVES, T2, "e is heard", FIVE)) == [], (
             "it comes late"
         )
 

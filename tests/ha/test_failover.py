@@ -49,15 +49,15 @@ class Group(Lab):
 
     def await_master(self) -> Node:
         """Whoever is elected."""
-        found: list[Node] = []
+        nodes: list[Node] = []
 
         def elected() -> bool:
             master = self.master_now()
-            found.extend([] if master is None else [master])
-            return bool(found)
+            nodes.extend([] if master is None else [master])
+            return bool(nodes)
 
         until(elected)
-        return found[0]
+        return nodes[0]
 
 
 @pytest.fixture

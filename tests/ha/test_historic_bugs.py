@@ -51,10 +51,10 @@ def test_records_of_many_frames_are_acknowledged(lab: Lab, durability: str) -> N
     """#1535, PR 153: one of more than five frames timed out, though it was there; #1244: so did one beside many others."""
     a = lab.master(transfer_bytes=4096, durability=durability)
     b = lab.replica("b", a, durability=durability)
-    made: list[int] = []
+    numbers: list[int] = []
 
     def work() -> None:
-        made.extend(a.append(b"small") for _ in range(50))
+        numbers.extend(a.append(b"small") for _ in range(50))
 
     threads = [threading.Thread(target=work) for _ in range(4)]
     for thread in threads:
@@ -63,7 +63,7 @@ def test_records_of_many_frames_are_acknowledged(lab: Lab, durability: str) -> N
     tasks = [a.submit(b"." * 60_000) for _ in range(10)]
     for thread in threads:
         thread.join()
-    assert sorted([*made, *large, *(task.result(60) for task in tasks)]) == list(range(220))
+    assert sorted([*numbers, *large, *(task.result(60) for task in tasks)]) == list(range(220))
     level(a, b)
     assert_same_files(a, b)
 
@@ -137,5 +137,5 @@ def test_others_are_told_what_a_master_advertises(lab: Lab) -> None:
     a = lab.master(sync_replicas=0, advertise="a.example:7001")
     with open_store("memory:") as store, Failover(a, store, "orders", lease_ms=60_000):
         until(lambda: store.get("/ha/orders/master"))
-        there = store.get("/ha/orders/master")
-        assert there is not None and json.loads(there.value) == ["a", "a.example:7001"]
+        stored = store.get("/ha/orders/master")
+        assert stored is not None and json.loads(stored.value) == ["a", "a.example:7001"]

@@ -40,7 +40,7 @@ class Group:
     def introduce(self) -> None:
         """Everybody learns where everybody is."""
         for name in self.addresses:
-            others = {other: there for other, there in self.addresses.items() if other != name}
+            others = {other: address for other, address in self.addresses.items() if other != name}
             self.command(name, "peers", addresses=others)
 
     def end_of(self, name: str) -> int:
@@ -50,17 +50,19 @@ class Group:
     def numbers(self, name: str) -> list[int]:
         """Of the records in a node's log, which must be in order, by whoever looks from outside."""
         with pyreplog.open(self.folder / name, "r") as log:
-            found = [int(value.split()[0]) for batch in log.read() for value in batch.values()]
-        assert found == sorted(set(found))
-        return found
+            values = [int(value.split()[0]) for batch in log.read() for value in batch.values()]
+        assert values == sorted(set(values))
+        return values
 
-    def assert_same_files(self, one: str, other: str) -> None:
-        end = self.end_of(one)
+    def assert_same_files(self, each_name: str, other: str) -> None:
+        end = self.end_of(each_name)
         until(lambda: self.end_of(other) == end)
-        for base in names.segment_bases(self.folder / one):
+        for base in names.segment_bases(self.folder / each_name):
             stop = min(end - base, SEGMENT_BYTES)
             if stop > 4096:
-                ours, theirs = (names.segment_path(self.folder / name, base).read_bytes() for name in (one, other))
+                ours, theirs = (
+                    names.segment_path(self.folder / name, base).read_bytes() for name in (each_name, other)
+                )
                 assert ours[:stop] == theirs[:stop], f"segment {base}"
 
 
@@ -70,14 +72,14 @@ def group(tmp_path: Path) -> Iterator[Group]:
         yield Group(tmp_path, stack)
 
 
-def promote_the_further(group: Group, one: str, other: str) -> tuple[str, str]:
+def promote_the_further(group: Group, name: str, other: str) -> tuple[str, str]:
     """The two names, first the one with the longer log, which is master now. What their master had sent may still be on
     its way into the other one's log when they are compared: then that one is the further, and the first is refused. And
     one that asked in vain may have promised a term that the other did not hear of."""
     chosen: list[tuple[str, str]] = []
 
     def promoted() -> bool:
-        names = (one, other) if group.end_of(one) >= group.end_of(other) else (other, one)
+        names = (name, other) if group.end_of(name) >= group.end_of(other) else (other, name)
         try:
             answer = group.command(names[0], "promote")
         except CommandRefusedError as error:

@@ -26,9 +26,9 @@ def test_every_election_hears_of_every_acknowledged_record(size: int, k: int) ->
     names = members.quorum.names
     elects = [some for some in subsets(names) if not members.missing(some)]
     acknowledge = [some for some in subsets(names) if len(some) == k + 1]
-    assert all(one & other for one in elects for other in acknowledge)
+    assert all(voter & other for voter in elects for other in acknowledge)
     fewer = [some for some in subsets(names) if members.missing(some) == 1]
-    assert any(not (one & other) for one in fewer for other in acknowledge)
+    assert any(not (member & other) for member in fewer for other in acknowledge)
 
 
 def test_outsiders_do_not_elect() -> None:

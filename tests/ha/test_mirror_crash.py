@@ -203,9 +203,9 @@ def _judge(moment: Moment, reports: Path, master: CommitLog, durability: str, fl
         assert reported <= 0
         return
     with mirror:
-        found = uncommitted(mirror)
-        assert found == values(len(found)), f"{moment}"
-        assert len(found) >= reported, f"{moment}: {len(found)} entries, {reported} were reported as synced"
+        records = uncommitted(mirror)
+        assert records == values(len(records)), f"{moment}"
+        assert len(records) >= reported, f"{moment}: {len(records)} entries, {reported} were reported as synced"
         copy(master, mirror)
         assert_same_files(master, mirror)
         assert uncommitted(mirror) == values(master.end)

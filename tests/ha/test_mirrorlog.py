@@ -384,11 +384,11 @@ def test_a_log_of_its_own_becomes_a_copy(tmp_path: Path) -> None:
 
 def test_a_copy_of_a_copy(tmp_path: Path) -> None:
     master = open_master(tmp_path / "master")
-    with master, make_mirror(tmp_path / "one", master) as one, make_mirror(tmp_path / "two", one) as two:
+    with master, make_mirror(tmp_path / "one", master) as mirror, make_mirror(tmp_path / "two", mirror) as two:
         for first in range(0, 3 * PER_SEGMENT, 11):
             master.append_batch(values(11, first))
-            copy(master, one)
-            copy(one, two)
+            copy(master, mirror)
+            copy(mirror, two)
         assert_same_files(master, two)
 
 

@@ -148,7 +148,7 @@ def test_mutated_sessions_hurt_nobody_else(
     rng = Random(seed)
     sessions = group.record()
     assert [len(sessions[role]) >= 5 for role in ("master", "replica")] == [True, True]
-    others = [frame for found in sessions.values() for session in found for frame in session]
+    others = [frame for each_session in sessions.values() for session in each_session for frame in session]
     caplog.set_level(logging.WARNING)
     caplog.clear()
     before, threads = resident_bytes(), threading.active_count()

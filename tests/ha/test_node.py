@@ -92,10 +92,10 @@ def test_submitted_appends_time_out_by_themselves(lab: Lab) -> None:
 def test_threads_and_tasks_wait_together(lab: Lab) -> None:
     master = lab.master()
     lab.replica("b", master)
-    made: list[int] = []
+    numbers: list[int] = []
 
     def work() -> None:
-        made.extend(master.append(b"thread") for _ in range(50))
+        numbers.extend(master.append(b"thread") for _ in range(50))
 
     threads = [threading.Thread(target=work) for _ in range(8)]
     for thread in threads:
@@ -104,13 +104,13 @@ def test_threads_and_tasks_wait_together(lab: Lab) -> None:
         thread.join()
 
     async def tasks() -> list[int]:
-        return await asyncio.gather(*(one() for _ in range(300)))
+        return await asyncio.gather(*(append_one() for _ in range(300)))
 
-    async def one() -> int:
+    async def append_one() -> int:
         return await master.submit(b"task")
 
-    made += asyncio.run(tasks())
-    assert sorted(made) == list(range(700))
+    numbers += asyncio.run(tasks())
+    assert sorted(numbers) == list(range(700))
 
 
 def test_an_event_loop_is_not_blocked(lab: Lab) -> None:

@@ -168,13 +168,13 @@ def test_all_kinds_and_codes_are_documented() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "magic", "value", "found"),
+    ("name", "magic", "value", "values"),
     [
         ("terms", TERMS_MAGIC, Terms(TERM, HISTORY, leads=True), [1, TERM, plain(HISTORY)]),
         ("members", MEMBERS_MAGIC, MEMBERS, [plain(MEMBERS)]),
     ],
 )
-def test_files_are_as_documented(name: str, magic: bytes, value: Terms | Members, found: list[Any]) -> None:
+def test_files_are_as_documented(name: str, magic: bytes, value: Terms | Members, values: list[Any]) -> None:
     text, data = section("Terms and members files"), value.encode()
     rows = [(int(at), int(size)) for at, size in re.findall(r"^\| (\d+) \| (\d+) \|", text, re.MULTILINE)]
     head = text.partition("format `<")[2].partition("`")[0]
@@ -183,7 +183,7 @@ def test_files_are_as_documented(name: str, magic: bytes, value: Terms | Members
     fields = re.search(rf"`{name}`(?: goes on)? with ([\w, ]+)[;.]", text.replace("\n", " "))
     assert fields is not None
     twin = Twin(data[struct.calcsize(f"<{head}") :], "<")
-    assert [twin.read(field.split()[0]) for field in fields[1].split(", ")] == found
+    assert [twin.read(field.split()[0]) for field in fields[1].split(", ")] == values
     assert twin.at == len(twin.data)
 
 

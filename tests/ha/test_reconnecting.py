@@ -27,15 +27,15 @@ def lab(tmp_path: Path) -> Iterator[Lab]:
 @pytest.fixture
 def wells(monkeypatch: pytest.MonkeyPatch) -> list[ReconnectingConnection]:
     """Links whose delay began anew."""
-    found: list[ReconnectingConnection] = []
+    reconnecting_connections: list[ReconnectingConnection] = []
     well = ReconnectingConnection.well
 
     def noted(self: ReconnectingConnection) -> None:
-        found.append(self)
+        reconnecting_connections.append(self)
         well(self)
 
     monkeypatch.setattr(ReconnectingConnection, "well", noted)
-    return found
+    return reconnecting_connections
 
 
 def test_two_of_one_name_do_not_chase_each_other(
@@ -45,17 +45,19 @@ def test_two_of_one_name_do_not_chase_each_other(
     note_use = Replica._note_use
     monkeypatch.setattr(Replica, "_note_use", lambda self, error: (ends.append(error), note_use(self, error)))
     master = lab.master(members="a", sync_replicas=0)
-    one = lab.replica("o", master, observer=True)
+    replica = lab.replica("o", master, observer=True)
     master.append(b"one")
-    level(master, one)
+    level(master, replica)
     settings = lab.settings({"observer": True})
     with ha.open_replica(lab.folder / "other", name="o", master=master.address, **settings) as other:
         until(
-            lambda: "two have that name" in one.stats()["trouble"] or "two have that name" in other.stats()["trouble"]
+            lambda: (
+                "two have that name" in replica.stats()["trouble"] or "two have that name" in other.stats()["trouble"]
+            )
         )
         until(lambda: len(ends) > 7)
         assert len(wells) < 5, "each of them at first, not each time"
-    level(master, one)
+    level(master, replica)
 
 
 def test_a_damaged_record_is_not_fetched_over_and_over(lab: Lab, wells: list[ReconnectingConnection]) -> None:

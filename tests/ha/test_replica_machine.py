@@ -56,8 +56,8 @@ def connected(following: ReplicaMachine, received: int = 25, synced: int = 22, s
 
 
 def accept(resume: int, *, term: Term = T3, history: History = MASTERS, start: int = 0, **fields: Any) -> Accept:
-    made = Accept(UUID, SEGMENT_BYTES, term, history, mark(start), mark(resume))
-    return made._replace(**fields)
+    accept = Accept(UUID, SEGMENT_BYTES, term, history, mark(start), mark(resume))
+    return accept._replace(**fields)
 
 
 def streaming(resume: int = 20, **options: Any) -> ReplicaMachine:

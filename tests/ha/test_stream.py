@@ -260,9 +260,9 @@ def test_a_segment_on_its_way_is_not_recycled(lab: Lab) -> None:
     lab.wait(lambda: bool(end.errors))
     assert isinstance(end.errors[0], TrimmedError)
     link.close()
-    found = uncommitted(replica.log)
-    assert len(found) > PER_SEGMENT
-    assert found == appended[: len(found)]
+    records = uncommitted(replica.log)
+    assert len(records) > PER_SEGMENT
+    assert records == appended[: len(records)]
 
 
 def test_closing_tells_the_handler(lab: Lab) -> None:

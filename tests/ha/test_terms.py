@@ -75,12 +75,12 @@ def test_common_point_is_where_the_logs_part(data: st.DataObject) -> None:
         term = Term(number, "m")
         grown = records[:kept] + [term] * data.draw(st.integers(1, 4))
         logs.append((grown, known.begin(term, mark(kept))))
-    (one, first), (other, second) = data.draw(st.sampled_from(logs)), data.draw(st.sampled_from(logs))
+    (draw, first), (other, second) = data.draw(st.sampled_from(logs)), data.draw(st.sampled_from(logs))
     same = next(
-        (i for i, pair in enumerate(zip(one, other, strict=False)) if pair[0] != pair[1]), min(len(one), len(other))
+        (i for i, pair in enumerate(zip(draw, other, strict=False)) if pair[0] != pair[1]), min(len(draw), len(other))
     )
-    found = first.common_point(mark(len(one)), second, mark(len(other)))
-    assert found == (mark(same) if same else None)
+    common_point = first.common_point(mark(len(draw)), second, mark(len(other)))
+    assert common_point == (mark(same) if same else None)
 
 
 def test_history_forgets_the_oldest_terms() -> None:
@@ -142,8 +142,8 @@ def test_leading_following_resigning(tmp_path: Path) -> None:
     kept.follow(Term(4, "a"), MASTER)
     kept.begin(Term(6, "c"), mark(25))
     kept.resign()
-    found = TermsFile(tmp_path, RealFiles()).terms
-    assert found == Terms(Term(6, "c"), MASTER.begin(Term(6, "c"), mark(25)), leads=False)
+    terms = TermsFile(tmp_path, RealFiles()).terms
+    assert terms == Terms(Term(6, "c"), MASTER.begin(Term(6, "c"), mark(25)), leads=False)
     with pytest.raises(HigherTermError):
         kept.begin(Term(5, "c"), mark(30))
 

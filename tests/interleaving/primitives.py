@@ -180,9 +180,9 @@ class Condition(_Controlled):
     def notify_all(self) -> None:
         self.notify(len(self._waiters))
 
-    def _check_owned(self, what: str) -> None:
+    def _check_owned(self, subject: str) -> None:
         if not self._lock._is_owned():
-            raise RuntimeError(f"cannot {what} un-acquired lock")
+            raise RuntimeError(f"cannot {subject} un-acquired lock")
 
 
 class Event(_Controlled):

@@ -35,13 +35,13 @@ def counting(world: World) -> None:
 
 
 def crossing(world: World) -> None:
-    one, two = primitives.Lock(), primitives.Lock()
+    new_first, two = primitives.Lock(), primitives.Lock()
 
     def take(first: primitives.Lock, second: primitives.Lock) -> None:
         with first, second:
             pass
 
-    world.join(world.go(lambda: take(one, two), "a"), world.go(lambda: take(two, one), "b"))
+    world.join(world.go(lambda: take(new_first, two), "a"), world.go(lambda: take(two, new_first), "b"))
 
 
 def cleared_late(world: World) -> None:

@@ -11,14 +11,14 @@ from tests.waiting import until
 def set_phase(store: MetadataStore, bookie: str, phase: BookiePhase | None) -> None:
     """Store the state of a bookie, or delete it."""
     key = bookie_state_key(bookie)
-    found = store.get(key)
+    stored = store.get(key)
     if phase is None:
-        assert found is not None
-        store.delete(key, found.version)
-    elif found is None:
+        assert stored is not None
+        store.delete(key, stored.version)
+    elif stored is None:
         store.create(key, BookieState(phase, 1).encode())
     else:
-        store.put(key, BookieState(phase, 1).encode(), found.version)
+        store.put(key, BookieState(phase, 1).encode(), stored.version)
 
 
 def set_phases(cluster: LedgerCluster, phases: dict[str, BookiePhase | None]) -> None:

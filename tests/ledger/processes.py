@@ -116,8 +116,8 @@ class Cast:
             process.close()
 
     def start(self, *command: str) -> Process:
-        self.processes.append(made := Process(*command))
-        return made
+        self.processes.append(process := Process(*command))
+        return process
 
     def start_bookies(self, *names: str) -> None:
         started = [self.bookie(name) for name in names]

@@ -39,8 +39,8 @@ class Meddler:
 
     def add(self, adds: Sequence[Add]) -> None:
         """One by one, by the longer way."""
-        for one in adds:
-            self.send(*one)
+        for add in adds:
+            self.send(*add)
 
     def send(self, bookie: str, request: Request, on_reply: OnReply) -> None:
         with self.came:
@@ -95,11 +95,11 @@ class Meddler:
         """What was held back (for these bookies; or all) goes on, in another order."""
         with self.came:
             held, self._held = self._held, deque()
-        for one in reversed(held):
-            if bookies and one[0] not in bookies:
-                self._held.appendleft(one)
+        for holder in reversed(held):
+            if bookies and holder[0] not in bookies:
+                self._held.appendleft(holder)
             else:
-                self._send(*one)
+                self._send(*holder)
 
     def answering(self, change: Callable[[Reply], Reply | Exception]) -> Deed:
         """The bookie's answer, changed."""
@@ -131,9 +131,9 @@ class FailingStore:
     @classmethod
     def before(cls, cluster: LedgerCluster) -> FailingStore:
         runtime: Any = cluster.runtime
-        made = cls(runtime.metadata)
-        runtime.metadata = made
-        return made
+        store = cls(runtime.metadata)
+        runtime.metadata = store
+        return store
 
     def fail(self, method: str, *errors: Exception | None, done: bool = False) -> None:
         """One for each call to come; None: nothing goes wrong. done: the store does as asked, all the same."""

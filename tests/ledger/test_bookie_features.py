@@ -28,8 +28,8 @@ HOLDINGS = Request(RequestKind.HOLDINGS, COPY.ledger, 0, 9)
 
 @pytest.fixture
 def store(tmp_path: Path) -> Iterator[SQLiteStore]:
-    with SQLiteStore(tmp_path / "metadata") as made:
-        yield made
+    with SQLiteStore(tmp_path / "metadata") as sqlite_store:
+        yield sqlite_store
 
 
 @pytest.fixture(params=[FEATURES, frozenset({"holdings"}), frozenset()], ids=["new", "between", "old"])
@@ -38,17 +38,17 @@ def node(
 ) -> Iterator[BookieNode]:
     monkeypatch.setattr(bookie_node, "FEATURES", request.param)
     config = BookieConfig(segment_bytes=1 << 20, **ANY_SPACE)
-    with BookieNode(tmp_path / "b", "b", store, config, ledgers=StoredLedgers(store)) as made:
+    with BookieNode(tmp_path / "b", "b", store, config, ledgers=StoredLedgers(store)) as node:
         metadata = LedgerMetadata(
             ledger=COPY.ledger,
             ensemble_size=1,
             write_quorum=1,
             ack_quorum=1,
-            fragments=(Fragment(0, (made.identity.id,)),),
+            fragments=(Fragment(0, (node.identity.id,)),),
             proof=PROOF.hex(),
         )
         store.create(metadata_key(COPY.ledger), metadata.encode())
-        yield made
+        yield node
 
 
 def runtime(store: SQLiteStore) -> RemoteRuntime:

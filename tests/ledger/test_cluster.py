@@ -93,8 +93,8 @@ def test_a_cluster_lasts(folder: Path) -> None:
 
 def test_ids_are_not_given_twice(folder: Path) -> None:
     with embedded(folder) as cluster, ThreadPoolExecutor(8) as pool:
-        made = list(pool.map(lambda _: fill(cluster, entries=1), range(16)))
-        assert sorted(made) == list(range(16))
+        results = list(pool.map(lambda _: fill(cluster, entries=1), range(16)))
+        assert sorted(results) == list(range(16))
         cluster.delete_ledger(15)
         assert fill(cluster) == 16
         assert 15 not in cluster.ledgers()
@@ -211,9 +211,9 @@ def test_closing_ends_the_waiting_of_others(folder: Path) -> None:
         waiting = [pool.submit(cluster.open_ledger, ledger.id), pool.submit(cluster.status)]
         meddler.wait_for(RequestKind.LAST, 6)
         cluster.close()
-        for one in waiting:
+        for waiter in waiting:
             with pytest.raises(ClosedError):
-                one.result(30)
+                waiter.result(30)
 
 
 def test_a_forgotten_cluster_says_so(folder: Path) -> None:
@@ -302,9 +302,9 @@ def test_what_the_caller_keeps_with_a_ledger(shared: LedgerCluster) -> None:
         assert reader.properties == {"topic": "flights"}
     with shared.create_ledger(2) as plain:
         assert plain.properties == {}
-    found = shared.ledger_metadata(ledger.id)
-    assert (dict(found.custom), found.durability) == ({"topic": "flights"}, "appended")
-    assert (found.ensemble_size, found.write_quorum, found.ack_quorum) == (2, 2, 2)
+    ledger_metadata = shared.ledger_metadata(ledger.id)
+    assert (dict(ledger_metadata.custom), ledger_metadata.durability) == ({"topic": "flights"}, "appended")
+    assert (ledger_metadata.ensemble_size, ledger_metadata.write_quorum, ledger_metadata.ack_quorum) == (2, 2, 2)
 
 
 # ---- a metadata store that fails ---------------------------------------------------------------------------------
@@ -330,9 +330,9 @@ def test_the_store_fails_while_a_ledger_is_made(folder: Path) -> None:
 def test_a_ledger_that_somebody_else_made(folder: Path) -> None:
     with embedded(folder) as cluster:
         number = fill(cluster)
-        there = cluster.metadata.get(NEXT_LEDGER)
-        assert there is not None
-        cluster.metadata.put(NEXT_LEDGER, b"%d" % number, there.version)
+        stored = cluster.metadata.get(NEXT_LEDGER)
+        assert stored is not None
+        cluster.metadata.put(NEXT_LEDGER, b"%d" % number, stored.version)
         with pytest.raises(KeyExistsError):
             cluster.create_ledger()
         assert values(cluster, number) == EXPECTED
@@ -394,11 +394,11 @@ def test_a_bookie_of_which_one_copy_is_noted_is_looked_at_whole(folder: Path) ->
     with embedded(folder, 4) as cluster:
         with cluster.create_ledger(3, 3, 2) as ledger:
             ledger.append_batch([b"%d" % i for i in range(20)])
-        there = load_ledger(cluster.metadata, ledger.id)
-        lost, *others = there.metadata.last_fragment.ensemble
+        ledger_metadata = load_ledger(cluster.metadata, ledger.id)
+        lost, *others = ledger_metadata.metadata.last_fragment.ensemble
         (spare,) = {status.bookie for status in cluster.status().bookies} - {lost, *others}
-        moved = dataclasses.replace(there.metadata, fragments=(Fragment(0, (spare, *others)),))
-        cluster.metadata.put(metadata_key(ledger.id), moved.encode(), there.version)
+        moved = dataclasses.replace(ledger_metadata.metadata, fragments=(Fragment(0, (spare, *others)),))
+        cluster.metadata.put(metadata_key(ledger.id), moved.encode(), ledger_metadata.version)
         note_repair(cluster.metadata, ledger.id, spare, 19)
         done, left = cluster.repair()
         assert len(done) == 20 and not left
@@ -455,9 +455,9 @@ def test_a_garbled_ledger_is_reported_and_does_not_stand_in_the_way(folder: Path
     with embedded(folder) as cluster:
         first, garbled, last = (fill(cluster) for _ in range(3))
         key = metadata_key(garbled)
-        there = cluster.metadata.get(key)
-        assert there is not None
-        cluster.metadata.put(key, b"{", there.version)
+        stored = cluster.metadata.get(key)
+        assert stored is not None
+        cluster.metadata.put(key, b"{", stored.version)
         cluster.metadata.create("/ledgers/seven", b"")
         cluster.metadata.create("/repairs/x/y", b"")
         assert cluster.ledgers() == [first, garbled, last]
@@ -479,9 +479,9 @@ def test_a_crashed_bookie_starts_beside_garbled_ledgers(folder: Path) -> None:
     """Which may be open, for all it knows."""
     with embedded(folder) as cluster:
         closed, garbled = fill(cluster), fill(cluster)
-        there = cluster.metadata.get(metadata_key(garbled))
-        assert there is not None
-        cluster.metadata.put(metadata_key(garbled), b"{", there.version)
+        stored = cluster.metadata.get(metadata_key(garbled))
+        assert stored is not None
+        cluster.metadata.put(metadata_key(garbled), b"{", stored.version)
         cluster.metadata.create("/ledgers/seven", b"")
     for cut in folder.glob("bookie-*/log"):
         (cut / "aside" / "0-1").mkdir(parents=True)  # a crash has cut something
@@ -548,9 +548,9 @@ def test_all_copies_of_a_ledger_can_be_looked_at(folder: Path) -> None:
 def test_ledgers_that_are_too_long_are_not_counted(folder: Path) -> None:
     with embedded(folder) as cluster:
         number = fill(cluster)
-        there = load_ledger(cluster.metadata, number)
-        lying = there.metadata.closed(1 << 60, 1, 1)
-        cluster.metadata.put(metadata_key(number), lying.encode(), there.version)
+        ledger_metadata = load_ledger(cluster.metadata, number)
+        lying = ledger_metadata.metadata.closed(1 << 60, 1, 1)
+        cluster.metadata.put(metadata_key(number), lying.encode(), ledger_metadata.version)
         with pytest.raises(InvalidArgumentError):
             cluster.count_copies(number)
 

@@ -65,7 +65,7 @@ def cluster(bookies: Bookies) -> Iterator[LedgerCluster]:
 
 
 def metric(cluster: LedgerCluster, name: str) -> float:
-    return next(found.samples[0][1] for found in cluster.metrics() if found.name == name)
+    return next(metric.samples[0][1] for metric in cluster.metrics() if metric.name == name)
 
 
 def test_a_ledger_goes_on_with_two_of_three(
@@ -86,7 +86,7 @@ def test_a_ledger_goes_on_with_two_of_three(
     assert [record.message.count("goes on degraded") for record in caplog.records].count(1) == 1
     with LedgerCluster.connect(f"sqlite:{bookies.store.path}") as other:  # it learns of it from the metadata store
         status = other.status()
-    (seen,) = [one for one in status.ledgers if one.ledger == ledger.id]
+    (seen,) = [each_ledger for each_ledger in status.ledgers if each_ledger.ledger == ledger.id]
     assert status.health == "amber" and seen.lacking == (away,) and abs(seen.lacking_since_us - shown.since_us) < 60e6
     bookies.start("b1")
     until(lambda: not ledger.degraded)

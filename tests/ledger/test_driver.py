@@ -249,9 +249,9 @@ def test_callbacks_know_that_they_must_not_wait() -> None:
     caught: list[Exception] = []
 
     def callback(_: AppendFuture[int]) -> None:
-        with pytest.raises(InvalidArgumentError) as found:
+        with pytest.raises(InvalidArgumentError) as actual_caught:
             check_may_wait()
-        caught.append(found.value)
+        caught.append(actual_caught.value)
 
     future.add_done_callback(callback)
     Driver(0, Machine(), FakeRuntime()).call(lambda: (None, settling(future)))
@@ -297,8 +297,8 @@ def test_ctrl_c_is_handled_once_behind_the_outermost_block() -> None:
 def test_ctrl_c_of_others_is_theirs() -> None:
     """A thread does not touch the handler, and an ignored signal stays ignored."""
     with ThreadPoolExecutor(1) as pool:
-        found = pool.submit(lambda: (defer_sigint.__enter__(), signal.getsignal(signal.SIGINT)))
-        assert found.result()[1] is signal.default_int_handler
+        future = pool.submit(lambda: (defer_sigint.__enter__(), signal.getsignal(signal.SIGINT)))
+        assert future.result()[1] is signal.default_int_handler
         pool.submit(defer_sigint.__exit__, None, None, None).result()
     before = signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:

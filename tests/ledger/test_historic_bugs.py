@@ -41,14 +41,14 @@ def test_a_writer_adds_nothing_to_empty_bookies_at_the_addresses_of_its_own(tmp_
         store = stack.enter_context(SQLiteStore(tmp_path / "metadata"))
 
         def start(*, make_new: bool) -> list[BookieNode]:
-            made = [
+            bookie_nodes = [
                 BookieNode(
                     tmp_path / name, name, store, BookieConfig(segment_bytes=1 << 20), ledgers=StoredLedgers(store),
                     port=port, make_new=make_new,
                 )
                 for name, port in ports.items()
             ]  # fmt: skip
-            return [stack.enter_context(node) for node in made]
+            return [stack.enter_context(node) for node in bookie_nodes]
 
         nodes = start(make_new=False)
         cluster, other = (stack.enter_context(LedgerCluster.connect(f"sqlite:{store.path}")) for _ in range(2))

@@ -128,7 +128,7 @@ def test_threads_keep_their_order(ledger: Ledger, cluster: LedgerCluster) -> Non
         for n in range(0, 100, 4):
             futures += [ledger.submit(b"%d %d" % (name, n + i)) for i in range(3)]
             futures.append(ledger.submit_batch([b"%d %d" % (name, n + 3)]))  # type: ignore[arg-type]
-        return [found if isinstance(found := future.result(30), int) else found[0] for future in futures]
+        return [result if isinstance(result := future.result(30), int) else result[0] for future in futures]
 
     with ThreadPoolExecutor(6) as pool:
         ids = list(pool.map(work, range(6)))
@@ -181,14 +181,14 @@ def test_the_largest_entry_fits(ledger: Ledger, cluster: LedgerCluster) -> None:
 
 
 def test_hundreds_of_tasks(cluster: LedgerCluster) -> None:
-    async def one(ledger: Ledger, number: int) -> int:
+    async def append_one(ledger: Ledger, number: int) -> int:
         await ledger.room()
         return await ledger.submit(b"%d" % number)
 
     async def main() -> list[int]:
         ledger = cluster.create_ledger(3, 3, 2, window_bytes=WINDOW)
         try:
-            return await asyncio.gather(*(one(ledger, number) for number in range(30)))
+            return await asyncio.gather(*(append_one(ledger, number) for number in range(30)))
         finally:
             await asyncio.to_thread(ledger.close)
 
@@ -348,8 +348,8 @@ def test_a_callback_beyond_the_window_is_told(cluster: LedgerCluster, meddler: M
         def callback(_: AppendFuture[int]) -> None:
             try:
                 ledger.submit(bytes(100))
-            except Exception as found:
-                set_result(error, type(found))
+            except Exception as submit_error:
+                set_result(error, type(submit_error))
 
         ledger.submit(bytes(100)).add_done_callback(callback)
         meddler.clear()

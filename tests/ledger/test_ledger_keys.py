@@ -72,9 +72,9 @@ class Bookies:
 
 @pytest.fixture
 def bookies(tmp_path: Path) -> Iterator[Bookies]:
-    made = Bookies(tmp_path)
-    yield made
-    made.close()
+    bookies = Bookies(tmp_path)
+    yield bookies
+    bookies.close()
 
 
 @pytest.fixture
@@ -180,8 +180,8 @@ def test_keys_that_one_connection_may_give_meanwhile_are_bounded(
     monkeypatch.setattr(key_verifier, "UNPROVEN_MAX", 5)
     bookies.facts.away = True
     with Client(bookies.nodes[0].address) as greedy, Client(bookies.nodes[0].address) as other:
-        found = [greedy.ask(add(0, ledger=ledger)).status for ledger in range(100, 108)]
-        assert found == [ReplyStatus.OK] * 5 + [ReplyStatus.UNKNOWN] * 3
+        statuses = [greedy.ask(add(0, ledger=ledger)).status for ledger in range(100, 108)]
+        assert statuses == [ReplyStatus.OK] * 5 + [ReplyStatus.UNKNOWN] * 3
         assert greedy.ask(add(1, ledger=100)).status == ReplyStatus.OK
         assert other.ask(add(0, ledger=200)).status == ReplyStatus.OK
 

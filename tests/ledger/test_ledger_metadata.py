@@ -24,7 +24,7 @@ from pyreplog.ledger.ledger_metadata import (
 KEY = ledger_key(b"secret")
 
 
-def made(*fragments: tuple[int, str], size: int = 3, **more: Any) -> LedgerMetadata:
+def metadata_of(*fragments: tuple[int, str], size: int = 3, **more: Any) -> LedgerMetadata:
     return LedgerMetadata(
         ledger=7,
         ensemble_size=size,
@@ -46,11 +46,11 @@ def fragments(metadata: LedgerMetadata) -> dict[int, str]:
 @pytest.mark.parametrize(
     "metadata",
     [
-        made(),
-        made((0, "abc"), (5, "abd"), custom={"owner": "me"}, token="t", created_us=3, durability="appended"),
-        made().in_recovery(),
-        made((0, "abc"), (5, "abd")).closed(9, 100, 10),
-        made().closed(-1, 0, 0),
+        metadata_of(),
+        metadata_of((0, "abc"), (5, "abd"), custom={"owner": "me"}, token="t", created_us=3, durability="appended"),
+        metadata_of().in_recovery(),
+        metadata_of((0, "abc"), (5, "abd")).closed(9, 100, 10),
+        metadata_of().closed(-1, 0, 0),
     ],
 )
 def test_decoding_gives_what_was_encoded(metadata: LedgerMetadata) -> None:
@@ -107,13 +107,13 @@ def test_decoding_gives_what_was_encoded(metadata: LedgerMetadata) -> None:
     ids=str,
 )
 def test_metadata_that_lie_are_refused(lie: dict[str, Any]) -> None:
-    body = {**json.loads(made().encode()), **lie}
+    body = {**json.loads(metadata_of().encode()), **lie}
     with pytest.raises(InvalidMetadataError):
         LedgerMetadata.decode(json.dumps(body).encode())
 
 
 def test_a_missing_field_is_refused() -> None:
-    body = json.loads(made().encode())
+    body = json.loads(metadata_of().encode())
     del body["proof"]
     with pytest.raises(InvalidMetadataError):
         LedgerMetadata.decode(json.dumps(body).encode())
@@ -137,20 +137,24 @@ def test_what_is_no_metadata_is_refused(data: bytes) -> None:
 
 
 def test_only_the_key_itself_is_admitted() -> None:
-    assert made().admits(KEY)
-    assert not made().admits(ledger_key(b"other"))
+    assert metadata_of().admits(KEY)
+    assert not metadata_of().admits(ledger_key(b"other"))
 
 
 def test_only_the_proof_itself_admits_copies() -> None:
-    proof = made().proof_bytes
-    assert proof == bytes.fromhex(key_proof(KEY)) and made().admits_copy(proof)
-    assert not made().admits_copy(KEY) and not made().admits_copy(bytes(16)) and not made().admits_copy(b"")
-    assert not made().admits(proof)
+    proof = metadata_of().proof_bytes
+    assert proof == bytes.fromhex(key_proof(KEY)) and metadata_of().admits_copy(proof)
+    assert (
+        not metadata_of().admits_copy(KEY)
+        and not metadata_of().admits_copy(bytes(16))
+        and not metadata_of().admits_copy(b"")
+    )
+    assert not metadata_of().admits(proof)
 
 
 @pytest.mark.parametrize("proof", ["", "00", "zz" * 16, "00" * 17])
 def test_a_proof_that_is_none_admits_nothing(proof: str) -> None:
-    metadata = dataclasses.replace(made(), proof=proof)
+    metadata = dataclasses.replace(metadata_of(), proof=proof)
     with pytest.raises(InvalidMetadataError, match="proof"):
         _ = metadata.proof_bytes
     assert not metadata.admits_copy(bytes(16))
@@ -164,13 +168,13 @@ def test_keys_sort_by_ledger() -> None:
 
 
 def test_the_fragment_of_an_entry() -> None:
-    metadata = made((0, "abc"), (5, "abd"), (9, "aed"))
+    metadata = metadata_of((0, "abc"), (5, "abd"), (9, "aed"))
     assert [metadata.fragment_of(entry).first for entry in (0, 4, 5, 8, 9, 99)] == [0, 0, 5, 5, 9, 9]
     assert [metadata.fragment_end(fragment) for fragment in metadata.fragments] == [5, 9, None]
 
 
 def test_bookies_from_an_entry_on() -> None:
-    metadata = made((0, "abc"), (5, "abd"), (9, "aed"))
+    metadata = metadata_of((0, "abc"), (5, "abd"), (9, "aed"))
     assert metadata.bookies() == set("abcde")
     assert metadata.bookies(5) == set("abde")
     assert metadata.bookies(8) == set("abde")
@@ -189,13 +193,13 @@ def test_bookies_from_an_entry_on() -> None:
     ],
 )
 def test_others_take_places_each_from_an_entry_on(change: Any, expected: dict[int, str]) -> None:
-    assert fragments(made((0, "abc"), (5, "abd")).replace_bookies(change)) == expected
+    assert fragments(metadata_of((0, "abc"), (5, "abd")).replace_bookies(change)) == expected
 
 
 @given(st.lists(st.tuples(st.integers(0, 2), st.integers(0, 12)), max_size=8))
 def test_after_any_changes_each_entry_is_where_the_last_change_says(steps: list[tuple[int, int]]) -> None:
     """Against a table of who holds what: one row per entry."""
-    metadata = made()
+    metadata = metadata_of()
     table = [list("abc") for _ in range(15)]
     for number, (index, since) in enumerate(steps):
         bookie = f"new{number}"
@@ -208,14 +212,14 @@ def test_after_any_changes_each_entry_is_where_the_last_change_says(steps: list[
 
 def test_closing_drops_fragments_behind_the_end() -> None:
     """BookKeeper #4551: the last fragment of a closed ledger began behind its last entry."""
-    metadata = made((0, "abc"), (5, "abd"))
+    metadata = metadata_of((0, "abc"), (5, "abd"))
     assert fragments(metadata.closed(4, 40, 5)) == {0: "abc"}
     assert fragments(metadata.closed(5, 50, 6)) == {0: "abc", 5: "abd"}
     assert fragments(metadata.closed(-1, 0, 0)) == {0: "abc"}
 
 
 def test_metadata_are_immutable() -> None:
-    metadata = made()
+    metadata = metadata_of()
     assert metadata.in_recovery().state is State.IN_RECOVERY
     assert metadata.state is State.OPEN
     with pytest.raises(dataclasses.FrozenInstanceError):

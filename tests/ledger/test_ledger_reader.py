@@ -107,8 +107,8 @@ def test_an_empty_ledger(cluster: LedgerCluster) -> None:
 
 def test_several_threads_read_at_once(cluster: LedgerCluster) -> None:
     with cluster.open_ledger(fill(cluster, 200)) as reader, ThreadPoolExecutor(6) as pool:
-        found = list(pool.map(lambda _: flat(reader.read()), range(12)))
-    assert found == [[(entry, value(entry)) for entry in range(200)]] * 12
+        results = list(pool.map(lambda _: flat(reader.read()), range(12)))
+    assert results == [[(entry, value(entry)) for entry in range(200)]] * 12
 
 
 def test_what_is_read_is_let_go(cluster: LedgerCluster, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -117,7 +117,7 @@ def test_what_is_read_is_let_go(cluster: LedgerCluster, monkeypatch: pytest.Monk
     read_little_at_a_time(monkeypatch)
     with cluster.open_ledger(fill(cluster, 300, 4, 3, 2)) as reader:
         gc.collect()
-        others = {id(found) for found in gc.get_objects() if type(found) is RecordBatch}
+        others = {id(instance) for instance in gc.get_objects() if type(instance) is RecordBatch}
         gc.disable()
         try:
             dropped = reader.read()
@@ -125,7 +125,13 @@ def test_what_is_read_is_let_go(cluster: LedgerCluster, monkeypatch: pytest.Monk
             del dropped
             assert sum(map(len, reader.read())) == 300
             until(lambda: cluster.runtime._expected == set())  # what was on its way for the one that was dropped
-            until(lambda: not any(type(found) is RecordBatch and id(found) not in others for found in gc.get_objects()))
+            until(
+                lambda: (
+                    not any(
+                        type(instance) is RecordBatch and id(instance) not in others for instance in gc.get_objects()
+                    )
+                )
+            )
         finally:
             gc.enable()
 
@@ -153,9 +159,9 @@ def test_bad_copies_are_noted_and_repaired(cluster: LedgerCluster, meddler: Medd
         liar = reader.metadata.last_fragment.ensemble[2]  # which has entries 0 to 2 of every four
         meddler.rule(meddler.answering(lambda reply: reply._replace(body=flipped(reply.body))), bookie=liar)
         list(reader.read())
-        found = cluster.runtime.counts.bad_copies
-        assert found > 0
-        until(lambda: len(cluster.status().repairs) == found)  # they are noted behind one's back
+        bad_copies = cluster.runtime.counts.bad_copies
+        assert bad_copies > 0
+        until(lambda: len(cluster.status().repairs) == bad_copies)  # they are noted behind one's back
         noted = cluster.status().repairs
         assert {repair.bookie for repair in noted} == {liar}
         assert cluster.status().below_write_quorum == len(noted)
@@ -282,9 +288,9 @@ def test_metadata_that_are_none(shared: LedgerCluster, garbage: bytes) -> None:
 
 
 def overwrite(cluster: LedgerCluster, ledger: int, value: bytes) -> None:
-    there = cluster.metadata.get(metadata_key(ledger))
-    assert there is not None
-    cluster.metadata.put(metadata_key(ledger), value, there.version)
+    stored = cluster.metadata.get(metadata_key(ledger))
+    assert stored is not None
+    cluster.metadata.put(metadata_key(ledger), value, stored.version)
 
 
 def test_bookies_that_nobody_knows(cluster: LedgerCluster) -> None:
@@ -469,9 +475,9 @@ def test_closing_ends_the_waiting_of_others(cluster: LedgerCluster, meddler: Med
         for reader in (following, reading):
             reader.close()
             reader.close()
-        for one in waiting:
+        for waiter in waiting:
             with pytest.raises(ClosedError):
-                one.result(30)
+                waiter.result(30)
         meddler.clear()
     for call in (reading.read, reading.refresh, lambda: reading[0], reading.follow):
         with pytest.raises(ClosedError):

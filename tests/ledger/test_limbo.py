@@ -39,7 +39,7 @@ class PowerCut:
     def _disk(self, name: str) -> Path:
         """As of now; what comes later is in memory alone."""
         runtime: Any = self.cluster.runtime
-        (bookie,) = (there for there in runtime.bookies.values() if there.path.name == name)
+        (bookie,) = (each_bookie for each_bookie in runtime.bookies.values() if each_bookie.path.name == name)
         log = bookie.log.log.commit_log
         with log.freeze_files():
             bookie.log.sync()
@@ -83,9 +83,11 @@ def test_a_closed_ledger_that_lost_copies_is_in_limbo_until_they_are_repaired(
     cut = PowerCut(folder)
     with cut.happens("bookie-1") as cluster:
         runtime: Any = cluster.runtime
-        bookie = next(name for name, there in runtime.bookies.items() if there.path.name == "bookie-1")
-        there = load_ledger(cluster.metadata, cut.ledger)
-        cluster.metadata.put(metadata_key(cut.ledger), there.metadata.closed(19, 30, 20).encode(), there.version)
+        bookie = next(name for name, each_bookie in runtime.bookies.items() if each_bookie.path.name == "bookie-1")
+        ledger_metadata = load_ledger(cluster.metadata, cut.ledger)
+        cluster.metadata.put(
+            metadata_key(cut.ledger), ledger_metadata.metadata.closed(19, 30, 20).encode(), ledger_metadata.version
+        )
         runtime.collect()
         assert cluster.status().limbo == [(cut.ledger, bookie)], "it is closed, and its copies are not here"
         assert values(cluster, cut.ledger) == EXPECTED

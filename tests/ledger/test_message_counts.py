@@ -29,17 +29,19 @@ def counted(records: Any) -> list[tuple[int, int]]:
 
 
 def test_running_counts_grow_by_what_is_given() -> None:
-    made = encode_entries([b"a", b"b", b"c"], first=4, ledger_messages=100, ledger_bytes=9, messages=[1, 20, 3], **IDS)
-    batch = parse_entries(bytes(made.view), ledger=5, first=4, last=6)
+    entries = encode_entries(
+        [b"a", b"b", b"c"], first=4, ledger_messages=100, ledger_bytes=9, messages=[1, 20, 3], **IDS
+    )
+    batch = parse_entries(bytes(entries.view), ledger=5, first=4, last=6)
     assert counted(batch) == [(2, 101), (2, 121), (2, 124)]
     assert [record.ledger_bytes for record in batch] == [10, 11, 12]
-    assert (made.ledger_messages, made.ledger_bytes, made.totals(5)) == (124, 12, (11, 121))
+    assert (entries.ledger_messages, entries.ledger_bytes, entries.totals(5)) == (124, 12, (11, 121))
     plain = encode_entries([b"a", b"b"], first=0, ledger_messages=100, **IDS)
     assert counted(parse_entries(bytes(plain.view), ledger=5, first=0, last=1)) == [(1, 101), (1, 102)]
     counts: Any
     for counts in (np.array([1, 20, 3]), (1, 20, 3), iter([1, 20, 3])):
         again = encode_entries([b"a", b"b", b"c"], first=4, ledger_messages=100, ledger_bytes=9, messages=counts, **IDS)
-        assert again.view == made.view
+        assert again.view == entries.view
 
 
 @pytest.mark.parametrize(("messages", "error", "why"), [
@@ -59,9 +61,9 @@ def test_what_cannot_be_counted(messages: Any, error: type[Exception], why: str)
 
 
 def test_merged_entries_stay_what_they_are() -> None:
-    made = encode_entries([b"a", b"bb", b"c"], first=0, messages=[2, 30, 4], **IDS)
-    at = [*made.offsets]
-    whole = bytes(made.view)
+    entries = encode_entries([b"a", b"bb", b"c"], first=0, messages=[2, 30, 4], **IDS)
+    at = [*entries.offsets]
+    whole = bytes(entries.view)
     parts = [whole[at[1] : at[2]], whole[: at[1]] + whole[at[2] :]]
     merged = merge_entries(list(parts), last=9)
     assert counted(merged) == [(2, 2), (2, 32), (2, 36)]

@@ -45,8 +45,8 @@ def test_a_scrape_of_an_embedded_cluster(tmp_path: Path) -> None:
         cluster.open_ledger(other.id).close()
         cluster.open_ledger(closed.id).close()
         cluster.runtime.report(other.id, BadCopy(other.metadata.last_fragment.ensemble[0], 0))
-        found, names = scrape(server)
-    assert found == {
+        metrics, names = scrape(server)
+    assert metrics == {
         "pyreplog_client_open_ledgers": 1,
         "pyreplog_client_pending_bytes": 0,
         "pyreplog_client_pending_entries": 0,
@@ -60,7 +60,7 @@ def test_a_scrape_of_an_embedded_cluster(tmp_path: Path) -> None:
     }
     assert len(set(names)) == len(names) and "pyreplog_bookie_added_bytes_total" in names
     documented = DOCUMENT.read_text()
-    assert not [name for name in found if f"`{name}`" not in documented]
+    assert not [name for name in metrics if f"`{name}`" not in documented]
     with pytest.raises(ClosedError):
         cluster.metrics()
 
@@ -82,14 +82,14 @@ def test_what_is_on_its_way_is_seen(tmp_path: Path) -> None:
         late = {name: _Late(bookies[name]) for name in list(bookies)[:2]}
         bookies.update(late)
         ledger.submit_batch([b"value"] * 5)
-        found = numbers_of(cluster)
+        numbers = numbers_of(cluster)
         for name, bookie in late.items():
             bookies[name] = bookie.wake()
         ledger.close()
         assert numbers_of(cluster)["pyreplog_client_pending_entries"] == 0
-    assert found["pyreplog_client_unconfirmed_entries"] == found["pyreplog_client_unconfirmed_entries_max"] == 5
-    assert found["pyreplog_client_pending_entries"] == 5
-    assert found["pyreplog_client_pending_bytes"] >= 5 * len(b"value")
+    assert numbers["pyreplog_client_unconfirmed_entries"] == numbers["pyreplog_client_unconfirmed_entries_max"] == 5
+    assert numbers["pyreplog_client_pending_entries"] == 5
+    assert numbers["pyreplog_client_pending_bytes"] >= 5 * len(b"value")
 
 
 class _Late:
@@ -109,5 +109,5 @@ class _Late:
 
 
 def numbers_of(cluster: LedgerCluster) -> dict[str, float]:
-    found = client_metrics(cluster.open_ledgers, cluster.runtime.counts, 0)
-    return {metric.name: value for metric in found for _, value in metric.samples if isinstance(value, float)}
+    metrics = client_metrics(cluster.open_ledgers, cluster.runtime.counts, 0)
+    return {metric.name: value for metric in metrics for _, value in metric.samples if isinstance(value, float)}

@@ -27,9 +27,9 @@ def parts_of_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_those_that_are_forgotten_are_gone() -> None:
     ledgers: Any = OpenLedgers()
     stay = [Thing() for _ in range(3)]
-    for one in [*stay, Thing(), Thing()]:
-        ledgers.add(one, None)
-    del one
+    for each_stay in [*stay, Thing(), Thing()]:
+        ledgers.add(each_stay, None)
+    del each_stay
     assert set(ledgers) == set(stay)
 
 
@@ -42,12 +42,12 @@ def test_another_one_comes_while_all_are_looked_at() -> None:
         """At the first one it comes, and is there before the second unless it has to wait."""
 
         def __iter__(self) -> Iterator[Thing]:
-            for at, one in enumerate(super().__iter__()):
+            for at, item in enumerate(super().__iter__()):
                 if not at:
                     is_held = ledgers._lock.locked()
                     thread.start()
                     thread.join(0 if is_held else PATIENCE_S)
-                yield one
+                yield item
 
     stay = [Thing() for _ in range(3)]
     ledgers._ledgers = Crowded(stay)

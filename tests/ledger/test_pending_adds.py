@@ -37,8 +37,8 @@ class Table:
     def append(self, count: int) -> None:
         first = self.push.tracker.lap + 1
         values = [value_of(entry) for entry in range(first, first + count)]
-        made = encode_entries(values, ledger=LEDGER, first=first, lac=-1, time=1)
-        self._send(self.push.add(EntryBatch(first, made.last, made.view, made.offsets, made.nbytes)))
+        entries = encode_entries(values, ledger=LEDGER, first=first, lac=-1, time=1)
+        self._send(self.push.add(EntryBatch(first, entries.last, entries.view, entries.offsets, entries.nbytes)))
 
     def _send(self, sends: list[Send]) -> None:
         for send in sends:

@@ -22,7 +22,7 @@ def new(ledger: int, count: int, candidates: Iterable[Candidate], write_quorum: 
     )
 
 
-def one(ledger: int, turn: int = 0) -> str:
+def replacement_of(ledger: int, turn: int = 0) -> str:
     return choose(ledger, [None], [0], TEN, write_quorum=1, turn=turn)[0]
 
 
@@ -165,7 +165,7 @@ def test_a_large_ensemble_of_scarce_racks_is_chosen_soon() -> None:
 
 def test_turns_differ() -> None:
     """So that a ledger whose replacement fails, too, is given another one."""
-    assert len({one(7, turn) for turn in range(30)}) > 5
+    assert len({replacement_of(7, turn) for turn in range(30)}) > 5
 
 
 def test_nobody_is_there() -> None:

@@ -38,9 +38,9 @@ def check(cluster: LedgerCluster, ledger: int, acked: int) -> int:
     """All entries are as they were written, and all that were acknowledged are there; how many there are."""
     with cluster.open_ledger(ledger) as reader:
         assert len(reader) >= acked
-        found = [bytes(record.value) for batch in reader.read() for record in batch]
-    assert found == [value_of(entry) for entry in range(len(reader))]
-    return len(found)
+        values = [bytes(record.value) for batch in reader.read() for record in batch]
+    assert values == [value_of(entry) for entry in range(len(reader))]
+    return len(values)
 
 
 def kill_one_under_load(cast: Cast, cluster: LedgerCluster) -> tuple[Process, str, int]:

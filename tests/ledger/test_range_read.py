@@ -34,16 +34,16 @@ def moved(cluster: LedgerCluster, meddler: Meddler) -> int:
     return ledger.id
 
 
-def check_some(one: Ledger | LedgerReader) -> None:
+def check_some(ledger: Ledger | LedgerReader) -> None:
     """Of fifty entries of a thousand bytes."""
-    assert one.read_range(7, 50, bytes_max=1).result(30).entry.tolist() == [7]
-    some = one.read_range(7, 50, bytes_max=5000).result(30).entry.tolist()
+    assert ledger.read_range(7, 50, bytes_max=1).result(30).entry.tolist() == [7]
+    some = ledger.read_range(7, 50, bytes_max=5000).result(30).entry.tolist()
     assert some == list(range(7, 7 + len(some))) and 1 < len(some) < 10
-    assert one.read_range(3, 6).result(30).entry.tolist() == [3, 4, 5]
-    assert one.read_range(49, 50).result(30).entry.tolist() == [49]
+    assert ledger.read_range(3, 6).result(30).entry.tolist() == [3, 4, 5]
+    assert ledger.read_range(49, 50).result(30).entry.tolist() == [49]
     for start, end in ((-1, 2), (3, 3), (3, 2), (49, 51), (50, 51)):
         with pytest.raises(OutOfRangeError):
-            one.read_range(start, end)
+            ledger.read_range(start, end)
 
 
 def test_up_to_so_many_bytes(cluster: LedgerCluster) -> None:
@@ -52,9 +52,9 @@ def test_up_to_so_many_bytes(cluster: LedgerCluster) -> None:
         check_some(ledger)
     with cluster.open_ledger(ledger.id) as reader:
         check_some(reader)
-    for one in (ledger, reader):
+    for each_ledger in (ledger, reader):
         with pytest.raises(ClosedError):
-            one.read_range(0, 1)
+            each_ledger.read_range(0, 1)
 
 
 def test_in_a_callback(cluster: LedgerCluster) -> None:

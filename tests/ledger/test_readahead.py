@@ -32,8 +32,8 @@ class Source:
     def finish(self, future: AppendFuture[RecordBatch], start: int, end: int) -> RecordBatch:
         assert self.coming[id(future)] == (start, end)
         count = min(end - start, self.most)
-        made = encode_entries([bytes(self.size)] * count, ledger=7, first=start, lac=-1, time=1)
-        set_result(future, parse_entries(made.view, ledger=7, first=start, last=end - 1))
+        entries = encode_entries([bytes(self.size)] * count, ledger=7, first=start, lac=-1, time=1)
+        set_result(future, parse_entries(entries.view, ledger=7, first=start, last=end - 1))
         return future.result()
 
     def read(self, start: int, end: int, ensemble_size: int = 3, write_quorum: int = 3) -> Iterator[RecordBatch]:

@@ -12,8 +12,8 @@ from .lab import LEDGER, OK, Bench, Lab, value_of, written
 
 
 def values(bench: Bench) -> list[bytes]:
-    found: list[bytes] = bench.result.values()
-    return found
+    values: list[bytes] = bench.result.values()
+    return values
 
 
 @pytest.mark.parametrize("quorums", [(3, 3, 2), (3, 2, 2), (4, 3, 2), (5, 2, 1), (1, 1, 1)])
@@ -221,9 +221,11 @@ def test_a_limit_cuts_a_read_without_gaps(quorums: tuple[int, int, int]) -> None
     written(lab, 12)
     first = 0
     while first < 12:
-        found = values(lab.reading(first, 12, bytes_max=200).run())
-        assert found and found == [value_of(entry) for entry in range(first, first + len(found))]
-        first += len(found)
+        actual_values = values(lab.reading(first, 12, bytes_max=200).run())
+        assert actual_values and actual_values == [
+            value_of(entry) for entry in range(first, first + len(actual_values))
+        ]
+        first += len(actual_values)
 
 
 def test_one_stripe_fails() -> None:

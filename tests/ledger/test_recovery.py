@@ -596,15 +596,15 @@ def test_two_recover_at_once() -> None:
     writer = lab.writer()
     writer.append()
     writer.deliver("a")
-    one, other = lab.recovery(), lab.recovery()
-    fenced(one, "bc")
-    one.deliver("bc")  # entry 0 is missing for this one
+    first, other = lab.recovery(), lab.recovery()
+    fenced(first, "bc")
+    first.deliver("bc")  # entry 0 is missing for this one
     fenced(other, "abc")
     other.deliver("a")  # this one has found it
-    one.store()
+    first.store()
     other.run()
-    one.run()
-    assert one.result == other.result == lab.metadata
+    first.run()
+    assert first.result == other.result == lab.metadata
     assert lab.end == -1
 
 

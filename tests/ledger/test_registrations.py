@@ -51,17 +51,17 @@ def follower(store: MetadataStore) -> Iterator[Follower]:
 
 
 def put(store: MetadataStore, bookie: str, value: Availability) -> None:
-    found = store.get(availability_key(bookie))
-    assert found is not None
-    store.put(availability_key(bookie), value.encode(), found.version)
+    stored = store.get(availability_key(bookie))
+    assert stored is not None
+    store.put(availability_key(bookie), value.encode(), stored.version)
 
 
 def test_a_value_that_changes_is_read_again(store: MetadataStore, follower: Follower) -> None:
     """Read-only and back, for as often as it happens; free space, too."""
-    one, other = Availability("one:1", free_bytes=1 << 30), Availability("other:1", free_bytes=1 << 30)
-    store.create(availability_key("one"), one.encode())
+    first, other = Availability("one:1", free_bytes=1 << 30), Availability("other:1", free_bytes=1 << 30)
+    store.create(availability_key("one"), first.encode())
     store.create(availability_key("other"), other.encode())
-    until(lambda: follower.knows(one=one, other=other))
+    until(lambda: follower.knows(one=first, other=other))
     for read_only in (True, False, True, False):
         said = Availability("one:1", read_only=read_only, free_bytes=1 << 20 if read_only else 1 << 30)
         put(store, "one", said)
@@ -73,9 +73,9 @@ def test_one_that_goes_and_comes_back_is_followed_again(store: MetadataStore, fo
     key, before, after = availability_key("one"), Availability("here:1"), Availability("there:1")
     store.create(key, before.encode())
     until(lambda: follower.knows(one=before))
-    found = store.get(key)
-    assert found is not None
-    store.delete(key, found.version)
+    stored = store.get(key)
+    assert stored is not None
+    store.delete(key, stored.version)
     until(follower.knows)
     store.create(key, before.encode())
     until(lambda: follower.knows(one=before))
@@ -86,17 +86,17 @@ def test_one_that_goes_and_comes_back_is_followed_again(store: MetadataStore, fo
 def test_what_cannot_be_read_stays_and_is_read_again() -> None:
     with MemoryStore() as memory:
         store = FailingStore(memory)
-        one = Availability("one:1")
-        memory.create(availability_key("one"), one.encode())
+        availability = Availability("one:1")
+        memory.create(availability_key("one"), availability.encode())
         follower = Follower(store)
-        until(lambda: follower.knows(one=one))
+        until(lambda: follower.knows(one=availability))
         settled = threading.Event()  # the first call of the value's watch is over
         with memory.watch(AVAILABLE, lambda _: settled.set()):
             assert settled.wait(30)
         store.fail("get", *[MetadataUnavailableError("away")] * 2)
-        memory.create(availability_key("two"), one.encode())
+        memory.create(availability_key("two"), availability.encode())
         until(lambda: follower.again)
-        assert follower.knows(one=one)
-        while not follower.knows(one=one, two=one):
+        assert follower.knows(one=availability)
+        while not follower.knows(one=availability, two=availability):
             until(lambda: follower.again).pop(0)()
         follower.registrations.close()

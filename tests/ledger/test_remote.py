@@ -53,10 +53,10 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SQLiteStore]:
 @pytest.fixture(scope="module")
 def nodes(store: SQLiteStore) -> Iterator[dict[str, BookieNode]]:
     """Bookies by their names. Tests that close some start them again."""
-    made = {name: node(store, name) for name in NAMES}
-    yield made
-    for one in made.values():
-        one.close()
+    nodes_by_name = {name: node(store, name) for name in NAMES}
+    yield nodes_by_name
+    for item in nodes_by_name.values():
+        item.close()
 
 
 def node(store: SQLiteStore, name: str) -> BookieNode:
@@ -87,9 +87,7 @@ def test_from_many_threads(cluster: LedgerCluster) -> None:
     """Some drive, others wait; closing is done by a thread that does neither."""
     with cluster.create_ledger(4, 3, 2) as ledger, ThreadPoolExecutor(8) as pool:
         ids = [
-            found
-            for some in pool.map(lambda _: [ledger.append(b"value") for _ in range(40)], range(8))
-            for found in some
+            item for some in pool.map(lambda _: [ledger.append(b"value") for _ in range(40)], range(8)) for item in some
         ]
     assert sorted(ids) == list(range(320))
     assert values(cluster, ledger.id) == [b"value"] * 320
@@ -99,13 +97,13 @@ def test_from_asyncio(cluster: LedgerCluster) -> None:
     async def main() -> list[int]:
         ledger = await asyncio.to_thread(cluster.create_ledger, 3, 3, 2, window_bytes=20_000)
 
-        async def one(number: int) -> int:
+        async def write_one(number: int) -> int:
             await ledger.room()
             entry: int = await ledger.submit(b"%d" % number)
             return entry
 
         try:
-            return await asyncio.gather(*(one(number) for number in range(100)))
+            return await asyncio.gather(*(write_one(number) for number in range(100)))
         finally:
             await asyncio.to_thread(ledger.close)
 
@@ -144,8 +142,8 @@ def test_the_largest_entry_and_large_batches(cluster: LedgerCluster) -> None:
         assert ledger.append_batch([bytes(1 << 20)] * 6) == range(1, 7)
         with pytest.raises(RecordTooLargeError):
             ledger.append(bytes(size + 8))
-    found = values(cluster, ledger.id)
-    assert found[0] == big and found[1:] == [bytes(1 << 20)] * 6
+    actual_values = values(cluster, ledger.id)
+    assert actual_values[0] == big and actual_values[1:] == [bytes(1 << 20)] * 6
     assert cluster.count_copies(ledger.id).tolist() == [3] * 7
 
 
@@ -163,16 +161,16 @@ def test_a_bookie_that_comes_back_elsewhere(
         assert cluster.count_copies(ledger.id).tolist() == [2, 3]
     finally:
         nodes[name] = node(store, name)
-    addresses = {there.address for there in nodes.values()}
-    until(lambda: {there.address for there in cluster.status().bookies} == addresses)
+    addresses = {node.address for node in nodes.values()}
+    until(lambda: {bookie.address for bookie in cluster.status().bookies} == addresses)
     assert cluster.count_copies(ledger.id).tolist() == [3, 3]
 
 
 def test_nobody_serves(store: SQLiteStore, cluster: LedgerCluster, nodes: dict[str, BookieNode]) -> None:
     ledger = cluster.create_ledger(4, 3, 2)
     try:
-        for one in nodes.values():
-            one.close()
+        for each_node in nodes.values():
+            each_node.close()
         with pytest.raises(NotEnoughBookiesError):
             ledger.append(b"value")
         with pytest.raises(NotEnoughBookiesError):
@@ -190,11 +188,16 @@ def test_a_connected_client_sees_who_is_read_only(store: SQLiteStore, cluster: L
     bookie = cluster.status().bookies[0].bookie
 
     def register(*, read_only: bool) -> None:
-        there = store.get(availability_key(bookie))
-        assert there is not None
-        said = dataclasses.replace(Availability.decode(there.value), read_only=read_only)
-        store.put(availability_key(bookie), said.encode(), there.version)
-        until(lambda: next(one for one in cluster.status().bookies if one.bookie == bookie).read_only is read_only)
+        stored = store.get(availability_key(bookie))
+        assert stored is not None
+        said = dataclasses.replace(Availability.decode(stored.value), read_only=read_only)
+        store.put(availability_key(bookie), said.encode(), stored.version)
+        until(
+            lambda: (
+                next(each_bookie for each_bookie in cluster.status().bookies if each_bookie.bookie == bookie).read_only
+                is read_only
+            )
+        )
 
     register(read_only=True)
     with pytest.raises(NotEnoughBookiesError, match="4 bookies was asked for, 3 take entries"):
@@ -214,9 +217,9 @@ def test_registrations_that_are_none_are_left_out(store: SQLiteStore, cluster: L
         ledger.append(b"value")
     assert "nowhere@xyz" not in ledger.metadata.last_fragment.ensemble
     for bookie in ("garbage@00", "endless@00", "nowhere@xyz"):
-        there = store.get(availability_key(bookie))
-        assert there is not None
-        store.delete(availability_key(bookie), there.version)
+        stored = store.get(availability_key(bookie))
+        assert stored is not None
+        store.delete(availability_key(bookie), stored.version)
     until(lambda: len(cluster.status().bookies) == 4)
 
 
@@ -272,9 +275,9 @@ def test_closing_wakes_those_who_drive(store: SQLiteStore) -> None:
         with pytest.raises(OutcomeUnknownError):
             ledger.close(timeout=0.05)
         cluster.close()
-        for one in waiting:
+        for waiter in waiting:
             with pytest.raises((OutcomeUnknownError, ClosedError, WindowFullError)):
-                one.result(30)
+                waiter.result(30)
 
 
 def test_a_connection_that_fails_leaves_nothing_behind(store: SQLiteStore, monkeypatch: pytest.MonkeyPatch) -> None:

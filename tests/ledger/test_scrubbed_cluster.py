@@ -23,8 +23,10 @@ VALUES = [b"%d:" % entry + b"." * 900 for entry in range(400)]
 
 @pytest.fixture
 def cluster(folder: Path) -> Iterator[LedgerCluster]:
-    with LedgerCluster.embedded(folder, bookies=4, segment_bytes=SEGMENT_BYTES, durability="appended") as made:
-        yield made
+    with LedgerCluster.embedded(
+        folder, bookies=4, segment_bytes=SEGMENT_BYTES, durability="appended"
+    ) as ledger_cluster:
+        yield ledger_cluster
 
 
 def runtime_of(cluster: LedgerCluster) -> EmbeddedRuntime:
@@ -112,9 +114,9 @@ def test_copies_that_nobody_asks_for_are_not_noted(cluster: LedgerCluster) -> No
     stored.note_bad_copies(name, written_one + 100, [0])
     stored.note_bad_copies(name, written_one, [10_000])
     assert repairs(cluster.metadata)[0] == []
-    found = cluster.metadata.get(metadata_key(written_one))
-    assert found is not None
-    cluster.metadata.put(metadata_key(written_one), b"{garbled", found.version)
+    stored_value = cluster.metadata.get(metadata_key(written_one))
+    assert stored_value is not None
+    cluster.metadata.put(metadata_key(written_one), b"{garbled", stored_value.version)
     stored.note_bad_copies(name, written_one, sorted(wanted)[:1])
     assert repairs(cluster.metadata)[0] == []
 

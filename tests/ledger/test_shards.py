@@ -125,9 +125,9 @@ def test_a_shard_is_read_when_it_is_reached(store: Mortal) -> None:
     fill(store, 1, 2, SHARD, SHARD * 2)
     walk = stored_ledgers(store)
     assert next(walk)[0] == 1
-    there = find_ledger(store, SHARD)
-    assert there is not None
-    store.delete(metadata_key(SHARD), there.version)
+    ledger_metadata = find_ledger(store, SHARD)
+    assert ledger_metadata is not None
+    store.delete(metadata_key(SHARD), ledger_metadata.version)
     fill(store, SHARD * 2 + 1)
     assert [ledger for ledger, _ in walk] == [2, SHARD * 2, SHARD * 2 + 1]
 
@@ -150,9 +150,9 @@ def test_strange_names_are_garbled_and_can_be_deleted(store: Mortal) -> None:
 def test_an_empty_shard_is_removed_and_comes_back(store: Mortal) -> None:
     fill(store, SHARD, SHARD + 1)
     for ledger, left in ((SHARD, 1), (SHARD + 1, 0)):
-        there = find_ledger(store, ledger)
-        assert there is not None
-        store.delete(metadata_key(ledger), there.version)
+        ledger_metadata = find_ledger(store, ledger)
+        assert ledger_metadata is not None
+        store.delete(metadata_key(ledger), ledger_metadata.version)
         remove_empty_shard(store, ledger)
         assert len(shards(store)) == left
     remove_empty_shard(store, SHARD)
@@ -184,8 +184,8 @@ def test_ledgers_of_an_older_client_beside_shards_are_refused(store: Mortal) -> 
 def test_older_builds_refuse_a_store_of_this_layout(store: Mortal) -> None:
     """They demand `id`: without it they would collect every ledger as deleted."""
     cluster_id(store)
-    there = store.get(CLUSTER)
-    assert there is not None and "id" not in json.loads(there.value)
+    stored = store.get(CLUSTER)
+    assert stored is not None and "id" not in json.loads(stored.value)
 
 
 def test_a_store_of_a_later_layout_is_refused(store: Mortal) -> None:
@@ -204,8 +204,8 @@ def test_migrating_keeps_all_and_may_be_repeated(store: Mortal) -> None:
     assert migrate(store) == 0
     assert (cluster_id(store), list_ledgers(store)) == (cluster, sorted(ledgers))
     for ledger in ledgers:
-        there = store.get(metadata_key(ledger))
-        assert there is not None and there.value == values[ledger]
+        stored = store.get(metadata_key(ledger))
+        assert stored is not None and stored.value == values[ledger]
     assert next_id(store) == max(ledgers) + 1
     assert [odd.key for odd in survey(store)[1]] == [f"{LEDGERS}/seven"]
 
@@ -223,9 +223,9 @@ def test_it_may_be_killed_at_every_step(is_done: bool) -> None:
                 break
             except KilledError:
                 pass
-            there = store.get(CLUSTER)
-            assert there is not None
-            if there.value != encode_cluster(cluster) or any(len(name) == 19 for name in store.list(LEDGERS)):
+            stored = store.get(CLUSTER)
+            assert stored is not None
+            if stored.value != encode_cluster(cluster) or any(len(name) == 19 for name in store.list(LEDGERS)):
                 with pytest.raises(MetadataLayoutError):
                     cluster_id(store)
             migrate(store)

@@ -29,7 +29,7 @@ def test_company_of_a_batch_on_its_way_goes_together() -> None:
     staging.take()
     assert [staging.add(entry(b"%d" % n)) for n in range(1, 4)] == [False] * 3
     assert staging.landed()
-    assert [found.value for found in staging.take()] == [b"1", b"2", b"3"]
+    assert [item.value for item in staging.take()] == [b"1", b"2", b"3"]
     assert not staging.landed()
 
 
@@ -93,9 +93,9 @@ def test_what_cannot_be_encoded_is_refused_at_once(
 
 def test_what_may_change_is_copied() -> None:
     value = bytearray(b"before")
-    made = Entry.of(value, memoryview(value), 5, size_max=SIZE_MAX)
+    entry = Entry.of(value, memoryview(value), 5, size_max=SIZE_MAX)
     value[:] = b"after!"
-    assert made[:3] == (b"before", b"before", 5)
+    assert entry[:3] == (b"before", b"before", 5)
     assert Entry.of(numpy.arange(3, dtype="<i4"), None, None, size_max=SIZE_MAX).value == b"\0\0\0\0\1\0\0\0\2\0\0\0"
     largest = SIZE_MAX - 128  # over it the encoder is asked
     assert len(Entry.of(bytes(largest + 8), None, None, size_max=SIZE_MAX).value) == largest + 8
@@ -113,7 +113,7 @@ def test_outcomes_of_a_batch_are_those_of_its_entries() -> None:
     for future, error in outcomes(entries, ids):
         assert error is None
         set_result(future)
-    assert [found.future.result(0) for found in entries] == [5, 6]
+    assert [entry.future.result(0) for entry in entries] == [5, 6]
     failed: AppendFuture[range] = AppendFuture()
     set_exception(failed, error := ValueError("no"))
-    assert outcomes(entries, failed) == [(found.future, error) for found in entries]
+    assert outcomes(entries, failed) == [(entry.future, error) for entry in entries]

@@ -40,9 +40,9 @@ def read(ledger: Ledger, start: int, end: int, bytes_max: int = 1 << 20) -> Reco
 def rows(batch: RecordBatch) -> list[tuple[object, ...]]:
     """All that a record says; where it lies in a buffer is not part of that."""
     return [
-        (one.ledger, one.entry, one.lac, one.timestamp, one.kind, one.key, one.value, one.ledger_bytes,
-         one.ledger_messages)
-        for one in batch
+        (record.ledger, record.entry, record.lac, record.timestamp, record.kind, record.key, record.value, record.ledger_bytes,
+         record.ledger_messages)
+        for record in batch
     ]  # fmt: skip
 
 
@@ -60,11 +60,11 @@ def test_it_is_what_bookies_say(cluster: LedgerCluster, meddler: Meddler, quorum
         assert meddler.count(RequestKind.READ) == 0
         until(lambda: ledger.pending_entries == 0)  # every bookie has all that it is to have
         ledger.release_tail()
-        for (place, size), found in here.items():
-            there = rows(read(ledger, *place))
-            assert found == there[: len(found)]
-            assert len(found) == (1 if size == 1 else len(there) if size == 1 << 20 else len(found)) >= 1
-            assert len(found) == 1 or sum(72 + len(row[6]) for row in found) <= size  # type: ignore[arg-type]
+        for (place, size), item in here.items():
+            new_rows = rows(read(ledger, *place))
+            assert item == new_rows[: len(item)]
+            assert len(item) == (1 if size == 1 else len(new_rows) if size == 1 << 20 else len(item)) >= 1
+            assert len(item) == 1 or sum(72 + len(row[6]) for row in item) <= size  # type: ignore[arg-type]
         assert meddler.count(RequestKind.READ) > 0
 
 
@@ -114,42 +114,42 @@ def batch(first: int, values: list[bytes]) -> EntryBatch:
 
 def test_those_who_were_told_have_their_turn() -> None:
     """And what was appended meanwhile stays for those who are told of that."""
-    there, found = TailCache(5), list[RecordBatch | None]()
+    tail_cache, record_batches = TailCache(5), list[RecordBatch | None]()
 
     class Reader(SerialExecutor):
         def _run(self) -> None:
-            found.append(there.read(0, 1, 1))
+            record_batches.append(tail_cache.read(0, 1, 1))
 
     class Owner(SerialExecutor):
         def _run(self) -> None:
-            there.keep(batch(0, [b"a"]))
+            tail_cache.keep(batch(0, [b"a"]))
             Reader()._go_on()
-            there.release()
+            tail_cache.release()
             Writer()._go_on()
 
     class Writer(SerialExecutor):
         def _run(self) -> None:
-            found.append(there.read(0, 1, 1))
-            there.keep(batch(1, [b"b"]))
-            there.release()
-            there.keep(batch(2, [b"c"]))
+            record_batches.append(tail_cache.read(0, 1, 1))
+            tail_cache.keep(batch(1, [b"b"]))
+            tail_cache.release()
+            tail_cache.keep(batch(2, [b"c"]))
 
     Owner()._go_on()
-    values = [None if one is None else one.values() for one in found]
-    assert values == [[b"a"], None] and there.read(1, 2, 1) is None
-    assert there.read(2, 3, 1) is not None, "that is yet to be told"
-    there.release()
-    assert there.read(2, 3, 1) is None
+    values = [None if item is None else item.values() for item in record_batches]
+    assert values == [[b"a"], None] and tail_cache.read(1, 2, 1) is None
+    assert tail_cache.read(2, 3, 1) is not None, "that is yet to be told"
+    tail_cache.release()
+    assert tail_cache.read(2, 3, 1) is None
 
 
 def test_it_is_small() -> None:
-    there = TailCache(5)
+    tail_cache = TailCache(5)
     for values in ([bytes(KEPT_BYTES)], [bytes(1000)] * (KEPT_BYTES // 1000), [bytes(1 << 20), b"rest"]):
-        there.keep(batch(0, [b"a"]))
-        there.keep(large := batch(1, values))
-        assert there.read(large.first, large.last + 1, KEPT_BYTES) is None and there.read(0, 1, 1) is None
-    there.keep(batch(0, [bytes(KEPT_BYTES - 100)]))
-    assert there.read(0, 1, 1) is not None
+        tail_cache.keep(batch(0, [b"a"]))
+        tail_cache.keep(large := batch(1, values))
+        assert tail_cache.read(large.first, large.last + 1, KEPT_BYTES) is None and tail_cache.read(0, 1, 1) is None
+    tail_cache.keep(batch(0, [bytes(KEPT_BYTES - 100)]))
+    assert tail_cache.read(0, 1, 1) is not None
 
 
 def test_of_a_closed_handle(cluster: LedgerCluster) -> None:

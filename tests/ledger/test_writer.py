@@ -655,15 +655,15 @@ def test_damaged_entries_end_the_writer_and_its_ledger_is_closed_without_them() 
 def test_two_writers_of_one_ledger() -> None:
     """Bookies refuse another entry of the same number. Whoever meets that ends, and leaves the metadata to others."""
     lab = Lab()
-    one, other = lab.writer(), lab.writer()
-    first = one.append()
+    new_first, other = lab.writer(), lab.writer()
+    first = new_first.append()
     second, effects = other.machine.append([b"another value"], None, None, time_us=1)
     other.do(effects)
-    one.deliver("ab")
+    new_first.deliver("ab")
     other.deliver()
     assert acked(first) and isinstance(second.exception(), LedgerRefusedError)
-    one.deliver("c")  # the other one's entry is there already
-    assert isinstance(one.error, LedgerRefusedError) and isinstance(other.error, LedgerRefusedError)
+    new_first.deliver("c")  # the other one's entry is there already
+    assert isinstance(new_first.error, LedgerRefusedError) and isinstance(other.error, LedgerRefusedError)
     assert (lab.version, lab.metadata.state) == (1, State.OPEN)
     assert lab.reading(0, 1).run().result.values() == [value_of(0)]
 
@@ -715,7 +715,7 @@ def test_closing_one_that_has_failed_waits_for_what_it_stores() -> None:
     writer.close()
     assert len(writer.stores) == 1 and not writer.finished and lab.metadata.state is State.OPEN
     writer.run()
-    assert lab.end == -1 and [type(one.error) for one in writer.finished] == [NotEnoughBookiesError]
+    assert lab.end == -1 and [type(item.error) for item in writer.finished] == [NotEnoughBookiesError]
     assert isinstance(writer.close().error, NotEnoughBookiesError)
 
 

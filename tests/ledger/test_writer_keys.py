@@ -75,7 +75,7 @@ class Bench:
         self.metadata.leases[-1].expire()
         until(lambda: len(self.jobs) > jobs)
 
-    def there(self) -> list[int]:
+    def keys(self) -> list[int]:
         """The ledgers that have keys."""
         return [int(name) for name in self.memory.list(WRITERS)]
 
@@ -112,7 +112,7 @@ def test_a_ledger_that_is_closed_at_once_costs_nothing(bench: Bench) -> None:
     assert bench.metadata.calls == [] and len(bench.timers) == 1
     bench.keys.release(1)
     bench.run(timers=False).run()
-    assert bench.metadata.calls == [] and bench.there() == []
+    assert bench.metadata.calls == [] and bench.keys() == []
 
 
 def test_ledgers_share_a_timer_and_a_lease(bench: Bench) -> None:
@@ -120,12 +120,12 @@ def test_ledgers_share_a_timer_and_a_lease(bench: Bench) -> None:
         bench.keys.hold(ledger)
     assert len(bench.timers) == 1
     bench.run()
-    assert bench.there() == [0, 1, 2, 3, 4] and bench.metadata.calls == ["lease"]
+    assert bench.keys() == [0, 1, 2, 3, 4] and bench.metadata.calls == ["lease"]
     bench.keys.release(2)
     bench.keys.release(2)
     bench.keys.hold(9)
     bench.run()
-    assert bench.there() == [0, 1, 3, 4, 9] and bench.metadata.calls == ["lease", "delete"]
+    assert bench.keys() == [0, 1, 3, 4, 9] and bench.metadata.calls == ["lease", "delete"]
 
 
 def test_a_ledger_that_comes_as_the_timer_is_due_is_not_forgotten(bench: Bench) -> None:
@@ -134,7 +134,7 @@ def test_a_ledger_that_comes_as_the_timer_is_due_is_not_forgotten(bench: Bench) 
     due()
     bench.keys.hold(2)
     bench.run()
-    assert bench.there() == [1, 2]
+    assert bench.keys() == [1, 2]
 
 
 def test_what_was_lost_with_a_lease_is_made_again(bench: Bench, caplog: pytest.LogCaptureFixture) -> None:
@@ -143,14 +143,14 @@ def test_what_was_lost_with_a_lease_is_made_again(bench: Bench, caplog: pytest.L
         bench.keys.hold(ledger)
     bench.run()
     bench.lose_lease()
-    assert bench.there() == []
+    assert bench.keys() == []
     bench.keys.release(2)
     bench.run(timers=False)
-    assert bench.there() == [1, 3]
+    assert bench.keys() == [1, 3]
     assert "the lease of 3 ledgers that are open for appending was lost" in caplog.text
     bench.keys.release(1)
     bench.keys.release(3)
-    assert bench.run().there() == []
+    assert bench.run().keys() == []
 
 
 def test_a_key_of_a_lost_lease_that_is_still_there_is_replaced(bench: Bench) -> None:
@@ -160,7 +160,7 @@ def test_a_key_of_a_lost_lease_that_is_still_there_is_replaced(bench: Bench) -> 
     bench.keys.hold(1)
     bench.run()
     earlier.close()
-    assert bench.there() == [1]
+    assert bench.keys() == [1]
 
 
 @pytest.mark.parametrize("method", ["lease", "delete"])
@@ -180,7 +180,7 @@ def test_while_the_store_is_away_there_is_one_more_attempt_at_a_time(bench: Benc
     assert len(bench.timers) == 2  # the next attempt, and that of the ledgers that came
     while bench.timers:
         bench.run()
-    assert len(bench.metadata.calls) > calls and bench.there() == [5]
+    assert len(bench.metadata.calls) > calls and bench.keys() == [5]
 
 
 @pytest.mark.parametrize("done", [True, False])
@@ -190,8 +190,8 @@ def test_an_unknown_outcome(bench: Bench, done: bool) -> None:
     bench.metadata.fail("delete", OutcomeUnknownError("the reply was lost"), done=done)
     bench.keys.release(1)
     bench.run(timers=False)
-    assert len(bench.timers) == 1 and bench.there() == ([] if done else [1])
-    assert bench.run().there() == [] and bench.timers == []
+    assert len(bench.timers) == 1 and bench.keys() == ([] if done else [1])
+    assert bench.run().keys() == [] and bench.timers == []
 
 
 def test_a_key_that_may_exist_is_deleted(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -206,9 +206,9 @@ def test_a_key_that_may_exist_is_deleted(bench: Bench, monkeypatch: pytest.Monke
     with monkeypatch.context() as patched:
         patched.setattr(MemoryLease, "create", lose)
         bench.run()
-    assert bench.there() == [1]
+    assert bench.keys() == [1]
     bench.keys.release(1)
-    assert bench.run().there() == []
+    assert bench.run().keys() == []
 
 
 def test_each_client_has_its_own(bench: Bench) -> None:
@@ -222,8 +222,8 @@ def test_each_client_has_its_own(bench: Bench) -> None:
     incarnations = {LedgerWriterIdentity.decode(value.value).incarnation for value in values if value is not None}
     assert len(incarnations) == 2
     bench.lose_lease()
-    assert bench.there() == [2]
-    assert bench.run().there() == [1, 2]
+    assert bench.keys() == [2]
+    assert bench.run().keys() == [1, 2]
 
 
 def test_its_close_ends_the_keys_though_the_store_lives_on(bench: Bench) -> None:
@@ -232,9 +232,9 @@ def test_its_close_ends_the_keys_though_the_store_lives_on(bench: Bench) -> None
     bench.run()
     bench.keys.stop()
     bench.keys.hold(2)
-    assert bench.run().there() == [1]
+    assert bench.run().keys() == [1]
     bench.keys.close()
-    assert bench.run().there() == []
+    assert bench.run().keys() == []
 
 
 def test_it_changes_nothing_behind_its_close(bench: Bench) -> None:
@@ -248,7 +248,7 @@ def test_it_changes_nothing_behind_its_close(bench: Bench) -> None:
 # ---- ledgers ---------------------------------------------------------------------------------------------------
 
 
-def there(cluster: LedgerCluster) -> list[int]:
+def keyed_ledgers(cluster: LedgerCluster) -> list[int]:
     return [int(name) for name in cluster.metadata.list(WRITERS)]
 
 
@@ -257,19 +257,19 @@ def test_a_ledger_has_a_key_while_it_is_open(cluster: LedgerCluster) -> None:
         stored = until(lambda: cluster.metadata.get(writer_key(ledger.id)))
         writer = LedgerWriterIdentity.decode(stored.value)
         assert (writer.host, writer.pid) == (socket.gethostname(), os.getpid())
-    until(lambda: there(cluster) == [])
+    until(lambda: keyed_ledgers(cluster) == [])
 
 
 def test_one_that_is_given_up_has_none(cluster: LedgerCluster) -> None:
     """As an owner does that another one has taken over from, and as happens to a handle that was forgotten."""
     abandoned, ledgers = cluster.create_ledger(3, 2, 2), [cluster.create_ledger(3, 2, 2)]
-    until(lambda: there(cluster) == [abandoned.id, ledgers[0].id])
+    until(lambda: keyed_ledgers(cluster) == [abandoned.id, ledgers[0].id])
     abandoned.abandon()
-    until(lambda: there(cluster) == [ledgers[0].id])
+    until(lambda: keyed_ledgers(cluster) == [ledgers[0].id])
     with pytest.warns(ResourceWarning, match="unclosed ledger"):
         ledgers.clear()
         gc.collect()
-    until(lambda: there(cluster) == [])
+    until(lambda: keyed_ledgers(cluster) == [])
     with pytest.raises(ClosedError):
         abandoned.close()
 
@@ -279,12 +279,12 @@ def test_a_writer_that_was_fenced_has_none(folder: Path) -> None:
     with LedgerCluster.embedded(folder, bookies=3, segment_bytes=SEGMENT_BYTES) as cluster:
         ledger = cluster.create_ledger(3, 2, 2)
         other = cluster.create_ledger(3, 2, 2)
-        until(lambda: there(cluster) == [ledger.id, other.id])
+        until(lambda: keyed_ledgers(cluster) == [ledger.id, other.id])
         cluster.open_ledger(ledger.id).close()
-        assert there(cluster) == [ledger.id, other.id], "an idle one does not know yet"
+        assert keyed_ledgers(cluster) == [ledger.id, other.id], "an idle one does not know yet"
         with pytest.raises(LedgerFencedError):
             ledger.append(b"value")
-        until(lambda: there(cluster) == [other.id])
+        until(lambda: keyed_ledgers(cluster) == [other.id])
         with pytest.raises(LedgerFencedError):
             ledger.close()
         other.close()
@@ -293,20 +293,20 @@ def test_a_writer_that_was_fenced_has_none(folder: Path) -> None:
 def test_a_closed_cluster_leaves_none(folder: Path) -> None:
     cluster = LedgerCluster.embedded(folder, bookies=3, segment_bytes=SEGMENT_BYTES)
     ledgers = [cluster.create_ledger(3, 2, 2) for _ in range(3)]
-    until(lambda: len(there(cluster)) == 3)
+    until(lambda: len(keyed_ledgers(cluster)) == 3)
     cluster.close()
     assert len(ledgers) == 3
     with LedgerCluster.embedded(folder, segment_bytes=SEGMENT_BYTES) as again:
-        assert there(again) == []
+        assert keyed_ledgers(again) == []
 
 
 def test_ledgers_of_topics_have_keys(folder: Path) -> None:
     with Cluster.embedded(folder, bookies=3, segment_bytes=SEGMENT_BYTES) as cluster:
         with cluster.topic("orders") as topic:
             topic.publish(b"first")
-            until(lambda: there(cluster))
-            assert set(there(cluster)) <= {ledger.id for ledger in cluster.open_ledgers}
-        until(lambda: there(cluster) == [])
+            until(lambda: keyed_ledgers(cluster))
+            assert set(keyed_ledgers(cluster)) <= {ledger.id for ledger in cluster.open_ledgers}
+        until(lambda: keyed_ledgers(cluster) == [])
 
 
 def test_while_the_store_is_away_ledgers_go_on(cluster: LedgerCluster) -> None:
@@ -315,5 +315,5 @@ def test_while_the_store_is_away_ledgers_go_on(cluster: LedgerCluster) -> None:
     with cluster.create_ledger(3, 2, 2) as ledger:
         until(lambda: "lease" in store.calls)
         ledger.append(b"value")
-        until(lambda: there(cluster) == [ledger.id])
-    until(lambda: there(cluster) == [])
+        until(lambda: keyed_ledgers(cluster) == [ledger.id])
+    until(lambda: keyed_ledgers(cluster) == [])

@@ -26,8 +26,8 @@ def shared_url(request: pytest.FixtureRequest) -> str:
 def url(request: pytest.FixtureRequest) -> str:
     if request.param == "memory":
         return "memory:"
-    found: str = request.getfixturevalue(f"{request.param}_url")
-    return found
+    url: str = request.getfixturevalue(f"{request.param}_url")
+    return url
 
 
 @pytest.fixture

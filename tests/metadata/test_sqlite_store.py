@@ -281,5 +281,5 @@ def test_other_processes_leave_the_write_ahead_log_alone(tmp_path: Path) -> None
         assert path.with_name(f"{path.name}-wal").exists()
         store.put("/key", b"after", version)
         read = f"from pyreplog.metadata import open_store; print(open_store('sqlite:{path}').get('/key').value)"
-        found = subprocess.run([sys.executable, "-c", read], timeout=60, check=True, capture_output=True, text=True)
-        assert found.stdout == "b'after'\n"
+        result = subprocess.run([sys.executable, "-c", read], timeout=60, check=True, capture_output=True, text=True)
+        assert result.stdout == "b'after'\n"

@@ -215,9 +215,9 @@ def test_no_update_is_lost(store, other):
     def count(number: int) -> None:
         handle, done = (store, other)[number % 2], 0
         while done < 15:
-            found = handle.get("/counter")
+            stored = handle.get("/counter")
             try:
-                handle.put("/counter", b"%d" % (int(found.value) + 1), found.version)
+                handle.put("/counter", b"%d" % (int(stored.value) + 1), stored.version)
                 done += 1
             except VersionConflictError:
                 continue
@@ -336,10 +336,10 @@ def test_a_watch_closed_and_begun_again(store, other):
 
 def test_a_callback_may_use_the_store_and_fail(store, other, caplog):
     def follow(key: str) -> None:
-        if (found := other.get(key)) is None:
+        if (stored := other.get(key)) is None:
             raise ValueError("not yet")
         if other.get("/copy") is None:
-            other.create("/copy", found.value)
+            other.create("/copy", stored.value)
         watch.close()
 
     watch = other.watch("/a", follow)

@@ -102,8 +102,8 @@ class StoreMachine(RuleBasedStateMachine):
 
     @rule(key=KEYS)
     def get(self, key: str) -> None:
-        found = self.other.get(key)
-        assert (found and (found.value, found.version)) == (
+        stored = self.other.get(key)
+        assert (stored and (stored.value, stored.version)) == (
             (self.model[key], self.current[key]) if key in self.model else None
         )
 

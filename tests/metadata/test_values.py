@@ -165,32 +165,32 @@ def test_in_a_store_nothing_is_lost_and_what_is_too_new_is_named() -> None:
     with MemoryStore() as store:
         store.create(partitioned_key("t"), newer("partitioned", min_reader=2))
         assert grow_partitioned(store, "t", 50).partitions == 50
-        there = store.get(partitioned_key("t"))
-        assert there is not None and json.loads(there.value)["tomorrow"] == ADDED["tomorrow"]
+        stored = store.get(partitioned_key("t"))
+        assert stored is not None and json.loads(stored.value)["tomorrow"] == ADDED["tomorrow"]
         ledger = VERSIONS[2]["ledger"]["ledger"]
         store.create(metadata_key(ledger), newer("ledger", min_reader=5))
         ledgers, garbled = survey(store)
         assert not ledgers and "version 5" in garbled[0].why and "upgrade" in garbled[0].why
-        found = find_partitioned(store, "t")
-        assert found is not None and found.kept.fields == ADDED
+        partitioned = find_partitioned(store, "t")
+        assert partitioned is not None and partitioned.kept.fields == ADDED
 
 
 def test_a_bookie_keeps_what_a_newer_one_registered(tmp_path: Path) -> None:
     with MemoryStore() as store:
-        made = claim(tmp_path, "b", store)
-        made = register(tmp_path, made, store, bytes(16), 0)
-        there = store.get(made.key)
-        assert there is not None
-        body = {**json.loads(there.value), **ADDED, "version": 4, "min_reader": 1}
-        store.put(made.key, json.dumps(body).encode(), there.version)
-        assert is_registered(store, made)
+        new_claim = claim(tmp_path, "b", store)
+        new_claim = register(tmp_path, new_claim, store, bytes(16), 0)
+        stored = store.get(new_claim.key)
+        assert stored is not None
+        body = {**json.loads(stored.value), **ADDED, "version": 4, "min_reader": 1}
+        store.put(new_claim.key, json.dumps(body).encode(), stored.version)
+        assert is_registered(store, new_claim)
         register(tmp_path, claim(tmp_path, "b", store), store, bytes(16), 0)
-        there = store.get(made.key)
-        assert there is not None and json.loads(there.value) == {**body, "opens": 2}
-        store.put(made.key, json.dumps({**body, "min_reader": 2}).encode(), there.version)
+        stored = store.get(new_claim.key)
+        assert stored is not None and json.loads(stored.value) == {**body, "opens": 2}
+        store.put(new_claim.key, json.dumps({**body, "min_reader": 2}).encode(), stored.version)
         with pytest.raises(MetadataVersionError):
             claim(tmp_path, "b", store)
-        assert cluster_id(store) == made.cluster
+        assert cluster_id(store) == new_claim.cluster
 
 
 def test_a_snapshot_of_producers_says_who_may_read_it() -> None:

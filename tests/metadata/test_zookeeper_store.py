@@ -45,10 +45,10 @@ def be_patient(store: ZooKeeperStore, timeout: float) -> float:
 
 
 def test_roots_are_apart(zookeeper, zookeeper_url):
-    with open_store(f"{zookeeper_url}/one") as one, open_store(f"{zookeeper_url}/two") as two:
-        one.create("/a", b"1")
+    with open_store(f"{zookeeper_url}/one") as store, open_store(f"{zookeeper_url}/two") as two:
+        store.create("/a", b"1")
         two.create("/a", b"2")
-        assert (one.get("/a").value, two.get("/a").value) == (b"1", b"2")
+        assert (store.get("/a").value, two.get("/a").value) == (b"1", b"2")
     with open_store(f"zk://{zookeeper.hosts}") as whole:
         assert "zookeeper" not in whole.list("/") and "tests" in whole.list("/")
         seen: list[list[str]] = []
@@ -135,9 +135,9 @@ def test_a_server_that_does_not_answer(server):
         until(lambda: lease.state is not LeaseState.UNKNOWN)
         with open_store(f"zk://{host(server)}/root") as other:
             assert other.get("/a").value in (b"one", b"two")
-            found = other.get("/leased")
+            stored = other.get("/leased")
             if lease.state is LeaseState.HELD:
-                assert found is not None
+                assert stored is not None
             else:
                 until(lambda: other.get("/leased") is None or lease.state is LeaseState.HELD)
 
@@ -239,9 +239,9 @@ class Adder(threading.Thread):
     def run(self) -> None:
         while not self.stopping.is_set():
             try:
-                found = self.store.get("/counter")
-                assert found is not None
-                self.store.put("/counter", b"%d" % (int(found.value) + 1), found.version)
+                stored = self.store.get("/counter")
+                assert stored is not None
+                self.store.put("/counter", b"%d" % (int(stored.value) + 1), stored.version)
                 self.acked += 1
             except OutcomeUnknownError:
                 self.unknown += 1

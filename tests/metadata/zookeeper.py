@@ -76,8 +76,8 @@ class Server:
         self.wait()
 
     def wait(self) -> None:
-        found = until(self._mode_or_ended, _STARTS_S, pause_s=0.03)
-        assert found != _ENDED, f"the server ended: {(self.directory / 'output').read_text()[-2000:]}"
+        mode = until(self._mode_or_ended, _STARTS_S, pause_s=0.03)
+        assert mode != _ENDED, f"the server ended: {(self.directory / 'output').read_text()[-2000:]}"
 
     def _mode_or_ended(self) -> str:
         assert self.process is not None

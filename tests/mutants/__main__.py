@@ -176,9 +176,9 @@ class Coverage:
         """Return the quickest tests that run the line, in order of their time."""
         line = mutation.span[0][0]
         contexts = self._contexts(mutation.path).get(line, [])
-        found = sorted({context.partition("|")[0] for context in contexts if context}, key=self._time)
+        sorted_contexts = sorted({context.partition("|")[0] for context in contexts if context}, key=self._time)
         chosen, seconds = [], 0.0
-        for test in found:
+        for test in sorted_contexts:
             seconds += self._time(test)
             if chosen and seconds > COVERING_S:
                 break
@@ -324,11 +324,11 @@ def results() -> list[dict[str, str]]:
     """Return the last result of each mutant."""
     if not RESULTS.exists():
         return []
-    found = {}
+    actual = {}
     for line in RESULTS.read_text().splitlines():
         result = json.loads(line)
-        found[result["mutant"]] = result
-    return list(found.values())
+        actual[result["mutant"]] = result
+    return list(actual.values())
 
 
 def write_table() -> int:

@@ -69,14 +69,14 @@ def mutations(path: Path, name: str) -> list[Mutation]:
     source = path.read_text()
     lines = source.splitlines()
     seen = Counter[tuple[str, str, str, str]]()
-    made = []
+    mutations = []
     for operator, span, after in _changes(source, is_cython=path.suffix == ".pyx"):
         before = _text(lines, span)
         line = lines[span[0][0] - 1].strip()
         key = operator, line, before, after
-        made.append(Mutation(name, operator, span, before, after, line, seen[key]))
+        mutations.append(Mutation(name, operator, span, before, after, line, seen[key]))
         seen[key] += 1
-    return made
+    return mutations
 
 
 def _text(lines: list[str], span: Span) -> str:

@@ -25,8 +25,8 @@ def test_sums(rows: list[tuple[int, int]], unit: int) -> None:
     times, values = (np.array([row[column] for row in rows], kind) for column, kind in ((0, np.int64), (1, np.int32)))
     wanted = []
     for number, some in groupby(rows, lambda row: row[0] // unit):
-        found = [value for _, value in some]
-        wanted.append((number, len(found), sum(found), max(found)))
+        actual_values = [value for _, value in some]
+        wanted.append((number, len(actual_values), sum(actual_values), max(actual_values)))
     assert sums_by_unit(times, values, unit) == wanted
 
 
@@ -46,8 +46,8 @@ def test_numbers(values: list[int], start: int) -> None:
 def test_strings(values: list[str], start: int) -> None:
     column = pa.array(["x"] * start + values, pa.string()).slice(start)
     _, offsets, data = column.buffers()
-    found = are_strings_alike(offsets, data or b"", column.offset, len(column))
-    assert found == (len(set(values)) <= 1)
+    verdict = are_strings_alike(offsets, data or b"", column.offset, len(column))
+    assert verdict == (len(set(values)) <= 1)
 
 
 @pytest.mark.parametrize(("start", "count"), [(0, 3), (2, 1), (-1, 1), (0, -1), (1 << 62, 1 << 62), (3, 0)])

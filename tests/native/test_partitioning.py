@@ -29,12 +29,12 @@ def test_columns_are_hashed_and_gathered(values: list[bytes], data: st.DataObjec
     column = (np.cumsum([0, *map(len, values)]), b"".join(values))
     arrow = pyarrow.array([b"before", *values], pyarrow.binary()).slice(1)
     rows = data.draw(st.lists(st.integers(0, len(values) - 1))) if values else []
-    for one in (column, arrow):
-        assert hash_column(one).tolist() == hash_keys(values)[0].tolist()
-        offsets, gathered = gather(one, np.array(rows, np.int64))
+    for each_column in (column, arrow):
+        assert hash_column(each_column).tolist() == hash_keys(values)[0].tolist()
+        offsets, gathered = gather(each_column, np.array(rows, np.int64))
         assert offsets.dtype == np.int64
-        found = [bytes(gathered[start:end]) for start, end in pairwise(offsets.tolist())]
-        assert found == [values[row] for row in rows]
+        pieces = [bytes(gathered[start:end]) for start, end in pairwise(offsets.tolist())]
+        assert pieces == [values[row] for row in rows]
 
 
 @pytest.mark.parametrize("row", [-1, 2, 1 << 40])

@@ -53,51 +53,51 @@ def test_frames_go_both_ways(reactor: Reactor, serve: Serve, link: MakeLink) -> 
 def test_it_connects_again_and_tells_why_it_could_not(reactor: Reactor, serve: Serve, link: MakeLink) -> None:
     server = serve(Recorder(), port=free_ports(1)[0])
     client = Recorder()
-    made = link(server.address, client)
-    wait(reactor, lambda: made.connected)
+    connection = link(server.address, client)
+    wait(reactor, lambda: connection.connected)
     next(iter(server.connections)).close()
     wait(reactor, lambda: len(client.connections) == 2)
     assert [type(error) for error in client.ends] == [DisconnectedError]
-    assert made.error is None
+    assert connection.error is None
     server.close()
-    wait(reactor, lambda: made.error is not None and not made.connected and len(client.ends) == 2)
-    wait(reactor, lambda: isinstance(made.error, DisconnectedError | NotConnectedError))
+    wait(reactor, lambda: connection.error is not None and not connection.connected and len(client.ends) == 2)
+    wait(reactor, lambda: isinstance(connection.error, DisconnectedError | NotConnectedError))
     serve(Recorder(), port=server.address[1])
-    wait(reactor, lambda: made.connected)
+    wait(reactor, lambda: connection.connected)
 
 
 def test_another_address(reactor: Reactor, serve: Serve, link: MakeLink) -> None:
     first, second = Recorder(), Recorder()
     servers = serve(first), serve(second)
     client = Recorder()
-    made = link(servers[0].address, client)
+    connection = link(servers[0].address, client)
     wait(reactor, lambda: bool(client.connections))
-    made.redirect(servers[1].address)
-    made.redirect(servers[1].address)
-    wait(reactor, lambda: bool(second.connections) and made.connected)
+    connection.redirect(servers[1].address)
+    connection.redirect(servers[1].address)
+    wait(reactor, lambda: bool(second.connections) and connection.connected)
     assert [type(error) for error in client.ends] == [ClosedError]
 
 
 def test_another_address_while_nobody_answers(reactor: Reactor, serve: Serve, link: MakeLink) -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
-        made = link(silent.getsockname(), Recorder())
+        connection = link(silent.getsockname(), Recorder())
         silent.accept()[0].close()
-        made.redirect(serve(Recorder()).address)
-        wait(reactor, lambda: made.connected)
+        connection.redirect(serve(Recorder()).address)
+        wait(reactor, lambda: connection.connected)
 
 
 def test_a_server_of_another_kind_is_not_taken(reactor: Reactor, serve: Serve, link: MakeLink) -> None:
     server = serve(Recorder(), identity=NODE)
     client = Recorder()
-    made = link(server.address, client, expected=NodeIdentity(service="other"))
-    wait(reactor, lambda: isinstance(made.error, WrongServiceError))
+    connection = link(server.address, client, expected=NodeIdentity(service="other"))
+    wait(reactor, lambda: isinstance(connection.error, WrongServiceError))
     assert not client.connections
 
 
 def test_names_are_looked_up(reactor: Reactor, serve: Serve, link: MakeLink) -> None:
     server = serve(Recorder())
-    made = link(("localhost", server.address[1]), Recorder())
-    wait(reactor, lambda: made.connected)
+    connection = link(("localhost", server.address[1]), Recorder())
+    wait(reactor, lambda: connection.connected)
     nowhere = link(("no-such-host.invalid", 1), Recorder())
     wait(reactor, lambda: nowhere.error is not None)
     assert "no-such-host.invalid" in str(nowhere.error)
@@ -124,22 +124,22 @@ def test_closing_waits_until_the_handler_is_told(reactor: Reactor, serve: Serve,
 
     class Looking(Recorder):
         def closed(self, connection: Connection, error: ReplogError) -> None:
-            over.append(made._gone())
+            over.append(new_connection._gone())
 
-    made = link(serve(Recorder()).address, Looking())
-    wait(reactor, lambda: made.connected)
-    made.close()
+    new_connection = link(serve(Recorder()).address, Looking())
+    wait(reactor, lambda: new_connection.connected)
+    new_connection.close()
     assert over == [False]
-    assert made._gone()
+    assert new_connection._gone()
 
 
 def test_closing(reactor: Reactor, serve: Serve, link: MakeLink) -> None:
     client = Recorder()
     server = serve(Recorder())
-    made = link(server.address, client)
-    wait(reactor, lambda: made.connected)
-    made.close()
+    connection = link(server.address, client)
+    wait(reactor, lambda: connection.connected)
+    connection.close()
     assert [type(error) for error in client.ends] == [ClosedError]
     with pytest.raises(ClosedError):
-        made.redirect(("127.0.0.1", 1))
+        connection.redirect(("127.0.0.1", 1))
     wait(reactor, lambda: not server.connections)

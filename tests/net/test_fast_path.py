@@ -71,16 +71,16 @@ def test_a_connection_that_is_paused_is_not_read(reactor: Reactor, serve: Any, c
     assert call(reactor, channel, b"x") == b"x"
     (connection,) = handler.connections
     replies: list[object] = []
-    found: list[object] = []
+    values: list[object] = []
 
     def pause() -> None:
         connection.pause()
         callback = reactor._callbacks[connection._stream.fileno()]
         channel.request(b"y", on_reply=replies.append, timeout=60.0)
         callback(1)
-        found.extend(handler.asked)
+        values.extend(handler.asked)
         connection.resume()
 
     reactor.call_soon(pause)
     wait(reactor, lambda: bool(replies))
-    assert found == [b"x"] and handler.asked == [b"x", b"y"]
+    assert values == [b"x"] and handler.asked == [b"x", b"y"]

@@ -38,26 +38,28 @@ LIMITS = Limits()
 def greeted(
     server: frozenset[str], client: frozenset[str], *, secret: Secret | None = None, server_version: int = 2
 ) -> tuple[ServerHandshake, ClientHandshake]:
-    one = ServerHandshake(NodeIdentity(features=server, version=server_version), LIMITS, b"s" * 32, secret=secret)
+    server_handshake = ServerHandshake(
+        NodeIdentity(features=server, version=server_version), LIMITS, b"s" * 32, secret=secret
+    )
     other = ClientHandshake(NodeIdentity(features=client), NodeIdentity(), LIMITS, b"c" * 32, secret=secret)
-    to_client = one.begin()
+    to_client = server_handshake.begin()
     while to_client:
         to_server = [body for message in to_client for body in other.receive(message)]
-        to_client = [body for message in to_server for body in one.receive(message)]
-    return one, other
+        to_client = [body for message in to_server for body in server_handshake.receive(message)]
+    return server_handshake, other
 
 
 @pytest.mark.parametrize("secret", [None, Secret(b"a secret of sixteen bytes or more")], ids=["plain", "secret"])
 def test_both_sides_learn_what_both_know(secret: Secret | None) -> None:
-    one, other = greeted(frozenset({"a", "b", "c-1"}), frozenset({"b", "c-1", "d"}), secret=secret)
-    assert one.peer is not None and other.peer is not None
-    assert one.peer.features == other.peer.features == {"b", "c-1"}
+    first, other = greeted(frozenset({"a", "b", "c-1"}), frozenset({"b", "c-1", "d"}), secret=secret)
+    assert first.peer is not None and other.peer is not None
+    assert first.peer.features == other.peer.features == {"b", "c-1"}
 
 
 def test_a_server_that_is_too_old_is_told_none() -> None:
-    one, other = greeted(frozenset({"a"}), frozenset({"a"}), server_version=1)
-    assert one.peer is not None and other.peer is not None
-    assert one.peer.features == other.peer.features == frozenset()
+    first, other = greeted(frozenset({"a"}), frozenset({"a"}), server_version=1)
+    assert first.peer is not None and other.peer is not None
+    assert first.peer.features == other.peer.features == frozenset()
 
 
 def test_a_server_cannot_choose_a_feature_that_was_not_offered() -> None:
@@ -70,13 +72,13 @@ def test_a_server_cannot_choose_a_feature_that_was_not_offered() -> None:
 
 def test_bytes_behind_the_last_field_are_skipped() -> None:
     """A later version may append fields to every body."""
-    one, other = greeted(frozenset({"a"}), frozenset({"a"}))
+    first, other = greeted(frozenset({"a"}), frozenset({"a"}))
     server = ServerHandshake(NodeIdentity(features=frozenset({"a"})), LIMITS, b"s" * 32)
     client = ClientHandshake(NodeIdentity(features=frozenset({"a"})), NodeIdentity(), LIMITS, b"c" * 32)
     (said,) = client.receive(server.begin()[0] + b"of tomorrow")
     (welcome,) = server.receive(said + b"of tomorrow")
     assert client.receive(welcome + b"of tomorrow") == []
-    assert (server.peer, client.peer) == (one.peer, other.peer)
+    assert (server.peer, client.peer) == (first.peer, other.peer)
     proof = hello.Proof(hello.HelloKind.CLIENT_PROOF, b"m" * 32)
     assert hello.decode_hello(proof.encode() + b"more") == proof
     refusal = hello.decode_hello(hello.Refusal(HandshakeError("why")).encode() + b"more")
@@ -101,8 +103,8 @@ def test_features_are_bounded() -> None:
 def test_features_of_others_are_bounded_and_strange_names_are_skipped() -> None:
     plain = ClientHello(bytes(16), bytes(16), b"c" * 32, 1, 1, "", "", "")
     names = b"\x03\x01a\x02B!\x01b"
-    found = hello.decode_hello(plain.encode() + names)
-    assert found == dataclasses.replace(plain, features=frozenset({"a", "b"}))
+    actual_hello = hello.decode_hello(plain.encode() + names)
+    assert actual_hello == dataclasses.replace(plain, features=frozenset({"a", "b"}))
     for wrong in (b"\x21" + b"\x01a" * 33, b"\x02\x01a", b"\x01\x05abc", b"\x01\x01\xff"):
         with pytest.raises(HandshakeError):
             hello.decode_hello(plain.encode() + wrong)
@@ -148,7 +150,7 @@ def test_a_topic_server_refuses_what_it_does_not_know_and_goes_on(tmp_path: Path
     call = b"".join(bytes(part) for part in encode_topic_request(Call("", "topics", "{}")))
     checked = bytes((0x63 | CHECKED,)) + b"anything"
     checked += crc32c(checked).to_bytes(4, "big")
-    with served(tmp_path) as there, RawClient(there.server.server) as client:
+    with served(tmp_path) as service, RawClient(service.server.server) as client:
         for number, body in enumerate((b"\x63anything", b"\x63", checked)):
             answer = client.request(2 * number, body)
             if body is checked:

@@ -65,31 +65,31 @@ def client(expected: NodeIdentity = NODE, secret: Secret | None = None, nonce: b
     return ClientHandshake(ME, expected, LIMITS, nonce, secret=secret, **more)
 
 
-def greet(one: ServerHandshake, other: ClientHandshake) -> list[bytes]:
+def greet(server_handshake: ServerHandshake, other: ClientHandshake) -> list[bytes]:
     """Carry bodies between them until both are silent; the client's, in order."""
     said: list[bytes] = []
-    to_client = one.begin()
+    to_client = server_handshake.begin()
     while to_client:
         to_server = [body for message in to_client for body in other.receive(message)]
         said += to_server
-        to_client = [body for message in to_server for body in one.receive(message)]
+        to_client = [body for message in to_server for body in server_handshake.receive(message)]
     return said
 
 
 @pytest.mark.parametrize("secret", [None, SECRET])
 def test_both_sides_know_each_other_afterwards(secret: Secret | None) -> None:
-    one, other = server(secret=secret), client(secret=secret)
-    greet(one, other)
-    assert one.peer is not None and other.peer is not None
+    first, other = server(secret=secret), client(secret=secret)
+    greet(first, other)
+    assert first.peer is not None and other.peer is not None
     assert other.peer.identity == NODE
-    assert one.peer.identity == NodeIdentity(node="me", incarnation=b"m" * 16, cluster="cluster", service="echo")
-    assert (one.peer.max_body_bytes, one.peer.silence_s, one.peer.version) == (1000, 12.0, hello.VERSION)
-    assert (one.peer.inflight_bytes, other.peer.inflight_bytes) == (None, LIMITS.connection_inflight_bytes)
+    assert first.peer.identity == NodeIdentity(node="me", incarnation=b"m" * 16, cluster="cluster", service="echo")
+    assert (first.peer.max_body_bytes, first.peer.silence_s, first.peer.version) == (1000, 12.0, hello.VERSION)
+    assert (first.peer.inflight_bytes, other.peer.inflight_bytes) == (None, LIMITS.connection_inflight_bytes)
 
 
 def test_a_client_may_expect_nothing() -> None:
-    one, other = server(), client(NodeIdentity())
-    greet(one, other)
+    first, other = server(), client(NodeIdentity())
+    greet(first, other)
     assert other.peer is not None and other.peer.identity == NODE
 
 
@@ -129,22 +129,22 @@ def test_a_server_refuses_a_client_that_expects_another(expected, error, words) 
     ("low", "high", "fits"), [(1, 1, True), (1, 9, True), (2, 9, True), (3, 9, False), (0, 0, False)]
 )
 def test_versions(low: int, high: int, fits: bool) -> None:
-    one, other = server(), client()
-    one._hello = dataclasses.replace(one._hello, min_version=low, version=high)
+    first, other = server(), client()
+    first._hello = dataclasses.replace(first._hello, min_version=low, version=high)
     if fits:
-        greet(one, other)
+        greet(first, other)
         assert other.peer is not None and other.peer.version == min(high, hello.VERSION)
         return
     with pytest.raises(ProtocolVersionError, match=f"{low} to {high}"):
-        other.receive(one.begin()[0])
-    one, other = server(), client()
+        other.receive(first.begin()[0])
+    first, other = server(), client()
     with pytest.raises(ProtocolVersionError):
-        one.receive(dataclasses.replace(other._hello, min_version=low, version=high).encode())
+        first.receive(dataclasses.replace(other._hello, min_version=low, version=high).encode())
 
 
 def test_a_server_cannot_choose_a_version_that_was_not_offered() -> None:
-    one, other = server(), client()
-    one.receive(other.receive(one.begin()[0])[0])
+    first, other = server(), client()
+    first.receive(other.receive(first.begin()[0])[0])
     with pytest.raises(ProtocolVersionError, match="version 3"):
         other.receive(Welcome(3).encode())
 
@@ -153,21 +153,21 @@ def test_a_server_cannot_choose_a_version_that_was_not_offered() -> None:
     ("server_secret", "client_secret"), [(SECRET, OTHER_SECRET), (SECRET, None), (None, SECRET)], ids=str
 )
 def test_a_wrong_server_learns_nothing(server_secret: Secret | None, client_secret: Secret | None) -> None:
-    one, other = server(secret=server_secret), client(secret=client_secret)
+    first, other = server(secret=server_secret), client(secret=client_secret)
     with pytest.raises(AuthenticationError) as refused:
-        greet(one, other)
-    assert other.peer is None and one.peer is None
+        greet(first, other)
+    assert other.peer is None and first.peer is None
     assert not any(isinstance(hello.decode_hello(body), Proof) for body in refusal(refused.value))
 
 
 def test_a_wrong_client_is_refused() -> None:
-    one, wrong = server(secret=SECRET), client(secret=OTHER_SECRET)
-    said = wrong.receive(one.begin()[0])
-    one.receive(said[0])
-    proof = OTHER_SECRET.proof(HelloKind.CLIENT_PROOF, one.begin()[0], said[0])
+    new_server, wrong = server(secret=SECRET), client(secret=OTHER_SECRET)
+    said = wrong.receive(new_server.begin()[0])
+    new_server.receive(said[0])
+    proof = OTHER_SECRET.proof(HelloKind.CLIENT_PROOF, new_server.begin()[0], said[0])
     with pytest.raises(AuthenticationError, match="client"):
-        one.receive(proof.encode())
-    assert one.peer is None
+        new_server.receive(proof.encode())
+    assert new_server.peer is None
 
 
 def test_credentials_fit_one_connection_only() -> None:
@@ -180,28 +180,28 @@ def test_credentials_fit_one_connection_only() -> None:
 
 
 def test_a_servers_proof_is_not_a_clients() -> None:
-    one, other = server(secret=SECRET), client(secret=SECRET)
-    proof = one.receive(other.receive(one.begin()[0])[0])[0]
+    first, other = server(secret=SECRET), client(secret=SECRET)
+    proof = first.receive(other.receive(first.begin()[0])[0])[0]
     with pytest.raises(HandshakeError, match="turn"):
-        one.receive(proof)
+        first.receive(proof)
     mirrored = dataclasses.replace(hello.decode_hello(proof), kind=HelloKind.CLIENT_PROOF)  # type: ignore[type-var]
     with pytest.raises(AuthenticationError):
-        one.receive(mirrored.encode())  # type: ignore[union-attr]
+        first.receive(mirrored.encode())  # type: ignore[union-attr]
 
 
 @pytest.mark.parametrize("change", [{"max_body_bytes": 9}, {"silence_ms": 9}, {"node": "x"}, {"min_version": 0}])
 def test_what_was_changed_on_the_way_is_noticed(change: dict[str, object]) -> None:
-    one, other = server(secret=SECRET), client(secret=SECRET)
-    changed = dataclasses.replace(one._hello, **change).encode()
+    first, other = server(secret=SECRET), client(secret=SECRET)
+    changed = dataclasses.replace(first._hello, **change).encode()
     other._expected = NodeIdentity()
     with pytest.raises(AuthenticationError, match="server"):
-        other.receive(one.receive(other.receive(changed)[0])[0])
+        other.receive(first.receive(other.receive(changed)[0])[0])
 
 
 def test_certificates_instead_of_a_secret() -> None:
-    one, other = server(mutual_tls=True), client(tls=True)
-    greet(one, other)
-    assert one.peer is not None
+    first, other = server(mutual_tls=True), client(tls=True)
+    greet(first, other)
+    assert first.peer is not None
     with pytest.raises(AuthenticationError, match="TLS"):
         greet(server(mutual_tls=True), client())
 
@@ -222,10 +222,10 @@ def test_out_of_turn(kind: HelloKind) -> None:
         with pytest.raises(HandshakeError):
             side.receive(samples[kind])
         assert side.peer is None
-    one = server()
-    one.receive(samples[HelloKind.CLIENT])
+    new_server = server()
+    new_server.receive(samples[HelloKind.CLIENT])
     with pytest.raises(HandshakeError):
-        one.receive(samples[HelloKind.CLIENT])
+        new_server.receive(samples[HelloKind.CLIENT])
 
 
 @given(messages)
@@ -283,8 +283,8 @@ def test_identities_are_bounded() -> None:
         with pytest.raises(InvalidArgumentError):
             NodeIdentity(**wrong)  # type: ignore[arg-type]
     longest = NodeIdentity(node="n" * 255, cluster="c" * 255, service="s" * 255)
-    one, other = server(longest), client(longest)
-    greet(one, other)
+    first, other = server(longest), client(longest)
+    greet(first, other)
     assert other.peer is not None and other.peer.identity == longest
 
 
@@ -311,14 +311,14 @@ def test_format_says_the_same() -> None:
 def test_two_secrets_hold_while_one_is_changed(server_keys: str, client_keys: str, fits: bool) -> None:
     """A client that knows both gets in, whichever of them the server shows."""
     keys = {name: name.encode() * 16 for name in "ab"}
-    one = server(secret=Secret(*(keys[name] for name in server_keys)))
+    new_server = server(secret=Secret(*(keys[name] for name in server_keys)))
     other = client(secret=Secret(*(keys[name] for name in client_keys)))
     if fits:
-        greet(one, other)
-        assert one.peer is not None and other.peer is not None
+        greet(new_server, other)
+        assert new_server.peer is not None and other.peer is not None
     else:
         with pytest.raises(AuthenticationError, match="server does not know"):
-            greet(one, other)
+            greet(new_server, other)
 
 
 def test_a_secret_that_is_replaced_holds_for_greetings_to_come() -> None:
@@ -333,8 +333,8 @@ def test_a_secret_that_is_replaced_holds_for_greetings_to_come() -> None:
 
 def test_secrets_of_a_file() -> None:
     old, new = b"o" * 16, b"n" * 16
-    one = parse_secret(new + b"\r\n" + old + b"\n\n")
+    secret = parse_secret(new + b"\r\n" + old + b"\n\n")
     for key in (old, new):
-        greet(server(secret=Secret(key)), client(secret=one))
+        greet(server(secret=Secret(key)), client(secret=secret))
     noise = b"\xff\n" + bytes(range(16))
     greet(server(secret=Secret(noise)), client(secret=parse_secret(noise)))

@@ -49,7 +49,7 @@ def test_what_is_over_makes_room() -> None:
 
 
 @pytest.mark.parametrize(
-    ("one", "other", "same"),
+    ("name", "other", "same"),
     [
         ("2001:db8::1", "2001:db8::ffff:1", True),
         ("2001:db8::1", "2001:db8:0:1::1", False),
@@ -59,7 +59,7 @@ def test_what_is_over_makes_room() -> None:
         ("10.0.0.1", "10.0.0.2", False),
     ],
 )
-def test_what_counts_as_one_address(one: str, other: str, same: bool) -> None:
+def test_what_counts_as_one_address(name: str, other: str, same: bool) -> None:
     pending = PendingConnections(9, 1)
-    assert add(pending, "one", one) is None
+    assert add(pending, "one", name) is None
     assert add(pending, "other", other) == ("one" if same else None)

@@ -52,18 +52,20 @@ class CountingEpoll:
 
 
 def test_calls_are_made_in_order_from_any_thread(reactor: Reactor) -> None:
-    made: list[int] = []
+    numbers: list[int] = []
     threads = [
-        threading.Thread(target=lambda k=k: [reactor.call_soon(lambda i=i: made.append(i)) for i in range(k, k + 100)])  # type: ignore[misc]
+        threading.Thread(
+            target=lambda k=k: [reactor.call_soon(lambda i=i: numbers.append(i)) for i in range(k, k + 100)]
+        )  # type: ignore[misc]
         for k in (0, 100, 200)
     ]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    wait(reactor, lambda: len(made) == 300)
+    wait(reactor, lambda: len(numbers) == 300)
     for k in (0, 100, 200):
-        assert [i for i in made if k <= i < k + 100] == list(range(k, k + 100))
+        assert [i for i in numbers if k <= i < k + 100] == list(range(k, k + 100))
 
 
 def test_timers() -> None:
@@ -423,10 +425,10 @@ def test_stop_and_run_again() -> None:
 
 
 def test_what_was_handed_over_is_called_before_the_end() -> None:
-    made: list[int] = []
+    numbers: list[int] = []
     with Reactor() as reactor:
-        reactor.call_soon(lambda: made.append(1))
-    assert made == [1]
+        reactor.call_soon(lambda: numbers.append(1))
+    assert numbers == [1]
 
 
 @pytest.mark.parametrize("started", [True, False])

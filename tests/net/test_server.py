@@ -469,9 +469,9 @@ def test_small_requests_are_bounded_too(reactor: Reactor, serve: Any) -> None:
 def test_requests_in_flight_are_bounded_in_all(reactor: Reactor, serve: Any) -> None:
     handler = Recorder(answer=None)
     server = serve(handler, limits=Limits(inflight_bytes=10_000))
-    with RawClient(server) as one, RawClient(server) as two:
+    with RawClient(server) as raw_client, RawClient(server) as two:
         wait(reactor, lambda: len(handler.connections) == 2)
-        one.send(1, b"q" * 20_000)
+        raw_client.send(1, b"q" * 20_000)
         wait(reactor, lambda: len(handler.requests) == 1)
         two.send(1, b"waits")
         assert reactor.drive(lambda: len(handler.requests) > 1, 0.05) is False
@@ -485,15 +485,15 @@ def test_the_bytes_of_a_reply_that_leaves_late_come_back(reactor: Reactor, serve
     """The replies wait in the server's queue until the client reads; only then are their requests paid for."""
     handler = Recorder(answer=None)
     server = serve(handler, limits=Limits(inflight_bytes=10_000))
-    with RawClient(server) as one, RawClient(server) as two:
+    with RawClient(server) as raw_client, RawClient(server) as two:
         wait(reactor, lambda: len(handler.connections) == 2)
         for turn in range(3):
-            one.send(turn, b"q" * 8_000)
+            raw_client.send(turn, b"q" * 8_000)
             wait(reactor, lambda turn=turn: len(handler.requests) == 2 * turn + 1)
             connection, correlation_id, _ = handler.requests[-1]
             connection.reply(correlation_id, bytes(16 << 20))  # type: ignore[attr-defined]
             assert server.inflight_bytes >= 8_000, "it has not left"
-            answer = threading.Thread(target=one.reply)
+            answer = threading.Thread(target=raw_client.reply)
             answer.start()
             wait(reactor, lambda: server.inflight_bytes == 0)
             answer.join(TIMEOUT_S)
@@ -507,12 +507,12 @@ def test_the_bytes_of_a_reply_that_leaves_late_come_back(reactor: Reactor, serve
 def test_the_bytes_of_a_lost_connection_come_back(reactor: Reactor, serve: Any) -> None:
     handler = Recorder(answer=None)
     server = serve(handler, limits=Limits(inflight_bytes=10_000))
-    with RawClient(server) as one, RawClient(server) as two:
-        one.send(1, b"q" * 20_000)
+    with RawClient(server) as raw_client, RawClient(server) as two:
+        raw_client.send(1, b"q" * 20_000)
         wait(reactor, lambda: len(handler.requests) == 1)
         two.send(1, b"waits")
-        one.sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-        one.sock.close()
+        raw_client.sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        raw_client.sock.close()
         wait(reactor, lambda: len(handler.requests) == 2)
 
 

@@ -66,8 +66,8 @@ class Place:
         return read_table(self.url, storageOptions=json.dumps(self.options), **options)
 
     def column(self, name: str, **options: object) -> list[Any]:
-        found: list[Any] = self.table(columns=name, **options)[name].to_pylist()
-        return found
+        rows: list[Any] = self.table(columns=name, **options)[name].to_pylist()
+        return rows
 
     def names(self) -> set[str]:
         """Of all objects."""

@@ -36,10 +36,10 @@ def main(log: str, url: str, where: str, number: int, flag: str) -> None:
         count[1] += 1
         if (where, count[1]) == ("before", number):
             stop(flag)
-        made = create(self, name, data)
+        version = create(self, name, data)
         if (where, count[1]) == ("after", number):
             stop(flag)
-        return made
+        return version
 
     Storage.put, Storage.create = putting, creating  # type: ignore[method-assign]
     copying.PUBLISH_BYTES = 100_000  # every second segment

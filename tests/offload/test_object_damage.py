@@ -29,13 +29,13 @@ def log(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def found(folder: Place, log: Path) -> Offloaded:
+def offloaded(folder: Place, log: Path) -> Offloaded:
     return folder.copy(log).manifest
 
 
 def test_a_short_object(place: Place, log: Path) -> None:
-    found = place.copy(log).manifest
-    item = found.segments[1]
+    manifest = place.copy(log).manifest
+    item = manifest.segments[1]
     place.storage.put(item.name, [place.bytes_of(item.name)[:-8]])
     told = rf"{place.url}/{item.name} at position {item.base}: expected an object of {item.length} bytes, found "
     with pytest.raises(ObjectCorruptionError, match=rf"{told}{item.length - 8} bytes") as caught:
@@ -46,13 +46,13 @@ def test_a_short_object(place: Place, log: Path) -> None:
     with pytest.raises(ObjectCorruptionError, match=rf"{told}no object"):
         place.table(columns="offset")
     rows = place.column("offset", mode="DROPMALFORMED")
-    assert rows == [n for n in range(found.end) if not item.first_entry <= n < item.end_entry]
+    assert rows == [n for n in range(manifest.end) if not item.first_entry <= n < item.end_entry]
     assert place.column("crcOk", mode="PERMISSIVE").count(False) == 1
 
 
-def test_a_damaged_object_is_copied_again(folder: Place, log: Path, found: Offloaded) -> None:
+def test_a_damaged_object_is_copied_again(folder: Place, log: Path, offloaded: Offloaded) -> None:
     """An object of its name and size is not believed to be it: exit code 0 says that all of the log is there."""
-    for name in (found.segments[1].name, found.segments[0].index_name):
+    for name in (offloaded.segments[1].name, offloaded.segments[0].index_name):
         path = folder.folder / name
         intact = path.read_bytes()
         path.write_bytes(intact[:-50] + bytes([intact[-50] ^ 1]) + intact[-49:])
@@ -61,65 +61,65 @@ def test_a_damaged_object_is_copied_again(folder: Place, log: Path, found: Offlo
         assert offload(log, folder.url).segments == 0
 
 
-def test_a_damaged_object_that_the_log_has_no_more(folder: Place, log: Path, found: Offloaded) -> None:
+def test_a_damaged_object_that_the_log_has_no_more(folder: Place, log: Path, offloaded: Offloaded) -> None:
     with pyreplog.open(log) as writer:
-        writer.trim(found.segments[1].first_entry)
-    path = folder.folder / found.segments[0].name
+        writer.trim(offloaded.segments[1].first_entry)
+    path = folder.folder / offloaded.segments[0].name
     intact = path.read_bytes()
     path.write_bytes(intact[:5000] + bytes([intact[5000] ^ 1]) + intact[5001:])
     with pytest.raises(ObjectCorruptionError, match=r"expected CRC-32C .*, of a segment that the log no longer has"):
         offload(log, folder.url)
 
 
-def test_another_segment(folder: Place, found: Offloaded, tmp_path: Path) -> None:
+def test_another_segment(folder: Place, offloaded: Offloaded, tmp_path: Path) -> None:
     """Of the same size, and intact by itself: of another log, or from elsewhere in this one."""
-    item = found.segments[0]
+    item = offloaded.segments[0]
     samples.make_log(tmp_path / "other")
     other = (tmp_path / "other" / f"{0:020d}.log").read_bytes()[: item.length]
     folder.storage.put(item.name, [other])
     with pytest.raises(
-        ObjectCorruptionError, match=rf"expected the segment at 0 of log {found.uuid}, epoch \d+, found"
+        ObjectCorruptionError, match=rf"expected the segment at 0 of log {offloaded.uuid}, epoch \d+, found"
     ):
         folder.table()
 
 
-def test_a_bit_of_a_record(folder: Place, log: Path, found: Offloaded) -> None:
+def test_a_bit_of_a_record(folder: Place, log: Path, offloaded: Offloaded) -> None:
     position = samples.position_of(log, 500)
-    item = found.segments[1]
+    item = offloaded.segments[1]
     at = position - item.base + 40
     folder.change(item.name, at, bytes([folder.bytes_of(item.name)[at] ^ 1]))
     with pytest.raises(ObjectCorruptionError, match=rf"{item.name} at position {position}: expected CRC-32C 0x"):
         folder.table()
     for tasks in (1, 9):
         rows = folder.column("offset", mode="DROPMALFORMED", verifyChecksum=True, minPartitions=tasks)
-        assert rows == [n for n in range(found.end) if n != 500]
+        assert rows == [n for n in range(offloaded.end) if n != 500]
     bad = [row for row in folder.table(includeMetadata=True, mode="PERMISSIVE").to_pylist() if not row["crcOk"]]
     assert [(row["position"], row["segment"]) for row in bad] == [(position, f"{item.base:020d}.log")]
 
 
 def test_damage_anywhere(folder: Place, log: Path, seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Rows are those of the log with the same damage, whatever the size of windows."""
-    rng, found = random.Random(seed), folder.copy(log).manifest
+    rng, manifest = random.Random(seed), folder.copy(log).manifest
     for _ in range(6):
         monkeypatch.setattr(windows, "WINDOW_BYTES", rng.choice([32, 1000, 5000, 1 << 20]))
-        item = rng.choice(found.segments)
+        item = rng.choice(manifest.segments)
         start = rng.randrange(HEADER, item.stop - 100)
         rubbish = rng.randbytes(rng.choice([1, 8, 3000]))[: item.stop - start]
         folder.change(item.name, start, rubbish)
         with (log / f"{item.base:020d}.log").open("r+b") as file:
             file.seek(start)
             file.write(rubbish)
-    wanted = column(log, "offset", mode="DROPMALFORMED", verifyChecksum=True, endingOffsets=found.end)
+    wanted = column(log, "offset", mode="DROPMALFORMED", verifyChecksum=True, endingOffsets=manifest.end)
     assert folder.column("offset", mode="DROPMALFORMED", verifyChecksum=True) == wanted
-    assert len(wanted) > found.end // 3
+    assert len(wanted) > manifest.end // 3
 
 
 @pytest.mark.parametrize("size", [32, 40, 700, 100_000])
 def test_windows_of_any_size(folder: Place, log: Path, size: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Records are larger than a window, and lie across two."""
-    found = folder.copy(log).manifest
+    manifest = folder.copy(log).manifest
     monkeypatch.setattr(windows, "WINDOW_BYTES", size)
-    some = {"startingOffsets": found.end - 300, "endingOffsets": found.end - 100}
+    some = {"startingOffsets": manifest.end - 300, "endingOffsets": manifest.end - 100}
     assert folder.column("value", minPartitions=3, **some) == column(log, "value", **some)
 
 
@@ -145,17 +145,17 @@ def test_what_is_fetched(folder: Place, log: Path, monkeypatch: pytest.MonkeyPat
     assert max(fetched) <= HEADER + 10_000
 
 
-def test_an_index_that_is_of_no_use(folder: Place, found: Offloaded) -> None:
+def test_an_index_that_is_of_no_use(folder: Place, offloaded: Offloaded) -> None:
     """It costs time, no rows."""
-    for item in found.segments[:2]:
+    for item in offloaded.segments[:2]:
         folder.change(item.index_name, 100, b"rubbish")
-    folder.storage.remove(found.segments[2].index_name)
+    folder.storage.remove(offloaded.segments[2].index_name)
     for options in ({"minPartitions": 9}, {"startingOffsets": 100, "endingOffsets": 900}):
-        low, high = int(options.get("startingOffsets", 0)), int(options.get("endingOffsets", found.end))
+        low, high = int(options.get("startingOffsets", 0)), int(options.get("endingOffsets", offloaded.end))
         assert folder.column("offset", **options) == list(range(low, high))
 
 
-def test_manifests(folder: Place, found: Offloaded) -> None:
+def test_manifests(folder: Place, offloaded: Offloaded) -> None:
     name, url = manifest.name_of(1), folder.url
     whole = json.loads(folder.bytes_of(name))
     whole["content"]["segments"][0]["stop"] += 8

@@ -48,14 +48,14 @@ def sealed(path: Path) -> int:
 
 
 def test_the_same_rows(place: Place, log: Path) -> None:
-    made = place.copy(log)
-    assert (made.manifest.start, made.manifest.end, made.segments) == (0, sealed(log), 3)
+    archive = place.copy(log)
+    assert (archive.manifest.start, archive.manifest.end, archive.segments) == (0, sealed(log), 3)
     for options in (
         {"includeMetadata": True, "includeHeaders": True, "batchBytes": 1000},
         {"columns": "offset,size,timestamp", "minPartitions": 7},
         {"columns": "value", "startingOffsets": 370, "endingOffsets": 390},
     ):
-        wanted = read_table(log, **{"endingOffsets": made.manifest.end, **options})
+        wanted = read_table(log, **{"endingOffsets": archive.manifest.end, **options})
         assert place.table(**options).equals(wanted)
         assert len(wanted)
 
@@ -66,9 +66,9 @@ def test_again_only_what_came(place: Place, log: Path) -> None:
     end = grow(log, 800)
     with pyreplog.open(log, "r") as reader:
         wanted = reader[: sealed(log)]
-    made = place.copy(log)
-    assert made.segments == len(made.manifest.segments) - 3 >= 2
-    assert made.manifest.segments[:3] == before.segments
+    archive = place.copy(log)
+    assert archive.segments == len(archive.manifest.segments) - 3 >= 2
+    assert archive.manifest.segments[:3] == before.segments
     assert place.column("value") == wanted
     assert sealed(log) < end
 
@@ -117,8 +117,8 @@ def test_a_log_that_was_cut(folder: Place, log: Path) -> None:
     cut = samples.first_entries(log)[1] + 5
     with pyreplog.open(log) as writer:
         writer.truncate(cut)
-    made = folder.copy(log)
-    assert (made.replaced, made.segments, made.manifest.end) == (2, 0, before.segments[0].end_entry)
+    archive = folder.copy(log)
+    assert (archive.replaced, archive.segments, archive.manifest.end) == (2, 0, before.segments[0].end_entry)
     grow(log, 700)
     assert folder.copy(log).replaced == 0
     with pyreplog.open(log, "r") as reader:
@@ -132,8 +132,8 @@ def test_what_is_missing_is_copied_again(folder: Place, log: Path) -> None:
     items = folder.copy(log).manifest.segments
     folder.storage.remove(items[0].name)
     folder.storage.put(items[2].index_name, [b"short"])
-    made = folder.copy(log)
-    assert (made.segments, made.manifest.segments) == (2, items)
+    archive = folder.copy(log)
+    assert (archive.segments, archive.manifest.segments) == (2, items)
     assert folder.column("offset") == list(range(sealed(log)))
     with pyreplog.open(log) as writer:
         writer.trim(samples.first_entries(log)[1])
@@ -218,8 +218,8 @@ def test_ranges_of_offsets(folder: Place, log: Path, seed: int) -> None:
         low = rng.randrange(end + 1)
         high = rng.randrange(low, end + 1)
         tasks = rng.randrange(1, 9)
-        found = folder.column("offset", startingOffsets=low, endingOffsets=high, minPartitions=tasks)
-        assert found == list(range(low, high))
+        offsets = folder.column("offset", startingOffsets=low, endingOffsets=high, minPartitions=tasks)
+        assert offsets == list(range(low, high))
     with pytest.raises(pyreplog.OutOfRangeError, match=f"the log ends at {end}"):
         folder.table(startingOffsets=end + 1)
     each = {"log": {"-1": 5}}
@@ -242,8 +242,8 @@ def test_ranges_of_times(folder: Place, tmp_path: Path, seed: int) -> None:
     for _ in range(30):
         low = rng.randrange(-5, 310)
         high = low + rng.choice([0, 1, 2, 50, 400])
-        found = folder.column("offset", startingTimestamp=low * 1000, endingTimestamp=high * 1000)
-        assert found == [n for n in range(end) if low <= n // 3 < high]
+        offsets = folder.column("offset", startingTimestamp=low * 1000, endingTimestamp=high * 1000)
+        assert offsets == [n for n in range(end) if low <= n // 3 < high]
     few = plan(options_of(folder.url, startingTimestamp=100_000, endingTimestamp=103_000))
     assert 9 * 300 < bytes_planned(few) < 9 * 300 + 3 * 4096
 
@@ -264,10 +264,10 @@ def test_planning_fetches_no_record(folder: Place, log: Path) -> None:
 
 
 def test_logs_of_both_kinds(folder: Place, log: Path) -> None:
-    made = folder.copy(log).manifest
-    found = read_table(None, paths=json.dumps([str(log), folder.url]), columns="offset")["offset"].to_pylist()
-    assert found == [*range(samples.ENTRIES), *range(made.end)]
-    assert read_table(folder.folder, columns="offset").num_rows == made.end  # a directory is known by its manifests
+    manifest = folder.copy(log).manifest
+    offset = read_table(None, paths=json.dumps([str(log), folder.url]), columns="offset")["offset"].to_pylist()
+    assert offset == [*range(samples.ENTRIES), *range(manifest.end)]
+    assert read_table(folder.folder, columns="offset").num_rows == manifest.end  # a directory is known by its manifests
 
 
 def test_logs_whose_urls_end_alike(place: Place, folder: Place, log: Path, tmp_path: Path) -> None:
@@ -279,8 +279,8 @@ def test_logs_whose_urls_end_alike(place: Place, folder: Place, log: Path, tmp_p
     ends = {"a/log": away.copy(log).manifest.end, "b/log": beside.copy(unsealed).manifest.end, "other/log": 700}
     options = {"storageOptions": json.dumps(place.options)} if place.url.startswith("s3") else {}
     paths = json.dumps([f"{away.url}/", away.url, beside.url, str(unsealed)])
-    found = read_table(None, paths=paths, columns="topic,offset", **options)
-    rows = list(zip(found["topic"].to_pylist(), found["offset"].to_pylist(), strict=True))
+    table = read_table(None, paths=paths, columns="topic,offset", **options)
+    rows = list(zip(table["topic"].to_pylist(), table["offset"].to_pylist(), strict=True))
     assert sorted(rows) == [(name, n) for name, end in sorted(ends.items()) for n in range(end)]
     since = {name: {"-1": end - 1} for name, end in ends.items()}
     last = read_table(None, paths=paths, columns="topic", startingOffsets=json.dumps(since), **options)

@@ -32,8 +32,13 @@ def test_what_it_prints(folder: Place, log: Path, tmp_path: Path, capfd: pytest.
     printed = capfd.readouterr()
     assert printed.out.startswith("3 segments copied, 191.6 KiB\n3 segments, entries 0 to before ")
     assert main(["offload", str(log), folder.url, "--json"]) == 0
-    found = json.loads(capfd.readouterr().out)
-    assert (found["end"], found["generation"], found["copied_segments"], found["segments"]) == (end, 1, 0, 3)
+    document = json.loads(capfd.readouterr().out)
+    assert (document["end"], document["generation"], document["copied_segments"], document["segments"]) == (
+        end,
+        1,
+        0,
+        3,
+    )
     assert main(["offload", str(tmp_path / "none"), folder.url]) == NotALogError.exit_code
     assert main(["offload", str(log), "nowhere"]) == InvalidArgumentError.exit_code
     samples.flip(samples.segments(log)[0], 5000)

@@ -56,8 +56,8 @@ def test_killed(folder: Place, tmp_path: Path, where: str, number: int, segments
         assert folder.column("offset") == list(range(starts[segments]))
     left = {path.name for path in folder.folder.rglob("*.part")}
     assert bool(left) == (where == "put")
-    made = folder.copy(log)
-    assert made.segments == SEGMENTS - (segments or 0)
+    archive = folder.copy(log)
+    assert archive.segments == SEGMENTS - (segments or 0)
     with pyreplog.open(log, "r") as reader:
         assert folder.column("value") == reader[: starts[SEGMENTS]]
     assert not [*folder.folder.rglob("*.part")]

@@ -148,6 +148,6 @@ def test_options_come_from_the_environment(s3: dict[str, Any], tmp_path: Path, m
     from fsspec.config import conf
 
     samples.make_log(tmp_path / "log")
-    made = Place("s3://bucket/environment", s3).copy(tmp_path / "log")
+    archive = Place("s3://bucket/environment", s3).copy(tmp_path / "log")
     monkeypatch.setitem(conf, "s3", s3)  # as fsspec takes it from FSSPEC_S3_*, when it is imported
-    assert len(Place("s3://bucket/environment", {}).table()) == made.manifest.end
+    assert len(Place("s3://bucket/environment", {}).table()) == archive.manifest.end

@@ -36,10 +36,10 @@ class Plant:
 
     @property
     def test(self) -> str:
-        found = CAUGHT_BY.search(self.patch.read_text())
-        if found is None:
+        match = CAUGHT_BY.search(self.patch.read_text())
+        if match is None:
             raise ValueError(f"{self.patch.name} names no test")
-        return found[1]
+        return match[1]
 
     @property
     def native(self) -> list[str]:

@@ -28,13 +28,16 @@ def test_the_fragment_of_any_entry(steps: list[int]) -> None:
 
 @given(sizes=st.lists(st.sampled_from([0, 8, 100]), min_size=1, max_size=6), data=st.data())
 def test_entries_are_sent_in_batches_of_so_many_bytes_or_of_one_entry(sizes: list[int], data: st.DataObject) -> None:
-    made = encode_entries([bytes(size) for size in sizes], ledger=5, first=7, lac=6, time=1)
-    records = [stop - start for start, stop in zip(made.offsets[:-1], made.offsets[1:], strict=True)]
+    entries = encode_entries([bytes(size) for size in sizes], ledger=5, first=7, lac=6, time=1)
+    records = [stop - start for start, stop in zip(entries.offsets[:-1], entries.offsets[1:], strict=True)]
     sums = {sum(records[low:high]) for low in range(len(sizes)) for high in range(low + 1, len(sizes) + 1)}
     for most in sorted(size + step for size in sums for step in (-1, 0, 1)):
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(pending_adds, "BATCH_BYTES", most)
-            found = [(one.first - 7, one.last - 7, one.nbytes) for one in batches_of(7, made.view, made.offsets)]
+            rows = [
+                (batch.first - 7, batch.last - 7, batch.nbytes)
+                for batch in batches_of(7, entries.view, entries.offsets)
+            ]
         expected, start = [], 0
         while start < len(records):
             stop = start + 1
@@ -42,7 +45,7 @@ def test_entries_are_sent_in_batches_of_so_many_bytes_or_of_one_entry(sizes: lis
                 stop += 1
             expected.append((start, stop - 1, sum(records[start:stop])))
             start = stop
-        assert found == expected
+        assert rows == expected
 
 
 @given(

@@ -31,11 +31,11 @@ few = st.integers(0, 6)
 @st.composite
 def disjoint(draw: st.DrawFn) -> tuple[tuple[int, int], ...]:
     """Ranges that ascend; some touch each other."""
-    at, found = 0, []
+    at, rows = 0, []
     for gap, length in draw(st.lists(st.tuples(st.integers(0, 2), st.integers(1, 3)), max_size=4)):
-        found.append((at + gap, at + gap + length))
+        rows.append((at + gap, at + gap + length))
         at += gap + length
-    return tuple(found)
+    return tuple(rows)
 
 
 def numbers_in(ranges: tuple[tuple[int, int], ...] | None) -> set[int]:
@@ -160,14 +160,14 @@ def test_a_range_of_an_object_loses_none_of_its_records(
     cut = objects._in_times if by_time else objects._in_entries
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(objects, "_index", lambda _: index)
-        found = cut(part, (low, high))
+        ranges = cut(part, (low, high))
     wanted = [place for place, key in zip(places, keys, strict=True) if low <= key < high]
-    if found is None:
+    if ranges is None:
         assert not wanted
     else:
-        assert all(found.start <= place < found.until for place in wanted)
+        assert all(ranges.start <= place < ranges.until for place in wanted)
         if wanted:  # no more than a block too many, in front and behind
-            inside = [key for place, key in zip(places, keys, strict=True) if found.start <= place < found.until]
+            inside = [key for place, key in zip(places, keys, strict=True) if ranges.start <= place < ranges.until]
             assert sum(key < low for key in inside) <= block and sum(key >= high for key in inside) < block
 
 
@@ -187,15 +187,15 @@ def test_where_a_mark_was_at_a_time(steps: list[tuple[int, int]], time: int) -> 
     assert told == next((mark for us, mark in reversed(marks) if us <= time), None)
     course: Any = SimpleNamespace(_marks=list(marks), moved_us=None)
     first = max(sum(us <= time for us, _ in marks) - 1, 0)
-    assert [tuple(one) for one in CursorHistory.since(course, time, 0).tolist()] == marks[first:]
+    assert [tuple(row) for row in CursorHistory.since(course, time, 0).tolist()] == marks[first:]
 
 
 @given(runs=disjoint(), values=st.lists(st.integers(-1, 25), max_size=10))
 def test_numbers_within_runs(runs: Any, values: list[int]) -> None:
     """First and last of each run are within."""
     bounds = np.array([bound for low, stop in runs for bound in (low, stop - 1)], np.int64)
-    found = _is_within(np.array(values, np.int64), bounds)
-    assert found.tolist() == [value in numbers_in(runs) for value in values]
+    mask = _is_within(np.array(values, np.int64), bounds)
+    assert mask.tolist() == [value in numbers_in(runs) for value in values]
 
 
 @given(sizes=st.lists(st.integers(1, 2), max_size=6), start=st.integers(0, 3), place=st.integers(-1, 16))

@@ -42,18 +42,18 @@ class Chained:
         self._records: dict[int, Callable[[int, int], RecordBatch]] = {}
         at, time, items = ORIGIN, T0, list[ChainLedger]()
         for ledger, entries in enumerate(ledgers):
-            start, made = at, [encode_messages([b"v" * count] * count) for count, _ in entries]
-            for data, (count, step) in zip(made, entries, strict=True):
+            start, new_messages = at, [encode_messages([b"v" * count] * count) for count, _ in entries]
+            for data, (count, step) in zip(new_messages, entries, strict=True):
                 time += step
                 self.before.append(at)
                 self.times.append(time)
                 at = TopicPosition(at.offset + count, at.entries + 1, at.size + len(data))
             counts = [count for count, _ in entries]
-            self._records[ledger] = self._reader(ledger, made, counts, self.times[-len(made) :])
+            self._records[ledger] = self._reader(ledger, new_messages, counts, self.times[-len(new_messages) :])
             item = ChainLedger(ledger, start, T0)
             if not is_open or ledger < len(ledgers) - 1:
                 messages, size = at.offset - start.offset, at.size - start.size
-                item = ChainLedger(ledger, start, T0, 1, len(made), messages, size, time)
+                item = ChainLedger(ledger, start, T0, 1, len(new_messages), messages, size, time)
             items.append(item)
         self.before.append(at)
         self.end = at
@@ -72,15 +72,15 @@ class Chained:
 
     @staticmethod
     def _reader(
-        ledger: int, made: list[bytes], counts: list[int], times: list[int]
+        ledger: int, contents: list[bytes], counts: list[int], times: list[int]
     ) -> Callable[[int, int], RecordBatch]:
-        sizes, sums = [0, *accumulate(map(len, made))], [0, *accumulate(counts)]
+        sizes, sums = [0, *accumulate(map(len, contents))], [0, *accumulate(counts)]
 
         def read(start: int, end: int) -> RecordBatch:
             parts = [
                 bytes(
                     encode_entries(
-                        [made[n]], ledger=ledger, first=n, lac=n - 1, time=times[n], ledger_bytes=sizes[n],
+                        [contents[n]], ledger=ledger, first=n, lac=n - 1, time=times[n], ledger_bytes=sizes[n],
                         ledger_messages=sums[n], messages=[counts[n]],
                     ).view
                 )
@@ -113,7 +113,9 @@ def test_places_in_a_chain(ledgers: list[list[Entry]], is_open: bool) -> None:
                 reader.locate(offset).result()
         else:
             at = reader.locate(offset).result()
-            assert at.before == max((one for one in before if one.offset <= offset), key=lambda one: one.offset)
+            assert at.before == max(
+                (earlier for earlier in before if earlier.offset <= offset), key=lambda item: item.offset
+            )
             assert at.first <= offset < at.end
 
 
@@ -160,7 +162,7 @@ def test_a_quota_is_exceeded_beyond_it_and_fine_again_at_nine_tenths(
             CursorBacklog(name, durable, TopicPosition(mark, mark, mark), None if oldest is None else oldest * 1000)
             for name, (mark, oldest, durable) in round_.items()
         ]
-        found = quota.decide(config, TopicPosition(END, END, END), cursors, NOW_MS * 1000)
+        decision = quota.decide(config, TopicPosition(END, END, END), cursors, NOW_MS * 1000)
         levels = {
             "bytes": {name: END - mark for name, (mark, _, durable) in round_.items() if durable and size},
             "age": {
@@ -176,15 +178,15 @@ def test_a_quota_is_exceeded_beyond_it_and_fine_again_at_nine_tenths(
             if policy == "evict":
                 counted = {name for name in counted if is_system(name) and kind == "bytes"}
             stopping[kind] = bool(counted)
-        assert (found.publishing != "open") == any(stopping.values())
-        assert set(found.exceeded) == {kind for kind in stopping if over[kind] or stopping[kind]}
-        evicted = {one.cursor: (one.to_size, one.before_us) for one in found.evictions}
+        assert (decision.publishing != "open") == any(stopping.values())
+        assert set(decision.exceeded) == {kind for kind in stopping if over[kind] or stopping[kind]}
+        evicted = {eviction.cursor: (eviction.to_size, eviction.before_us) for eviction in decision.evictions}
         assert evicted == {
             name: (END - 9 if name in over["bytes"] else None, (NOW_MS - 9) * 1000 if name in over["age"] else None)
             for name in over["bytes"] | over["age"]
             if policy == "evict" and not is_system(name)
         }
-        assert set(found.catch_up) == {name for name in late["bytes"] | late["age"] if is_system(name)}
+        assert set(decision.catch_up) == {name for name in late["bytes"] | late["age"] if is_system(name)}
 
 
 @given(
@@ -203,7 +205,7 @@ def test_what_is_older_than_allowed_expires_and_not_before(
             if ttl is not None and at is not None and now_us - at * 1000 > ttl * 1000 and not is_system(name)
         ]  # fmt: skip
 
-    assert [one.cursor for one in expired(known, ttl, now * 1000)] == old_at(now * 1000)
+    assert [item.cursor for item in expired(known, ttl, now * 1000)] == old_at(now * 1000)
     when = next_expiry(known, ttl)
     if when is not None:
         assert old_at(when) and not old_at(when - 1)

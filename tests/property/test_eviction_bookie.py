@@ -71,7 +71,7 @@ def test_states_asked_for_longest_ago_go_first(limit: int, steps: list[tuple[str
                 awaited ^= {ledger}
             elif step == "forget":
                 states.forget(ledger)
-                kept = [one for one in kept if one != ledger]
+                kept = [item for item in kept if item != ledger]
                 fresh.discard(ledger)
             assert list(states.states) == kept
             assert states.crowded == (len(kept) > limit)
@@ -88,8 +88,8 @@ def test_the_newest_deletions_are_remembered(most: int, ledgers: list[int]) -> N
         newest: list[int] = []
         for ledger in ledgers:
             states.forget(ledger)
-            newest = [*(one for one in newest if one != ledger), ledger][-most:]
-            assert [one for one in LEDGERS if states.is_deleted(one)] == sorted(newest)
+            newest = [*(item for item in newest if item != ledger), ledger][-most:]
+            assert [each_ledger for each_ledger in LEDGERS if states.is_deleted(each_ledger)] == sorted(newest)
 
 
 # ---- long polls ------------------------------------------------------------------------------------------------------
@@ -107,11 +107,11 @@ polled = st.one_of(
 def test_the_oldest_poll_of_who_has_most_makes_room(limit: int, steps: list[tuple[Any, ...]]) -> None:
     polls = LongPolls(limit)
     waiting: list[LongPoll] = []  # the oldest first
-    for number, (step, *what) in enumerate(steps):
+    for number, (step, *actual_step) in enumerate(steps):
         ended: list[LongPoll] = []
         expected: list[LongPoll] = []
         if step == "add":
-            client, ledger, above, deadline = what
+            client, ledger, above, deadline = actual_step
             assert polls.has_room == (len(waiting) < limit)
             if not polls.has_room:
                 counts = {name: sum(poll.client == name for poll in waiting) for name in "abc"}
@@ -125,17 +125,17 @@ def test_the_oldest_poll_of_who_has_most_makes_room(limit: int, steps: list[tupl
             polls.add(ledger, above, deadline, len, client)
             waiting.append(LongPoll(deadline, polls._number, ledger, above, len, client))
         elif step == "leave":
-            polls.leave(what[0])
-            expected = ended = [poll for poll in waiting if poll.client == what[0]]
+            polls.leave(actual_step[0])
+            expected = ended = [poll for poll in waiting if poll.client == actual_step[0]]
         elif step == "reached":
-            ended = polls.reached(*what)
-            expected = [poll for poll in waiting if poll.ledger == what[0] and poll.above < what[1]]
+            ended = polls.reached(*actual_step)
+            expected = [poll for poll in waiting if poll.ledger == actual_step[0] and poll.above < actual_step[1]]
         elif step == "wake":
-            ended = polls.wake(what[0])
-            expected = [poll for poll in waiting if poll.ledger == what[0]]
+            ended = polls.wake(actual_step[0])
+            expected = [poll for poll in waiting if poll.ledger == actual_step[0]]
         else:
-            ended = polls.expired(what[0])
-            expected = [poll for poll in waiting if poll.deadline_us <= what[0]]
+            ended = polls.expired(actual_step[0])
+            expected = [poll for poll in waiting if poll.deadline_us <= actual_step[0]]
         assert sorted(ended) == sorted(expected), number
         waiting = [poll for poll in waiting if poll not in expected]
         assert polls.count == len(waiting)

@@ -28,7 +28,7 @@ standing = st.tuples(
 
 
 @given(
-    known=st.lists(standing, max_size=3, unique_by=lambda one: one[0]), members=st.sets(st.sampled_from(NAMES)),
+    known=st.lists(standing, max_size=3, unique_by=lambda item: item[0]), members=st.sets(st.sampled_from(NAMES)),
     hold=few, remember=few, start=few, began=few, later=few,
 )  # fmt: skip
 def test_the_log_is_kept_for_those_that_may_come_for_it(
@@ -39,9 +39,9 @@ def test_the_log_is_kept_for_those_that_may_come_for_it(
     standings = {}
     needed: list[int] = []
     for name, connected, observer, synced, left in known:
-        made = standings[name] = Progress(name, 0)
-        made.synced, made.observer, made.left_us = LogPosition(synced, synced), observer, left
-        made.connection = "here" if connected else None
+        progress = standings[name] = Progress(name, 0)
+        progress.synced, progress.observer, progress.left_us = LogPosition(synced, synced), observer, left
+        progress.connection = "here" if connected else None
         if connected or (name in members and not observer and now - left <= remember):
             needed.append(synced)
     if any(name not in standings for name in members) and later <= remember:
@@ -78,7 +78,7 @@ def test_a_history_forgets_the_oldest_terms(most: int, steps: list[tuple[int, in
             place = max(place + forth - back, 0)
             term, start = Term(number, "a"), LogPosition(place, place)
             history = history.begin(term, start)
-            model = [*(one for one in model if one.start.position < place), TermStart(term, start)][-most:]
+            model = [*(item for item in model if item.start.position < place), TermStart(term, start)][-most:]
             assert list(history.starts) == model
             for looked in range(len(steps) + 2):
                 wanted = Term(looked, "a")
@@ -86,7 +86,7 @@ def test_a_history_forgets_the_oldest_terms(most: int, steps: list[tuple[int, in
                 assert history.start_of(Term(looked, "")) is None and history.start_of(Term(looked, "b")) is None
             for end in range(place + 2):
                 kept = history.up_to(LogPosition(end, end)).starts
-                assert list(kept) == [one for one in model if one.start.position < end]
+                assert list(kept) == [item for item in model if item.start.position < end]
 
 
 # ---- files of a raw log ----------------------------------------------------------------------------------------------
@@ -117,5 +117,5 @@ def test_files_read_longest_ago_are_unmapped(raw_log: RawLog, most: int, reads: 
             position = number * FILE_BYTES + beside
             assert len(raw_log.view(position, 1)) == 1
             base = number * FILE_BYTES
-            mapped = [*(one for one in mapped if one != base), base][-most:]
+            mapped = [*(mapping for mapping in mapped if mapping != base), base][-most:]
             assert list(raw_log._mapped) == mapped

@@ -20,53 +20,55 @@ LEDGER = 5
 sizes = st.lists(st.sampled_from([0, 8, 100]), min_size=1, max_size=4)
 
 
-def batch(first: int, found: list[int]) -> EntryBatch:
-    made = encode_entries([bytes(size) for size in found], ledger=LEDGER, first=first, lac=first - 1, time=1)
-    return EntryBatch(first, made.last, made.view, made.offsets, made.nbytes)
+def batch(first: int, numbers: list[int]) -> EntryBatch:
+    entries = encode_entries([bytes(size) for size in numbers], ledger=LEDGER, first=first, lac=first - 1, time=1)
+    return EntryBatch(first, entries.last, entries.view, entries.offsets, entries.nbytes)
 
 
-def record_bytes(made: EntryBatch) -> list[int]:
-    return [stop - start for start, stop in zip(made.offsets[:-1], made.offsets[1:], strict=True)]
+def record_bytes(entry_batch: EntryBatch) -> list[int]:
+    return [stop - start for start, stop in zip(entry_batch.offsets[:-1], entry_batch.offsets[1:], strict=True)]
 
 
 @settings(max_examples=25)
-@given(found=sizes, first=st.integers(1, 2))
-def test_what_was_written_last_is_read_up_to_so_many_bytes(found: list[int], first: int) -> None:
+@given(numbers=sizes, first=st.integers(1, 2))
+def test_what_was_written_last_is_read_up_to_so_many_bytes(numbers: list[int], first: int) -> None:
     """At least one entry; of those that fit exactly, the last, too."""
-    there, made = TailCache(LEDGER), batch(first, found)
-    there.keep(made)
-    behind = made.last + 2
+    tail_cache, new_batch = TailCache(LEDGER), batch(first, numbers)
+    tail_cache.keep(new_batch)
+    behind = new_batch.last + 2
     for low, last in itertools.combinations_with_replacement(range(first - 1, behind), 2):
-        wanted = record_bytes(made)[max(low - first, 0) : last + 1 - first]
+        wanted = record_bytes(new_batch)[max(low - first, 0) : last + 1 - first]
         sums = list(itertools.accumulate(wanted))
         for bytes_max in sorted({1, *(size + step for size in sums for step in (-1, 0, 1))}):
-            got = there.read(low, last + 1, bytes_max)
-            if not first <= low <= made.last:
+            got = tail_cache.read(low, last + 1, bytes_max)
+            if not first <= low <= new_batch.last:
                 assert got is None
             else:
                 fit = max(sum(size <= bytes_max for size in sums), 1)
                 assert got is not None and got.entry.tolist() == list(range(low, low + fit))
 
 
-@given(beside=st.integers(-1, 1), found=sizes, steps=st.lists(st.sampled_from(["small", "large", "told"]), max_size=12))
-def test_only_the_last_batch_is_kept_and_only_if_it_is_small(beside: int, found: list[int], steps: list[str]) -> None:
+@given(
+    beside=st.integers(-1, 1), numbers=sizes, steps=st.lists(st.sampled_from(["small", "large", "told"]), max_size=12)
+)
+def test_only_the_last_batch_is_kept_and_only_if_it_is_small(beside: int, numbers: list[int], steps: list[str]) -> None:
     """As large as the bound is small."""
-    made = batch(0, found)
+    new_batch = batch(0, numbers)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(tail_cache, "KEPT_BYTES", made.nbytes + beside)
-        there, kept, first = TailCache(LEDGER), None, 0
+        patch.setattr(tail_cache, "KEPT_BYTES", new_batch.nbytes + beside)
+        cache, kept, first = TailCache(LEDGER), None, 0
         for step in steps:
             if step == "told":
-                there.release()
+                cache.release()
                 kept = None
             else:
-                last = batch(first, found if step == "small" else [*found, 5000])
-                there.keep(last)
+                last = batch(first, numbers if step == "small" else [*numbers, 5000])
+                cache.keep(last)
                 kept = last if step == "small" and beside >= 0 else None
                 first = last.last + 1
             for entry in range(first + 1):
                 is_there = kept is not None and kept.first <= entry <= kept.last
-                assert (there.read(entry, entry + 1, 1) is not None) == is_there
+                assert (cache.read(entry, entry + 1, 1) is not None) == is_there
 
 
 @given(
@@ -87,23 +89,23 @@ def test_bookies_are_held_longer_each_time_until_they_were_good_for_long(steps: 
         until: dict[object, int] = {}
         delay: dict[object, int] = {}
         now = 0
-        for step, what in steps:
+        for step, actual_step in steps:
             if step == "later":
-                assert isinstance(what, int)
-                clock.advance(what * 1_000_000)
-                now += what
+                assert isinstance(actual_step, int)
+                clock.advance(actual_step * 1_000_000)
+                now += actual_step
             elif step == "fails":
                 for name in list(until):
                     if now > until[name] + most:
                         del until[name], delay[name]
-                if until.get(what, now) <= now:
-                    delay[what] = min(2 * delay[what], most) if what in delay else first
-                    until[what] = now + delay[what]
+                if until.get(actual_step, now) <= now:
+                    delay[actual_step] = min(2 * delay[actual_step], most) if actual_step in delay else first
+                    until[actual_step] = now + delay[actual_step]
             else:
-                held.release([str(what)])
-                if what in until:
-                    until[what] = min(until[what], now)
+                held.release([str(actual_step)])
+                if actual_step in until:
+                    until[actual_step] = min(until[actual_step], now)
             if step == "fails":
-                held.add(str(what))
+                held.add(str(actual_step))
             assert [name in held for name in "ab"] == [until.get(name, 0) > now for name in "ab"]
             assert set(held._held) == set(until)

@@ -61,7 +61,7 @@ def test_segments_of_a_stored_log_used_longest_ago_are_let_go(most: int, bases: 
             else:
                 log._hold(base)
                 assert opened == ([] if base in held else [base])
-                held = [*(one for one in held if one != base), base][-most:]
+                held = [*(holder for holder in held if holder != base), base][-most:]
             assert list(log._held) == held
 
 

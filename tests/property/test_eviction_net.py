@@ -19,24 +19,24 @@ coming = st.one_of(st.tuples(st.just("add"), st.sampled_from(PLACES)), st.tuples
 def test_who_waits_longest_at_the_address_that_has_most(limit: int, of_one: int, steps: list[tuple[str, Any]]) -> None:
     pending = PendingConnections(limit, of_one)
     waiting: list[tuple[Any, str]] = []  # the oldest first
-    for number, (step, what) in enumerate(steps):
+    for number, (step, actual_step) in enumerate(steps):
         if step == "over":
-            if what < len(waiting):
-                pending.discard(waiting.pop(what)[0])
+            if actual_step < len(waiting):
+                pending.discard(waiting.pop(actual_step)[0])
             continue
         greeting: Any = number
         counts = Counter(place for _, place in waiting)
-        former = pending.add(greeting, what)
-        if counts[what] >= of_one:
-            assert former == next(one for one, place in waiting if place == what)
+        former = pending.add(greeting, actual_step)
+        if counts[actual_step] >= of_one:
+            assert former == next(waiter for waiter, place in waiting if place == actual_step)
         elif len(waiting) >= limit:
             place = dict(waiting)[former]
             assert counts[place] == max(counts.values())
-            assert former == next(one for one, where in waiting if where == place)
+            assert former == next(waiter for waiter, where in waiting if where == place)
         else:
             assert former is None
-        waiting = [(one, place) for one, place in waiting if one != former] + [(greeting, what)]
-        assert list(pending) == [one for one, _ in waiting]
+        waiting = [(waiter, place) for waiter, place in waiting if waiter != former] + [(greeting, actual_step)]
+        assert list(pending) == [waiter for waiter, _ in waiting]
         assert len(waiting) <= limit and max(Counter(place for _, place in waiting).values()) <= of_one
 
 

@@ -43,40 +43,44 @@ def test_producers_that_published_longest_ago_are_forgotten_first(most: int, ste
     active: dict[bytes, int] = {}
     flying: dict[bytes, list[int]] = {name: [] for name in NAMES}
     now = 0
-    split = [(one, what) for step, what in steps for one in (("push", "stored") if step == "publish" else (step,))]
-    for step, what in split:
+    split = [
+        (each_step, own_step)
+        for step, own_step in steps
+        for each_step in (("push", "stored") if step == "publish" else (step,))
+    ]
+    for step, actual_step in split:
         if step == "push":
-            sequence = producers.next_sequence(what)
-            if what not in known:
+            sequence = producers.next_sequence(actual_step)
+            if actual_step not in known:
                 while len(known) >= most and (idle := [name for name in known if not flying[name]]):
                     known.remove(idle[0])
                     stored.pop(idle[0], None)
-                known.append(what)
-                active[what] = 0
-            producers.push(what, (sequence,))
-            flying[what].append(sequence)
-        elif step in ("stored", "failed") and flying.get(what):
-            sequence = flying[what].pop(0)
+                known.append(actual_step)
+                active[actual_step] = 0
+            producers.push(actual_step, (sequence,))
+            flying[actual_step].append(sequence)
+        elif step in ("stored", "failed") and flying.get(actual_step):
+            sequence = flying[actual_step].pop(0)
             if step == "stored":
-                producers.persisted(what, (sequence,), now)
-                known.remove(what)
-                known.append(what)
-                stored[what], active[what] = max(sequence, stored.get(what, -1)), now
+                producers.persisted(actual_step, (sequence,), now)
+                known.remove(actual_step)
+                known.append(actual_step)
+                stored[actual_step], active[actual_step] = max(sequence, stored.get(actual_step, -1)), now
             else:
-                producers.failed(what, (sequence,))
-                if stored.get(what, -1) < sequence and not flying[what]:
-                    assert producers.next_sequence(what) == stored.get(what, -1) + 1
+                producers.failed(actual_step, (sequence,))
+                if stored.get(actual_step, -1) < sequence and not flying[actual_step]:
+                    assert producers.next_sequence(actual_step) == stored.get(actual_step, -1) + 1
         elif step == "later":
-            now += what
+            now += actual_step
         elif step == "purge":
-            before = now - 1 + what
+            before = now - 1 + actual_step
             idle = [name for name in known if not flying[name] and active[name] < before]
             assert producers.purge(before) == len(idle)
             known = [name for name in known if name not in idle]
         elif step == "restart" and not any(flying.values()):
             snapshot = producers.snapshot()
             kept = [name for name in known if name in stored or _has_failed(producers, name)]
-            most = what + 1
+            most = actual_step + 1
             known = kept[-most:]
             producers = Producers(producers_max=most)
             producers.restore(snapshot)
@@ -102,14 +106,14 @@ def test_the_lowest_failures_are_forgotten_first(most: int, failing: list[int]) 
         for number in failing:
             producers.failed(b"p", (number,))
             failed.add(number)
-            while len([one for one in failed if one - 1 not in failed]) > most:
+            while len([failure for failure in failed if failure - 1 not in failed]) > most:
                 lowest = min(failed)
                 while lowest in failed:
                     failed.remove(lowest)
                     lowest += 1
         producers.persisted(b"p", (50,), 0)
-        found = {number for number in range(12) if producers.judge(b"p", number) is DedupVerdict.NEW}
-        assert found == failed
+        numbers = {number for number in range(12) if producers.judge(b"p", number) is DedupVerdict.NEW}
+        assert numbers == failed
 
 
 # ---- readers of ledgers ----------------------------------------------------------------------------------------------
@@ -152,10 +156,10 @@ def test_readers_used_longest_ago_are_closed(most: int, steps: list[tuple[str, i
                 reader.ended(metadata)
             else:
                 reader.forget(ledger)
-            kept = [one for one in kept if one != ledger]
+            kept = [item for item in kept if item != ledger]
             if step != "forget":
                 kept = [*kept, ledger][-most:]
-            assert sorted(one.id for one in opened) == sorted(kept)
+            assert sorted(handle.id for handle in opened) == sorted(kept)
             assert list(reader._readers) == kept and len(reader) == len(kept)
         reader.close()
         assert not opened
@@ -172,7 +176,7 @@ def test_the_places_where_reads_ended_last_are_kept(most: int, ends: list[int]) 
         for number, end in enumerate(ends):
             batch: Any = SimpleNamespace(end=end, ledger=7, last_entry=number)
             reader._keep_hint(batch)
-            kept = [*(one for one in kept if one != end), end][-most:]
+            kept = [*(item for item in kept if item != end), end][-most:]
             assert list(reader._hints) == kept and reader._hints[end] == (7, number + 1)
 
 
@@ -221,28 +225,28 @@ def test_cursor_ledgers_that_are_too_old_go_and_then_those_used_longest_ago(
         cluster: Any = None
         known = CursorLedgerReader(cluster, cache_bytes=cache_bytes, cache_s=cache_s)
         kept: list[tuple[int, int, float]] = []  # ledger, since, when it was read; used last at the end
-        for step, what, since in steps:
+        for step, actual_step, since in steps:
             if step == "later":
-                now[0] += what
+                now[0] += actual_step
                 continue
             if step in ("read", "fails"):
-                before = next((one for one in kept if one[0] == what), None)
+                before = next((item for item in kept if item[0] == actual_step), None)
                 is_known = before is not None and since >= before[1]
                 fails.clear()
                 if step == "fails":
-                    fails.add(what)
+                    fails.add(actual_step)
                 asked.clear()
                 if step == "fails" and not is_known:
                     with pytest.raises(NotEnoughBookiesError):
-                        known.read(what, KEY, since)
+                        known.read(actual_step, KEY, since)
                 else:
-                    assert known.read(what, KEY, since) == [since]
-                assert asked == ([] if is_known else [what])
-                kept = [one for one in kept if one is not before]
+                    assert known.read(actual_step, KEY, since) == [since]
+                assert asked == ([] if is_known else [actual_step])
+                kept = [item for item in kept if item is not before]
                 if is_known and before is not None:
                     kept.append(before)
                 elif step == "read":
-                    kept.append((what, since, now[0]))
+                    kept.append((actual_step, since, now[0]))
                 elif before is not None:
                     kept.append(before)  # what is known of it is of use still
                 if step == "fails" and not is_known:
@@ -250,7 +254,7 @@ def test_cursor_ledgers_that_are_too_old_go_and_then_those_used_longest_ago(
                     continue
             else:
                 has_some = known.forget_old()
-            kept = [one for one in kept if now[0] - one[2] <= cache_s]
+            kept = [item for item in kept if now[0] - item[2] <= cache_s]
             while sum(sizes[ledger] for ledger, _, _ in kept) > cache_bytes:
                 kept.pop(0)
             assert list(known._cache) == [ledger for ledger, _, _ in kept]

@@ -51,12 +51,12 @@ def copied(batch: FrameBatch) -> Frames:
 
 def receive_all(parser: FrameParser, data: bytes) -> Frames:
     """As many reads of a socket as it takes."""
-    found: Frames = []
+    frames: Frames = []
     while data:
         batch, count = fuzz.put(parser, data, through_buffer=True)
-        found += copied(batch)
+        frames += copied(batch)
         data = data[count:]
-    return found
+    return frames
 
 
 @unhurried
@@ -76,13 +76,13 @@ def test_any_frames_in_any_cuts_are_the_same_frames(
 ) -> None:
     stream, at = stream_of(given_frames), 0
     parser = FrameParser(buffer_size=buffer_size, max_body=150)
-    found: Frames = []
+    frames: Frames = []
     held: list[tuple[FrameBatch, Frames]] = []
     while at < len(stream):
         piece = stream[at : at + data.draw(st.integers(1, 400))]
         batch, count = fuzz.put(parser, piece, through_buffer=data.draw(st.booleans()))
         at += count
-        found += copied(batch)
+        frames += copied(batch)
         assert batch.error is None
         assert parser.capacity <= 2 * max(buffer_size, 12 + 150)
         if data.draw(st.booleans()):
@@ -90,7 +90,7 @@ def test_any_frames_in_any_cuts_are_the_same_frames(
         elif held:
             before, copy = held.pop(data.draw(st.integers(0, len(held) - 1)))
             assert copied(before) == copy
-    assert found == given_frames
+    assert frames == given_frames
     assert parser.buffered == 0
     assert all(copied(batch) == copy for batch, copy in held)
 
@@ -114,11 +114,11 @@ def test_large_frames_of_one_size_are_received_in_place(size: int, reads: int, b
 def test_bodies_taken_in_part_are_the_same_bodies(given_frames: Frames, data: st.DataObject) -> None:
     stream, at = stream_of(given_frames), 0
     parser = FrameParser(buffer_size=64)
-    found: Frames = []
+    frames: Frames = []
     parts: list[tuple[memoryview, bytes]] = []
     while at < len(stream):
         batch, count = fuzz.put(parser, stream[at : at + data.draw(st.integers(1, 100))], through_buffer=True)
-        found += copied(batch)
+        frames += copied(batch)
         at += count
         pending = parser.pending
         if pending is not None and data.draw(st.booleans()):
@@ -128,9 +128,9 @@ def test_bodies_taken_in_part_are_the_same_bodies(given_frames: Frames, data: st
             assert pending == (offset, size, len(part))
             parts.append((part, bytes(part)))
             rest = size - len(part)
-            found.append((offset, bytes(part) + stream[at : at + rest]))
+            frames.append((offset, bytes(part) + stream[at : at + rest]))
             at += rest
-    assert found == given_frames
+    assert frames == given_frames
     assert all(part == copy for part, copy in parts)
 
 
@@ -203,10 +203,10 @@ def test_every_cut_in_two() -> None:
 def test_every_small_step(buffer_size: int) -> None:
     stream = stream_of(SOME * 5)
     for step in range(1, 100):
-        parser, found = FrameParser(buffer_size=buffer_size), []
+        parser, actual = FrameParser(buffer_size=buffer_size), []
         for at in range(0, len(stream), step):
-            found += receive_all(parser, stream[at : at + step])
-        assert found == SOME * 5
+            actual += receive_all(parser, stream[at : at + step])
+        assert actual == SOME * 5
 
 
 def test_memory_in_use_stays_bounded(tmp_path: Path) -> None:

@@ -158,10 +158,10 @@ class LedgerLogMachine(RuleBasedStateMachine):
         """Every id of [first, next) that is not among the records is not in the log; returns next."""
         records, after = self.log.read(ledger, first, last + 1, bytes_max)
         assert first < after <= last + 1
-        found = split(records, ledger, first, after - 1)
+        actual_records = split(records, ledger, first, after - 1)
         expected = {e: copies[-1][1] for (n, e), copies in self.copies.items() if n == ledger and first <= e < after}
-        assert found == expected
-        assert len(records) <= bytes_max or len(found) == 1
+        assert actual_records == expected
+        assert len(records) <= bytes_max or len(actual_records) == 1
         return after
 
     @rule()

@@ -65,8 +65,8 @@ class LogMachine(RuleBasedStateMachine):
     def append_columns(self, rows: list[tuple[bytes, bytes]], keyed: bool) -> None:
         keys, values = [key for key, _ in rows], [value for _, value in rows]
         times = numpy.arange(len(rows))
-        made = self.log.append_columns(packed(values), packed(keys) if keyed else None, times)
-        assert made == range(self.end, self.end + len(rows))
+        offsets = self.log.append_columns(packed(values), packed(keys) if keyed else None, times)
+        assert offsets == range(self.end, self.end + len(rows))
         self.rows += [(key if keyed else None, value, i) for i, (key, value) in enumerate(rows)]
 
     @rule(values=st.lists(VALUES, min_size=1, max_size=10))
@@ -117,12 +117,12 @@ class LogMachine(RuleBasedStateMachine):
         start = self.first + round(where * len(self.rows))
         expected = self.rows[start - self.first : start - self.first + span]
         for handle in (self.log, self.reader):
-            found = [
+            rows = [
                 (record.key, record.value, record.event_time)
                 for batch in handle.read(start, start + span, batch_bytes=batch_bytes)
                 for record in batch
             ]
-            assert found == expected
+            assert rows == expected
 
     @precondition(lambda self: self.rows)
     @rule(where=st.floats(0, 1))

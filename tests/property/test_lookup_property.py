@@ -40,7 +40,7 @@ def filler(position: int, unit: int) -> int:
 def fill(path: Path, draw: Random) -> list[Entry]:
     """Entries of two segments and a third one: runs of one size, controls between them, event times of few values that
     go up and down, append times that stand still and jump; many records begin at a boundary of a page or of a block."""
-    clock, made = ManualClock(T0), []
+    clock, rows = ManualClock(T0), []
     with pyreplog.open(path, segment_bytes=SEGMENT_BYTES, clock=clock) as log:
         event_time = 1000
         while log.end_position < 2 * SEGMENT_BYTES + BLOCK + PAGE:
@@ -54,8 +54,8 @@ def fill(path: Path, draw: Random) -> list[Entry]:
             event = event_time if kind > 2 else None
             if kind == 1:
                 value, event = bytes(filler(log.end_position, draw.choice((PAGE, BLOCK, BLOCK)))), None
-            made.append((log.append(value, event_time=event), clock.now_us(), event, value))
-        return [Entry(number, log.position_of(number), time, event, value) for number, time, event, value in made]
+            rows.append((log.append(value, event_time=event), clock.now_us(), event, value))
+        return [Entry(number, log.position_of(number), time, event, value) for number, time, event, value in rows]
 
 
 def beside(values: set[int], draw: Random, count: int) -> list[int]:
@@ -102,8 +102,8 @@ def test_by_number(log: LogView, filled: Filled) -> None:
     for start in beside(edges, draw, 8):
         for stop in beside(edges, draw, 4):
             if 0 <= start <= len(entries):
-                found = [record.entry for batch in log.read(start, stop) for record in batch]
-                assert found == list(range(start, min(stop, len(entries))))
+                actual_entries = [record.entry for batch in log.read(start, stop) for record in batch]
+                assert actual_entries == list(range(start, min(stop, len(entries))))
 
 
 def test_slices(log: LogView, filled: Filled) -> None:
@@ -139,8 +139,10 @@ def test_by_event_time(log: LogView, filled: Filled) -> None:
         ends |= {min(inside), max(inside)} if inside else set()
     for low in [*beside(ends, draw, 30), *beside(times, draw, 10)]:
         for high in (low, low + 1, low + draw.randrange(2, 9), draw.choice(sorted(ends)) + draw.randrange(2)):
-            found = [record.entry for batch in log.read_event_times(low, high) for record in batch]
-            assert found == [e.number for e in entries if e.event_time is not None and low <= e.event_time < high]
+            actual_entries = [record.entry for batch in log.read_event_times(low, high) for record in batch]
+            assert actual_entries == [
+                e.number for e in entries if e.event_time is not None and low <= e.event_time < high
+            ]
 
 
 def test_by_offset_in_tables(filled: Filled) -> None:

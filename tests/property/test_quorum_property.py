@@ -284,7 +284,7 @@ def test_four_definitions_of_covering_a_cohort(cohort: set[int], others: set[int
 @given(st.lists(st.integers(-(2**63), 2**63 - 1), min_size=1, max_size=64), st.data())
 def test_kth_largest(values: list[int], data: st.DataObject) -> None:
     k = data.draw(st.integers(1, len(values)), "k")
-    found = kth_largest(values, k)
-    assert found == sorted(values, reverse=True)[k - 1]
-    assert sum(value >= found for value in values) >= k
+    largest = kth_largest(values, k)
+    assert largest == sorted(values, reverse=True)[k - 1]
+    assert sum(value >= largest for value in values) >= k
     assert kth_largest(values, len(values)) == min(values)

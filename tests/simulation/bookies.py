@@ -115,11 +115,11 @@ class Node:
             self._begin_sync(life)
 
 
-def _tell(respond: Respond, found: Reply | FastAdd) -> None:
+def _tell(respond: Respond, reply: Reply | FastAdd) -> None:
     """An ADD that took the short way stands for its OK."""
-    if isinstance(found, FastAdd):
-        found = Reply(ReplyStatus.OK, found.ledger, found.first, found.last, found.confirmed)
-    respond(found)
+    if isinstance(reply, FastAdd):
+        reply = Reply(ReplyStatus.OK, reply.ledger, reply.first, reply.last, reply.confirmed)
+    respond(reply)
 
 
 class Nodes:
@@ -154,9 +154,9 @@ class Nodes:
         self._turn += 1
         ensemble = metadata.last_fragment.ensemble
         chosen = choose(
-            metadata.ledger, ensemble, places, [one for one in candidates if one.bookie not in self.leaving],
+            metadata.ledger, ensemble, places, [candidate for candidate in candidates if candidate.bookie not in self.leaving],
             write_quorum=metadata.write_quorum, taken=taken, turn=self._turn,
         )  # fmt: skip
         own = {place: ensemble[place] for place in places[len(chosen) :]}
-        serving = {one.bookie for one in candidates} - taken
+        serving = {candidate.bookie for candidate in candidates} - taken
         return {**chosen, **{place: bookie for place, bookie in own.items() if bookie in serving}}

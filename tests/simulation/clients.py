@@ -34,13 +34,13 @@ class Client:
         self._links: dict[str, Link] = {}
 
     def link(self, bookie: str) -> Link:
-        found = self._links.get(bookie)
-        if found is None:
+        held_value = self._links.get(bookie)
+        if held_value is None:
             node = self.schedule.nodes.by_name[bookie]
             plan = self.schedule.plan
             lag_s = plan.lag_s * (10 if self.world.chance(plan.slow_links) else 1)
-            found = self._links[bookie] = Link(self.world, self, node, lag_s, plan.cuts)
-        return found
+            held_value = self._links[bookie] = Link(self.world, self, node, lag_s, plan.cuts)
+        return held_value
 
     def links(self) -> list[Link]:
         return list(self._links.values())

@@ -72,18 +72,18 @@ class MemoryLog:
         return self.lend(ledger, start, end, bytes_max, 1, 1)
 
     def lend(self, ledger: int, start: int, end: int, bytes_max: int, step: int, run: int) -> tuple[bytes, int]:
-        found = self.held.get(ledger, {})
+        held_value = self.held.get(ledger, {})
         out: list[bytes] = []
         size = 0
-        for entry in sorted(found):
+        for entry in sorted(held_value):
             if not start <= entry < end or (entry - start) % step >= run:
                 continue
             if (ledger, entry) in self.damaged:
                 raise CorruptionError("memory", entry, "an intact record", "a damaged one")
-            size += len(found[entry])
+            size += len(held_value[entry])
             if out and size > bytes_max:
                 return b"".join(out), entry
-            out.append(found[entry])
+            out.append(held_value[entry])
         return b"".join(out), end
 
     def held_entries(self, ledger: int, start: int, end: int) -> npt.NDArray[np.int64]:

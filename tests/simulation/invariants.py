@@ -22,13 +22,13 @@ _ORDER = [State.OPEN, State.IN_RECOVERY, State.CLOSED]
 class BrokenInvariantError(AssertionError):
     """`name` does not hold."""
 
-    def __init__(self, name: str, what: str) -> None:
-        super().__init__(f"{name}: {what}")
+    def __init__(self, name: str, subject: str) -> None:
+        super().__init__(f"{name}: {subject}")
 
 
-def demand(holds: bool, name: str, what: str) -> None:
+def demand(holds: bool, name: str, subject: str) -> None:
     if not holds:
-        raise BrokenInvariantError(name, what)
+        raise BrokenInvariantError(name, subject)
 
 
 class Invariants:
@@ -115,7 +115,7 @@ class Invariants:
             where = [ensemble[i] for i in write_set(entry, metadata.ensemble_size, metadata.write_quorum)]
             good = [bookie for bookie in where if nodes[bookie].log.holds(ledger, entry)]
             lacking = [bookie for bookie in where if bookie not in good]
-            lossy = sum(nodes[one].has_lost or (or_noted and store.is_noted(metadata, one)) for one in lacking)
+            lossy = sum(nodes[item].has_lost or (or_noted and store.is_noted(metadata, item)) for item in lacking)
             enough = len(good) + lossy >= copies and bool(good)
             demand(enough, name, f"entry {entry} is on {good} of {where}, expected {copies} copies")
 
@@ -164,11 +164,11 @@ class Invariants:
         )  # fmt: skip
 
     def recovered(self, metadata: LedgerMetadata) -> None:
-        found = self._schedule.store.metadata
+        actual_metadata = self._schedule.store.metadata
         demand(
-            metadata.state is State.CLOSED and _end(found) == _end(metadata),
+            metadata.state is State.CLOSED and _end(actual_metadata) == _end(metadata),
             "NoDivergenceBetweenClientAndMetaData",
-            f"a recoverer closed at {_end(metadata)}, the metadata say {_end(found)}",
+            f"a recoverer closed at {_end(metadata)}, the metadata say {_end(actual_metadata)}",
         )
 
     def _lacks_are_noted(self, metadata: LedgerMetadata) -> None:

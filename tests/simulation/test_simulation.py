@@ -21,9 +21,9 @@ def test_schedules(seed: int) -> None:
 
 def test_a_seed_gives_the_same_run_everywhere(seed: int) -> None:
     """What happens depends on nothing but the seed: neither on the process nor on the order of sets."""
-    there = [simulate(PROGRAM, "--seed", str(seed), hash_seed=hash_seed).stdout for hash_seed in ("1", "2")]
-    assert there[0] == there[1] == explain(seed) + "\n"
-    assert f"repeat with: python -m {PROGRAM} --seed {seed}" in there[0]
+    outputs = [simulate(PROGRAM, "--seed", str(seed), hash_seed=hash_seed).stdout for hash_seed in ("1", "2")]
+    assert outputs[0] == outputs[1] == explain(seed) + "\n"
+    assert f"repeat with: python -m {PROGRAM} --seed {seed}" in outputs[0]
 
 
 def test_runs_differ_and_are_worth_their_while() -> None:

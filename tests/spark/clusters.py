@@ -36,21 +36,21 @@ def value_of(ledger: int, entry: int) -> bytes:
 
 def fill(cluster: pyreplog.Cluster, counts: Sequence[int], quorums: tuple[int, int, int] = (3, 2, 2)) -> list[Place]:
     """Ledgers of so many entries; which entries there are."""
-    made = []
+    sample = []
     for count in counts:
         with cluster.create_ledger(*quorums, durability="appended") as ledger:
             for first in range(0, count, 100):
                 ledger.append_batch([value_of(ledger.id, n) for n in range(first, min(first + 100, count))])
-        made += [(ledger.id, entry) for entry in range(count)]
-    return made
+        sample += [(ledger.id, entry) for entry in range(count)]
+    return sample
 
 
 def values(path: Path | None, **options: object) -> dict[Place, bytes]:
     """Each entry's value; no entry comes twice."""
     rows = read_table(path, columns="ledgerId,entryId,value", **options).to_pylist()
-    found = {(row["ledgerId"], row["entryId"]): row["value"] for row in rows}
-    assert len(found) == len(rows)
-    return found
+    values = {(row["ledgerId"], row["entryId"]): row["value"] for row in rows}
+    assert len(values) == len(rows)
+    return values
 
 
 def copies(path: Path | None, **options: object) -> Counter[Place]:
@@ -62,9 +62,9 @@ def copies(path: Path | None, **options: object) -> Counter[Place]:
 def corrupt(path: Path, place: Place, bookie: str | None = None) -> None:
     """The copies of an entry: those of a bookie, or all."""
     rows = read_table(path, columns="ledgerId,entryId,segment,position,bookie", replica=bookie or "all").to_pylist()
-    found = [row for row in rows if (row["ledgerId"], row["entryId"]) == place]
-    assert found
-    for row in found:
+    actual_rows = [row for row in rows if (row["ledgerId"], row["entryId"]) == place]
+    assert actual_rows
+    for row in actual_rows:
         base = int(row["segment"].partition(".")[0])
         folder = path / row["bookie"].partition("@")[0] / "log"
         samples.flip(folder / row["segment"], row["position"] - base + 70)

@@ -39,8 +39,8 @@ def read_slices(options: ReadOptions, tasks: Sequence[tuple[Part, ...]]) -> pa.T
 
 def read_table(path: Path | str | None, **options: object) -> pa.Table:
     """All rows that a read gives, in the order of its tasks."""
-    made = options_of(path, **options)
-    return read_slices(made, plan(made))
+    new_options = options_of(path, **options)
+    return read_slices(new_options, plan(new_options))
 
 
 def column(path: Path | str | None, name: str, **options: object) -> list[Any]:

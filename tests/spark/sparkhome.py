@@ -17,12 +17,12 @@ def spark_home(folder: Path) -> Path:
     anew. Workers then import the package that is installed."""
     import pyspark
 
-    made = folder / "home"
-    made.mkdir()
+    new_folder = folder / "home"
+    new_folder.mkdir()
     for item in Path(pyspark.__file__).parent.iterdir():
         if item.name in ("bin", "jars", "sbin", "data"):
-            (made / item.name).symlink_to(item)
-    return made
+            (new_folder / item.name).symlink_to(item)
+    return new_folder
 
 
 def python_path(before: str | None = None) -> str:
@@ -34,6 +34,6 @@ def python_path(before: str | None = None) -> str:
 def socket_settings(folder: Path) -> dict[str, str]:
     """Settings with which Python processes connect through Unix sockets in a folder, whose path is to be short: that of a
     socket has at most 107 bytes."""
-    made = folder / "s"
-    made.mkdir(exist_ok=True)
-    return {"spark.python.unix.domain.socket.enabled": "true", "spark.python.unix.domain.socket.dir": str(made)}
+    new_folder = folder / "s"
+    new_folder.mkdir(exist_ok=True)
+    return {"spark.python.unix.domain.socket.enabled": "true", "spark.python.unix.domain.socket.dir": str(new_folder)}

@@ -89,5 +89,5 @@ def offsets(rows: Rows) -> list[int]:
 
 def position(query: Query) -> int:
     """Of a query with one partition."""
-    (found,) = decoded(query.offset).positions.values()
-    return found.offset
+    (values,) = decoded(query.offset).positions.values()
+    return values.offset

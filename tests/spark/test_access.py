@@ -74,11 +74,11 @@ class Guarded:
 @pytest.fixture(scope="module")
 def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Guarded]:
     with ExitStack() as stack:
-        made = Guarded(tmp_path_factory.mktemp("guarded"), stack)
-        topic = made.cluster.topic("orders", ensemble=2, durability="appended", **KEPT)
+        guarded = Guarded(tmp_path_factory.mktemp("guarded"), stack)
+        topic = guarded.cluster.topic("orders", ensemble=2, durability="appended", **KEPT)
         topic.publish_batch([b"%d" % n for n in range(COUNT)])
         topic.close()
-        yield made
+        yield guarded
 
 
 def test_reading(guarded: Guarded) -> None:
@@ -87,8 +87,8 @@ def test_reading(guarded: Guarded) -> None:
     travels = pickle.dumps((plan(options), options))
     assert SECRET.encode() not in travels
     assert guarded.files["secretFile"].encode() in travels
-    found = column(None, "value", cluster=guarded.url, topics="orders", **guarded.files)
-    assert found == [b"%d" % n for n in range(COUNT)]
+    values = column(None, "value", cluster=guarded.url, topics="orders", **guarded.files)
+    assert values == [b"%d" % n for n in range(COUNT)]
 
 
 @pytest.mark.parametrize("left_out", ["secretFile", "tlsCa", "tlsCert"])
@@ -109,8 +109,8 @@ def test_spark_reads_and_writes(spark: SparkSession, guarded: Guarded) -> None:
     copy = guarded.served.topic("copy", ensemble=2, durability="appended", deduplicate=True, **KEPT)
     writer = frame.select("value").write.format("pyreplog").mode("append")
     writer.options(cluster=guarded.server_url, topic="copy", **guarded.files).save()
-    found = [int(bytes(value)) for batch in copy.read() for value in batch.values()]
-    assert sorted(found) == list(range(COUNT))
+    values = [int(bytes(value)) for batch in copy.read() for value in batch.values()]
+    assert sorted(values) == list(range(COUNT))
     with pytest.raises(Exception, match=r"pyreplog\.errors\.net\.\w+Error") as caught:
         writer.options(tlsCert=guarded.stranger).save()
     assert SECRET not in str(caught.value)
@@ -155,13 +155,13 @@ def test_a_copy_that_lets_others_in(guarded: Guarded, tmp_path: Path) -> None:
         "--topic",
         "orders",
     ]
-    for here, there, missing in (
+    for here, url, missing in (
         (guarded.url, str(tmp_path / "copy"), COUNT - copied),
         (str(tmp_path / "copy"), guarded.url, copied),
     ):
-        assert main(["report", here, "--copy", there, *arguments, *credentials]) == 0
+        assert main(["report", here, "--copy", url, *arguments, *credentials]) == 0
         (row,) = parquet.read_table(tmp_path / "replication_lag.parquet").to_pylist()
-        assert (row["from_cluster"], row["to_cluster"], row["missing_entries"]) == (here, there, missing)
+        assert (row["from_cluster"], row["to_cluster"], row["missing_entries"]) == (here, url, missing)
     assert SECRET not in repr(ReplicationLag({"secret": SECRET}))
     assert SECRET not in repr(ReadOptions.of({"path": "a", "view": "v", "viewOptions": f'{{"to": "{SECRET}"}}'}))
 

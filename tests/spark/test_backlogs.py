@@ -26,13 +26,13 @@ MESSAGES = 400
 def acknowledge(topic: pyreplog.Topic, name: str, rng: random.Random) -> set[int]:
     """A part of the messages, from here and there, so that it is stored; what is left."""
     topic.create_subscription(name, start="earliest")
-    there = topic.subscription(name)
+    subscription = topic.subscription(name)
     upto = rng.randrange(MESSAGES // 2)
     some = rng.sample(range(upto, MESSAGES), rng.randrange(1, MESSAGES // 3))
-    there.acknowledge_cumulative(NOBODY, upto).result(30)
-    there.acknowledge(NOBODY, np.array(sorted(some)))
-    until(lambda: there.inspect(lambda cursor, _: cursor.mask(np.array(some)).all()))
-    there.flush_async().result(30)
+    subscription.acknowledge_cumulative(NOBODY, upto).result(30)
+    subscription.acknowledge(NOBODY, np.array(sorted(some)))
+    until(lambda: subscription.inspect(lambda cursor, _: cursor.mask(np.array(some)).all()))
+    subscription.flush_async().result(30)
     return set(range(upto, MESSAGES)) - set(some)
 
 
@@ -53,8 +53,8 @@ def test_what_is_left(tmp_path: Path, seed: int) -> None:
         for topic in topics.values():
             topic.close()
         for (name, subscription), wanted in left.items():
-            found = column(path, "offset", topics=name, subscription=subscription, minPartitions=3)
-            assert found == sorted(wanted)
+            offsets = column(path, "offset", topics=name, subscription=subscription, minPartitions=3)
+            assert offsets == sorted(wanted)
     for (name, subscription), wanted in left.items():
         assert column(path, "offset", topics=name, subscription=subscription) == sorted(wanted)
         below = column(path, "offset", topics=name, subscription=subscription, endingOffsets=200)

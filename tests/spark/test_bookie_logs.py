@@ -78,10 +78,10 @@ def test_a_hollow_segment(log: Path) -> None:
 
 def test_times_are_looked_at_row_by_row(log: Path) -> None:
     """Clocks of many writers: no order can be relied on. Entry n was appended at second 1 + n microseconds."""
-    found = column(
+    entry_ids = column(
         log, "entryId", startingTimestamp="1970-01-01T00:00:01.000005", endingTimestamp="1970-01-01T00:00:01.000007"
     )
-    assert sorted(found) == sorted([5, 6] * LEDGERS)
+    assert sorted(entry_ids) == sorted([5, 6] * LEDGERS)
 
 
 def test_offsets_by_partition_make_no_sense(log: Path) -> None:
@@ -97,8 +97,8 @@ def test_an_embedded_clusters_bookies(tmp_path: Path) -> None:
             rows = read_table(tmp_path / "data" / name, columns="ledgerId,entryId,value").to_pylist()
             assert rows == [{"ledgerId": ledger.id, "entryId": n, "value": b"value %d" % n} for n in range(100)]
         assert len(column(tmp_path / "data" / "bookie-*", "value")) == 300
-        found = {name.partition("@")[0] for name in column(tmp_path / "data" / "bookie-*", "bookie")}
-        assert found == {"bookie-0", "bookie-1", "bookie-2"}
+        names = {name.partition("@")[0] for name in column(tmp_path / "data" / "bookie-*", "bookie")}
+        assert names == {"bookie-0", "bookie-1", "bookie-2"}
         with pytest.raises(NotALogError, match=r"data is an embedded cluster: expected it alone"):
             plan(options_of(None, paths=f'["{tmp_path}/data", "{tmp_path}/data/bookie-0"]'))
 

@@ -37,15 +37,15 @@ def origin(tmp_path_factory: pytest.TempPathFactory) -> Made:
 
 
 @pytest.fixture
-def made(origin: Made, tmp_path: Path) -> Made:
+def sample(origin: Made, tmp_path: Path) -> Made:
     """A copy, to be spoilt."""
     return shutil.copytree(origin[0], tmp_path / "data"), origin[1]
 
 
 def check(path: Path, places: list[Place], **options: object) -> None:
-    found = values(path, **options)
-    assert found.keys() == set(places)
-    assert all(value == value_of(*place) for place, value in found.items())
+    actual_values = values(path, **options)
+    assert actual_values.keys() == set(places)
+    assert all(value == value_of(*place) for place, value in actual_values.items())
 
 
 def test_each_entry_once(origin: Made) -> None:
@@ -64,13 +64,13 @@ def test_columns(origin: Made) -> None:
 
 
 @pytest.mark.parametrize("lost", range(4))
-def test_a_bookies_directory_is_missing(made: Made, lost: int) -> None:
-    shutil.rmtree(made[0] / f"bookie-{lost}")
-    check(*made)
+def test_a_bookies_directory_is_missing(sample: Made, lost: int) -> None:
+    shutil.rmtree(sample[0] / f"bookie-{lost}")
+    check(*sample)
 
 
-def test_a_bookies_directory_goes_behind_the_plan(made: Made) -> None:
-    path, places = made
+def test_a_bookies_directory_goes_behind_the_plan(sample: Made) -> None:
+    path, places = sample
     options = options_of(path, columns="ledgerId,entryId")
     tasks = plan(options)
     shutil.rmtree(path / "bookie-1")
@@ -79,8 +79,8 @@ def test_a_bookies_directory_goes_behind_the_plan(made: Made) -> None:
 
 
 @pytest.mark.parametrize("place", [(0, 0), (0, 1234), (0, 3999), (3, 5), (5, 499)])
-def test_one_copy_is_corrupt(made: Made, place: Place) -> None:
-    path, places = made
+def test_one_copy_is_corrupt(sample: Made, place: Place) -> None:
+    path, places = sample
     held = [row["bookie"] for row in read_table(path, columns="ledgerId,entryId,bookie", replica="all").to_pylist()
             if (row["ledgerId"], row["entryId"]) == place]  # fmt: skip
     for bookie in held:
@@ -90,9 +90,9 @@ def test_one_copy_is_corrupt(made: Made, place: Place) -> None:
         corrupt(path, place, bookie)  # as it was
 
 
-def test_different_copies_are_corrupt(made: Made) -> None:
+def test_different_copies_are_corrupt(sample: Made) -> None:
     """Also where there is no index, and one is made of what is intact."""
-    path, places = made
+    path, places = sample
     for index in path.glob("bookie-*/log/*.led"):
         index.unlink()
     for entry in range(50, 60):
@@ -102,8 +102,8 @@ def test_different_copies_are_corrupt(made: Made) -> None:
     check(path, places)
 
 
-def test_no_copy_is_left(made: Made) -> None:
-    path, places = made
+def test_no_copy_is_left(sample: Made) -> None:
+    path, places = sample
     corrupt(path, (0, 1500))
     with pytest.raises(UnreadableError, match="ledger 0: entry 1500 cannot be read"):
         values(path)
@@ -112,9 +112,9 @@ def test_no_copy_is_left(made: Made) -> None:
     assert [(row["ledgerId"], row["value"], row["_corrupt_record"]) for row in bad] == [(0, None, b"")]
 
 
-def test_a_range_of_a_directory_with_an_entry_that_nobody_has(made: Made) -> None:
+def test_a_range_of_a_directory_with_an_entry_that_nobody_has(sample: Made) -> None:
     """It is read again with new metadata by a job of its own, which ends here, too."""
-    path, _ = made
+    path, _ = sample
     corrupt(path, (3, 1))
     with survey_stored(path) as view:
         metadata = load_ledger(view.runtime.metadata, 3).metadata
@@ -145,14 +145,14 @@ def test_copies_of_one_bookie(origin: Made) -> None:
     by_name = read_table(path, replica="bookie-2", includeMetadata=True)
     assert by_name.equals(read_table(path, replica=bookie, includeMetadata=True))
     everything = read_table(path, replica="all", columns="bookie,ledgerId,entryId").to_pylist()
-    found = [(row["ledgerId"], row["entryId"]) for row in everything if row["bookie"] == bookie]
-    assert found == list(zip(by_name["ledgerId"].to_pylist(), by_name["entryId"].to_pylist(), strict=True))
+    rows = [(row["ledgerId"], row["entryId"]) for row in everything if row["bookie"] == bookie]
+    assert rows == list(zip(by_name["ledgerId"].to_pylist(), by_name["entryId"].to_pylist(), strict=True))
     with pytest.raises(ConfigError, match=r"replica: expected any, all or one of bookie-0@.*, found 'bookie-9'"):
         plan(options_of(path, replica="bookie-9"))
 
 
-def test_deleted_ledgers(made: Made) -> None:
-    path, places = made
+def test_deleted_ledgers(sample: Made) -> None:
+    path, places = sample
     with embedded(path) as cluster:
         cluster.delete_ledger(3)
         assert values(path).keys() == {place for place in places if place[0] != 3}
@@ -160,8 +160,8 @@ def test_deleted_ledgers(made: Made) -> None:
         assert copies(path, ledgers="3-4").keys() == {place for place in places if place[0] == 4}
 
 
-def test_a_ledger_goes_behind_the_plan(made: Made) -> None:
-    path, _ = made
+def test_a_ledger_goes_behind_the_plan(sample: Made) -> None:
+    path, _ = sample
     with embedded(path) as cluster:
         topic = cluster.topic("t", durability="appended")
         topic.publish(b"message")
@@ -201,9 +201,9 @@ def test_nothing_is_written(origin: Made) -> None:
     assert (path / "metadata.sqlite").read_bytes() == stored
 
 
-def test_entries_that_were_moved_behind_the_plan(made: Made) -> None:
+def test_entries_that_were_moved_behind_the_plan(sample: Made) -> None:
     """As a bookie does which wants the space of the deleted ledgers around them."""
-    path, places = made
+    path, places = sample
     options = options_of(path, columns="ledgerId,entryId,value")
     tasks = plan(options)
     moved = 0
@@ -232,8 +232,8 @@ def test_passwords(tmp_path: Path) -> None:
         plan(options_of(tmp_path / "data"))
 
 
-def test_an_executor_that_does_not_see_it(made: Made) -> None:
-    path, _ = made
+def test_an_executor_that_does_not_see_it(sample: Made) -> None:
+    path, _ = sample
     options = options_of(path, columns="value")
     tasks = plan(options)
     path.rename(path.with_name("elsewhere"))

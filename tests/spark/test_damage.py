@@ -44,8 +44,8 @@ def test_drop_malformed_goes_on_behind_it(log: Path) -> None:
     for entry in (3, 500, 501, 900):
         path, offset = place(log, entry)
         samples.flip(path, offset + 40)
-    found = column(log, "offset", mode="DROPMALFORMED", verifyChecksum=True)
-    assert found == [n for n in range(samples.ENTRIES) if n not in (3, 500, 501, 900)]
+    offsets = column(log, "offset", mode="DROPMALFORMED", verifyChecksum=True)
+    assert offsets == [n for n in range(samples.ENTRIES) if n not in (3, 500, 501, 900)]
 
 
 def test_permissive_says_where_and_what(log: Path) -> None:
@@ -85,11 +85,11 @@ def test_a_stretch_of_rubbish(log: Path) -> None:
     with path.open("r+b") as file:
         file.seek(offset)
         file.write(os.urandom(10_000))
-    found = column(log, "offset", mode="DROPMALFORMED")
-    assert found == [n for n in range(samples.ENTRIES) if n < 200 or n >= found[200]]
-    assert 200 < found[200] <= 200 + 10_000 // 40
+    offsets = column(log, "offset", mode="DROPMALFORMED")
+    assert offsets == [n for n in range(samples.ENTRIES) if n < 200 or n >= offsets[200]]
+    assert 200 < offsets[200] <= 200 + 10_000 // 40
     rows = read_table(log, columns="offset,_corrupt_record", mode="PERMISSIVE", minPartitions=7).to_pylist()
-    assert [row["offset"] for row in rows if row["offset"] is not None] == found
+    assert [row["offset"] for row in rows if row["offset"] is not None] == offsets
     assert 10_000 <= sum(len(row["_corrupt_record"]) for row in rows if row["offset"] is None) < 10_500
 
 
@@ -138,8 +138,8 @@ def test_random_damage(tmp_path_factory: pytest.TempPathFactory, data: st.DataOb
     assert samples.ENTRIES - 20 * 5 <= len(sound) <= samples.ENTRIES
     names = "key,value,headers,producerName,sequenceId,eventTime,size,offset"
     unverified = read_table(path, columns=names, verifyChecksum=False, mode="DROPMALFORMED")
-    found = set(unverified["offset"].to_pylist())  # a wrong length may hide the records behind it in its segment
-    assert found.issuperset(range(bounds[which])) and found.issuperset(range(bounds[which + 1], samples.ENTRIES))
+    values = set(unverified["offset"].to_pylist())  # a wrong length may hide the records behind it in its segment
+    assert values.issuperset(range(bounds[which])) and values.issuperset(range(bounds[which + 1], samples.ENTRIES))
     shutil.rmtree(path)
 
 

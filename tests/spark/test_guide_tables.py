@@ -47,9 +47,9 @@ def known(of: type[ReadOptions | WriteOptions], said: str) -> set[str]:
     """The options that an error tells of."""
     with pytest.raises(ConfigError) as caught:
         of.of({"none of them": "1"})
-    found = re.search(f"{said} ([^;]*)", str(caught.value))
-    assert found is not None
-    return set(found[1].split(", "))
+    match = re.search(f"{said} ([^;]*)", str(caught.value))
+    assert match is not None
+    return set(match[1].split(", "))
 
 
 def test_options_of_reading() -> None:

@@ -53,19 +53,19 @@ def test_reading_beside_a_writer(tmp_path: Path) -> None:
 def trimmed_behind_a_plan(path: Path, **options: object) -> tuple[int, list[int]]:
     with pyreplog.open(path, segment_bytes=SEGMENT) as log:
         append(log, 3000)
-        made = options_of(path, columns="offset", **options)
-        tasks = plan(made)
+        new_options = options_of(path, columns="offset", **options)
+        tasks = plan(new_options)
         first = log.trim(1500)
         append(log, 3000)  # into the recycled files
-        return first, read_slices(made, tasks)["offset"].to_pylist()
+        return first, read_slices(new_options, tasks)["offset"].to_pylist()
 
 
 def test_trimmed_before_it_is_read(tmp_path: Path) -> None:
     with pytest.raises(TrimmedError, match=r"\.log was (removed|replaced).*; set failOnDataLoss to false"):
         trimmed_behind_a_plan(tmp_path / "a")
-    first, found = trimmed_behind_a_plan(tmp_path / "b", failOnDataLoss=False)
+    first, report = trimmed_behind_a_plan(tmp_path / "b", failOnDataLoss=False)
     assert 0 < first < 3000
-    assert found == list(range(first, 3000))
+    assert report == list(range(first, 3000))
 
 
 def test_trimmed_while_it_is_read(tmp_path: Path) -> None:
@@ -75,23 +75,23 @@ def test_trimmed_while_it_is_read(tmp_path: Path) -> None:
         options = options_of(log.path, columns="offset,value", batchRows=10)
         task = plan(options)[0]
         batches = batches_of(options, task[:1])
-        found = next(batches).to_pylist()
+        rows = next(batches).to_pylist()
         log.trim(1000)
         append(log, 3000)
         for batch in batches:
-            found += batch.to_pylist()
-        last = found[-1]["offset"]
-        assert found == [{"offset": n, "value": b"%06d" % n * 20} for n in range(last + 1)]
+            rows += batch.to_pylist()
+        last = rows[-1]["offset"]
+        assert rows == [{"offset": n, "value": b"%06d" % n * 20} for n in range(last + 1)]
         assert last > 100
 
 
 def cut_behind_a_plan(path: Path, **options: object) -> list[int]:
     with pyreplog.open(path, segment_bytes=SEGMENT) as log:
         append(log, 1000)
-        made = options_of(path, columns="offset", **options)
-        tasks = plan(made)
+        new_options = options_of(path, columns="offset", **options)
+        tasks = plan(new_options)
         log.truncate(900)
-        return read_slices(made, tasks)["offset"].to_pylist()
+        return read_slices(new_options, tasks)["offset"].to_pylist()
 
 
 def test_truncated_before_it_is_read(tmp_path: Path) -> None:

@@ -51,10 +51,10 @@ def test_executors_of_their_own(tmp_path: Path) -> None:
                 cwd=ROOT, env=environment, stdout=output, stderr=output, timeout=LIMIT_S, check=False,
             )  # fmt: skip
     assert done.returncode == 0, (tmp_path / "output").read_text()
-    found = json.loads((tmp_path / "found.json").read_text())
+    document = json.loads((tmp_path / "found.json").read_text())
     assert end > ENTRIES // 2
     for name, count in (("file", end), ("s3", end), ("tcp", ENTRIES)):
-        assert found["values"][name] == [value_of(n).hex() for n in range(count)]
-        assert SECRET not in found["plans"][name]
-    assert all("CoarseGrainedExecutorBackend" in command for command in found["above"])
+        assert document["values"][name] == [value_of(n).hex() for n in range(count)]
+        assert SECRET not in document["plans"][name]
+    assert all("CoarseGrainedExecutorBackend" in command for command in document["above"])
     assert SECRET not in (tmp_path / "output").read_text()

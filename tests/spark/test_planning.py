@@ -158,8 +158,8 @@ def test_time_ranges(tmp_path_factory: pytest.TempPathFactory, low: int, length:
     path = tmp_path_factory.getbasetemp() / "times"
     if not path.exists():
         make_log(path, [300] * 600)
-    found = column(path, "offset", startingTimestamp=low * 1000, endingTimestamp=(low + length) * 1000)
-    assert found == [n for n in range(600) if low <= n < low + length]
+    offsets = column(path, "offset", startingTimestamp=low * 1000, endingTimestamp=(low + length) * 1000)
+    assert offsets == [n for n in range(600) if low <= n < low + length]
 
 
 def test_equal_times_across_segments(tmp_path: Path) -> None:
@@ -173,8 +173,8 @@ def test_a_damaged_time_rules_nothing_out(tmp_path: Path) -> None:
     make_log(path, [1000] * 600)
     for file in samples.segments(path):
         samples.flip(file, HEADER + 16 + 6)  # the time of its first record lies far in the future now
-    found = column(path, "offset", startingTimestamp=300_000, endingTimestamp=310_000, mode="DROPMALFORMED")
-    assert found == list(range(300, 310))
+    offsets = column(path, "offset", startingTimestamp=300_000, endingTimestamp=310_000, mode="DROPMALFORMED")
+    assert offsets == list(range(300, 310))
 
 
 @pytest.mark.parametrize(
@@ -243,10 +243,10 @@ def test_directories_that_are_called_the_same(tmp_path: Path) -> None:
     for folder in ("here/a", "here/b", "there/b", "here"):
         make_log(tmp_path / folder / "log", [10])
     make_log(tmp_path / "other", [10])
-    found = column(
+    values = column(
         None, "topic", paths=json.dumps([f"{tmp_path}/*/*/log", f"{tmp_path}/here/log", f"{tmp_path}/other"])
     )
-    assert found == ["a/log", "here/b/log", "there/b/log", "here/log", "other"]
+    assert values == ["a/log", "here/b/log", "there/b/log", "here/log", "other"]
     offsets = json.dumps({"a/log": {"-1": 1}, "b/log": {"-1": 0}})
     assert column(tmp_path / "here" / "*" / "log", "topic", startingOffsets=offsets) == ["b/log"]
 
@@ -284,11 +284,11 @@ def test_ten_thousand_slices_are_packed_by_bytes() -> None:
 
     draw = random.Random(7)
     name = LogName("nowhere", "t", bytes(16))
-    found = [
+    rows = [
         (Slice(name, f"{n}.log", n, 0, HEADER, HEADER + weight, HEADER + weight), weight)
         for n in range(10_000)
         for weight in [draw.randrange(1, 1000)]
     ]
-    tasks = pack(found, 100_000, 1)
-    assert [part for task in tasks for part in task] == [part for part, _ in found]
+    tasks = pack(rows, 100_000, 1)
+    assert [part for task in tasks for part in task] == [part for part, _ in rows]
     assert max(bytes_planned([task]) for task in tasks) <= 100_000 * 17 // 16 + 1000

@@ -68,10 +68,10 @@ def test_the_quick_start(spark: SparkSession, tmp_path: Path, monkeypatch: pytes
     outputs = {}
     for language, text in fences(PAGE):
         if language == "python":
-            found = re.match(r"# (\w+\.py)\n", text)
-            assert found, "a program begins with the name of its file"
-            assert f"`{found[1]}`" in PAGE.read_text(), "the reader is told to save it"
-            Path(found[1]).write_text(patient(text))
+            match = re.match(r"# (\w+\.py)\n", text)
+            assert match, "a program begins with the name of its file"
+            assert f"`{match[1]}`" in PAGE.read_text(), "the reader is told to save it"
+            Path(match[1]).write_text(patient(text))
             continue
         assert language == "console"
         for command, promised in commands(text):

@@ -29,14 +29,14 @@ def origin(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Nodes, li
 @pytest.fixture
 def nodes(tmp_path: Path) -> Iterator[Nodes]:
     """Others, to which something is added."""
-    with Nodes(tmp_path, NAMES) as made:
-        yield made
+    with Nodes(tmp_path, NAMES) as nodes:
+        yield nodes
 
 
 def test_each_entry_once(origin: tuple[Nodes, list[Place]]) -> None:
     nodes, places = origin
-    found = values(None, cluster=nodes.url, minPartitions=3)
-    assert found == {place: value_of(*place) for place in places}
+    actual_values = values(None, cluster=nodes.url, minPartitions=3)
+    assert actual_values == {place: value_of(*place) for place in places}
     assert values(None, cluster=nodes.url, ledgers="3", startingOffsets=7, endingOffsets=9).keys() == {(3, 7), (3, 8)}
 
 
@@ -44,8 +44,8 @@ def test_copies(origin: tuple[Nodes, list[Place]]) -> None:
     nodes, places = origin
     assert copies(None, cluster=nodes.url) == Counter(dict.fromkeys(places, 2))
     each = [read_table(None, cluster=nodes.url, columns="bookie,ledgerId,entryId", replica=name) for name in NAMES]
-    found = Counter((row["ledgerId"], row["entryId"]) for table in each for row in table.to_pylist())
-    assert found == Counter(dict.fromkeys(places, 2))
+    counts = Counter((row["ledgerId"], row["entryId"]) for table in each for row in table.to_pylist())
+    assert counts == Counter(dict.fromkeys(places, 2))
     assert [{name.partition("@")[0] for name in table["bookie"].to_pylist()} for table in each] == [{n} for n in NAMES]
 
 
@@ -53,9 +53,9 @@ def test_an_open_ledger(nodes: Nodes) -> None:
     with pyreplog.Cluster.connect(nodes.url) as cluster, cluster.create_ledger(3, 3, 2) as ledger:
         ledger.append_batch([b"one"] * 5)
         ledger.append_batch([b"two"] * 5)
-        found = column(None, "value", cluster=nodes.url, ledgers=str(ledger.id))
-        assert found[:5] == [b"one"] * 5
-        assert not set(found[5:]) - {b"two"}
+        values = column(None, "value", cluster=nodes.url, ledgers=str(ledger.id))
+        assert values[:5] == [b"one"] * 5
+        assert not set(values[5:]) - {b"two"}
         ledger.append(b"three")  # nobody has ended its writer
         assert ledger.last_add_confirmed == 10
 
@@ -68,8 +68,8 @@ def test_a_topic(nodes: Nodes) -> None:
         topic.create_subscription("s", start=0)
         topic.skip("s", 5)
         topic.close()
-    found = read_table(None, cluster=nodes.url, topics="orders", columns="offset,value").to_pylist()
-    assert [(row["offset"], row["value"]) for row in found] == [(n, b"%d.%d" % divmod(n, 4)) for n in range(40)]
+    rows = read_table(None, cluster=nodes.url, topics="orders", columns="offset,value").to_pylist()
+    assert [(row["offset"], row["value"]) for row in rows] == [(n, b"%d.%d" % divmod(n, 4)) for n in range(40)]
     assert column(None, "offset", cluster=nodes.url, topics="orders", subscription="s") == list(range(5, 40))
 
 
@@ -104,10 +104,10 @@ def test_a_bookie_dies_while_it_is_read(tmp_path: Path) -> None:
         options = options_of(None, cluster=nodes.url, columns="entryId,value", batchBytes=size)
         (task,) = plan(options)
         batches = batches_of(options, task)
-        found = [next(batches)]
+        actual_batches = [next(batches)]
         nodes.stop("b1")
-        found += batches
-        rows = [(row["entryId"], row["value"][:4]) for batch in found for row in batch.to_pylist()]
+        actual_batches += batches
+        rows = [(row["entryId"], row["value"][:4]) for batch in actual_batches for row in batch.to_pylist()]
         assert rows == [(n, n.to_bytes(4)) for n in range(count)]
 
 

@@ -33,8 +33,8 @@ COLUMNS = WrittenColumns(0, None, None, None, None)
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
-    with served(tmp_path_factory.mktemp("served")) as made:
-        yield made
+    with served(tmp_path_factory.mktemp("served")) as service:
+        yield service
 
 
 @pytest.fixture
@@ -56,8 +56,8 @@ def attempt(server: Served, topic: Topic, batch: int, values: list[bytes], stop:
     """Publishes them a few at a time; fails behind `stop` of them, with some on their way."""
     with RowPublisher(options(server, topic), "spark-q-0", batch) as publisher:
         for at in range(0, len(values) if stop is None else stop, 7):
-            for one in rows(topic, values[at : min(at + 7, len(values) if stop is None else stop)], at):
-                publisher.publish(one)
+            for row in rows(topic, values[at : min(at + 7, len(values) if stop is None else stop)], at):
+                publisher.publish(row)
         if stop is None:
             publisher.finish()
     return publisher
@@ -93,8 +93,8 @@ def test_each_row_once_whatever_fails(server: Served, topic: Topic, seed: int) -
 def test_partitions_have_producers_of_their_own(server: Served, topic: Topic) -> None:
     for partition in range(3):
         with RowPublisher(options(server, topic), f"spark-q-{partition}", 5) as publisher:
-            for one in rows(topic, [b"same"] * 10):
-                publisher.publish(one)
+            for row in rows(topic, [b"same"] * 10):
+                publisher.publish(row)
             publisher.finish()
     assert stored(topic) == [b"same"] * 30
 
@@ -102,31 +102,31 @@ def test_partitions_have_producers_of_their_own(server: Served, topic: Topic) ->
 def test_a_second_attempt_ends_the_first(server: Served, topic: Topic) -> None:
     values = [b"%d" % n for n in range(40)]
     with RowPublisher(options(server, topic), "spark-q-0", 3) as first:
-        for one in rows(topic, values[:20]):
-            first.publish(one)
+        for row in rows(topic, values[:20]):
+            first.publish(row)
         first.finish()
         assert attempt(server, topic, 3, values).stored == 20
         with pytest.raises(SequenceError, match="another client publishes as producer spark-q-0 now") as caught:
-            for one in rows(topic, values[20:], 20):
-                first.publish(one)
+            for row in rows(topic, values[20:], 20):
+                first.publish(row)
             first.finish()
     assert caught.value.__notes__ == [f"while writing to topic {topic.name} as producer spark-q-0, batch 3"]
     assert stored(topic) == values
 
 
 def test_several_topics(server: Served) -> None:
-    made = [server.cluster.topic(f"several {n}", deduplicate=True, **PLAIN) for n in range(3)]
-    names = [made[n % 3].name for n in range(50)]
+    topics = [server.cluster.topic(f"several {n}", deduplicate=True, **PLAIN) for n in range(3)]
+    names = [topics[n % 3].name for n in range(50)]
     batch = pa.RecordBatch.from_arrays(
         [pa.array([b"%d" % n for n in range(50)], pa.binary()), pa.array(names)], names=["value", "topic"]
     )
     for count in (20, 50):
         with RowPublisher(options(server), "spark-q-0", 0) as publisher:
-            for one in rows_of(batch.slice(0, count), COLUMNS._replace(topic=1), None, 0):
-                publisher.publish(one)
+            for row in rows_of(batch.slice(0, count), COLUMNS._replace(topic=1), None, 0):
+                publisher.publish(row)
             publisher.finish()
     for n in range(3):
-        assert stored(made[n]) == [b"%d" % at for at in range(n, 50, 3)]
+        assert stored(topics[n]) == [b"%d" % at for at in range(n, 50, 3)]
 
 
 def test_other_rows_than_before_are_noticed(server: Served, topic: Topic) -> None:
@@ -149,8 +149,8 @@ def test_a_topic_without_deduplication_must_be_asked_for(server: Served) -> None
     assert stored(topic) == []
     for stop in (10, 20):
         with RowPublisher(options(server, topic, is_exactly_once=False), "spark-q-0", 0) as publisher:
-            for one in rows(topic, [b"%d" % n for n in range(stop)]):
-                publisher.publish(one)
+            for row in rows(topic, [b"%d" % n for n in range(stop)]):
+                publisher.publish(row)
             publisher.finish()
     assert stored(topic) == [b"%d" % n for n in [*range(10), *range(20)]]
     assert [message.sequence for batch in topic.read() for message in batch] == [*range(10), *range(20)]

@@ -114,7 +114,7 @@ def test_columns_in_the_order_asked_for(log: Path) -> None:
 
 def entries_log(path: Path) -> Path:
     """One ledger's entry for each kind of attributes."""
-    made = [
+    new_attributes = [
         encode_attributes(5, {"carrier": "UA", "": b"\xff"}, b"writer", 41),
         b"",
         encode_attributes(None, {"carrier": "AA"}, None, 42),
@@ -122,7 +122,7 @@ def entries_log(path: Path) -> Path:
     ]
     config = LogConfig.of({"segment_bytes": 64 << 10, "durability": "appended"})
     with LedgerLog(path, config) as log:
-        for entry, attributes in enumerate(made):
+        for entry, attributes in enumerate(new_attributes):
             log.append(with_attributes(entry, attributes))
     return path
 
@@ -189,9 +189,9 @@ def test_a_walk_is_a_scan_without_the_crc(log: Path) -> None:
     assert rest.entry.tolist() == [3]
     told = set()
     for record in walked:
-        one = walk(segment, record.position, segment.size, until=segment.size, limit=1)
-        assert one.plain == (record.key is None and not record.attributes)
-        told.add(one.plain)
+        rows = walk(segment, record.position, segment.size, until=segment.size, limit=1)
+        assert rows.plain == (record.key is None and not record.attributes)
+        told.add(rows.plain)
     assert told == {False, True}
 
 

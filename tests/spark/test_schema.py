@@ -36,10 +36,10 @@ def test_kafkas_columns_by_default() -> None:
 
 
 def test_metadata_and_corrupt_record() -> None:
-    found = names(schema.default_columns(options_of("d", includeMetadata=True, mode="permissive")))
-    assert found[:7] == KAFKA
-    assert found[7:9] == ["size", "ledgerId"]
-    assert found[-3:] == ["crcOk", "bookie", "_corrupt_record"]
+    actual_names = names(schema.default_columns(options_of("d", includeMetadata=True, mode="permissive")))
+    assert actual_names[:7] == KAFKA
+    assert actual_names[7:9] == ["size", "ledgerId"]
+    assert actual_names[-3:] == ["crcOk", "bookie", "_corrupt_record"]
 
 
 def test_every_column_has_an_arrow_type() -> None:
@@ -49,12 +49,12 @@ def test_every_column_has_an_arrow_type() -> None:
 
 def test_arrow_types_are_what_spark_expects() -> None:
     header = StructType([StructField("key", StringType()), StructField("value", BinaryType())])
-    made: dict[str, DataType] = {
+    data_types: dict[str, DataType] = {
         "binary": BinaryType(), "string": StringType(), "int": IntegerType(), "bigint": LongType(),
         "timestamp": TimestampType(), "boolean": BooleanType(), "array<struct<key:string,value:binary>>": ArrayType(header),
     }  # fmt: skip
     columns = schema.known_columns(options_of("d"))
-    theirs = StructType([StructField(column.name, made[column.type]) for column in columns])
+    theirs = StructType([StructField(column.name, data_types[column.type]) for column in columns])
     assert to_arrow_schema(theirs, timezone="UTC").equals(schema_of(tuple(names(columns))))
     assert schema.columns_of(theirs, options_of("d")) == columns
 

@@ -48,9 +48,9 @@ def test_each_entry_once_without_a_shuffle(spark: SparkSession, path: Path, tmp_
     frame = load(spark, tmp_path / "data", ledgers="0-2", columns="ledgerId,entryId,value", minPartitions="4")
     assert "Exchange" not in physical_plan(frame)
     assert frame.rdd.getNumPartitions() == 4
-    found = sorted((row.ledgerId, row.entryId, row.value) for row in frame.collect())
+    rows = sorted((row.ledgerId, row.entryId, row.value) for row in frame.collect())
     wanted = [(ledger, entry) for ledger, count in enumerate((3000, 5, 400)) for entry in range(count)]
-    assert found == [(*place, value_of(*place)) for place in wanted]
+    assert rows == [(*place, value_of(*place)) for place in wanted]
 
 
 def test_topics(spark: SparkSession, path: Path) -> None:

@@ -67,15 +67,15 @@ def test_what_is_available_then_the_rest(spark: SparkSession, tmp_path: Path) ->
     """The log grows and rolls while the query runs; the next one goes on there, and the third has nothing to do."""
     with open_log(tmp_path / "log") as log:
         append(log, 1000)
-        found = Collected()
+        collected = Collected()
 
         def take(frame: DataFrame, batch: int) -> None:
-            found.take(frame, batch)
+            collected.take(frame, batch)
             append(log, 1000)
 
         run(load(spark, log.path, maxOffsetsPerTrigger=400), tmp_path / "checkpoint", take)
-        assert found.batches == [list(range(400)), list(range(400, 800)), list(range(800, 1000))]
-        assert all(row.value == value_of(row.offset) for row in found.rows)
+        assert collected.batches == [list(range(400)), list(range(400, 800)), list(range(800, 1000))]
+        assert all(row.value == value_of(row.offset) for row in collected.rows)
         again = Collected()
         run(load(spark, log.path), tmp_path / "checkpoint", again.take)
         assert again.batches == [list(range(1000, 4000))]
@@ -98,8 +98,8 @@ def test_as_it_comes(spark: SparkSession, live: tuple[pyreplog.CommitLog, Stream
     for count in (50, 2000, 100):
         append(log, count)
         query.processAllAvailable()
-        found = spark.sql("SELECT count(*), count(DISTINCT offset), max(offset) FROM live").collect()[0]
-        assert tuple(found) == (log.end, log.end, log.end - 1)
+        actual = spark.sql("SELECT count(*), count(DISTINCT offset), max(offset) FROM live").collect()[0]
+        assert tuple(actual) == (log.end, log.end, log.end - 1)
     (source,) = json.loads(query.recentProgress[-1].json)["sources"]
     for name in ("endOffset", "latestOffset"):
         offset = source[name] if isinstance(source[name], dict) else json.loads(source[name])
@@ -111,17 +111,17 @@ def test_as_it_comes(spark: SparkSession, live: tuple[pyreplog.CommitLog, Stream
 def test_trimmed_under_the_query(spark: SparkSession, tmp_path: Path, lenient: bool) -> None:
     with open_log(tmp_path / "log") as log:
         append(log, 3000)
-        found = Collected()
+        collected = Collected()
         options = {"maxOffsetsPerTrigger": 500, "failOnDataLoss": lenient is False}
 
         def take(frame: DataFrame, batch: int) -> None:
-            found.take(frame, batch)
+            collected.take(frame, batch)
             log.trim(2000)
 
         frame = load(spark, log.path, **options)
         if lenient:
             run(frame, tmp_path / "checkpoint", take)
-            assert found.offsets == [*range(500), *range(log.start, 3000)]
+            assert collected.offsets == [*range(500), *range(log.start, 3000)]
         else:
             from pyspark.errors import StreamingQueryException
 
@@ -129,7 +129,7 @@ def test_trimmed_under_the_query(spark: SparkSession, tmp_path: Path, lenient: b
                 StreamingQueryException, match=f"offset 500 was removed, the first one is {log.start or '.*'}"
             ):
                 run(frame, tmp_path / "checkpoint", take)
-            assert found.offsets == list(range(500))
+            assert collected.offsets == list(range(500))
         assert 500 < log.start <= 2000
 
 
@@ -139,7 +139,7 @@ def test_topics_and_their_subscription(spark: SparkSession, tmp_path: Path) -> N
         topics = [cluster.topic(f"orders-partition-{n}", durability="appended", roll_entries=3) for n in (0, 1)]
         for topic in topics:
             topic.create_subscription("spark", start="earliest")
-        found = Collected()
+        collected = Collected()
 
         def publish(*_: object) -> None:
             for topic in topics:
@@ -147,14 +147,14 @@ def test_topics_and_their_subscription(spark: SparkSession, tmp_path: Path) -> N
                     topic.publish_batch([b"%d" % n] * 10)
 
         def take(frame: DataFrame, batch: int) -> None:
-            found.take(frame, batch)
+            collected.take(frame, batch)
             publish()
 
         publish()
         frame = load(spark, path, topics="orders", subscription="spark", maxOffsetsPerTrigger=50)
         query = run(frame, tmp_path / "checkpoint", take)
-        assert all(len(batch) <= 50 for batch in found.batches)
-        read = {n: sum(row.partition == n for row in found.rows) for n in (0, 1)}
+        assert all(len(batch) <= 50 for batch in collected.batches)
+        read = {n: sum(row.partition == n for row in collected.rows) for n in (0, 1)}
         assert all(count >= 60 for count in read.values())
         assert query.lastProgress is not None
         moved = acknowledge(cluster, query.lastProgress, "spark")
@@ -164,7 +164,7 @@ def test_topics_and_their_subscription(spark: SparkSession, tmp_path: Path) -> N
             topic.close()
     rest = Collected()
     run(load(spark, path, topics="orders"), tmp_path / "checkpoint", rest.take)
-    rows = sorted((row.partition, row.offset) for row in found.rows + rest.rows)
+    rows = sorted((row.partition, row.offset) for row in collected.rows + rest.rows)
     assert rows == [(n, offset) for n in (0, 1) for offset in range(topics[n].end)]
 
 
@@ -173,8 +173,8 @@ def test_checkpoints_of_something_else(spark: SparkSession, tmp_path: Path) -> N
         append(log, 100)
     with embedded(tmp_path / "data") as cluster:
         cluster.topic("orders", durability="appended").close()
-    checkpoint, found = tmp_path / "checkpoint", Collected()
-    run(load(spark, tmp_path / "log"), checkpoint, found.take)
+    checkpoint, collected = tmp_path / "checkpoint", Collected()
+    run(load(spark, tmp_path / "log"), checkpoint, collected.take)
     other_kind = failure(load(spark, tmp_path / "data", topics="orders"), checkpoint)
     assert (
         "CheckpointError: the checkpoint belongs to a stream of logs, and the query reads topics; "

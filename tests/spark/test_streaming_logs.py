@@ -143,8 +143,8 @@ def test_a_batch_that_ends_at_damage(tmp_path: Path, spoilt: str, limit: dict[st
     path = samples.segments(tmp_path / "log")[position // samples.SEGMENT_BYTES]
     samples.flip(path, position % samples.SEGMENT_BYTES + (50 if spoilt == "value" else 2))
     with Query(tmp_path / "log", mode="DROPMALFORMED", **limit) as query:
-        found = [n for rows in query.batches() for n in offsets(rows)]
-    assert found == [n for n in range(limit.get("startingOffsets", 0), 3000) if n != 700]
+        numbers = [n for rows in query.batches() for n in offsets(rows)]
+    assert numbers == [n for n in range(limit.get("startingOffsets", 0), 3000) if n != 700]
     if "startingOffsets" not in limit:
         with Query(tmp_path / "log", **limit) as query, pytest.raises(CorruptionError, match=f"position {position}:"):
             list(query.batches())
@@ -239,9 +239,9 @@ def test_where_a_query_begins(tmp_path: Path) -> None:
         assert first(startingOffsets=500) == 500
         assert first(startingOffsets='{"orders": {"-1": 7}}') == 7
         assert first(startingTimestamp=middle // 1000 + 1_000_000) == 1000
-        found = first(startingTimestamp=middle // 1000)
-        assert log.get(found).timestamp >= middle // 1000 * 1000
-        assert found == 0 or log.get(found - 1).timestamp < middle // 1000 * 1000
+        first_offset = first(startingTimestamp=middle // 1000)
+        assert log.get(first_offset).timestamp >= middle // 1000 * 1000
+        assert first_offset == 0 or log.get(first_offset - 1).timestamp < middle // 1000 * 1000
         for wrong in ({"startingOffsets": 1001}, {"startingOffsets": '{"other": {"-1": 7}}'}):
             with pytest.raises((OutOfRangeError, ConfigError)):
                 first(**wrong)

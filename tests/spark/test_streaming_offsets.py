@@ -36,8 +36,8 @@ def test_their_text() -> None:
 
 
 @given(st.dictionaries(st.tuples(st.text(max_size=5), st.integers(-1, 70_000)), st.integers(0, (1 << 63) - 1)))
-def test_what_is_written_is_read_back(found: dict[tuple[str, int], int]) -> None:
-    offset = StreamOffset("topics", {key: Position(n, "t") for key, n in found.items()})
+def test_what_is_written_is_read_back(numbers: dict[tuple[str, int], int]) -> None:
+    offset = StreamOffset("topics", {key: Position(n, "t") for key, n in numbers.items()})
     text = json.dumps(offset.encode())
     again = StreamOffset.decode(json.loads(text))
     assert again == offset
@@ -46,7 +46,7 @@ def test_what_is_written_is_read_back(found: dict[tuple[str, int], int]) -> None
 
 
 @pytest.mark.parametrize(
-    ("found", "says"),
+    ("value", "says"),
     [
         ({"orders": {"0": 5}}, "to another source: found the offset .*begin with a new checkpointLocation"),
         ([1], "to another source"),
@@ -73,9 +73,9 @@ def test_what_is_written_is_read_back(found: dict[tuple[str, int], int]) -> None
         ({"logs": {"zz": {"name": "a", "offset": 1}}, "source": "pyreplog", "tasks": 1, "v": 1}, "damaged"),
     ],
 )
-def test_what_makes_no_sense(found: object, says: str) -> None:
+def test_what_makes_no_sense(value: object, says: str) -> None:
     with pytest.raises(CheckpointError, match=says):
-        StreamOffset.decode(found)
+        StreamOffset.decode(value)
 
 
 def test_their_size_is_bounded() -> None:
@@ -161,15 +161,15 @@ def test_a_batch_has_no_limits() -> None:
     st.integers(0, (1 << 32) - 1),
 )
 def test_shares(limit: int, waiting: dict[int, int], turn: int) -> None:
-    found = shares(limit, waiting, turn)
-    assert found.keys() == waiting.keys()
-    assert sum(found.values()) == min(limit, sum(waiting.values()))
+    actual_shares = shares(limit, waiting, turn)
+    assert actual_shares.keys() == waiting.keys()
+    assert sum(actual_shares.values()) == min(limit, sum(waiting.values()))
     hungry = [key for key, amount in waiting.items() if amount]
     left = max(sum(waiting.values()) - len(hungry), 1)
     for key, amount in waiting.items():
-        assert 0 <= found[key] <= amount
+        assert 0 <= actual_shares[key] <= amount
         if len(hungry) <= limit < sum(waiting.values()) and amount:
-            assert abs(found[key] - 1 - (limit - len(hungry)) * (amount - 1) / left) < 1 + 1e-9
+            assert abs(actual_shares[key] - 1 - (limit - len(hungry)) * (amount - 1) / left) < 1 + 1e-9
     if limit < len(hungry):
         assert all(any(shares(limit, waiting, turn + n)[key] for n in range(len(hungry))) for key in hungry)
 

@@ -133,9 +133,9 @@ def test_partitions_and_topics_that_come(tmp_path: Path) -> None:
                 topic = make(cluster, name)
                 publish(topic, 2)
                 topic.close()
-            found = [(row["topic"], row["partition"], row["offset"]) for row in pattern.read()]
+            rows = [(row["topic"], row["partition"], row["offset"]) for row in pattern.read()]
             new = [("orders", 2, n) for n in range(20)]
-            assert sorted(found) == [*new, *[(name, -1, n) for name in ("others", "purchases") for n in range(20)]]
+            assert sorted(rows) == [*new, *[(name, -1, n) for name in ("others", "purchases") for n in range(20)]]
             assert [(row["topic"], row["partition"], row["offset"]) for row in named.read()] == new
 
 
@@ -186,9 +186,9 @@ def test_begins_at_a_time_whose_entry_nobody_has(tmp_path: Path) -> None:
     corrupt(path, (rows[100]["ledgerId"], 10))
     for mode in ("DROPMALFORMED", "PERMISSIVE"):
         with Query(path, topics="orders", mode=mode, startingTimestamp=wanted, columns="offset,value") as query:
-            found = query.read()
-        assert [n for n in offsets(found) if n is not None] == [n for n in range(100, 200) if n not in lost]
-        assert (len(found) > 100 - len(lost)) == (mode == "PERMISSIVE"), "it is told of"
+            batches = query.read()
+        assert [n for n in offsets(batches) if n is not None] == [n for n in range(100, 200) if n not in lost]
+        assert (len(batches) > 100 - len(lost)) == (mode == "PERMISSIVE"), "it is told of"
     with pytest.raises(UnreadableError):
         Query(path, topics="orders", startingTimestamp=wanted)
 

@@ -96,17 +96,17 @@ def test_every_message_once(origin: tuple[Path, dict[str, list[Row]]], name: str
 
 def test_where_messages_lie(origin: tuple[Path, dict[str, list[Row]]]) -> None:
     path, published = origin
-    found = read_table(path, topics="plain", includeMetadata=True).to_pylist()
-    assert len({row["ledgerId"] for row in found}) >= 3
-    assert {(row["topic"], row["partition"], row["timestampType"]) for row in found} == {("plain", -1, 1)}
+    rows = read_table(path, topics="plain", includeMetadata=True).to_pylist()
+    assert len({row["ledgerId"] for row in rows}) >= 3
+    assert {(row["topic"], row["partition"], row["timestampType"]) for row in rows} == {("plain", -1, 1)}
     for name in ("segment", "position", "crc", "storedSize", "bookie"):
-        assert {row[name] for row in found} == {None}
-    assert {row["crcOk"] for row in found} == {True}
-    places = [(row["ledgerId"], row["entryId"]) for row in found]
+        assert {row[name] for row in rows} == {None}
+    assert {row["crcOk"] for row in rows} == {True}
+    places = [(row["ledgerId"], row["entryId"]) for row in rows]
     assert places == sorted(places)
     assert len(set(places)) == 14
-    assert all(row["timestamp"] == row["publishTime"] for row in found)
-    assert len(found) == len(published["plain"])
+    assert all(row["timestamp"] == row["publishTime"] for row in rows)
+    assert len(rows) == len(published["plain"])
 
 
 @pytest.mark.parametrize("narrow", [0, 1 << 30])
@@ -119,8 +119,8 @@ def test_ranges_of_offsets(
     rng = random.Random(5)
     for _ in range(25):
         low, high = sorted(rng.randrange(end + 1) for _ in range(2))
-        found = column(path, "offset", topics="zstd", startingOffsets=low, endingOffsets=high)
-        assert found == list(range(low, high))
+        offsets = column(path, "offset", topics="zstd", startingOffsets=low, endingOffsets=high)
+        assert offsets == list(range(low, high))
 
 
 def test_nothing_to_read(tmp_path: Path) -> None:
@@ -163,15 +163,15 @@ def test_times(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, narrow: int) -> 
             topic.publish(b"x")
             clock.advance(1_000_000)
         topic.close()
-    found = read_table(tmp_path / "data", topics="t", columns="offset,timestamp").to_pylist()
-    stamps = [row["timestamp"] for row in found]
+    rows = read_table(tmp_path / "data", topics="t", columns="offset,timestamp").to_pylist()
+    stamps = [row["timestamp"] for row in rows]
     assert stamps == sorted(stamps)
     for low, high in ((0, 40), (3, 4), (17, 31), (9, 9), (39, 99)):
         bounds = {
             "startingTimestamp": moment(BEGIN_US + low * 10**6),
             "endingTimestamp": moment(BEGIN_US + high * 10**6),
         }
-        wanted = [row["offset"] for row in found if bounds["startingTimestamp"] <= row["timestamp"]
+        wanted = [row["offset"] for row in rows if bounds["startingTimestamp"] <= row["timestamp"]
                   and row["timestamp"] < bounds["endingTimestamp"]]  # fmt: skip
         isoformat = {name: value.isoformat() for name, value in bounds.items()}
         assert column(tmp_path / "data", "offset", topics="t", **isoformat) == wanted
@@ -218,11 +218,11 @@ def named(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def rows(path: Path, **options: object) -> list[tuple[str, int, int]]:
-    found = read_table(path, columns="topic,partition,offset,value", **options).to_pylist()
-    for row in found:
+    rows = read_table(path, columns="topic,partition,offset,value", **options).to_pylist()
+    for row in rows:
         name = row["topic"] if row["partition"] < 0 else f"{row['topic']}-partition-{row['partition']}"
         assert row["value"] == name.encode()
-    return [(row["topic"], row["partition"], row["offset"]) for row in found]
+    return [(row["topic"], row["partition"], row["offset"]) for row in rows]
 
 
 def test_a_topic_means_its_partitions(named: Path) -> None:
@@ -242,8 +242,8 @@ def test_patterns(named: Path) -> None:
 def test_offsets_by_partition(named: Path) -> None:
     starts = '{"orders": {"-1": 3, "0": 1, "1": -2, "10": 2}}'
     ends = '{"orders": {"-1": -1, "0": -1, "1": 1, "10": 2}}'
-    found = rows(named, topics="orders", startingOffsets=starts, endingOffsets=ends)
-    assert found == [("orders", 0, 1), ("orders", 0, 2), ("orders", 1, 0)]
+    actual_rows = rows(named, topics="orders", startingOffsets=starts, endingOffsets=ends)
+    assert actual_rows == [("orders", 0, 1), ("orders", 0, 2), ("orders", 1, 0)]
     with pytest.raises(
         ConfigError, match=r"expected offsets of orders partition -1, .*found those of orders partition 0"
     ):
@@ -310,8 +310,8 @@ def with_an_entry_nobody_has(path: Path) -> int:
 def test_an_entry_nobody_has(tmp_path: Path) -> None:
     path = tmp_path / "data"
     ledger = with_an_entry_nobody_has(path)
-    found = column(path, "offset", topics="t", mode="DROPMALFORMED")
-    assert found == [n for n in range(60) if n not in (14, 15)]
+    offsets = column(path, "offset", topics="t", mode="DROPMALFORMED")
+    assert offsets == [n for n in range(60) if n not in (14, 15)]
     bad = [row for row in read_table(path, topics="t", mode="PERMISSIVE", columns="topic,crcOk,ledgerId").to_pylist()
            if not row["crcOk"]]  # fmt: skip
     assert bad == [{"topic": "t", "crcOk": False, "ledgerId": ledger}]
@@ -324,7 +324,7 @@ def test_an_entry_nobody_has_where_a_bound_is_looked_for(tmp_path: Path, monkeyp
     monkeypatch.setattr(planning, "NARROW_BYTES", 1)
     for bounds in ({"startingOffsets": 15}, {"endingOffsets": 15}, {"startingOffsets": 14, "endingOffsets": 15}):
         wanted = range(bounds.get("startingOffsets", 0), bounds.get("endingOffsets", 60))
-        found = column(path, "offset", topics="t", mode="DROPMALFORMED", **bounds)
-        assert found == [n for n in wanted if n not in (14, 15)]
+        offsets = column(path, "offset", topics="t", mode="DROPMALFORMED", **bounds)
+        assert offsets == [n for n in wanted if n not in (14, 15)]
         with pytest.raises(UnreadableError, match="entry 7 cannot be read"):
             column(path, "offset", topics="t", **bounds)

@@ -39,8 +39,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def server(folder: Path) -> Iterator[Served]:
-    with served(folder) as made:
-        yield made
+    with served(folder) as service:
+        yield service
 
 
 def make(server: Served, name: str, **settings: Any) -> Topic:
@@ -90,14 +90,14 @@ def test_from_parquet_and_back(spark: SparkSession, server: Served, folder: Path
     assert topic.end == 500
     topic.close()  # what it has is on disk
     reader = spark.read.format("pyreplog").options(topics="orders", columns="key,value,eventTime,headers")
-    found = {row.value: row for row in reader.load(str(folder)).collect() if row.value}
+    rows_by_value = {row.value: row for row in reader.load(str(folder)).collect() if row.value}
     for key, value, moment, headers in rows:
         if value:
-            row = found.pop(value)
+            row = rows_by_value.pop(value)
             at = None if row.eventTime is None else row.eventTime.replace(tzinfo=UTC)
             assert (row.key, at) == (key, moment)
             assert sorted(map(tuple, row.headers or ())) == sorted(headers or ())
-    assert not found
+    assert not rows_by_value
 
 
 def test_text_topics_by_column_and_empty_partitions(spark: SparkSession, server: Served) -> None:
@@ -119,9 +119,9 @@ def test_another_job_is_not_the_same_job(spark: SparkSession, server: Served) ->
     for _ in range(2):
         write(server, frame, topic="jobs")
     assert sorted(values(topic)) == sorted(2 * [b"%d" % n for n in range(10)])
-    made = {message.producer for batch in topic.read() for message in batch}
-    assert len(made) == 4
-    assert {name.rpartition(b"-")[2] for name in made if name} == {b"0", b"1"}
+    producers = {message.producer for batch in topic.read() for message in batch}
+    assert len(producers) == 4
+    assert {name.rpartition(b"-")[2] for name in producers if name} == {b"0", b"1"}
 
 
 @pytest.mark.parametrize(

@@ -32,8 +32,8 @@ QUERY_S = 240
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
-    with served(tmp_path_factory.mktemp("served")) as made:
-        yield made
+    with served(tmp_path_factory.mktemp("served")) as service:
+        yield service
 
 
 def make(server: Served, name: str, partitions: int = 3) -> PartitionedTopic:
@@ -47,8 +47,8 @@ def options(server: Served, topic: str | None) -> WriteOptions:
 def publish(publisher: RowPublisher, topic: str, rows: list[Row], first: int = 0) -> None:
     keys, values = (pa.array(column, pa.binary()) for column in zip(*rows, strict=True))
     batch = pa.RecordBatch.from_arrays([values, keys], names=["value", "key"])
-    for one in rows_of(batch, COLUMNS, topic, first):
-        publisher.publish(one)
+    for row in rows_of(batch, COLUMNS, topic, first):
+        publisher.publish(row)
 
 
 def attempt(
@@ -66,23 +66,23 @@ def attempt(
 
 def stored(topic: PartitionedTopic) -> list[list[Row]]:
     """Of each partition."""
-    found: list[list[Row]] = []
+    rows: list[list[Row]] = []
     for partition in range(topic.partitions):
         topic.partition(partition).publisher.flush_async().result(30.0)
-        found.append([(message.key, message.value) for batch in topic.read(partition) for message in batch])
-    return found
+        rows.append([(message.key, message.value) for batch in topic.read(partition) for message in batch])
+    return rows
 
 
 def drawn(chance: random.Random, count: int, keyed: float) -> list[Row]:
     return [(b"key %d" % chance.randrange(9) if chance.random() < keyed else None, b"%d" % n) for n in range(count)]
 
 
-def check(found: list[list[Row]], rows: list[Row]) -> None:
+def check(items: list[list[Row]], rows: list[Row]) -> None:
     """Each row once; those with a key where any producer puts them; those of a partition in their order."""
-    assert Counter(row for part in found for row in part) == Counter(rows)
-    for partition, part in enumerate(found):
+    assert Counter(row for part in items for row in part) == Counter(rows)
+    for partition, part in enumerate(items):
         assert part == [row for row in rows if row in set(part)]
-        assert {key_hash(key) % len(found) for key, _ in part if key is not None} <= {partition}
+        assert {key_hash(key) % len(items) for key, _ in part if key is not None} <= {partition}
 
 
 @pytest.mark.parametrize("keyed", [0.0, 0.5, 1.0])
@@ -119,9 +119,9 @@ def test_partitions_that_come_meanwhile(server: Served) -> None:
     attempt(server, "grown", rows, 7, 25, partitions=2)
     topic = make(server, "grown", 4)
     attempt(server, "grown", rows, 7, partitions=2)
-    found = stored(topic)
-    assert found[2:] == [[], []]
-    check(found[:2], rows)
+    messages = stored(topic)
+    assert messages[2:] == [[], []]
+    check(messages[:2], rows)
 
 
 def test_a_partition_by_its_name_beside_the_topic(server: Served) -> None:
@@ -148,9 +148,9 @@ def test_jobs_of_spark(spark: SparkSession, server: Served) -> None:
     )
     url = f"pyreplog://{server.server.address}"
     frame.drop("topic").write.format("pyreplog").mode("append").options(cluster=url, topic="jobs").save()
-    found = stored(topic)
-    assert Counter(row for part in found for row in part) == Counter(rows)
-    assert all(key is None or key_hash(key) % 3 == n for n, part in enumerate(found) for key, _ in part)
+    messages = stored(topic)
+    assert Counter(row for part in messages for row in part) == Counter(rows)
+    assert all(key is None or key_hash(key) % 3 == n for n, part in enumerate(messages) for key, _ in part)
     frame.write.format("pyreplog").mode("append").options(cluster=url).save()
     assert sum(map(len, stored(topic))) == 160
 

@@ -43,7 +43,7 @@ def arrow(rows: list[dict[str, Any]], schema: pa.Schema = SCHEMA) -> pa.RecordBa
 
 def flat(calls: list[RowBatch]) -> dict[str, list[tuple[Any, ...]]]:
     """By topic, as the topic has them: what producers are given, row by row."""
-    found: dict[str, list[tuple[Any, ...]]] = {}
+    items: dict[str, list[tuple[Any, ...]]] = {}
     for rows in calls:
         given = rows.arguments()
         count = len(rows.numbers)
@@ -55,19 +55,19 @@ def flat(calls: list[RowBatch]) -> dict[str, list[tuple[Any, ...]]]:
         times = [None if time in (None, -(1 << 63)) else int(time) for time in times]
         headers = given["properties"] or [None] * count
         assert {len(values), len(keys), len(times), len(headers)} == {count}
-        found.setdefault(rows.topic, []).extend(
+        items.setdefault(rows.topic, []).extend(
             zip(rows.numbers.tolist(), values, keys, times, headers, strict=True)  # type: ignore[arg-type]
         )
-    return found
+    return items
 
 
 def wanted(rows: list[dict[str, Any]], first: int, topic: str | None) -> dict[str, list[tuple[Any, ...]]]:
-    found: dict[str, list[tuple[Any, ...]]] = {}
+    items: dict[str, list[tuple[Any, ...]]] = {}
     for number, row in enumerate(rows, first):
         headers = {pair["key"]: pair["value"] for pair in row["headers"] or ()} or None
         key = None if row["key"] is None else row["key"].encode()
-        found.setdefault(topic or row["topic"], []).append((number, row["value"], key, row["eventTime"], headers))
-    return found
+        items.setdefault(topic or row["topic"], []).append((number, row["value"], key, row["eventTime"], headers))
+    return items
 
 
 @pytest.mark.parametrize("topic", [None, "one"])

@@ -83,8 +83,8 @@ def restore(records: list[bytes]) -> tuple[int, int]:
 
 
 def create(cluster: LedgerCluster, topic: str, name: str = "s", snapshot: bytes = b"whole 0 0 ") -> None:
-    made = SubscriptionMetadata(token=secrets.token_hex(8), created_us=1, snapshot=snapshot)
-    create_subscription(cluster.metadata, topic, name, made)
+    subscription_metadata = SubscriptionMetadata(token=secrets.token_hex(8), created_us=1, snapshot=snapshot)
+    create_subscription(cluster.metadata, topic, name, subscription_metadata)
 
 
 def attach(log: CursorLog, topic: str, name: str = "s", *, padding: int = 0) -> tuple[Counting, CursorPersister]:

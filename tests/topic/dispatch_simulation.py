@@ -209,7 +209,7 @@ class Simulation(Rig):
     def act_nack(self) -> None:
         if self.held:
             some = self.random.sample(sorted(self.held), self.random.randint(1, min(len(self.held), 20)))
-            mine = {one: [offset for offset in some if self.held[offset][0] == one] for one in self.permits}
+            mine = {permit: [offset for offset in some if self.held[offset][0] == permit] for permit in self.permits}
             for consumer, offsets in mine.items():
                 for offset in offsets:
                     del self.held[offset]

@@ -71,7 +71,7 @@ class Log:
             if (
                 place.end > offset
                 and place.first < end
-                and (not chosen or sum(one.size for one in chosen) + place.size <= bytes_max)
+                and (not chosen or sum(choice.size for choice in chosen) + place.size <= bytes_max)
             ):
                 chosen.append(place)
             elif chosen:

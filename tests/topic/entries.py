@@ -20,11 +20,11 @@ def records_of(
     entries: Sequence[bytes], counts: Sequence[int] | None, *, first: int = 0, size: int = 0, messages: int = 0
 ) -> RecordBatch:
     """Entries of a ledger from `first` on; size, messages: of the ledger before them. counts None: data entries."""
-    made = encode_entries(
+    new_entries = encode_entries(
         entries, ledger=LEDGER, first=first, lac=first - 1, time=TIME, ledger_bytes=size, ledger_messages=messages,
         messages=counts,
     )  # fmt: skip
-    return parse_entries(bytes(made.view), ledger=LEDGER, first=first, last=1 << 60)
+    return parse_entries(bytes(new_entries.view), ledger=LEDGER, first=first, last=1 << 60)
 
 
 def decoded(entries: Sequence[bytes], counts: Sequence[int], **options: Any) -> MessageBatch:

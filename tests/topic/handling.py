@@ -67,12 +67,12 @@ def trim(topic: Topic) -> int:
 
 def receive(consumer: Consumer, count: int) -> list[Message]:
     """The next messages, and nothing less."""
-    found: list[Message] = []
-    while len(found) < count:
+    messages: list[Message] = []
+    while len(messages) < count:
         message = consumer.receive(timeout=PATIENCE_S)
-        assert message is not None, f"{len(found)} of {count} came"
-        found.append(message)
-    return found
+        assert message is not None, f"{len(messages)} of {count} came"
+        messages.append(message)
+    return messages
 
 
 def offsets(messages: Iterable[Message]) -> list[int]:
@@ -138,16 +138,16 @@ def nothing_comes(consumer: Consumer) -> bool:
 
 def stored(topic: Topic) -> dict[int, bytes]:
     """Every message that is kept, by its offset."""
-    found: dict[int, bytes] = {}
+    contents: dict[int, bytes] = {}
     for batch in topic.read():
-        found.update(zip(batch.offset.tolist(), batch.values(), strict=True))
-    return found
+        contents.update(zip(batch.offset.tolist(), batch.values(), strict=True))
+    return contents
 
 
 def told_backlog(topic: Topic, name: str) -> Backlog:
     """As the statistics say."""
-    found = next(sub for sub in topic.stats().subscriptions if sub.name == name)
-    return Backlog(found.backlog_messages, found.backlog_entries, found.backlog_bytes)
+    actual_sub = next(sub for sub in topic.stats().subscriptions if sub.name == name)
+    return Backlog(actual_sub.backlog_messages, actual_sub.backlog_entries, actual_sub.backlog_bytes)
 
 
 def counted_backlog(topic: Topic, name: str) -> tuple[list[int], Backlog]:
@@ -173,6 +173,6 @@ def check_backlog(topic: Topic, name: str, expected: Iterable[int]) -> None:
 def drain(topic: Topic, name: str, count: int, **settings: Any) -> list[int]:
     """Offsets that a new consumer gets, in their order; nothing is acknowledged."""
     with topic.subscribe(name, **settings) as consumer:
-        found = received(consumer, count)
+        messages = received(consumer, count)
         assert nothing_comes(consumer)
-    return found
+    return messages

@@ -87,17 +87,17 @@ def life(cluster: Cluster, faults: Faults | None = None) -> Iterator[Cluster]:
     """Another process' handle of a cluster. If it dies it leaves everything as it is."""
     runtime: Any = Life(cluster.runtime, faults or Faults())
     runtime.faults.pause()
-    one = Cluster("a process", runtime, SystemClock())
-    hasten(one)
+    new_cluster = Cluster("a process", runtime, SystemClock())
+    hasten(new_cluster)
     runtime.faults.go_on()
     try:
-        yield one
+        yield new_cluster
     finally:
         if runtime.faults.is_dead:
             runtime.faults.settle()
-            bury(one)
+            bury(new_cluster)
         else:
-            one.close()
+            new_cluster.close()
 
 
 def life_of(cluster: Cluster) -> Life:

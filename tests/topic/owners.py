@@ -41,12 +41,12 @@ def result(future: AppendFuture[Any]) -> Any:
 def read_all(topic: ManagedLedger, offset: int | None = None, **options: Any) -> dict[int, bytes]:
     """Every message, by its offset."""
     at = topic.start.offset if offset is None else offset
-    found: dict[int, bytes] = {}
+    contents: dict[int, bytes] = {}
     while len(batch := result(topic.read(at, **options))):
-        found.update(zip(batch.offset.tolist(), batch.values(), strict=True))
+        contents.update(zip(batch.offset.tolist(), batch.values(), strict=True))
         assert batch.end > at
         at = batch.end
-    return found
+    return contents
 
 
 class FaultyWrites:
@@ -90,12 +90,12 @@ class _Around:
 def process(cluster: LedgerCluster, faults: Faults) -> Iterator[LedgerCluster]:
     """Another handle of a cluster. Whoever died in it leaves everything as it is."""
     runtime: Any = _Around(cluster.runtime, FaultyWrites(cluster.metadata, faults))
-    one = LedgerCluster("process", runtime, SystemClock())
+    ledger_cluster = LedgerCluster("process", runtime, SystemClock())
     try:
-        yield one
+        yield ledger_cluster
     finally:
-        for ledger in one.open_ledgers:
+        for ledger in ledger_cluster.open_ledgers:
             ledger.refuse_calls(ClosedError("its process died"))
             ledger.abandon()
-        one.refuse_calls(ClosedError("it died"))
+        ledger_cluster.refuse_calls(ClosedError("it died"))
         faults.settle()

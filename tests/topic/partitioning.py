@@ -56,9 +56,9 @@ def stored(topic: PartitionedTopic) -> list[list[bytes]]:
 
 def receive(consumer: PartitionedConsumer, count: int) -> list[Message]:
     """The next messages, kept, and nothing less."""
-    found: list[Message] = []
-    while len(found) < count:
+    messages: list[Message] = []
+    while len(messages) < count:
         message = consumer.receive(timeout=PATIENCE_S)
-        assert message is not None, f"{len(found)} of {count} came"
-        found.append(message)
-    return found
+        assert message is not None, f"{len(messages)} of {count} came"
+        messages.append(message)
+    return messages

@@ -63,12 +63,12 @@ def served(path: Path, **settings: Any) -> Iterator[Served]:
 
 def receive(consumer: Consumer, count: int) -> list[bytes]:
     """The next values, and nothing less."""
-    found: list[bytes] = []
-    while len(found) < count:
+    contents: list[bytes] = []
+    while len(contents) < count:
         message = consumer.receive(timeout=PATIENCE_S)
-        assert message is not None, f"{len(found)} of {count} came"
-        found.append(message.value)
-    return found
+        assert message is not None, f"{len(contents)} of {count} came"
+        contents.append(message.value)
+    return contents
 
 
 class Wire:
@@ -131,16 +131,16 @@ class Wire:
         while not self._closed:
             listeners = [] if self._refuses else [self._listener]
             ready, _, _ = select.select([*listeners, self._woken, *self._pairs], [], [])
-            for one in ready:
-                if one is self._woken:
+            for item in ready:
+                if item is self._woken:
                     self._woken.recv(64)
                     while self._calls:
                         self._calls.pop(0)()
-                elif one is self._listener:
+                elif item is self._listener:
                     if not self._refuses:
                         self._accept()
-                elif one in self._pairs:
-                    self._pass_on(one)
+                elif item in self._pairs:
+                    self._pass_on(item)
         self._drop()
 
     def _accept(self) -> None:
@@ -154,10 +154,10 @@ class Wire:
         self.made += 1
         self._clients.add(client)
 
-    def _pass_on(self, one: socket.socket) -> None:
-        other = self._pairs[one]
+    def _pass_on(self, socket: socket.socket) -> None:
+        other = self._pairs[socket]
         with suppress(OSError):
-            data = one.recv(1 << 16)
+            data = socket.recv(1 << 16)
             if data:
                 if self.spoils is not None and self.spoils[0] in data:
                     data = data.replace(*self.spoils)
@@ -167,14 +167,14 @@ class Wire:
                 else:
                     other.sendall(data)
                 return
-        for gone in (one, other):
+        for gone in (socket, other):
             self._pairs.pop(gone, None)
             self._clients.discard(gone)
             gone.close()
 
     def _drop(self) -> None:
-        for one in self._pairs:
-            one.close()
+        for pair in self._pairs:
+            pair.close()
         self._pairs.clear()
         self._clients.clear()
 
@@ -185,5 +185,5 @@ class Wire:
         self._closed = True
         self._wake.send(b"!")
         self._thread.join(PATIENCE_S)
-        for one in (self._listener, self._wake, self._woken):
-            one.close()
+        for listener in (self._listener, self._wake, self._woken):
+            listener.close()

@@ -68,10 +68,10 @@ def topic(place: Cluster | Client) -> Iterator[Any]:
 
 
 def test_of_topics(topic: Any) -> None:
-    for what, (call, error) in OF_TOPICS.items():
-        with pytest.raises(ReplogError) as found:
+    for step, (call, error) in OF_TOPICS.items():
+        with pytest.raises(ReplogError) as caught:
             call(topic)
-        assert isinstance(found.value, error), f"{what}: {found.value!r}"
+        assert isinstance(caught.value, error), f"{step}: {caught.value!r}"
     assert topic.subscriptions() == ["s"]
     topic.skip("s", 1 << 70)  # all that there are
     assert topic.stats().subscriptions[0].backlog_messages == 0
@@ -80,10 +80,10 @@ def test_of_topics(topic: Any) -> None:
 def test_of_consumers_others_are_not_disturbed(topic: Any) -> None:
     with topic.subscribe("s") as consumer, topic.subscribe("other", start="earliest") as other:
         assert other.receive(max_messages=8, timeout=PATIENCE_S)
-        for what, (call, error) in OF_CONSUMERS.items():
-            with pytest.raises(ReplogError) as found:
+        for step, (call, error) in OF_CONSUMERS.items():
+            with pytest.raises(ReplogError) as caught:
                 call(consumer)
-            assert isinstance(found.value, error), f"{what}: {found.value!r}"
+            assert isinstance(caught.value, error), f"{step}: {caught.value!r}"
         consumer.acknowledge(0)
         consumer.flush(PATIENCE_S)
         topic.publish(b"more")

@@ -254,8 +254,8 @@ def test_a_form_has_the_parameters_of_its_method(kind: Any) -> None:
         expected = list(inspect.signature(getattr(kind, blocking)).parameters.values())
         if blocking in BOUNDED or blocking == "close":
             expected = [each for each in expected if each.name not in ("timeout", "max_messages")]
-        found = list(inspect.signature(form).parameters.values())
-        assert [(p.name, p.kind, p.default) for p in found] == [(p.name, p.kind, p.default) for p in expected], name
+        values = list(inspect.signature(form).parameters.values())
+        assert [(p.name, p.kind, p.default) for p in values] == [(p.name, p.kind, p.default) for p in expected], name
 
 
 # ---- waiting without blocking ------------------------------------------------------------------------------------

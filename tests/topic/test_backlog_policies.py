@@ -37,9 +37,14 @@ def test_publishers_wait_or_are_refused_beyond_the_quota() -> None:
     for policy, publishing in (("hold", "held"), ("error", "refused")):
         config = TopicConfig(quota_bytes=1000, quota_policy=policy)
         assert decide(config, 1000, cursor("slow", 0)) == QuotaDecision()
-        found = decide(config, 1001, cursor("fast", 900), cursor("slow", 0))
-        assert (found.publishing, found.exceeded, found.evictions, found.catch_up) == (publishing, ("bytes",), (), ())
-        assert "slow" in found.reason and "1001 bytes" in found.reason and "1000 bytes" in found.reason
+        decision = decide(config, 1001, cursor("fast", 900), cursor("slow", 0))
+        assert (decision.publishing, decision.exceeded, decision.evictions, decision.catch_up) == (
+            publishing,
+            ("bytes",),
+            (),
+            (),
+        )
+        assert "slow" in decision.reason and "1001 bytes" in decision.reason and "1000 bytes" in decision.reason
 
 
 def test_the_quota_is_of_durable_cursors() -> None:
@@ -69,24 +74,26 @@ def test_ages_count_by_the_oldest_message() -> None:
         said for said, _ in ages
     ]
     both = TopicConfig(quota_ms=1000, quota_bytes=10, quota_policy="error")
-    found = decide(both, 100, cursor("large", 0, age_s=0.5), cursor("old", 95, age_s=7))
+    decision = decide(both, 100, cursor("large", 0, age_s=0.5), cursor("old", 95, age_s=7))
     assert (
-        found.exceeded == ("bytes", "age") and "large has 100 bytes" in found.reason and "old has 7.0 s" in found.reason
+        decision.exceeded == ("bytes", "age")
+        and "large has 100 bytes" in decision.reason
+        and "old has 7.0 s" in decision.reason
     )
 
 
 def test_eviction_frees_down_to_nine_tenths_of_whoever_is_over_it() -> None:
     config = TopicConfig(quota_bytes=1000, quota_ms=10_000, quota_policy="evict")
-    found = decide(
+    decision = decide(
         config, 5000, cursor("both", 3000, age_s=11), cursor("large", 3999, age_s=9.9), cursor("near", 4000, age_s=10),
         cursor("old", 4990, age_s=30), cursor("reader", 0, age_s=99, durable=False),
     )  # fmt: skip
-    assert found.evictions == (
+    assert decision.evictions == (
         Eviction("both", 4100, NOW - 9 * S),
         Eviction("large", 4100, None),
         Eviction("old", None, NOW - 9 * S),
     )
-    assert (found.publishing, found.exceeded) == ("open", ("bytes", "age"))
+    assert (decision.publishing, decision.exceeded) == ("open", ("bytes", "age"))
     assert decide(config, 5000, cursor("both", 4100, age_s=9)) == QuotaDecision()
 
 
@@ -117,27 +124,27 @@ cursors = st.dictionaries(names, st.tuples(st.integers(0, 3000), st.none() | st.
 def test_what_is_decided_is_safe_and_has_a_reason(rounds, policy, size, age) -> None:
     config, quota = TopicConfig(quota_bytes=size, quota_ms=age, quota_policy=policy), Quota()
     for round_ in rounds:
-        there = [cursor(name, *where[:1], age_s=where[1], durable=where[2]) for name, where in round_.items()]
-        found = decide(config, 3000, *there, quota=quota)
-        assert (found.publishing == "open") == (not found.reason)
-        assert found.publishing in ("open", "refused" if policy == "error" else "held")
-        assert all(is_system(name) for name in found.catch_up)
-        marks = {one.name: one for one in there}
-        for eviction in found.evictions:
-            one = marks[eviction.cursor]
-            assert policy == "evict" and one.durable and not is_system(one.name)
+        cursors = [cursor(name, *where[:1], age_s=where[1], durable=where[2]) for name, where in round_.items()]
+        decision = decide(config, 3000, *cursors, quota=quota)
+        assert (decision.publishing == "open") == (not decision.reason)
+        assert decision.publishing in ("open", "refused" if policy == "error" else "held")
+        assert all(is_system(name) for name in decision.catch_up)
+        marks = {item.name: item for item in cursors}
+        for eviction in decision.evictions:
+            mark = marks[eviction.cursor]
+            assert policy == "evict" and mark.durable and not is_system(mark.name)
             assert eviction.to_size is None or (
-                3000 - eviction.to_size == size * 9 // 10 and eviction.to_size > one.mark.size
+                3000 - eviction.to_size == size * 9 // 10 and eviction.to_size > mark.mark.size
             )
-            assert eviction.before_us is None or (one.oldest_us is not None and one.oldest_us < eviction.before_us)
+            assert eviction.before_us is None or (mark.oldest_us is not None and mark.oldest_us < eviction.before_us)
             assert (eviction.to_size, eviction.before_us) != (None, None)
-        over = any(one.durable and size is not None and 3000 - one.mark.size > size for one in there)
+        over = any(item.durable and size is not None and 3000 - item.mark.size > size for item in cursors)
         if over and policy != "evict":
-            assert found.publishing != "open"
+            assert decision.publishing != "open"
         evicted = [
-            cursor(one.name, next((e.to_size for e in found.evictions if e.cursor == one.name and e.to_size), one.mark.size),
-                   durable=one.durable)
-            for one in there
+            cursor(item.name, next((e.to_size for e in decision.evictions if e.cursor == item.name and e.to_size), item.mark.size),
+                   durable=item.durable)
+            for item in cursors
         ]  # fmt: skip
         again = decide(TopicConfig(quota_bytes=size, quota_policy=policy), 3000, *evicted)
         assert not again.evictions, "eviction frees enough"
@@ -147,24 +154,24 @@ def test_what_is_decided_is_safe_and_has_a_reason(rounds, policy, size, age) -> 
 
 
 def test_old_messages_expire_for_all_but_system_cursors() -> None:
-    there = [
+    cursors = [
         cursor("old", 0, age_s=61), cursor("young", 0, age_s=60), cursor("none", 0), cursor("pyreplog.geo", 0, age_s=99),
         cursor("reader", 0, age_s=99, durable=False),
     ]  # fmt: skip
-    assert expired(there, 60_000, NOW) == [Expiry("old", NOW - 60 * S), Expiry("reader", NOW - 60 * S)]
-    assert expired(there, None, NOW) == []
+    assert expired(cursors, 60_000, NOW) == [Expiry("old", NOW - 60 * S), Expiry("reader", NOW - 60 * S)]
+    assert expired(cursors, None, NOW) == []
 
 
 def test_subscriptions_nobody_uses_are_deleted() -> None:
     since = NOW - 100 * S
-    there = [
+    usages = [
         Usage("idle", True, 0, NOW - 61 * S), Usage("used", True, 1, NOW - 999 * S), Usage("recent", True, 0, NOW - 60 * S),
         Usage("reader", False, 0, NOW - 999 * S), Usage("pyreplog.geo", True, 0, NOW - 999 * S),
     ]  # fmt: skip
-    assert unused(there, 60_000, since, NOW) == ["idle"]
-    assert unused(there, None, since, NOW) == []
-    assert unused(there, 60_000, NOW - 60 * S, NOW) == [], "nobody could connect before"
-    assert unused(there, 60_000, NOW - 61 * S, NOW) == ["idle"]
+    assert unused(usages, 60_000, since, NOW) == ["idle"]
+    assert unused(usages, None, since, NOW) == []
+    assert unused(usages, 60_000, NOW - 60 * S, NOW) == [], "nobody could connect before"
+    assert unused(usages, 60_000, NOW - 61 * S, NOW) == ["idle"]
 
 
 # ---- trends ----------------------------------------------------------------------------------------------------
@@ -172,8 +179,14 @@ def test_subscriptions_nobody_uses_are_deleted() -> None:
 
 def test_a_drain_estimate() -> None:
     falls = [Sample(NOW + t * S, 1000 + 10 * t, 500 + 15 * t, 500 - 5 * t) for t in range(0, 61, 10)]
-    found = trend(falls)
-    assert (found.rate_in, found.rate_out, found.drain_s, found.stalled_s, found.stalled) == (10, 15, 40, 0, False)
+    actual_trend = trend(falls)
+    assert (
+        actual_trend.rate_in,
+        actual_trend.rate_out,
+        actual_trend.drain_s,
+        actual_trend.stalled_s,
+        actual_trend.stalled,
+    ) == (10, 15, 40, 0, False)
     grows = [Sample(NOW + t * S, 1000 + 10 * t, 5 * t, 1000 + 5 * t) for t in range(0, 61, 10)]
     assert trend(grows)[:3] == (10, 5, None)
     assert trend(falls[:1]) == (None, None, None, 0, False)

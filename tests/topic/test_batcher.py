@@ -27,7 +27,7 @@ def make(linger_us: int = 0, messages_max: int = 10, bytes_max: int = 100_000) -
 
 
 def values(groups: list[MessageGroup]) -> list[tuple[bytes, list[bytes]]]:
-    return [(group.producer, [one.value for one in group.singles]) for group in groups]
+    return [(group.producer, [single.value for single in group.singles]) for group in groups]
 
 
 def test_a_lone_message_does_not_wait() -> None:
@@ -113,8 +113,8 @@ def test_an_entry_holds_all_that_belongs_to_its_messages() -> None:
         {"event_time": -5, "deliver_at": 7},
     ]
     group = MessageGroup(b"p")
-    for n, one in enumerate(fields):
-        group.add(single(b"%d" % n, **one))
+    for n, field in enumerate(fields):
+        group.add(single(b"%d" % n, **field))
     batch = list(decoded([group.encode()], [4]))
     assert [message.value for message in batch] == [b"0", b"1", b"2", b"3"]
     assert [message.key for message in batch] == [None, b"", b"key", None]
@@ -125,9 +125,9 @@ def test_an_entry_holds_all_that_belongs_to_its_messages() -> None:
 
 def test_what_may_change_is_copied() -> None:
     value, key, properties = bytearray(b"value"), bytearray(b"key"), {"a": "1"}
-    one = single(value, key=key, properties=properties)  # type: ignore[arg-type]
+    new_single = single(value, key=key, properties=properties)  # type: ignore[arg-type]
     value[:], key[:], properties["a"] = b"other", b"yek", "2"
-    assert (one.value, one.key, one.properties) == (b"value", b"key", {"a": "1"})
+    assert (new_single.value, new_single.key, new_single.properties) == (b"value", b"key", {"a": "1"})
 
 
 @pytest.mark.parametrize(
@@ -152,7 +152,7 @@ def test_what_cannot_be_encoded_is_refused_at_once(fields: dict[str, Any], error
 
 @pytest.mark.parametrize("fields", [{}, {"key": bytes(999)}, {"properties": {"a": bytes(5000)}}])
 def test_the_size_of_a_message_is_what_it_may_take_in_an_entry(fields: dict[str, Any]) -> None:
-    one = single(bytes(777), sequence=8, event_time=5, deliver_at=6, **fields)
+    new_single = single(bytes(777), sequence=8, event_time=5, deliver_at=6, **fields)
     group = MessageGroup(b"")
-    group.add(one)
-    assert one.size - 32 <= len(group.encode()) <= one.size + 32
+    group.add(new_single)
+    assert new_single.size - 32 <= len(group.encode()) <= new_single.size + 32

@@ -46,14 +46,14 @@ def test_against_lists(life: list[tuple[str, int, int]]) -> None:
     """Twin: for every message that there ever was, the ledger that holds it, or None when it was trimmed."""
     chain, holders, pending_deletion, last = new(), [], [], 0
     entries: dict[int, int] = {}
-    for what, a, b in life:
-        if what == "ledger":
+    for step, a, b in life:
+        if step == "ledger":
             last += 3
             chain = with_ledger(chain, last, a, a * b, a * 10)
             holders += [last] * (a * b)
             entries[last] = a
             pending_deletion += [last] if not a else []
-        elif what == "trim":
+        elif step == "trim":
             before = chain
             chain = chain.trimmed(a)
             gone = [item.ledger for item in before.ledgers if item.end.offset <= a]
@@ -66,8 +66,8 @@ def test_against_lists(life: list[tuple[str, int, int]]) -> None:
     assert chain.end == TopicPosition(len(holders), sum(entries.values()), sum(entries.values()) * 10)
     for offset in range(-1, len(holders) + 2):
         at = chain.index_of(offset)
-        found = chain.ledgers[at].ledger if at >= 0 else None
-        assert found == (holders[offset] if 0 <= offset < len(holders) else None)
+        ledger = chain.ledgers[at].ledger if at >= 0 else None
+        assert ledger == (holders[offset] if 0 <= offset < len(holders) else None)
     kept = [offset for offset, holder in enumerate(holders) if holder is not None]
     assert chain.start.offset == (kept[0] if kept else len(holders))
     assert LedgerChain.decode(chain.encode()) == chain
@@ -84,9 +84,9 @@ def test_the_open_ledger_holds_what_is_to_come() -> None:
 
 def test_changes_made_twice_are_made_once() -> None:
     """Whoever does not know whether it was stored makes it again."""
-    one = with_ledger(new(), 1, 2, 5, 20)
+    longer_chain = with_ledger(new(), 1, 2, 5, 20)
     counts = LedgerTotals(2, 1, 3, 10, US + 9, US + 8)
-    two = one.added(2, US)
+    two = longer_chain.added(2, US)
     assert two.added(2, US + 5) is two
     rolled = two.closed(counts).added(4, US)
     assert rolled.closed(counts).added(4, US) is rolled

@@ -70,9 +70,9 @@ def test_nothing_large_is_allocated_for_a_small_lie(codec: Compression) -> None:
     body, small = packed(codec, bytes(32 << 20)), packed(codec, b"small")
     tracemalloc.start()
     try:
-        for what, size in ((body, 100), (small, 32 << 20)):
+        for step, size in ((body, 100), (small, 32 << 20)):
             with pytest.raises(ValueError, match="expected"):
-                decompress(codec_number(codec), what, size)
+                decompress(codec_number(codec), step, size)
         assert tracemalloc.get_traced_memory()[1] < 8 << 20  # other threads of this process count, too
     finally:
         tracemalloc.stop()
@@ -85,12 +85,12 @@ def test_entries_are_read_by_what_they_say(codec: Compression) -> None:
     large = encode_messages([RAW, RAW], producer=b"p")
     compress = compressor(codec)
     assert compress is not None
-    made = compress_entry(large, codec_number(codec), compress)
-    assert len(made) < len(large) // 4
+    compressed = compress_entry(large, codec_number(codec), compress)
+    assert len(compressed) < len(large) // 4
     assert compress_entry(plain, codec_number(codec), compress) == plain, "it does not become smaller"
-    batch = decoded([plain, made, large], [1, 2, 2], decompress=decompress)
+    batch = decoded([plain, compressed, large], [1, 2, 2], decompress=decompress)
     assert batch.values() == [noise, RAW, RAW, RAW, RAW]
-    damaged = made[:-9] + bytes(8) + made[-1:]
+    damaged = compressed[:-9] + bytes(8) + compressed[-1:]
     with pytest.raises(InvalidEntryError, match="ledger 9, entry 1"):
         decoded([plain, damaged], [1, 2], decompress=decompress)
 

@@ -43,7 +43,7 @@ def test_coroutines_take_turns(topic: Topic) -> None:
         return await asyncio.wait_for(asyncio.gather(*waiting), PATIENCE_S)
 
     with topic.subscribe("s") as consumer:
-        assert sorted(offset for found in asyncio.run(run()) for offset in found) == list(range(10))
+        assert sorted(offset for item in asyncio.run(run()) for offset in item) == list(range(10))
 
 
 def test_a_cancelled_coroutine_passes_its_turn_on(topic: Topic) -> None:
@@ -64,8 +64,8 @@ def test_threads_and_their_patience(topic: Topic) -> None:
         assert consumer.receive(timeout=0.01) is None
         waiting = [pool.submit(consumer.receive, timeout=PATIENCE_S) for _ in range(4)]
         publish(topic, 0, 4)
-        found = [future.result(PATIENCE_S) for future in waiting]
-        assert sorted(message.offset for message in found if message is not None) == [0, 1, 2, 3]
+        results = [future.result(PATIENCE_S) for future in waiting]
+        assert sorted(message.offset for message in results if message is not None) == [0, 1, 2, 3]
 
 
 def test_batches_begin_with_the_rest(topic: Topic) -> None:

@@ -50,8 +50,8 @@ def test_a_clean_cursor_goes_into_the_metadata_and_its_ledger_goes(cluster: Ledg
         persister.dirty()
         persister.store_clean().result(PATIENCE_S)
         log.flusher.quiet().result(PATIENCE_S)  # nor is it taken out of there again
-        found = load_subscription(cluster.metadata, "t", "s")
-        assert (found.cursor_ledger, restore([found.snapshot])[0]) == (-1, 2)
+        subscription_metadata = load_subscription(cluster.metadata, "t", "s")
+        assert (subscription_metadata.cursor_ledger, restore([subscription_metadata.snapshot])[0]) == (-1, 2)
         persister.close()
     assert cluster.ledgers() == []
     assert cluster.metadata.list(CURSOR_LEDGERS) == []

@@ -97,7 +97,7 @@ class CursorModel(RuleBasedStateMachine):
         left = self.records[: max(known, 1, int(cut * (len(self.records) + 1)))]
         gap = None if missing is None else self.records[int(missing * len(left))][0]
         if gap is not None and gap > max(self.stored, self.records[0][0]):
-            left = [one for one in left if one[0] != gap]
+            left = [item for item in left if item[0] != gap]
         durable = self.cursor.durable_mark
         self.cursor = Cursor.restore("sub", [record for _, record in left])
         states = [(frozenset(acked), properties) for acked, properties in self.past.values()]
@@ -123,8 +123,8 @@ class CursorModel(RuleBasedStateMachine):
             check(self.cursor, self.topic, self.acked)
         else:
             acks, by_hand = self.cursor.acks, count(self.topic, self.acked)
-            found = (self.cursor.mark, acks.acked_messages, acks.acked_entries, acks.acked_bytes, acks.ranges)
-            assert found == by_hand
+            marks = (self.cursor.mark, acks.acked_messages, acks.acked_entries, acks.acked_bytes, acks.ranges)
+            assert marks == by_hand
 
     @invariant()
     def knows_what_is_not_written(self) -> None:

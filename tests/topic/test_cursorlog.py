@@ -136,8 +136,8 @@ def test_a_cursor_too_large_for_the_metadata_never_seems_stored(
         source, persister = attach(log, "t", padding=70_000)
         store, seen = log.flusher._store, list[tuple[bool, bool]]()
 
-        def look(one: CursorPersister) -> bool:
-            stored = store(one)
+        def look(cursor_persister: CursorPersister) -> bool:
+            stored = store(cursor_persister)
             seen.append((stored, persister.flush().done()))
             return stored
 

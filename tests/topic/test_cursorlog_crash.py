@@ -77,10 +77,10 @@ class Run:
     def check(self) -> None:
         for name, (source, _) in self.cursors.items():
             assert source.lost_with is None
-            found = state_of(self.cluster, self.topic, name)
-            assert source.persisted_state <= found <= source.state, (name, self.faults.at, self.faults.calls)
+            state = state_of(self.cluster, self.topic, name)
+            assert source.persisted_state <= state <= source.state, (name, self.faults.at, self.faults.calls)
             if not self.faults.is_dead:
-                assert found == source.state, "everything was flushed"
+                assert state == source.state, "everything was flushed"
 
 
 @pytest.fixture(scope="module")

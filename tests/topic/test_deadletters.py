@@ -58,10 +58,10 @@ def test_their_topic_is_made_with_as_many_copies(cluster: Cluster) -> None:
 
 
 def test_a_topic_that_is_there_keeps_its_settings(cluster: Cluster) -> None:
-    with cluster.topic("there", **PLAIN, ttl_ms=1 << 40) as there, cluster.topic("some", **PLAIN) as some:
-        before = there.config
+    with cluster.topic("there", **PLAIN, ttl_ms=1 << 40) as topic, cluster.topic("some", **PLAIN) as some:
+        before = topic.config
         refuse(some, [b"bad"], dead_letter="there")
-        assert (there.config, len(there)) == (before, 1)
+        assert (topic.config, len(topic)) == (before, 1)
 
 
 @pytest.mark.parametrize("partitions", [None, 2])
@@ -130,11 +130,11 @@ def test_reasons_of_partitioned_consumers(cluster: Cluster) -> None:
                 message = consumer.receive(timeout=PATIENCE_S)
                 consumer.nack([message], reason=f"of {message.value.decode()}")
             until(lambda: several.stats().total.subscriptions[0].dead_lettered_messages == 3)
-    found = {letter.value: letter.properties for letter in letters(cluster, "of-several")}
-    assert {value: properties["pyreplog.reason"] for value, properties in found.items()} == {
+    properties_by_value = {letter.value: letter.properties for letter in letters(cluster, "of-several")}
+    assert {value: properties["pyreplog.reason"] for value, properties in properties_by_value.items()} == {
         b"a": b"of a", b"b": b"of b", b"c": b"of c",
     }  # fmt: skip
-    assert {properties["pyreplog.topic"][:-1] for properties in found.values()} == {b"several-partition-"}
+    assert {properties["pyreplog.topic"][:-1] for properties in properties_by_value.values()} == {b"several-partition-"}
 
 
 def test_one_that_has_no_room_for_its_reason_goes_without_that(cluster: Cluster) -> None:
@@ -185,10 +185,10 @@ def largest(topic: Topic) -> int:
     [("t" * 199, None), ("control", "a\nb"), ("itself", "itself"), ("of-many-partition-0", "of-many")],
 )
 def test_a_name_that_they_cannot_go_to_is_refused(cluster: Cluster, topic: str, name: str | None) -> None:
-    with cluster.topic(topic, **PLAIN) as there:
+    with cluster.topic(topic, **PLAIN) as new_topic:
         with pytest.raises(InvalidArgumentError):
-            there.subscribe("s", max_redeliveries=0, dead_letter=name)
+            new_topic.subscribe("s", max_redeliveries=0, dead_letter=name)
         with pytest.raises(ReplogError):
-            there.create_subscription("s", max_redeliveries=0, dead_letter=name)
-        assert there.subscriptions() == []
-        there.subscribe("s", dead_letter=name).close()  # nothing will go there
+            new_topic.create_subscription("s", max_redeliveries=0, dead_letter=name)
+        assert new_topic.subscriptions() == []
+        new_topic.subscribe("s", dead_letter=name).close()  # nothing will go there

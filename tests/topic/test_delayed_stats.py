@@ -112,15 +112,15 @@ def test_those_in_order_wait_for_no_time(topic: Topic, clock: ManualClock) -> No
 @pytest.fixture
 def reads(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """From where was read."""
-    found: list[int] = []
+    numbers: list[int] = []
     read = ManagedLedger.read
 
     def reading(managed: ManagedLedger, offset: int, **options: Any) -> Any:
-        found.append(offset)
+        numbers.append(offset)
         return read(managed, offset, **options)
 
     monkeypatch.setattr(ManagedLedger, "read", reading)
-    return found
+    return numbers
 
 
 def test_what_was_counted_is_not_read_again(topic: Topic, clock: ManualClock, reads: list[int]) -> None:

@@ -141,8 +141,8 @@ PUBLISHING = ("publish", "submit", "publish_batch", "submit_batch")
 
 
 def parameters(kind: type, name: str) -> list[tuple[str, Any, Any]]:
-    found = inspect.signature(getattr(kind, name)).parameters.values()
-    return [(each.name, each.kind, each.default) for each in found]
+    values = inspect.signature(getattr(kind, name)).parameters.values()
+    return [(each.name, each.kind, each.default) for each in values]
 
 
 @pytest.mark.parametrize("name", [*PUBLISHING, "subscribe", "create_subscription", "producer"])

@@ -33,11 +33,11 @@ def array(offsets: object) -> Offsets:
 
 @given(st.lists(st.integers(0, 50)))
 def test_arrays_of_offsets(numbers: list[int]) -> None:
-    found = ascending(np.array(numbers, np.int64))
-    assert found.tolist() == sorted(set(numbers))
-    starts, ends = runs(found)
+    actual_ranges = ascending(np.array(numbers, np.int64))
+    assert actual_ranges.tolist() == sorted(set(numbers))
+    starts, ends = runs(actual_ranges)
     ranges = list(zip(starts.tolist(), ends.tolist(), strict=True))
-    assert [offset for start, end in ranges for offset in range(start, end)] == found.tolist()
+    assert [offset for start, end in ranges for offset in range(start, end)] == actual_ranges.tolist()
     assert all(end < start for (_, end), (start, _) in itertools.pairwise(ranges))
     assert within(np.arange(60), starts, ends).tolist() == [offset in numbers for offset in range(60)]
 
@@ -60,28 +60,28 @@ STEPS = st.lists(
 def test_pending_is_a_table(kind: type[Pending] | type[PendingRanges], steps: list[tuple[str, object, object]]) -> None:
     pending, is_full = kind(), kind is Pending
     model: dict[int, tuple[int, int, int]] = {}  # offset -> (holder, slot, since)
-    for now, (step, one, two) in enumerate(steps):
+    for now, (step, each_step, two) in enumerate(steps):
         if step == "hold":
-            new = array(one - model.keys())  # type: ignore[operator]
+            new = array(each_step - model.keys())  # type: ignore[operator]
             slots = (new % 7 + 1).astype(np.uint16) if now % 2 and is_full else None
             pending.hold(new, two, slots, now)  # type: ignore[arg-type]
             model.update({at: (two, at % 7 + 1 if slots is not None else 0, now) for at in new.tolist()})  # type: ignore[misc]
             continue
         if step == "release":
-            gone = pending.release(array(one), two)  # type: ignore[arg-type]
-            expected = {at for at in one if at in model and two in (None, model[at][0])}  # type: ignore[attr-defined]
+            gone = pending.release(array(each_step), two)  # type: ignore[arg-type]
+            expected = {at for at in each_step if at in model and two in (None, model[at][0])}  # type: ignore[attr-defined]
         elif step == "range":
-            gone = pending.release_range(one, two)  # type: ignore[arg-type]
-            expected = {at for at in model if one <= at < two}  # type: ignore[operator]
+            gone = pending.release_range(each_step, two)  # type: ignore[arg-type]
+            expected = {at for at in model if each_step <= at < two}  # type: ignore[operator]
         elif step == "holder":
-            gone = pending.release_holder(one)  # type: ignore[arg-type]
-            expected = {at for at, row in model.items() if row[0] == one}
+            gone = pending.release_holder(each_step)  # type: ignore[arg-type]
+            expected = {at for at, row in model.items() if row[0] == each_step}
         elif step == "consumers":
             gone = pending.release_consumers()
             expected = {at for at, row in model.items() if row[0] != DEAD_LETTERS}
         else:
-            gone = pending.release_since(one)  # type: ignore[arg-type]
-            late = {at for at, row in model.items() if row[0] != DEAD_LETTERS and row[2] <= one}  # type: ignore[operator]
+            gone = pending.release_since(each_step)  # type: ignore[arg-type]
+            late = {at for at, row in model.items() if row[0] != DEAD_LETTERS and row[2] <= each_step}  # type: ignore[operator]
             expected = late if is_full else set()
         assert gone.offsets.tolist() == sorted(expected)
         assert gone.slots.tolist() == [model[at][1] for at in sorted(expected)]
@@ -129,14 +129,14 @@ def test_nothing_is_never_due() -> None:
 
 @given(OFFSETS, st.integers(1, 50))
 def test_replays_come_out_in_order(offsets: set[int], most: int) -> None:
-    replay, found = Replay(), []
+    replay, actual = Replay(), []
     replay.add(array(offsets))
     while (ranges := replay.take(most)) is not None:
         starts, ends = ranges
         assert 0 < int((ends - starts).sum()) <= most
         assert (starts[1:] - ends[:-1] <= NEIGHBOURS).all()
-        found += [at for start, end in zip(starts.tolist(), ends.tolist(), strict=True) for at in range(start, end)]
-    assert found == sorted(offsets) and replay.messages == 0
+        actual += [at for start, end in zip(starts.tolist(), ends.tolist(), strict=True) for at in range(start, end)]
+    assert actual == sorted(offsets) and replay.messages == 0
 
 
 def test_neighbours_are_cut_to_what_is_wanted() -> None:
@@ -176,9 +176,9 @@ def test_what_is_aside_goes_first(first: set[int], gone: set[int], batch: set[in
     left = first - gone
     assert blocked.offsets.tolist() == sorted(left)
     assert blocked.slots.tolist() == [at % 5 + 1 for at in sorted(left)]
-    found = blocked.in_turn(array(batch), (array(batch) % 5 + 1).astype(np.uint16))
+    permitted = blocked.in_turn(array(batch), (array(batch) % 5 + 1).astype(np.uint16))
     waiting = left - batch
-    assert found.tolist() == [not any(o < at and o % 5 == at % 5 for o in waiting) for at in sorted(batch)]
+    assert permitted.tolist() == [not any(o < at and o % 5 == at % 5 for o in waiting) for at in sorted(batch)]
     blocked.remove_range(10, 20)
     assert blocked.offsets.tolist() == [at for at in sorted(left) if not 10 <= at < 20]
 

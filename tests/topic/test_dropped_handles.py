@@ -29,8 +29,8 @@ print(sum(ack.exception() is None for ack in acks))
 @pytest.mark.parametrize("deduplicate", [False, True])
 @pytest.mark.parametrize("partitions", [None, 2])
 def test_what_a_dropped_producer_submitted_is_stored(place: Any, partitions: int | None, deduplicate: bool) -> None:
-    made = {} if partitions is None else {"partitions": partitions}
-    topic = place.topic("t", **made, deduplicate=deduplicate, linger_ms=60_000, batch_messages=1 << 16, **KEPT)
+    sample = {} if partitions is None else {"partitions": partitions}
+    topic = place.topic("t", **sample, deduplicate=deduplicate, linger_ms=60_000, batch_messages=1 << 16, **KEPT)
     producer = topic.producer("p")
     futures = [producer.submit(value) for value in VALUES]
     del producer

@@ -17,12 +17,12 @@ KEYS = [b"%d" % (at % 5) for at in range(8)]
 
 
 def take(consumer: Any, count: int) -> list[Any]:
-    found: list[Any] = []
-    while len(found) < count:
+    values: list[Any] = []
+    while len(values) < count:
         message = consumer.receive(timeout=PATIENCE_S)
-        assert message is not None, f"{len(found)} of {count} came"
-        found.append(message)
-    return found
+        assert message is not None, f"{len(values)} of {count} came"
+        values.append(message)
+    return values
 
 
 def noticed(said: pytest.WarningsRecorder) -> None:
@@ -54,7 +54,7 @@ def test_others_get_what_a_forgotten_consumer_had(place: Any, partitions: int | 
     with pytest.warns(ResourceWarning, match=r"unclosed consumer forgetful of s on t\b") as said:
         forget(lambda: topic.subscribe("s", type=kind, name="forgetful"), use)
         noticed(said)
-    assert len([one for one in said if one.category is ResourceWarning]) == 1, "once, also of several partitions"
+    assert len([line for line in said if line.category is ResourceWarning]) == 1, "once, also of several partitions"
 
     def consumers() -> int:
         stats = topic.stats()
@@ -84,11 +84,11 @@ def test_finalizers_run_anywhere(tmp_path: Path) -> None:
     with Cluster.embedded(tmp_path / "c", bookies=1) as cluster:
         topic = cluster.topic("t", **PLAIN)
         consumers = [topic.subscribe("s", type="shared", start="earliest")]
-        there = topic.subscription("s")
-        with pytest.warns(ResourceWarning), there._lock:
+        subscription = topic.subscription("s")
+        with pytest.warns(ResourceWarning), subscription._lock:
             consumers.clear()
             gc.collect()
-        until(lambda: there.consumers == 0)
+        until(lambda: subscription.consumers == 0)
 
 
 def test_who_closes_is_not_told(place: Any) -> None:

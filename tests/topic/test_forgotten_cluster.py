@@ -40,7 +40,7 @@ def test_it_is_said_once_and_all_is_closed(tmp_path: Path) -> None:
         use(Cluster.embedded(tmp_path, bookies=1))
         until(lambda: (gc.collect(), len(said))[1])
         until(lambda: ended(others))
-    assert [str(one.message).partition(",")[0] for one in said] == [f"unclosed cluster in {tmp_path}"]
+    assert [str(line.message).partition(",")[0] for line in said] == [f"unclosed cluster in {tmp_path}"]
     with Cluster.embedded(tmp_path, bookies=1) as cluster:
         check_what_is_there(cluster)
 
@@ -62,5 +62,5 @@ def test_so_is_a_client(tmp_path: Path) -> None:
             use(connect(url))
             until(lambda: (gc.collect(), len(said))[1])
             until(lambda: ended(others, ("pyreplog-close", "pyreplog-net")))  # the cluster goes on
-        assert [str(one.message).partition(",")[0] for one in said] == [f"unclosed client of {url}"]
+        assert [str(line.message).partition(",")[0] for line in said] == [f"unclosed client of {url}"]
         check_what_is_there(here.cluster)

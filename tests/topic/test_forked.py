@@ -27,10 +27,10 @@ class Still:
 
 
 def test_a_child_is_refused_though_something_waits_for_company(tmp_path: Path) -> None:
-    one = {"ensemble": 1, "write_quorum": 1, "ack_quorum": 1, "durability": "appended"}
+    item = {"ensemble": 1, "write_quorum": 1, "ack_quorum": 1, "durability": "appended"}
     with (
         Cluster.embedded(tmp_path, bookies=1, durability="appended") as cluster,
-        cluster.topic("news", **one) as topic,
+        cluster.topic("news", **item) as topic,
     ):
         publisher = Publisher(
             "news", topic.managed.writer, Still(), SystemClock(), topic.config, entry_bytes_max=1 << 20, end=topic.end

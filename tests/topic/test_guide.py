@@ -22,9 +22,9 @@ SERVED = "127.0.0.1:7400"
 def test_the_guide_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     namespace: dict[str, Any] = {}
-    found = blocks(GUIDE)
+    actual_blocks = blocks(GUIDE)
     try:
-        for block in found:
+        for block in actual_blocks:
             if SERVED in block:
                 with server("data/cluster") as address:
                     run_as_promised(block.replace(SERVED, address), namespace)
@@ -33,7 +33,7 @@ def test_the_guide_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
     finally:
         if "cluster" in namespace:
             namespace["cluster"].close()
-    assert len(found) > 10
+    assert len(actual_blocks) > 10
     assert {path.name for path in (tmp_path / "data" / "shop").iterdir()} >= {"metadata.sqlite", "bookie-0", "bookie-2"}
 
 
@@ -46,5 +46,5 @@ def test_the_guide_names_all_settings() -> None:
 def test_operations_name_all_metrics_of_topics() -> None:
     text = (ROOT / "docs" / "operations.md").read_text()
     told = set(re.findall(r"`(pyreplog_(?:topic|subscription)_\w+)`", text))
-    there = {metric.name + ("_total" if metric.kind == "counter" else "") for metric in topic_metrics([])}
-    assert told == there
+    names = {metric.name + ("_total" if metric.kind == "counter" else "") for metric in topic_metrics([])}
+    assert told == names

@@ -209,11 +209,11 @@ def test_the_body_of_a_loop_may_close_the_consumer(handles: Handles, where: str)
     topic.publish_batch([b"1", b"2"], [b"k", b"k"])
 
     async def values() -> list[bytes]:
-        found = []
+        actual_values = []
         async for message in (consumer := await topic.subscribe_async("t", start="earliest")):
-            found.append(message.value)
+            actual_values.append(message.value)
             await consumer.close_async()
-        return found
+        return actual_values
 
     assert asyncio.run(values()) == [b"1"]
     consumer = topic.subscribe("s", start="earliest")

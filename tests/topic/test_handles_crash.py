@@ -112,10 +112,10 @@ class Deeds:
 
 def check(cluster: Cluster, deeds: Deeds) -> None:
     with cluster.topic(NAME, **SETTINGS, deduplicate=deeds.deduplicate) as topic:
-        there = stored(topic)
-        assert list(there) == list(range(topic.start, topic.end))
+        messages = stored(topic)
+        assert list(messages) == list(range(topic.start, topic.end))
         expected = {offset: value for offset, value in deeds.confirmed.items() if offset >= topic.start}
-        assert expected.items() <= there.items()
+        assert expected.items() <= messages.items()
         assert all(offset < topic.end for offset in deeds.confirmed)
         assert deeds.trimmed or topic.start == 0
         names = set(topic.subscriptions())
@@ -123,7 +123,7 @@ def check(cluster: Cluster, deeds: Deeds) -> None:
         for name in deeds.there:
             left, counted = counted_backlog(topic, name)
             assert not deeds.known[name] & set(left)
-            assert set(there) - set(left) <= deeds.acked[name]
+            assert set(messages) - set(left) <= deeds.acked[name]
             assert told_backlog(topic, name) == counted
             with topic.subscribe(name, type="shared") as consumer:
                 assert received(consumer, len(left)) == left
@@ -134,8 +134,8 @@ def check(cluster: Cluster, deeds: Deeds) -> None:
 
 def calls(cluster: Cluster, *, deduplicate: bool) -> int:
     faults = Faults()
-    with life(cluster, faults) as one:
-        Deeds(faults, deduplicate=deduplicate).do(one)
+    with life(cluster, faults) as owner:
+        Deeds(faults, deduplicate=deduplicate).do(owner)
     cluster.topic(NAME).delete()
     return len(faults.calls)
 
@@ -145,12 +145,12 @@ def test_a_crash_at_every_write(cluster: Cluster, seed: int) -> None:
     for at in range(calls(cluster, deduplicate=True)):
         faults = Faults(at, after=(at + seed) % 2 > 0, dies=True)
         deeds = Deeds(faults, deduplicate=seed % 3 > 0)
-        with life(cluster, faults) as one:
+        with life(cluster, faults) as owner:
             try:
-                deeds.do(one)
+                deeds.do(owner)
             except ReplogError:
                 assert faults.is_dead, (at, faults.calls)
-            lose_lease(one)
+            lose_lease(owner)
         check(cluster, deeds)
 
 
@@ -159,8 +159,8 @@ def test_a_fault_at_many_writes(cluster: Cluster, seed: int) -> None:
     for at in range(seed % 3, calls(cluster, deduplicate=True), 3):
         faults = Faults(at, after=(at + seed) % 2 > 0)
         deeds = Deeds(faults, deduplicate=True)
-        with life(cluster, faults) as one:
-            deeds.do(one)
+        with life(cluster, faults) as owner:
+            deeds.do(owner)
         assert len(deeds.confirmed) == 18
         check(cluster, deeds)
 
@@ -172,9 +172,9 @@ def test_a_crash_at_every_write_of_deleting(cluster: Cluster, after: bool) -> No
     while died:
         faults = Faults(at, after=after, dies=True)
         deeds = Deeds(Faults(), deduplicate=True)
-        with life(cluster, faults) as one:
+        with life(cluster, faults) as owner:
             faults.pause()
-            topic = one.topic(NAME, **SETTINGS, deduplicate=True)
+            topic = owner.topic(NAME, **SETTINGS, deduplicate=True)
             topic.create_subscription("a", start="earliest")
             deeds.publish(topic, 4)
             faults.go_on()
@@ -184,7 +184,7 @@ def test_a_crash_at_every_write_of_deleting(cluster: Cluster, after: bool) -> No
                 assert faults.is_dead
             faults.settle()  # it may be a write of another thread, which is still being made
             died = faults.is_dead
-            lose_lease(one)
+            lose_lease(owner)
         with cluster.topic(NAME, **SETTINGS, deduplicate=True) as again:
             if again.end:
                 assert stored(again) == deeds.confirmed and again.subscriptions() == ["a"]

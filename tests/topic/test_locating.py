@@ -18,39 +18,41 @@ def places(counts: list[int], start: int) -> list[EntryPosition]:
     return [EntryPosition(7, at, firsts[at], count, 1, at, at) for at, count in enumerate(counts)]
 
 
-def hunt(search: OffsetSearch | FirstSearch, there: list[EntryPosition], times: list[int] | None = None) -> int:
+def hunt(
+    search: OffsetSearch | FirstSearch, entry_positions: list[EntryPosition], times: list[int] | None = None
+) -> int:
     """How many entries it looked at."""
     steps = 0
     while (entry := search.next()) is not None:
         steps += 1
-        search.saw(there[entry], times[entry] if times else 0)
+        search.saw(entry_positions[entry], times[entry] if times else 0)
     return steps
 
 
 @given(COUNTS, st.data())
 def test_every_offset_is_found(counts: list[int], data: st.DataObject) -> None:
     start = data.draw(st.integers(0, 1000))
-    there = places(counts, start)
-    offset = data.draw(st.integers(start, there[-1].end - 1))
-    search = OffsetSearch(offset, len(there), start, there[-1].end)
-    steps = hunt(search, there)
+    positions = places(counts, start)
+    offset = data.draw(st.integers(start, positions[-1].end - 1))
+    search = OffsetSearch(offset, len(positions), start, positions[-1].end)
+    steps = hunt(search, positions)
     assert search.found is not None and search.found.first <= offset < search.found.end
-    assert steps <= 2 * math.ceil(math.log2(len(there) + 1)) + 1
+    assert steps <= 2 * math.ceil(math.log2(len(positions) + 1)) + 1
 
 
 def test_entries_alike_are_found_at_once() -> None:
-    there = places([64] * 100_000, 5)
-    for offset in range(5, there[-1].end, 99_991):
-        assert hunt(OffsetSearch(offset, len(there), 5, there[-1].end), there) == 1
+    positions = places([64] * 100_000, 5)
+    for offset in range(5, positions[-1].end, 99_991):
+        assert hunt(OffsetSearch(offset, len(positions), 5, positions[-1].end), positions) == 1
 
 
 def test_the_worst_spread() -> None:
     """One entry with nearly all messages misleads whoever looks where the offset should be."""
-    there = places([1] * 4095 + [1 << 40], 0)
+    positions = places([1] * 4095 + [1 << 40], 0)
     for offset in (0, 1, 2048, 4094, 4095, 1 << 39):
-        search = OffsetSearch(offset, len(there), 0, there[-1].end)
-        assert hunt(search, there) <= 26
-        assert search.found == there[min(offset, 4095)]
+        search = OffsetSearch(offset, len(positions), 0, positions[-1].end)
+        assert hunt(search, positions) <= 26
+        assert search.found == positions[min(offset, 4095)]
 
 
 def test_what_is_nowhere() -> None:
@@ -63,10 +65,10 @@ def test_what_is_nowhere() -> None:
 @given(st.lists(st.integers(0, 20), min_size=1, max_size=60), st.integers(-1, 22), st.sampled_from((None, 0)))
 def test_times(times: list[int], wanted: int, guess: int | None) -> None:
     times.sort()
-    there = places([2] * len(times), 0)
+    positions = places([2] * len(times), 0)
     search = FirstSearch(len(times), lambda _, time_us: time_us >= wanted, guess=guess)
-    steps = hunt(search, there, times)
+    steps = hunt(search, positions, times)
     assert steps <= math.ceil(math.log2(len(times) + 1)) + 1 and (
-        steps == 1 or guess is None or search.found != there[0]
+        steps == 1 or guess is None or search.found != positions[0]
     )
-    assert search.found == next((place for place, at in zip(there, times, strict=True) if at >= wanted), None)
+    assert search.found == next((place for place, at in zip(positions, times, strict=True) if at >= wanted), None)

@@ -42,26 +42,26 @@ def topic(cluster: Cluster, request: pytest.FixtureRequest) -> Iterator[Topic]:
 @pytest.fixture
 def reads(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
     """(offset, bytes) of all reads."""
-    found: list[tuple[int, int]] = []
+    rows: list[tuple[int, int]] = []
     read = Locator._read
 
     def counted(self: Locator, start: int, end: int) -> Any:
-        found.append((start, self._bytes))
+        rows.append((start, self._bytes))
         return read(self, start, end)
 
     monkeypatch.setattr(Locator, "_read", counted)
-    return found
+    return rows
 
 
 def acknowledged(topic: Topic, *some: Any) -> None:
     """All are, and nothing else; the first message is not, so that none is below the mark."""
-    there = topic.subscription("s")
+    subscription = topic.subscription("s")
     for offsets in some:
-        there.acknowledge(NOBODY, np.array(offsets, np.int64))
-    there.flush_async().result(PATIENCE_S)
+        subscription.acknowledge(NOBODY, np.array(offsets, np.int64))
+    subscription.flush_async().result(PATIENCE_S)
     acked = set().union(*map(set, some))
     assert topic.stats().subscriptions[0].backlog_messages == MESSAGES - len(acked)
-    mask = there.inspect(lambda cursor, _: cursor.mask(np.arange(MESSAGES)))
+    mask = subscription.inspect(lambda cursor, _: cursor.mask(np.arange(MESSAGES)))
     assert np.flatnonzero(mask).tolist() == sorted(acked)
 
 
@@ -86,12 +86,12 @@ def test_what_is_far_apart_is_not_read_through(topic: Topic, reads: list[tuple[i
 def test_what_comes_meanwhile_is_one_pass_too(topic: Topic, monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
     """One call for each message, in any order, while the first is being looked for."""
     places = HeldPlaces(monkeypatch)
-    there, some = topic.subscription("s"), list(range(15_001, 17_000, 2))
+    subscription, some = topic.subscription("s"), list(range(15_001, 17_000, 2))
     random.Random(seed).shuffle(some)
     for offset in some:
-        there.acknowledge(NOBODY, np.array([offset]))
+        subscription.acknowledge(NOBODY, np.array([offset]))
     until(lambda: places.held)
-    flushed = there.flush_async()
+    flushed = subscription.flush_async()
     assert places.held == 1, "the others wait for that"
     reads = places.release(flushed.done)
     flushed.result(PATIENCE_S)
@@ -108,10 +108,10 @@ def test_what_cannot_be_read_comes_again_and_the_rest_does_not(topic: Topic, mon
         return read(self, start, end)
 
     monkeypatch.setattr(Locator, "_read", fails)
-    there = topic.subscription("s")
-    there.acknowledge(NOBODY, np.array([15_100, 15_500, 15_900]))
-    there.flush_async().result(PATIENCE_S)
-    assert there.inspect(lambda cursor, _: cursor.mask(np.array([15_100, 15_500, 15_900]))).tolist() == [
+    subscription = topic.subscription("s")
+    subscription.acknowledge(NOBODY, np.array([15_100, 15_500, 15_900]))
+    subscription.flush_async().result(PATIENCE_S)
+    assert subscription.inspect(lambda cursor, _: cursor.mask(np.array([15_100, 15_500, 15_900]))).tolist() == [
         True,
         False,
         True,
@@ -124,11 +124,11 @@ RANGES = st.lists(st.tuples(st.integers(0, 60), st.integers(1, 9)), min_size=1, 
 @given(st.lists(RANGES, min_size=1, max_size=4))
 def test_ranges_are_joined_as_sets_are(several: list[list[tuple[int, int]]]) -> None:
     asked, wanted = [], set()
-    for one in several:
-        starts = np.array([start for start, _ in one], np.int64)
-        ends = np.array([start + count for start, count in one], np.int64)
+    for item in several:
+        starts = np.array([start for start, _ in item], np.int64)
+        ends = np.array([start + count for start, count in item], np.int64)
         asked.append(Locate(1, starts, ends))
-        wanted |= {offset for start, count in one for offset in range(start, start + count)}
+        wanted |= {offset for start, count in item for offset in range(start, start + count)}
     starts, ends = joined(asked)
     assert offsets_in(starts, ends).tolist() == sorted(wanted)
     assert (starts[1:] > ends[:-1]).all(), "none touches the next"

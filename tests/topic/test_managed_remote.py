@@ -31,10 +31,10 @@ def store(tmp_path: Path) -> Iterator[SQLiteStore]:
 
 @pytest.fixture
 def nodes(store: SQLiteStore) -> Iterator[dict[str, BookieNode]]:
-    made = {name: node(store, name) for name in NAMES}
-    yield made
-    for one in made.values():
-        one.close()
+    nodes_by_name = {name: node(store, name) for name in NAMES}
+    yield nodes_by_name
+    for item in nodes_by_name.values():
+        item.close()
 
 
 def node(store: SQLiteStore, name: str) -> BookieNode:
@@ -45,18 +45,18 @@ def node(store: SQLiteStore, name: str) -> BookieNode:
 def test_one_owner_after_the_other(store: SQLiteStore, nodes: dict[str, BookieNode]) -> None:
     url = f"sqlite:{store.path}"
     with (
-        LedgerCluster.connect(url, request_timeout_ms=30_000) as there,
+        LedgerCluster.connect(url, request_timeout_ms=30_000) as ledger_cluster,
         LedgerCluster.connect(url, request_timeout_ms=30_000) as here,
     ):
         settings = config(ensemble=3, roll_entries=3)
-        with ManagedLedger.open(there, "t", config=settings) as one:
-            futures = [publish(one, [b"%d" % number, b"x"]) for number in range(20)]
+        with ManagedLedger.open(ledger_cluster, "t", config=settings) as managed_ledger:
+            futures = [publish(managed_ledger, [b"%d" % number, b"x"]) for number in range(20)]
             assert [result(future).start for future in futures] == list(range(0, 40, 2))
             with ManagedLedger.open(here, "t") as two:
                 with pytest.raises(TopicFencedError):
-                    result(publish(one, [b"late"]))
-                found = read_all(two)
-                assert len(found) == 40 and found[38] == b"19"
+                    result(publish(managed_ledger, [b"late"]))
+                records = read_all(two)
+                assert len(records) == 40 and records[38] == b"19"
                 assert result(publish(two, [b"more"])) == range(40, 41)
                 assert [result(two.locate(offset)).first for offset in (0, 1, 39, 40)] == [0, 0, 38, 40]
 
@@ -71,14 +71,14 @@ def test_one_of_three_bookies_is_away(store: SQLiteStore, nodes: dict[str, Booki
         nodes["b1"].close()
         futures = [publish(topic, [b"%d" % number]) for number in range(1, 8)]
         assert [result(future).start for future in futures] == list(range(1, 8))
-        until(lambda: away not in [one.bookie for one in other.status().bookies])
+        until(lambda: away not in [bookie.bookie for bookie in other.status().bookies])
         futures = [publish(topic, [b"%d" % number]) for number in range(8, 12)]
         assert [result(future).start for future in futures] == list(range(8, 12)) and topic.stats().failures == 0
         with ManagedLedger.open(other, "t") as successor:
             assert read_all(successor) == {number: b"%d" % number for number in range(12)}
             assert result(publish(successor, [b"12"])).start == 12
         topic.close()
-        assert {one.bookie for one in other.status().repairs} == {away}
+        assert {repair.bookie for repair in other.status().repairs} == {away}
 
 
 def refusing(store: SQLiteStore, name: str) -> BookieNode:
@@ -108,7 +108,7 @@ def test_bookies_that_refuse_make_no_storm_of_ledgers(
         begin = time.monotonic()
         until(lambda: topic.stats().failures >= 5)
         assert time.monotonic() - begin >= 0.05 + 0.1 + 0.2 + 0.4, "half of each delay is left to chance"
-        assert len([one for one in caplog.records if "its ledger failed" in one.getMessage()]) == 1
+        assert len([record for record in caplog.records if "its ledger failed" in record.getMessage()]) == 1
         for name in ("b1", "b2"):
             nodes[name].close()
             nodes[name] = node(store, name)

@@ -186,16 +186,16 @@ def test_offsets_at_times(shared: LedgerCluster, monkeypatch: pytest.MonkeyPatch
             times += [clock.now_us()] * (number % 3 + 1)
         for time_us in range(US, clock.now_us() + 2_000_000, 500_000):
             expected = next((offset for offset, at in enumerate(times) if at >= time_us), len(times))
-            found = result(topic.offset_at_time(time_us))
-            assert found == expected, (time_us - US, found, expected)
+            actual_result = result(topic.offset_at_time(time_us))
+            assert actual_result == expected, (time_us - US, actual_result, expected)
 
 
 def _times(topic: ManagedLedger) -> list[int]:
     """When each message was published, as it says."""
-    found: list[int] = []
-    while len(batch := result(topic.read(len(found)))):
-        found += batch.publish_time.tolist()
-    return found
+    numbers: list[int] = []
+    while len(batch := result(topic.read(len(numbers)))):
+        numbers += batch.publish_time.tolist()
+    return numbers
 
 
 class Setting:
@@ -238,10 +238,10 @@ def test_offsets_at_times_where_a_last_entry_could_not_be_read(
     clock = Setting()
     monkeypatch.setattr(CLOCK, "wall", clock)
     settings: dict[str, Any] = {"config": config(roll_entries=9), "clock": clock}
-    with ManagedLedger.open(shared, "unread", **settings) as one:
-        result(publish(one, [b"a"]))
+    with ManagedLedger.open(shared, "unread", **settings) as managed_ledger:
+        result(publish(managed_ledger, [b"a"]))
         clock.now += 5_000_000
-        result(publish(one, [b"b"]))
+        result(publish(managed_ledger, [b"b"]))
         with monkeypatch.context() as patch:
             patch.setattr(LedgerMaker, "reader", _unreadable)
             two = ManagedLedger.open(shared, "unread", **settings)
@@ -260,8 +260,8 @@ def test_readers_are_few(topic: ManagedLedger, monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(closed_ledger_readers, "READERS_MAX", 3)
     fill(topic, [1] * 14)
     with ThreadPoolExecutor(4) as pool:
-        for found in pool.map(lambda _: read_all(topic), range(8)):
-            assert found.keys() == set(range(14))
+        for item in pool.map(lambda _: read_all(topic), range(8)):
+            assert item.keys() == set(range(14))
     assert topic.stats().readers <= 3
 
 
@@ -336,11 +336,11 @@ def test_many_publishers(topic: ManagedLedger) -> None:
     topic.set_config(config(roll_entries=7))
     with ThreadPoolExecutor(6) as pool:
         ranges = list(pool.map(run, range(6)))
-    assert sorted(found.start for some in ranges for found in some) == list(range(240))
-    there = read_all(topic)
+    assert sorted(item.start for some in ranges for item in some) == list(range(240))
+    records = read_all(topic)
     for number, some in enumerate(ranges):
-        assert some == sorted(some, key=lambda found: found.start)
-        assert [there[found.start] for found in some] == [b"%d %d" % (number, at) for at in range(40)]
+        assert some == sorted(some, key=lambda report: report.start)
+        assert [records[item.start] for item in some] == [b"%d %d" % (number, at) for at in range(40)]
     assert all(item.entries <= 7 for item in topic.chain.ledgers)
 
 
@@ -429,9 +429,9 @@ def test_trimming(topic: ManagedLedger, shared: LedgerCluster) -> None:
 
 
 def find_pending_deletion(cluster: LedgerCluster, name: str) -> tuple[int, ...]:
-    found = find_chain(cluster.metadata, name)
-    assert found is not None and found.chain is not None
-    return found.chain.pending_deletion
+    chain = find_chain(cluster.metadata, name)
+    assert chain is not None and chain.chain is not None
+    return chain.chain.pending_deletion
 
 
 def test_retention(shared: LedgerCluster) -> None:

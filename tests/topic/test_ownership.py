@@ -68,8 +68,8 @@ def test_one_of_two_serves_a_topic(store, other) -> None:
         assert second.owner_of("orders/é 1") is None
         with first.claim("orders/é 1") as claim, second.claim("another"):
             assert claim.is_held and claim.topic == "orders/é 1"
-            found = second.owner_of("orders/é 1")
-            assert (found.address, found.pid) == ("here:1", os.getpid()) and owner_of(store, "orders/é 1") == found
+            owner = second.owner_of("orders/é 1")
+            assert (owner.address, owner.pid) == ("here:1", os.getpid()) and owner_of(store, "orders/é 1") == owner
             with pytest.raises(TopicOwnedError, match=f"process {os.getpid()} of .* at here:1") as caught:
                 second.claim("orders/é 1")
             assert caught.value.topic == "orders/é 1"
@@ -99,14 +99,14 @@ def test_all_topics_are_free_when_it_is_closed(store, other) -> None:
 
 
 def test_one_lease_for_all(memory, monkeypatch) -> None:
-    made: list[float] = []
+    numbers: list[float] = []
     begin = memory.lease
-    monkeypatch.setattr(memory, "lease", lambda ttl, on_loss: made.append(ttl) or begin(ttl, on_loss))
+    monkeypatch.setattr(memory, "lease", lambda ttl, on_loss: numbers.append(ttl) or begin(ttl, on_loss))
     with Ownership(memory, lease_s=7) as ownership:
-        assert made == []
+        assert numbers == []
         for n in range(20):
             ownership.claim(f"topic-{n}")
-    assert made == [7]
+    assert numbers == [7]
 
 
 def test_what_makes_no_sense_is_said(memory) -> None:
@@ -145,9 +145,9 @@ def test_every_topic_has_a_key(memory) -> None:
 def waiting(ownership: Ownership, topic: str, pool: ThreadPoolExecutor) -> Future[Claim]:
     """A claim that is being waited for."""
     before = len(ownership._waiting)
-    found = pool.submit(ownership.claim, topic, wait=60)
+    future = pool.submit(ownership.claim, topic, wait=60)
     until(lambda: len(ownership._waiting) > before)
-    return found
+    return future
 
 
 def test_the_next_one_is_told_at_once(store, other) -> None:
@@ -170,10 +170,10 @@ def test_who_waits_in_vain(store, other) -> None:
 
 def test_a_close_ends_the_waiting(memory) -> None:
     with Ownership(memory) as first, Ownership(memory) as second, ThreadPoolExecutor() as pool, first.claim("t"):
-        found = waiting(second, "t", pool)
+        actual_waiting = waiting(second, "t", pool)
         second.close()
         with pytest.raises(ClosedError):
-            found.result(30)
+            actual_waiting.result(30)
 
 
 def test_one_at_a_time(sqlite_url) -> None:
@@ -189,10 +189,10 @@ def test_one_at_a_time(sqlite_url) -> None:
                 holders.remove(number)
 
     with (
-        open_store(sqlite_url) as one,
+        open_store(sqlite_url) as store,
         open_store(sqlite_url) as two,
         ThreadPoolExecutor() as pool,
-        Ownership(one) as first,
+        Ownership(store) as first,
         Ownership(two) as second,
     ):
         for job in [pool.submit(serve, ownership, n) for n, ownership in enumerate((first, first, second, second))]:
@@ -239,10 +239,10 @@ def test_a_store_that_is_not_heard_of(memory) -> None:
 
 def test_a_callback_may_claim_and_close(memory) -> None:
     done = threading.Event()
-    found: list[Claim] = []
+    claims: list[Claim] = []
 
     def again() -> None:
-        found.append(ownership.claim("t"))
+        claims.append(ownership.claim("t"))
         ownership.close()
         done.set()
 

@@ -48,9 +48,11 @@ def topic(cluster: Cluster) -> PartitionedTopic:
 def test_keys_go_where_pulsars_go(topic: PartitionedTopic) -> None:
     for key, hashed in PULSAR.items():
         assert topic.publish(b"v", key).partition == hashed % 3
-    found = topic.publish_batch([b"v"] * len(PULSAR), list(PULSAR))
+    outcomes = topic.publish_batch([b"v"] * len(PULSAR), list(PULSAR))
     wanted = [hashed % 3 for hashed in PULSAR.values()]
-    assert {part.partition: len(part.offsets) for part in found} == {at: wanted.count(at) for at in sorted(set(wanted))}
+    assert {part.partition: len(part.offsets) for part in outcomes} == {
+        at: wanted.count(at) for at in sorted(set(wanted))
+    }
 
 
 def test_messages_without_keys_take_turns_and_batches_stay_together(topic: PartitionedTopic) -> None:
@@ -76,7 +78,7 @@ def _packed(items: list[bytes]) -> tuple[Any, bytes]:
 )  # fmt: skip
 def test_batches_are_split_with_all_that_they_have(topic: PartitionedTopic, form: Any) -> None:
     moments = list(range(1, 61))
-    found = topic.publish_batch(
+    outcomes = topic.publish_batch(
         form(VALUES), form(KEYS), event_times=moments, deliver_at=DUE + np.arange(60),
         properties=[{"at": str(at)} for at in range(60)], sequences=np.arange(0, 600, 10), producer="p",
     )  # fmt: skip
@@ -91,7 +93,7 @@ def test_batches_are_split_with_all_that_they_have(topic: PartitionedTopic, form
                 assert (message.producer, batch.properties(at)) == (b"p", {"at": b"%d" % row})
     assert sorted(seen) == list(range(60))
     assert all(values == sorted(values) for values in stored(topic)), "what is behind another stays behind it"
-    assert [len(part.offsets) for part in found] == [len(values) for values in stored(topic)]
+    assert [len(part.offsets) for part in outcomes] == [len(values) for values in stored(topic)]
 
 
 @pytest.mark.parametrize("column", ["keys", "properties", "event_times", "deliver_at", "sequences"])
@@ -241,12 +243,12 @@ def test_deleting_deletes_all(cluster: Cluster, topic: PartitionedTopic, way: st
 
 
 def test_metadata_are_believed_only_when_they_are_right(cluster: Cluster) -> None:
-    made = create_partitioned(cluster.metadata, "m", 7, 123)
-    assert (made.partitions, made.created_us) == (7, 123)
-    assert PartitionedMetadata.decode(made.encode()) == made
+    partitioned = create_partitioned(cluster.metadata, "m", 7, 123)
+    assert (partitioned.partitions, partitioned.created_us) == (7, 123)
+    assert PartitionedMetadata.decode(partitioned.encode()) == partitioned
     for wrong in (
-        b"", b"{}", b"[]", made.encode().replace(b'"version":2', b'"version":0'), made.encode().replace(b":7", b":0"),
-        made.encode().replace(b":7", b":true"),
+        b"", b"{}", b"[]", partitioned.encode().replace(b'"version":2', b'"version":0'), partitioned.encode().replace(b":7", b":0"),
+        partitioned.encode().replace(b":7", b":true"),
     ):  # fmt: skip
         with pytest.raises(InvalidMetadataError, match="partitioned topic"):
             PartitionedMetadata.decode(wrong)
@@ -284,15 +286,15 @@ def test_statistics_are_of_each_partition_and_of_all(topic: PartitionedTopic) ->
         consumer.acknowledge(receive(consumer, 20))
         consumer.flush()
         until(lambda: topic.stats().total.subscriptions[0].delivered_messages == 60)
-        found = topic.stats()
-    assert (found.name, found.partitions, sorted(found.parts)) == ("t", 3, [0, 1, 2])
-    total, parts = found.total, list(found.parts.values())
+        stats = topic.stats()
+    assert (stats.name, stats.partitions, sorted(stats.parts)) == ("t", 3, [0, 1, 2])
+    total, parts = stats.total, list(stats.parts.values())
     assert (total.name, total.published_messages, total.end.offset) == ("t", 60, 60)
     assert total.storage_bytes == sum(part.storage_bytes for part in parts) > 0
     (sub,) = total.subscriptions
     assert (sub.backlog_messages, sub.delivered_messages, len(sub.consumers)) == (40, 60, 3)
     assert sub.oldest_us == min(part.subscriptions[0].oldest_us or 1 << 62 for part in parts)
-    plain = found.to_dict()
+    plain = stats.to_dict()
     assert plain["total"]["subscriptions"]["s"]["backlog_messages"] == 40
     assert plain["parts"]["1"]["name"] == "t-partition-1"
 

@@ -138,10 +138,14 @@ def test_trimming_drops_the_ledgers_of_all_partitions(topic: Any) -> None:
 def test_internal_statistics_are_of_each_partition(topic: Any) -> None:
     topic.create_subscription("s", start="earliest")
     fill(topic)
-    found = topic.internal_stats()
-    assert (found.name, found.partitions, sorted(found.parts)) == ("t", PARTITIONS, [*range(PARTITIONS)])
-    assert {part.end.offset for part in found.parts.values()} == {MESSAGES}
-    plain = found.to_dict()
+    internal_stats = topic.internal_stats()
+    assert (internal_stats.name, internal_stats.partitions, sorted(internal_stats.parts)) == (
+        "t",
+        PARTITIONS,
+        [*range(PARTITIONS)],
+    )
+    assert {part.end.offset for part in internal_stats.parts.values()} == {MESSAGES}
+    plain = internal_stats.to_dict()
     assert plain["parts"]["2"]["name"] == "t-partition-2"
     assert list(plain["parts"]["2"]["cursors"]) == ["s"]
 

@@ -47,37 +47,37 @@ def test_all_partitions_are_received_as_one_and_what_is_acknowledged_stays_so(to
     topic.create_subscription("s", start="earliest")
     values = publish(topic, 400)
     with topic.subscribe("s") as consumer:
-        found = receive(consumer, 400)
-        assert sorted(message.value for message in found) == values
+        messages = receive(consumer, 400)
+        assert sorted(message.value for message in messages) == values
         for partition in range(PARTITIONS):
-            of_it = [message for message in found if message.partition == partition]
+            of_it = [message for message in messages if message.partition == partition]
             assert [message.offset for message in of_it] == list(range(100)), "in order"
             assert {message.key for message in of_it} == {KEYS[partition]}
-        for message in found[:100]:
+        for message in messages[:100]:
             consumer.acknowledge(message)
-        consumer.acknowledge(found[100:200])
-        consumer.acknowledge(PartitionOffset(message.partition, message.offset) for message in found[200:300])
-        for message in found[300:399]:
+        consumer.acknowledge(messages[100:200])
+        consumer.acknowledge(PartitionOffset(message.partition, message.offset) for message in messages[200:300])
+        for message in messages[300:399]:
             consumer.acknowledge(PartitionOffset(message.partition, message.offset))
         consumer.flush()
         assert sum(backlog(topic)) == 1
     with topic.subscribe("s") as consumer:
-        assert [message.value for message in receive(consumer, 1)] == [found[399].value]
+        assert [message.value for message in receive(consumer, 1)] == [messages[399].value]
         assert consumer.receive(timeout=0) is None
 
 
 def test_batches_are_of_one_partition_and_acknowledged_as_such(topic: PartitionedTopic) -> None:
     with topic.subscribe("s", start="earliest") as consumer:
         values = publish(topic, 100)
-        found: list[MessageBatch] = []
+        message_batches: list[MessageBatch] = []
         for batch in consumer.batches(timeout=PATIENCE_S):
             assert set(batch.keys()) == {KEYS[batch.partition]}
             assert batch.slice(0, 1).partition == batch[0].partition == batch.partition
             consumer.acknowledge(batch)
-            found.append(batch)
-            if sum(map(len, found)) == 100:
+            message_batches.append(batch)
+            if sum(map(len, message_batches)) == 100:
                 break
-        assert sorted(value for batch in found for value in batch.values()) == values
+        assert sorted(value for batch in message_batches for value in batch.values()) == values
         consumer.flush(PATIENCE_S)
         assert backlog(topic) == [0] * PARTITIONS
         assert list(consumer.batches(timeout=0)) == []
@@ -87,10 +87,10 @@ def test_several_at_once_are_those_that_are_there(topic: PartitionedTopic) -> No
     with topic.subscribe("s") as consumer:
         assert consumer.receive(max_messages=5, timeout=0) == []
         publish(topic, 10)
-        found: list[Message] = []
-        while len(found) < 10:
-            found += consumer.receive(max_messages=7, timeout=PATIENCE_S)
-        assert len({(message.partition, message.offset) for message in found}) == 10
+        messages: list[Message] = []
+        while len(messages) < 10:
+            messages += consumer.receive(max_messages=7, timeout=PATIENCE_S)
+        assert len({(message.partition, message.offset) for message in messages}) == 10
         with pytest.raises(InvalidArgumentError, match="max_messages"):
             consumer.receive(max_messages=0)
 
@@ -109,16 +109,19 @@ def test_a_long_backlog_of_one_partition_keeps_no_other_waiting(topic: Partition
 
 def test_partitions_with_much_take_turns() -> None:
     """One delivery of each, while each has some."""
-    one = PartitionedConsumer("t", "s", "c", wait=lambda future, timeout=None: future.result(timeout))
-    parts = [PartitionConsumer(number, "t", "s", "c", queue=10, on_change=one.changed) for number in range(3)]
+    partitioned_consumer = PartitionedConsumer("t", "s", "c", wait=lambda future, timeout=None: future.result(timeout))
+    parts = [
+        PartitionConsumer(number, "t", "s", "c", queue=10, on_change=partitioned_consumer.changed)
+        for number in range(3)
+    ]
     for part, count in zip(parts, (4, 2, 3), strict=True):
         for _ in range(count):
-            one.changed(part)
+            partitioned_consumer.changed(part)
     order = []
-    while (part := one._take_ready()) is not None:
+    while (part := partitioned_consumer._take_ready()) is not None:
         order.append(part.partition)
     assert order == [0, 1, 2, 0, 1, 2, 0, 2, 0]
-    for handle in (one, *parts):
+    for handle in (partitioned_consumer, *parts):
         handle.close()
 
 
@@ -163,12 +166,12 @@ def test_nothing_can_be_acknowledged_and_refused(topic: PartitionedTopic) -> Non
 def test_refused_messages_come_again(topic: PartitionedTopic) -> None:
     with topic.subscribe("s", type="shared", nack_min_ms=0) as consumer:
         publish(topic, 8)
-        found = receive(consumer, 8)
-        consumer.acknowledge(found[:6])
-        consumer.nack(found[6])
-        consumer.nack([found[7]], delay=0.0)
+        messages = receive(consumer, 8)
+        consumer.acknowledge(messages[:6])
+        consumer.nack(messages[6])
+        consumer.nack([messages[7]], delay=0.0)
         again = receive(consumer, 2)
-        wanted = {(message.partition, message.offset, 1) for message in found[6:]}
+        wanted = {(message.partition, message.offset, 1) for message in messages[6:]}
         assert {(message.partition, message.offset, message.redelivered) for message in again} == wanted
         consumer.redeliver()
         assert len(receive(consumer, 2)) == 2
@@ -177,8 +180,8 @@ def test_refused_messages_come_again(topic: PartitionedTopic) -> None:
 def test_cumulative_acknowledgements_are_of_one_partition(topic: PartitionedTopic) -> None:
     with topic.subscribe("s", start="earliest") as consumer:
         publish(topic, 40)
-        found = receive(consumer, 40)
-        consumer.acknowledge_cumulative(next(one for one in found if (one.partition, one.offset) == (1, 6)))
+        messages = receive(consumer, 40)
+        consumer.acknowledge_cumulative(next(item for item in messages if (item.partition, item.offset) == (1, 6)))
         consumer.acknowledge_cumulative(PartitionOffset(2, 9))
         consumer.flush()
         assert backlog(topic) == [10, 3, 0, 10]
@@ -191,7 +194,7 @@ def test_seeking_moves_one_partition_or_all(topic: PartitionedTopic) -> None:
         assert consumer.seek("latest") == [PartitionOffset(partition, 10) for partition in range(PARTITIONS)]
         assert consumer.receive(timeout=0) is None
         assert consumer.seek(PartitionOffset(2, 7)) == [PartitionOffset(2, 7)]
-        assert [(one.partition, one.offset) for one in receive(consumer, 3)] == [(2, 7), (2, 8), (2, 9)]
+        assert [(message.partition, message.offset) for message in receive(consumer, 3)] == [(2, 7), (2, 8), (2, 9)]
         assert consumer.receive(timeout=0) is None
         consumer.seek(datetime.now(UTC) - timedelta(days=1))
         assert len(receive(consumer, 40)) == 40
@@ -205,14 +208,14 @@ def test_seeking_moves_one_partition_or_all(topic: PartitionedTopic) -> None:
 
 
 def test_threads_share_what_comes(topic: PartitionedTopic) -> None:
-    found: list[tuple[int, int]] = []
+    rows: list[tuple[int, int]] = []
 
     def work() -> None:
         while (message := consumer.receive(timeout=PATIENCE_S)) is not None:
             place = (message.partition, message.offset)
             if message.value == b"end":
                 return
-            found.append(place)
+            rows.append(place)
             consumer.acknowledge(PartitionOffset(*place))
 
     with topic.subscribe("s", type="shared") as consumer:
@@ -221,12 +224,12 @@ def test_threads_share_what_comes(topic: PartitionedTopic) -> None:
             thread.start()
         for _ in range(30):
             publish(topic, 40)
-        until(lambda: len(found) == 1200)
+        until(lambda: len(rows) == 1200)
         topic.publish_batch([b"end"] * 3)  # one delivery, for all that wait
         for thread in threads:
             thread.join(PATIENCE_S)
             assert not thread.is_alive()
-        assert len(set(found)) == 1200
+        assert len(set(rows)) == 1200
 
 
 def test_who_waits_is_told_of_the_end(topic: PartitionedTopic) -> None:
@@ -264,25 +267,25 @@ def test_one_partition_that_fails_is_told_for_ever(topic: PartitionedTopic) -> N
 
 
 def test_coroutines_receive_each_message_once(topic: PartitionedTopic) -> None:
-    async def work(found: list[tuple[int, int]], total: int) -> None:
-        while len(found) < total:
+    async def work(rows: list[tuple[int, int]], total: int) -> None:
+        while len(rows) < total:
             try:
                 async with asyncio.timeout(0.001):
                     message = await consumer.receive_async()
             except TimeoutError:
                 continue
-            found.append((message.partition, message.offset))
+            rows.append((message.partition, message.offset))
             consumer.acknowledge(message)
             await asyncio.sleep(0)
 
     async def scene() -> None:
-        found: list[tuple[int, int]] = []
-        tasks = [asyncio.create_task(work(found, 300)) for _ in range(4)]
+        rows: list[tuple[int, int]] = []
+        tasks = [asyncio.create_task(work(rows, 300)) for _ in range(4)]
         for at in range(300):
             await topic.submit(b"v", KEYS[at % PARTITIONS])
         async with asyncio.timeout(PATIENCE_S):
             await asyncio.gather(*tasks)
-        assert len(set(found)) == len(found) == 300
+        assert len(set(rows)) == len(rows) == 300
         await topic.submit_batch([b"v"] * PARTITIONS, KEYS)
         await topic.room()
         batches = [await consumer.receive_batch_async() for _ in range(PARTITIONS)]

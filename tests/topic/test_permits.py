@@ -20,12 +20,12 @@ def test_large_ones_by_and_by() -> None:
     permits = Permits(8 * FIRST_PERMITS)
     waiting = permits.first
     assert waiting == FIRST_PERMITS
-    found = []
+    waiters = []
     for _ in range(6):
         permits.delivered(waiting, waiting)
         waiting = permits.taken(waiting)
-        found.append(waiting)
-    assert found == [2 * FIRST_PERMITS, 4 * FIRST_PERMITS, *[8 * FIRST_PERMITS] * 4]
+        waiters.append(waiting)
+    assert waiters == [2 * FIRST_PERMITS, 4 * FIRST_PERMITS, *[8 * FIRST_PERMITS] * 4]
 
 
 def test_large_messages_are_few() -> None:

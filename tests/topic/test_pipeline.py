@@ -46,16 +46,16 @@ class Twin:
     def submit(self, counts: list[int]) -> None:
         number = len(self.submitted)
         messages = [[b"%d.%d.%d" % (number, at, m) for m in range(count)] for at, count in enumerate(counts)]
-        one = EntryBatch([b"|".join(some) for some in messages], counts)
-        self.submitted.append((one, [message for some in messages for message in some]))
-        self.given_all.append((len(one.entries), one.entry_bytes))
-        self.pipeline.add([one])
+        entry_batch = EntryBatch([b"|".join(some) for some in messages], counts)
+        self.submitted.append((entry_batch, [message for some in messages for message in some]))
+        self.given_all.append((len(entry_batch.entries), entry_batch.entry_bytes))
+        self.pipeline.add([entry_batch])
 
     def send(self, most: int) -> None:
         if self.pipeline.is_queued:
             taken = self.pipeline.take(most)
-            assert len(taken) == 1 or sum(len(one.entries) for one in taken) <= most
-            self.given += [entry.split(b"|") for one in taken for entry in one.entries]
+            assert len(taken) == 1 or sum(len(item.entries) for item in taken) <= most
+            self.given += [entry.split(b"|") for item in taken for entry in item.entries]
             self.acks.append(AppendFuture(range(len(self.given))))
             self.pipeline.sent(taken, self.acks[-1])
 
@@ -89,23 +89,24 @@ def settle(batches: Sequence[PublishBatch]) -> None:
 @example([("submit", [1, 2]), ("submit", [3]), ("send", 6), ("end", 2)])
 def test_against_a_twin(events: list[tuple[str, object]]) -> None:
     twin = Twin()
-    for what, how in events:
-        getattr(twin, what)(how)
+    for event, how in events:
+        getattr(twin, event)(how)
     twin.send(99)
     while twin.acks or twin.pipeline.is_queued:
         twin.confirm()
         twin.send(99)
     twin.end(0)
     offset = 0
-    for one, messages in twin.submitted:
-        assert one.future.result(0) == range(offset, offset + len(messages))
+    for item, messages in twin.submitted:
+        assert item.future.result(0) == range(offset, offset + len(messages))
         assert twin.kept[offset : offset + len(messages)] == messages
         offset += len(messages)
     assert len(twin.kept) == offset
     entries, size = sum(count for count, _ in twin.given_all), sum(size for _, size in twin.given_all)
     assert twin.pipeline.end == TopicPosition(offset, entries, size) and twin.pipeline.pending == (0, 0)
     assert [
-        (one.cut_entries + len(one.entries), one.cut_bytes + one.entry_bytes) for one, _ in twin.submitted
+        (actual_item.cut_entries + len(actual_item.entries), actual_item.cut_bytes + actual_item.entry_bytes)
+        for actual_item, _ in twin.submitted
     ] == twin.given_all
 
 
@@ -119,8 +120,8 @@ def test_what_is_sent_together() -> None:
         pipeline.add([EntryBatch([bytes(size)], [1])])
     assert pipeline.is_due
     pipeline.add([EntryBatch([bytes(GROUP_BYTES)], [1])])
-    assert [one.entry_bytes for one in pipeline.take(99)] == [STAGE_BYTES - 1, 1]
-    assert [one.entry_bytes for one in pipeline.take(0)] == [GROUP_BYTES] and not pipeline.is_queued
+    assert [item.entry_bytes for item in pipeline.take(99)] == [STAGE_BYTES - 1, 1]
+    assert [item.entry_bytes for item in pipeline.take(0)] == [GROUP_BYTES] and not pipeline.is_queued
 
 
 def test_when_a_ledger_is_full() -> None:
@@ -157,8 +158,8 @@ def test_what_bookies_refuse_is_tried_a_few_times() -> None:
 def test_half_of_a_submission() -> None:
     """The ledger that failed kept the first of its entries: the result covers both halves."""
     pipeline = AppendPipeline(ORIGIN)
-    one, two = EntryBatch([b"a", b"bb", b"c"], [1, 2, 3]), EntryBatch([b"d"], [4])
-    for submission in (one, two):
+    first, two = EntryBatch([b"a", b"bb", b"c"], [1, 2, 3]), EntryBatch([b"d"], [4])
+    for submission in (first, two):
         pipeline.add([submission])
     pipeline.sent(pipeline.take(9), AppendFuture())
     assert pipeline.end_ledger(1) == [] and pipeline.end == TopicPosition(1, 1, 1) and pipeline.pending == (4, 3)
@@ -172,6 +173,6 @@ def test_half_of_a_submission() -> None:
     set_result(landed)
     pipeline.sent(again, landed)
     settle(pipeline.take_confirmed()[0])
-    assert (one.future.result(0), two.future.result(0)) == (range(6), range(6, 10)) and pipeline.end == TopicPosition(
+    assert (first.future.result(0), two.future.result(0)) == (range(6), range(6, 10)) and pipeline.end == TopicPosition(
         10, 4, 5
     )

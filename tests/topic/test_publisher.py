@@ -352,19 +352,19 @@ def test_coroutines_go_on_to_twice_the_window() -> None:
 
 def test_callbacks_publish_but_do_not_wait() -> None:
     bench = Bench()
-    found: list[AppendFuture[int]] = []
+    append_futures: list[AppendFuture[int]] = []
 
     def publish(_: AppendFuture[int]) -> None:
-        found.append(bench.submit(b"2"))
+        append_futures.append(bench.submit(b"2"))
         with pytest.raises(InvalidArgumentError, match="callback"):  # it would wait for itself
             bench.publisher.publish(b"3")
-        found.append(bench.submit(b"4"))
+        append_futures.append(bench.submit(b"4"))
 
     bench.submit(b"0").add_done_callback(publish)
     bench.ledgers.holds = False
     bench.submit_batch([b"1"])  # while it is submitted, the first one is confirmed
     bench.ledgers.confirm()
-    assert [future.result(0) for future in found] == [2, 3]
+    assert [future.result(0) for future in append_futures] == [2, 3]
     assert bench.ledgers.values() == [b"0", b"1", b"2", b"4"]
 
 

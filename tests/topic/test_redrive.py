@@ -84,7 +84,9 @@ def values(topic: Any) -> list[bytes]:
     return [message.value for message in stored(topic)]
 
 
-def made(place: Any, name: str, *, origin: dict[str, Any] | None = None, **settings: Any) -> tuple[Any, Any]:
+def topic_and_dead_letters(
+    place: Any, name: str, *, origin: dict[str, Any] | None = None, **settings: Any
+) -> tuple[Any, Any]:
     """A topic, and one of its dead letters with a subscription `people`."""
     topic = place.topic(name, **PLAIN, **(origin or {}))
     dead = place.topic(f"{name}-dead", **PLAIN)
@@ -96,7 +98,7 @@ def made(place: Any, name: str, *, origin: dict[str, Any] | None = None, **setti
 
 
 def test_messages_come_back_as_they_were(place: Any, name: str) -> None:
-    topic, dead = made(place, name)
+    topic, dead = topic_and_dead_letters(place, name)
     topic.create_subscription("s", start="earliest", **AT_ONCE, dead_letter=dead.name)
     topic.publish(b"bad", b"key", properties={"mine": "kept"}, event_time=1_700_000_000_000_000)
     for redrives in (1, 2):
@@ -139,7 +141,7 @@ def part(topic: Any, partition: int) -> list[Message]:
 
 
 def test_what_is_asked_for(place: Any, name: str) -> None:
-    topic, dead = made(place, name)
+    topic, dead = topic_and_dead_letters(place, name)
     other = place.topic(f"{name}-other", **PLAIN)
     dead.publish_batch(**letters_of(name, range(10)))
     dead.publish_batch(**letters_of("gone", range(10, 12)))
@@ -156,7 +158,7 @@ def test_what_is_asked_for(place: Any, name: str) -> None:
 
 
 def test_where_leaves_the_others(place: Any, name: str) -> None:
-    topic, dead = made(place, name, origin={"deduplicate": True})
+    topic, dead = topic_and_dead_letters(place, name, origin={"deduplicate": True})
     dead.publish_batch(**letters_of(name, range(10)))
     report = dead.redrive("people", where=lambda letter: letter.offset % 2 == 1)
     assert report == RedriveReport(5, skipped=5, topics={name: 5}) and backlog(dead, "people") == 5
@@ -166,7 +168,7 @@ def test_where_leaves_the_others(place: Any, name: str) -> None:
 
 
 def test_what_fails_again_meanwhile_waits_for_the_next_run(place: Any, name: str) -> None:
-    topic, dead = made(place, name)
+    topic, dead = topic_and_dead_letters(place, name)
     dead.publish_batch(**letters_of(name, range(3)))
 
     def failed(letter: Message) -> bool:
@@ -177,7 +179,7 @@ def test_what_fails_again_meanwhile_waits_for_the_next_run(place: Any, name: str
 
 
 def test_to_a_topic_with_partitions(place: Any, name: str) -> None:
-    _, dead = made(place, name)
+    _, dead = topic_and_dead_letters(place, name)
     several = place.topic(f"{name}-several", partitions=2, **PLAIN, deduplicate=True)
     dead.publish_batch(**letters_of(name, range(10)))
     assert dead.redrive("people", to=several.name).topics == {several.name: 10}
@@ -196,7 +198,7 @@ def interrupted(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
     """Redrive `people` of a topic, which ends between the copies and the acknowledgements."""
 
     def run(dead: Any, **arguments: Any) -> None:
-        def acknowledge(consumer: Consumer, what: object) -> None:
+        def acknowledge(consumer: Consumer, value: object) -> None:
             raise Interrupted
 
         with monkeypatch.context() as patch:
@@ -208,7 +210,7 @@ def interrupted(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
 
 
 def test_one_that_has_no_room_for_a_count_goes_without(place: Any, name: str, interrupted: Callable[..., None]) -> None:
-    topic, dead = made(place, name, origin={"deduplicate": True})
+    topic, dead = topic_and_dead_letters(place, name, origin={"deduplicate": True})
     low, high = 3 << 20, 5 << 20
     while high - low > 1:
         middle = (low + high) // 2
@@ -223,15 +225,15 @@ def test_one_that_has_no_room_for_a_count_goes_without(place: Any, name: str, in
     dead.publish(bytes(low), properties={"mine": "kept"})
     interrupted(dead, to=name)
     assert dead.redrive("people", to=name).sent == 2
-    found = [(len(message.value), sorted(message.properties)) for message in stored(topic)[begins:]]
-    assert found == [(5, ["mine", "pyreplog.redrives"]), (low, ["mine"])]
+    rows = [(len(message.value), sorted(message.properties)) for message in stored(topic)[begins:]]
+    assert rows == [(5, ["mine", "pyreplog.redrives"]), (low, ["mine"])]
 
 
 @pytest.mark.parametrize("deduplicate", [True, False])
 def test_between_copy_and_acknowledgement(
     place: Any, name: str, deduplicate: bool, interrupted: Callable[..., None]
 ) -> None:
-    topic, dead = made(place, name, origin={"deduplicate": deduplicate})
+    topic, dead = topic_and_dead_letters(place, name, origin={"deduplicate": deduplicate})
     dead.publish_batch(**letters_of(name, range(10)))
     interrupted(dead)
     copies = values(topic)
@@ -244,7 +246,7 @@ def test_between_copy_and_acknowledgement(
 
 
 def test_a_seek_has_all_sent_again(place: Any, name: str) -> None:
-    topic, dead = made(place, name, origin={"deduplicate": True})
+    topic, dead = topic_and_dead_letters(place, name, origin={"deduplicate": True})
     dead.publish_batch(**letters_of(name, range(10)))
     for begin in (0, 3, 0):
         dead.seek("people", begin)
@@ -254,7 +256,7 @@ def test_a_seek_has_all_sent_again(place: Any, name: str) -> None:
 
 def test_a_topic_made_anew_has_all_sent(place: Any, name: str) -> None:
     """Its offsets begin at 0 again."""
-    topic, dead = made(place, name, origin={"deduplicate": True})
+    topic, dead = topic_and_dead_letters(place, name, origin={"deduplicate": True})
     dead.publish_batch(**letters_of(name, range(10)))
     assert dead.redrive("people").sent == 10
     dead.delete()
@@ -267,7 +269,9 @@ def test_a_topic_made_anew_has_all_sent(place: Any, name: str) -> None:
 
 def test_those_that_another_consumer_had_are_sent_when_it_is_gone(place: Any, name: str) -> None:
     """Of a shared subscription, behind later ones."""
-    topic, dead = made(place, name, origin={"deduplicate": True}, type="shared", max_unacked_consumer=5)
+    topic, dead = topic_and_dead_letters(
+        place, name, origin={"deduplicate": True}, type="shared", max_unacked_consumer=5
+    )
     dead.publish_batch(**letters_of(name, range(5)))
     with dead.subscribe("people") as other:
         assert other.receive(max_messages=5, timeout=PATIENCE_S)
@@ -279,7 +283,7 @@ def test_those_that_another_consumer_had_are_sent_when_it_is_gone(place: Any, na
 
 
 def test_a_seek_in_the_middle_ends_it(place: Any, name: str) -> None:
-    topic, dead = made(place, name, origin={"deduplicate": True})
+    topic, dead = topic_and_dead_letters(place, name, origin={"deduplicate": True})
     for first in range(0, 3000, 500):
         dead.publish_batch(**letters_of(name, range(first, first + 500)))
     with pytest.raises(SubscriptionBusyError, match="a seek moved it"):
@@ -294,7 +298,7 @@ def test_a_seek_in_the_middle_ends_it(place: Any, name: str) -> None:
 
 
 def test_refusals(place: Any, name: str) -> None:
-    _, dead = made(place, name)
+    _, dead = topic_and_dead_letters(place, name)
     dead.publish_batch(**letters_of(name, range(2)))
     with pytest.raises(NoSuchSubscriptionError):
         dead.redrive("nobody")
@@ -320,7 +324,7 @@ def test_refusals(place: Any, name: str) -> None:
 
 def test_one_that_gets_no_more_says_so(place: Any, name: str) -> None:
     """Those that `where` leaves out are not acknowledged, and no more may be."""
-    topic, dead = made(place, name, max_unacked=4)
+    topic, dead = topic_and_dead_letters(place, name, max_unacked=4)
     dead.publish_batch(**letters_of(name, range(10)))
     with pytest.raises(SubscriptionBusyError, match="6 dead letters were not delivered"):
         dead.redrive("people", where=lambda letter: False, timeout=0.1)
@@ -329,7 +333,7 @@ def test_one_that_gets_no_more_says_so(place: Any, name: str) -> None:
 
 def test_dead_letters_of_a_dead_letter_topic(here: Served, name: str) -> None:
     """A dead letter of a dead-letter topic goes back there."""
-    _, dead = made(here.cluster, name)
+    _, dead = topic_and_dead_letters(here.cluster, name)
     deader = here.cluster.topic(f"{name}-deader", **PLAIN)
     deader.create_subscription("people", start="earliest")
     deader.publish_batch(**letters_of(dead.name, range(3)))

@@ -42,8 +42,8 @@ def test_kill_9_at_any_step(tmp_path: Path, seed: int) -> None:
         process.hears("done")
         process.wait()
         with Cluster.connect(url) as cluster:
-            (there,) = cluster.topic(DEAD, wait=60.0).stats().subscriptions
-            assert there.backlog_messages == 0
+            (subscriptions,) = cluster.topic(DEAD, wait=60.0).stats().subscriptions
+            assert subscriptions.backlog_messages == 0
             for name in ("once", "again"):
                 topic = cluster.topic(name, wait=60.0)
                 copies = Counter(value for batch in topic.read() for value in batch.values())

@@ -178,9 +178,9 @@ def test_what_serves_no_topics_is_refused() -> None:
         reactor.start()
         with Server(reactor, Recorder(), identity=NODE) as server:
             host, port = server.address
-            with pyreplog.connect(f"pyreplog://{host}:{port}") as client, pytest.raises(NotConnectedError) as found:
+            with pyreplog.connect(f"pyreplog://{host}:{port}") as client, pytest.raises(NotConnectedError) as caught:
                 client.topic("news")
-            assert isinstance(found.value.__cause__, WrongServiceError)
+            assert isinstance(caught.value.__cause__, WrongServiceError)
 
 
 def test_a_secret_is_asked_for(tmp_path: Path) -> None:
@@ -188,9 +188,9 @@ def test_a_secret_is_asked_for(tmp_path: Path) -> None:
         topic = here.client(secret=b"s" * 32).topic("news", **PLAIN)
         assert topic.publish(b"one") == 0
         for secret in (None, b"t" * 32):
-            with pytest.raises(NotConnectedError) as found:
+            with pytest.raises(NotConnectedError) as caught:
                 here.client(secret=secret).topic("news")
-            assert isinstance(found.value.__cause__, AuthenticationError)
+            assert isinstance(caught.value.__cause__, AuthenticationError)
 
 
 def test_tls(tmp_path: Path) -> None:
@@ -221,12 +221,12 @@ def test_coroutines(topic: RemoteTopic) -> None:
         return [await future for future in futures]
 
     async def consume(consumer: Any) -> list[bytes]:
-        found = []
+        actual_values = []
         async for message in consumer:
-            found.append(message.value)
+            actual_values.append(message.value)
             consumer.acknowledge(message)
-            if len(found) == 200:
-                return found
+            if len(actual_values) == 200:
+                return actual_values
         raise AssertionError
 
     async def both() -> tuple[list[int], list[bytes]]:
@@ -302,7 +302,7 @@ def test_reading_goes_on_when_the_owner_has_closed_the_topic(here: Served, clien
 
 def test_a_server_that_is_closed_leaves_no_thread(tmp_path: Path) -> None:
     before = {thread.name for thread in threading.enumerate()}
-    with served(tmp_path / "cluster") as there:
-        there.client().topic("t", **PLAIN).publish(b"x")
+    with served(tmp_path / "cluster") as service:
+        service.client().topic("t", **PLAIN).publish(b"x")
         assert any(thread.name.startswith("pyreplog-topics") for thread in threading.enumerate())
     until(lambda: not [thread for thread in threading.enumerate() if thread.name not in before])

@@ -66,13 +66,25 @@ def test_statistics_of_a_remote_consumer(topic: RemoteTopic) -> None:
         consumer.flush()
         subscription = topic.stats().subscriptions[0]
         assert (subscription.delivered_messages, subscription.delivered_bytes) == (51, 5100)
-        found = subscription.consumers[0]
-        assert found.address.startswith("127.0.0.1:") and int(found.address.partition(":")[2]) > 0
-        assert before_us <= found.connected_us <= found.last_delivered_us <= time.time_ns() // 1000
-        assert found.last_acked_us >= found.connected_us
-        assert (found.delivered_messages, found.delivered_bytes, found.redelivered_messages) == (51, 5100, 1)
-        assert found.acked_messages == 20
-        assert min(found.rate_delivered, found.rate_delivered_bytes, found.rate_acked, found.rate_redelivered) > 0
+        actual_consumer = subscription.consumers[0]
+        assert actual_consumer.address.startswith("127.0.0.1:") and int(actual_consumer.address.partition(":")[2]) > 0
+        assert before_us <= actual_consumer.connected_us <= actual_consumer.last_delivered_us <= time.time_ns() // 1000
+        assert actual_consumer.last_acked_us >= actual_consumer.connected_us
+        assert (
+            actual_consumer.delivered_messages,
+            actual_consumer.delivered_bytes,
+            actual_consumer.redelivered_messages,
+        ) == (51, 5100, 1)
+        assert actual_consumer.acked_messages == 20
+        assert (
+            min(
+                actual_consumer.rate_delivered,
+                actual_consumer.rate_delivered_bytes,
+                actual_consumer.rate_acked,
+                actual_consumer.rate_redelivered,
+            )
+            > 0
+        )
 
 
 def test_closing_waits_until_its_place_is_free(
@@ -99,30 +111,30 @@ def test_closing_waits_until_its_place_is_free(
 def test_two_clients_share_a_subscription(client: Client, topic: RemoteTopic, here: Served) -> None:
     others = here.client().topic("news")
     with (
-        topic.subscribe("s", start="earliest", type="shared", queue=1000) as one,
+        topic.subscribe("s", start="earliest", type="shared", queue=1000) as new_consumer,
         others.subscribe("s", type="shared", queue=1000) as two,
     ):
         until(lambda: [each.permits > 0 for each in topic.stats().subscriptions[0].consumers] == [True, True])
         for number in range(100):
             topic.submit(b"%d" % number)
-        found: dict[str, set[bytes]] = {"one": set(), "two": set()}
-        while sum(map(len, found.values())) < 100:
-            for name, consumer in (("one", one), ("two", two)):
+        contents: dict[str, set[bytes]] = {"one": set(), "two": set()}
+        while sum(map(len, contents.values())) < 100:
+            for name, consumer in (("one", new_consumer), ("two", two)):
                 message = consumer.receive(timeout=0.005)
                 if message is not None:
-                    found[name].add(message.value)
+                    contents[name].add(message.value)
                     consumer.acknowledge(message)
-        assert found["one"] and found["two"] and not found["one"] & found["two"]
+        assert contents["one"] and contents["two"] and not contents["one"] & contents["two"]
 
 
 def test_keys_stay_with_one_of_two_clients(topic: RemoteTopic, here: Served) -> None:
     others = here.client().topic("news")
-    with topic.subscribe("s", type="key_shared") as one, others.subscribe("s", type="key_shared") as two:
+    with topic.subscribe("s", type="key_shared") as new_consumer, others.subscribe("s", type="key_shared") as two:
         topic.publish_batch([b"v"] * 300, [b"key %d" % (number % 30) for number in range(300)])
         keys: list[set[bytes | None]] = [set(), set()]
         count = 0
         while count < 300:
-            for seen, consumer in zip(keys, (one, two), strict=True):
+            for seen, consumer in zip(keys, (new_consumer, two), strict=True):
                 message = consumer.receive(timeout=0.005)
                 if message is not None:
                     count += 1
@@ -170,8 +182,8 @@ def test_after_a_seek_nothing_old_comes(topic: RemoteTopic) -> None:
         topic.publish(b"new")
         assert receive(consumer, 1) == [b"new"]
         assert topic.seek("s", 999) == 999
-        found = receive(consumer, 1)
-        assert found in ([b"999"], [b"new"])
+        messages = receive(consumer, 1)
+        assert messages in ([b"999"], [b"new"])
 
 
 def test_more_than_waits_anywhere_flows_through(topic: RemoteTopic) -> None:

@@ -24,7 +24,7 @@ REQUESTS: list[protocol.Request] = [
 ]
 
 
-@pytest.mark.parametrize("request_", REQUESTS, ids=lambda one: type(one).__name__)
+@pytest.mark.parametrize("request_", REQUESTS, ids=lambda item: type(item).__name__)
 def test_no_bit_of_a_request_can_be_another(request_: protocol.Request) -> None:
     body = b"".join(bytes(part) for part in encode_request(request_, is_checked=True))
     assert type(decode_request(memoryview(body))) is type(request_)
@@ -68,8 +68,8 @@ def test_damaged_messages_are_not_stored(here: Served, wire: Wire) -> None:
     """Those of a named producer are sent again; of others nobody knows, and nothing is stored."""
     client = here.client(wire.address)
     topic, numbered = client.topic("news", **PLAIN), client.topic("numbered", **PLAIN, deduplicate=True)
-    for one in (topic, numbered):
-        one.publish(b"first", producer="me")
+    for each_topic in (topic, numbered):
+        each_topic.publish(b"first", producer="me")
     wire.spoils = b"a value", b"a walue"
     with pytest.raises(OutcomeUnknownError):
         topic.publish(b"a value", timeout=PATIENCE_S)
@@ -77,8 +77,8 @@ def test_damaged_messages_are_not_stored(here: Served, wire: Wire) -> None:
     wire.spoils = b"a value", b"a walue"
     numbered.publish(b"a value", producer="me", timeout=PATIENCE_S)
     assert wire.spoils is None
-    found = [value for batch in here.cluster.topic("numbered").read() for value in batch.values()]
-    assert found == [b"first", b"a value"]
+    values = [value for batch in here.cluster.topic("numbered").read() for value in batch.values()]
+    assert values == [b"first", b"a value"]
 
 
 def test_damaged_messages_are_not_received(here: Served, wire: Wire) -> None:

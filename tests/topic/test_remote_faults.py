@@ -308,11 +308,11 @@ def test_a_topic_that_is_closed_at_the_server_is_opened_again(here: Served) -> N
             for future in futures:
                 future.result(PATIENCE_S)
             assert topic.publish(b"end %d" % turn, producer="me") == 51 * turn + 50
-            found: set[bytes] = set()
-            while len(found) < 51:
+            contents: set[bytes] = set()
+            while len(contents) < 51:
                 batch = consumer.receive_batch(timeout=PATIENCE_S)
                 assert batch is not None
-                found |= {value for value in batch.values() if value.startswith((b"%d." % turn, b"end %d" % turn))}
+                contents |= {value for value in batch.values() if value.startswith((b"%d." % turn, b"end %d" % turn))}
                 consumer.acknowledge(batch)
     assert len(values_of(here)) == len(set(values_of(here))) == 255
 
@@ -349,13 +349,13 @@ def test_a_server_is_killed_and_another_takes_over(cast: Cast) -> None:
         topic = client.topic("news", **PLAIN, deduplicate=True)
         assert topic.stats().owner == addresses[0]
         with topic.subscribe("s", start="earliest") as consumer:
-            found: dict[int, bytes] = {}
+            contents: dict[int, bytes] = {}
 
             def consume() -> None:
-                while len(found) < 400:
+                while len(contents) < 400:
                     message = consumer.receive(timeout=PATIENCE_S)
                     assert message is not None
-                    found[message.offset] = message.value
+                    contents[message.offset] = message.value
                     consumer.acknowledge(message)
 
             thread = threading.Thread(target=consume)
@@ -370,7 +370,7 @@ def test_a_server_is_killed_and_another_takes_over(cast: Cast) -> None:
             thread.join(PATIENCE_S)
             assert not thread.is_alive()
         assert [value for batch in topic.read() for value in batch.values()] == values
-        assert [found[offset] for offset in range(400)] == values
+        assert [contents[offset] for offset in range(400)] == values
         assert topic.stats().owner == addresses[1]
 
 

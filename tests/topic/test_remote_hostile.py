@@ -56,27 +56,27 @@ def called(call: str, arguments: object) -> bytes:
 
 def hostile() -> Iterator[bytes]:
     """Requests of which some number is at an extreme, or some text is none; as bytes, for no encoder would make them."""
-    for one, other in itertools.product(EXTREMES, EXTREMES):
-        yield struct.pack(">BIIqq", 9, 1, 0, one, other)  # ACKNOWLEDGE_RANGE
-        yield struct.pack(">BqqI", 15, one, other, 1) + name("t")  # READ
-        yield struct.pack(">BIqIq", 11, 1, one, 1, other)  # NACK
-    for one in EXTREMES:
-        low = one % (1 << 32)
+    for first, other in itertools.product(EXTREMES, EXTREMES):
+        yield struct.pack(">BIIqq", 9, 1, 0, first, other)  # ACKNOWLEDGE_RANGE
+        yield struct.pack(">BqqI", 15, first, other, 1) + name("t")  # READ
+        yield struct.pack(">BIqIq", 11, 1, first, 1, other)  # NACK
+    for first in EXTREMES:
+        low = first % (1 << 32)
         yield struct.pack(">BII", 6, 1, low)  # FLOW
-        yield struct.pack(">BIIIq", 8, 1, 0, 1, one)  # ACKNOWLEDGE
+        yield struct.pack(">BIIIq", 8, 1, 0, 1, first)  # ACKNOWLEDGE
         yield struct.pack(">BIIIq", 8, 1, 0, low, 0)
-        yield struct.pack(">BIIq", 10, 1, 0, one)  # ACKNOWLEDGE_CUMULATIVE
+        yield struct.pack(">BIIq", 10, 1, 0, first)  # ACKNOWLEDGE_CUMULATIVE
         yield struct.pack(">BIIq", 10, 1, low, 0)
         yield struct.pack(">BI", 7, low)  # FETCH, of a consumer that is none
         for kind in range(5):
-            yield struct.pack(">BIBq", 13, 1, kind, one)  # SEEK
-        for start in (one, {"time_us": one}):
+            yield struct.pack(">BIBq", 13, 1, kind, first)  # SEEK
+        for start in (first, {"time_us": first}):
             yield called("position", {"start": start})
             yield called("seek", {"subscription": "s", "start": start})
-        yield called("skip", {"subscription": "s", "messages": one})
-        yield called("skip_to", {"subscription": "s", "offset": one, "token": None})
-        yield called("configure", {"settings": {"retention_ms": one}})
-        yield called("create_subscription", {"subscription": "x", "start": one, "properties": {}, "settings": {}})
+        yield called("skip", {"subscription": "s", "messages": first})
+        yield called("skip_to", {"subscription": "s", "offset": first, "token": None})
+        yield called("configure", {"settings": {"retention_ms": first}})
+        yield called("create_subscription", {"subscription": "x", "start": first, "properties": {}, "settings": {}})
     for text in (
         "NaN",
         "[",
@@ -105,18 +105,18 @@ def test_one_client_does_not_starve_the_others(tmp_path: Path, monkeypatch: pyte
         return "[]"
 
     monkeypatch.setitem(admin_calls._CLIENT_CALLS, "topics", block)
-    with served(tmp_path) as there:
+    with served(tmp_path) as service:
         try:
-            with RawClient(there.server.server) as greedy:
+            with RawClient(service.server.server) as greedy:
                 for number in range(500):
                     greedy.send(number, encoded(Call("", "topics", "{}")))
                 until(lambda: begun)
-                there.client().topic("honest", **PLAIN).publish(b"one")
-            there.client().topic("honest").publish(b"two")
-            until(lambda: there.server.service.calls[1] == 0)
+                service.client().topic("honest", **PLAIN).publish(b"one")
+            service.client().topic("honest").publish(b"two")
+            until(lambda: service.server.service.calls[1] == 0)
         finally:
             may_end.set()
-        assert there.client().topics() == [] and len(begun) < 20
+        assert service.client().topics() == [] and len(begun) < 20
 
 
 def test_servers_that_say_nothing_hold_a_call_for_its_time_only() -> None:
@@ -130,21 +130,21 @@ def test_servers_that_say_nothing_hold_a_call_for_its_time_only() -> None:
 
 
 def test_servers_that_say_nothing_leave_time_for_the_one_that_answers(tmp_path: Path) -> None:
-    with served(tmp_path) as there, black_holes(2) as addresses:
-        client = there.client(",".join([*addresses, there.server.address]), timeout=6.0)
+    with served(tmp_path) as service, black_holes(2) as addresses:
+        client = service.client(",".join([*addresses, service.server.address]), timeout=6.0)
         client.topic("t", **PLAIN).publish(b"value")
 
 
 def test_any_numbers_are_answered_or_end_the_connection(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """And others go on; no step of the server fails."""
-    with served(tmp_path) as there:
-        topic = there.client().topic("t", **PLAIN)
+    with served(tmp_path) as service:
+        topic = service.client().topic("t", **PLAIN)
         for number in range(5):
             topic.publish(b"%d" % number)
         peer = None
         for number, body in enumerate(hostile(), 3):
             if peer is None:
-                peer = RawClient(there.server.server)
+                peer = RawClient(service.server.server)
                 assert peer.request(0, encoded(SUBSCRIBE))[0] == 0
                 assert peer.request(1, encoded(Flow(1, 10)))[0] == 0
                 peer.request(2, encoded(Fetch(1)))
@@ -164,15 +164,15 @@ def test_any_numbers_are_answered_or_end_the_connection(tmp_path: Path, caplog: 
 
 def test_acknowledging_nothing_is_nothing(tmp_path: Path) -> None:
     """Also where all is known, and acknowledged."""
-    with served(tmp_path) as there:
-        topic = there.client().topic("t", **PLAIN)
+    with served(tmp_path) as service:
+        topic = service.client().topic("t", **PLAIN)
         for number in range(5):
             topic.publish(b"%d" % number)
         durable = encoded(SUBSCRIBE._replace(durable=True))
-        with RawClient(there.server.server) as peer:
+        with RawClient(service.server.server) as peer:
             assert peer.request(0, durable)[0] == 0
             assert peer.request(1, encoded(Seek(1, "latest")))[0] == 0
-        with RawClient(there.server.server) as peer:
+        with RawClient(service.server.server) as peer:
             assert peer.request(0, durable)[0] == 0
             for number, start in enumerate((0, 2, 5), 1):
                 assert peer.request(number, encoded(AcknowledgeRange(1, 0, start, start)))[0] == 0

@@ -47,9 +47,11 @@ def stored(topic: Any) -> list[list[bytes]]:
 def test_keys_go_where_pulsars_go(topic: RemotePartitionedTopic) -> None:
     for key, hashed in PULSAR.items():
         assert topic.publish(b"v", key).partition == hashed % 3
-    found = topic.publish_batch([b"v"] * len(PULSAR), list(PULSAR))
+    outcomes = topic.publish_batch([b"v"] * len(PULSAR), list(PULSAR))
     wanted = [hashed % 3 for hashed in PULSAR.values()]
-    assert {part.partition: len(part.offsets) for part in found} == {at: wanted.count(at) for at in sorted(set(wanted))}
+    assert {part.partition: len(part.offsets) for part in outcomes} == {
+        at: wanted.count(at) for at in sorted(set(wanted))
+    }
 
 
 def test_what_is_published_is_at_the_owner(here: Served, topic: RemotePartitionedTopic) -> None:
@@ -76,8 +78,8 @@ def test_what_was_published_before_is_dropped(here: Served) -> None:
     again = here.client().topic("d").producer("p")
     assert again.last_sequences() == [2, 3]
     assert again.publish(b"again", keys[1], sequence=3) == PartitionOffset(1, -1)
-    found = again.publish_batch(VALUES[:6], keys, sequences=range(6))
-    assert [(part, list(offsets)) for part, offsets in found] == [(0, [2]), (1, [2])], "of those that are stored now"
+    outcomes = again.publish_batch(VALUES[:6], keys, sequences=range(6))
+    assert [(part, list(offsets)) for part, offsets in outcomes] == [(0, [2]), (1, [2])], "of those that are stored now"
 
 
 # ---- receiving -------------------------------------------------------------------------------------------------
@@ -87,21 +89,23 @@ def test_all_partitions_are_received_as_one(topic: RemotePartitionedTopic, here:
     topic.create_subscription("s", start="earliest", type="shared")
     topic.publish_batch(VALUES, KEYS)
     with topic.subscribe("s") as consumer:
-        found = receive(consumer, 60)
-        assert sorted(message.value for message in found) == VALUES
+        messages = receive(consumer, 60)
+        assert sorted(message.value for message in messages) == VALUES
         for partition in range(3):
-            assert (of_it := [each.offset for each in found if each.partition == partition]) == list(range(len(of_it)))
-        consumer.acknowledge(found[:50])
-        consumer.nack(found[50], delay=0.0)
-        assert receive(consumer, 1)[0].value == found[50].value
-        consumer.acknowledge([PartitionOffset(each.partition, each.offset) for each in found[50:59]])
+            assert (of_it := [each.offset for each in messages if each.partition == partition]) == list(
+                range(len(of_it))
+            )
+        consumer.acknowledge(messages[:50])
+        consumer.nack(messages[50], delay=0.0)
+        assert receive(consumer, 1)[0].value == messages[50].value
+        consumer.acknowledge([PartitionOffset(each.partition, each.offset) for each in messages[50:59]])
         consumer.flush()
         total = topic.stats().total
         assert (total.subscriptions[0].backlog_messages, total.published_messages) == (1, 60)
         with pytest.raises(SubscriptionBusyError):
             topic.delete_subscription("s")
     with here.client().topic("t").subscribe("s") as consumer:
-        assert [each.value for each in receive(consumer, 1)] == [found[59].value]
+        assert [each.value for each in receive(consumer, 1)] == [messages[59].value]
         assert len(consumer.seek("earliest")) == 3
         assert len(receive(consumer, 60)) == 60
     assert topic.subscriptions() == ["s"]
@@ -133,16 +137,16 @@ def test_clients_share_the_partitions_of_a_failover_subscription(topic: RemotePa
 def test_a_topic_is_made_once_whoever_asks(here: Served) -> None:
     clients = [here.client() for _ in range(4)]
     with ThreadPoolExecutor(4) as pool:
-        made = list(pool.map(lambda one: one.topic("t", partitions=4, **PLAIN), clients))
-    for at, topic in enumerate(made):
+        results = list(pool.map(lambda item: item.topic("t", partitions=4, **PLAIN), clients))
+    for at, topic in enumerate(results):
         assert topic.publish(b"v", key_of(at, 4)) == PartitionOffset(at, 0)
     client = clients[0]
-    assert client.topic("t") is made[0] is client.topic("t", partitions=4)
+    assert client.topic("t") is results[0] is client.topic("t", partitions=4)
     assert client.topics() == [f"t-partition-{at}" for at in range(4)]
     assert client.partitioned_topics() == ["t"]
     assert client.topic("t-partition-1").offsets() == range(1), "a partition is a topic"
-    made[0].close()
-    assert client.topic("t") is not made[0] and client.topic("t").publish(b"v", key_of(0, 4)).offset == 1
+    results[0].close()
+    assert client.topic("t") is not results[0] and client.topic("t").publish(b"v", key_of(0, 4)).offset == 1
 
 
 def test_what_cannot_be_made_or_opened(client: Client, topic: RemotePartitionedTopic) -> None:
@@ -184,9 +188,9 @@ def test_deleting_deletes_all(here: Served, client: Client, topic: RemotePartiti
     topic.partition(1).delete()  # as if an earlier try had ended there
     topic.delete()
     assert (client.topics(), client.partitioned_topics()) == ([], [])
-    for one in (client, elsewhere):
+    for each_client in (client, elsewhere):
         with pytest.raises(NoSuchTopicError):
-            one.topic("t", create=False)
+            each_client.topic("t", create=False)
     assert client.topic("t", **PLAIN).publish(b"plain now") == 0
 
 
@@ -207,19 +211,19 @@ def test_partitions_of_several_servers_are_one_topic(here: Served, client: Clien
         other.topic("t-partition-1")
         owners = [here.cluster.topics.owner(f"t-partition-{at}").address for at in range(3)]  # type: ignore[union-attr]
         assert owners == [here.server.address, second.address, here.server.address]
-        one = here.client(f"{second.address},{here.server.address}").topic("t")
-        producer = one.producer("p")
+        new_topic = here.client(f"{second.address},{here.server.address}").topic("t")
+        producer = new_topic.producer("p")
         producer.publish_batch(VALUES, KEYS)
-        assert {at: part.owner for at, part in one.stats().parts.items()} == dict(enumerate(owners))
-        with one.subscribe("s", start="earliest", type="shared") as consumer:
+        assert {at: part.owner for at, part in new_topic.stats().parts.items()} == dict(enumerate(owners))
+        with new_topic.subscribe("s", start="earliest", type="shared") as consumer:
             assert sorted(message.value for message in receive(consumer, 60)) == VALUES
             second.drain(PATIENCE_S)
             other.close()
             behind = stored(topic)[1]
             assert producer.publish(b"moved", key_of(1, 3)) == PartitionOffset(1, len(behind))
-            found = receive(consumer, len(behind) + 1)
-            assert {message.partition for message in found} == {1}, "what was not acknowledged there comes again"
-            assert sorted(message.value for message in found) == sorted([*behind, b"moved"])
+            messages = receive(consumer, len(behind) + 1)
+            assert {message.partition for message in messages} == {1}, "what was not acknowledged there comes again"
+            assert sorted(message.value for message in messages) == sorted([*behind, b"moved"])
 
 
 def test_what_users_need_is_exported() -> None:

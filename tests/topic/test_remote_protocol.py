@@ -104,10 +104,10 @@ def test_garbled_requests_are_refused_or_requests(data: st.DataObject) -> None:
     for _ in range(data.draw(st.integers(1, 4))):
         body[data.draw(st.integers(0, len(body) - 1))] = data.draw(st.integers(0, 255))
     try:
-        found = decode_request(memoryview(bytes(body)))
+        actual_request = decode_request(memoryview(bytes(body)))
     except (InvalidMessageError, UnsupportedRequestError):
         return
-    assert type(found) in {type(request) for request in REQUESTS}
+    assert type(actual_request) in {type(request) for request in REQUESTS}
 
 
 @given(st.binary(max_size=200))
@@ -154,8 +154,8 @@ def test_replies_come_as_they_went(reply: Any) -> None:
     ids=lambda error: type(error).__name__,
 )
 def test_errors_keep_their_class_and_words(error: ReplogError) -> None:
-    found, address = decode_fault(WireReader("reply", memoryview(encode_fault(error, "h:1")), 1))
-    assert (type(found), str(found), address) == (type(error), str(error), "h:1")
+    fault, address = decode_fault(WireReader("reply", memoryview(encode_fault(error, "h:1")), 1))
+    assert (type(fault), str(fault), address) == (type(error), str(error), "h:1")
 
 
 def test_errors_that_have_no_number_are_told_as_the_nearest_that_has() -> None:
@@ -203,16 +203,16 @@ def test_messages_come_as_they_lie_in_the_ledger(entries: list[int], data: st.Da
     chosen = data.draw(st.sets(st.integers(0, len(whole) - 1), min_size=1))
     batch = whole.select(sorted(chosen))
     counts = {int(batch.offset[0]): 3}
-    found = through(Delivered(2, False, batch, counts))
-    assert found[:2] == (2, False) and found.redelivered == counts
-    assert found.batch is not None
-    assert found.batch.values() == batch.values()
-    assert found.batch.offset.tolist() == batch.offset.tolist()
-    assert found.batch.publish_time.tolist() == batch.publish_time.tolist()
+    delivered = through(Delivered(2, False, batch, counts))
+    assert delivered[:2] == (2, False) and delivered.redelivered == counts
+    assert delivered.batch is not None
+    assert delivered.batch.values() == batch.values()
+    assert delivered.batch.offset.tolist() == batch.offset.tolist()
+    assert delivered.batch.publish_time.tolist() == batch.publish_time.tolist()
     used = np.unique(batch.entry_index)
-    assert found.batch.entry_id.tolist() == batch.entry_id[used].tolist()
-    assert found.batch.entries_before.tolist() == batch.entries_before[used].tolist()
-    assert found.batch.bytes_before.tolist() == batch.bytes_before[used].tolist()
+    assert delivered.batch.entry_id.tolist() == batch.entry_id[used].tolist()
+    assert delivered.batch.entries_before.tolist() == batch.entries_before[used].tolist()
+    assert delivered.batch.bytes_before.tolist() == batch.bytes_before[used].tolist()
     assert size_of(batch) == int(batch.entry_size[used].sum()) and size_of(batch.slice(0, 0)) == 0
 
 
@@ -229,10 +229,10 @@ def test_garbled_messages_are_refused(data: st.DataObject) -> None:
     outcome, _ = outcome_of(memoryview(bytes(body)))
     assert isinstance(outcome, WireReader)
     try:
-        found = decode_delivered(outcome)
+        delivered = decode_delivered(outcome)
     except InvalidMessageError:
         return
-    assert at < 55 or found.batch is None or found.batch.values() == batch_of(2, 3).values()
+    assert at < 55 or delivered.batch is None or delivered.batch.values() == batch_of(2, 3).values()
 
 
 def test_a_delivery_is_cut_between_entries() -> None:

@@ -131,20 +131,20 @@ class Left:
 
 
 def test_what_waits_for_room_is_published_when_its_client_has_left() -> None:
-    there = Left()
-    assert not there.is_over and not there.answers, "no quota holds it"
-    there.room.make()
-    assert there.is_over and len(there.room.forwarded) == 2
-    for at, future in enumerate(there.room.forwarded):
+    left = Left()
+    assert not left.is_over and not left.answers, "no quota holds it"
+    left.room.make()
+    assert left.is_over and len(left.room.forwarded) == 2
+    for at, future in enumerate(left.room.forwarded):
         set_result(future, range(at, at + 1))
-    assert [answer[0] for answer in there.answers.values()] == [OK, OK]
+    assert [answer[0] for answer in left.answers.values()] == [OK, OK]
 
 
 def test_a_quota_that_comes_to_hold_when_a_client_has_left_refuses_all() -> None:
-    there = Left()
-    there.room.reason = "slow has too much"
-    there.room.make()
-    assert there.is_over and not there.room.forwarded
+    left = Left()
+    left.room.reason = "slow has too much"
+    left.room.make()
+    assert left.is_over and not left.room.forwarded
     for request in (1, 2):
-        error, _ = decode_fault(WireReader("reply", memoryview(there.answers[request]), 1))
+        error, _ = decode_fault(WireReader("reply", memoryview(left.answers[request]), 1))
         assert isinstance(error, BacklogFullError) and "slow has too much" in str(error)

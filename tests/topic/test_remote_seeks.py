@@ -77,11 +77,11 @@ def test_between_a_seek_and_what_follows_from_it(here: Served, came: threading.E
 
     with topic.subscribe("s", start="earliest") as consumer, ThreadPoolExecutor(1) as pool:
         assert receive(consumer, 4) == VALUES
-        there = here.cluster.topic("news").subscription("s")
-        standing = pool.submit(there.events.post, stand_still)
+        subscription = here.cluster.topic("news").subscription("s")
+        standing = pool.submit(subscription.events.post, stand_still)
         try:
             assert at_it.wait(PATIENCE_S)
-            sought = there.seek("earliest")
+            sought = subscription.seek("earliest")
             ACKNOWLEDGE[how](consumer)
             assert came.wait(PATIENCE_S)
         finally:
@@ -106,8 +106,8 @@ def test_between_two_seeks(here: Served, came: threading.Event, monkeypatch: pyt
 
     with topic.subscribe("s", start="earliest") as consumer, ThreadPoolExecutor(1) as pool:
         assert receive(consumer, 4) == VALUES
-        there = here.cluster.topic("news").subscription("s")
-        (outlet,) = there.attached()
+        subscription = here.cluster.topic("news").subscription("s")
+        (outlet,) = subscription.attached()
         assert isinstance(outlet, ConsumerSession)
         until(lambda: len(outlet._fetches) >= FETCHES_LEAST)  # one is answered by the discard, one by the delivery
         standing = pool.submit(outlet._events.post, partial(stand_still, *stands[0]))
@@ -115,10 +115,10 @@ def test_between_two_seeks(here: Served, came: threading.Event, monkeypatch: pyt
             assert stands[0][0].wait(PATIENCE_S)
             post = outlet.deliver
             monkeypatch.setattr(outlet, "deliver", lambda delivery: (post(delivery), delivered.set()))
-            first = there.seek("earliest") if again == "a seek" else there.redeliver(outlet.number)
+            first = subscription.seek("earliest") if again == "a seek" else subscription.redeliver(outlet.number)
             assert delivered.wait(PATIENCE_S)
             outlet._events.post(partial(stand_still, *stands[1]))
-            second = there.seek("earliest")
+            second = subscription.seek("earliest")
             stands[0][1].set()
             assert stands[1][0].wait(PATIENCE_S)
             assert receive(consumer, 4) == VALUES

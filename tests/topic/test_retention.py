@@ -92,7 +92,7 @@ def test_against_the_rule_as_it_is_written(drawn, slowest, open_size, bytes_, se
     total = sum(ledger.size for ledger in ledgers) + open_size
 
     def may(at: int) -> bool:
-        ledger, left = ledgers[at], total - sum(one.size for one in ledgers[: at + 1])
+        ledger, left = ledgers[at], total - sum(each_ledger.size for each_ledger in ledgers[: at + 1])
         passed = slowest is None or ledger.end.offset <= slowest
         kept_for_age = seconds is None or (seconds > 0 and NOW - ledger.closed_us <= seconds * S)
         kept_for_bytes = bytes_ is None or left < bytes_
@@ -169,6 +169,6 @@ def test_stored_settings_keep_their_meaning(
     body = json.loads(chain.encode())
     assert (body["config"]["retention_bytes"], body["config"]["retention_ms"]) == (0, 0)
     body["config"].update(retention_bytes=kept[0], retention_ms=kept[1])
-    found = LedgerChain.decode(json.dumps(body).encode())
-    assert limits_of(found.config) == wanted
-    assert LedgerChain.decode(found.encode()) == found
+    ledger_chain = LedgerChain.decode(json.dumps(body).encode())
+    assert limits_of(ledger_chain.config) == wanted
+    assert LedgerChain.decode(ledger_chain.encode()) == ledger_chain

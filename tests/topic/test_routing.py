@@ -32,8 +32,8 @@ def test_keys_hash_as_pulsars_do(key: bytes) -> None:
 def test_hashes_are_positive() -> None:
     keys = [b"%d" % n for n in range(200)]
     hashes = [mmh3.hash(key, 0, signed=False) for key in keys]
-    assert any(made >= 1 << 31 for made in hashes)
-    assert [key_hash(key) for key in keys] == [made & (1 << 31) - 1 for made in hashes]
+    assert any(each_hash >= 1 << 31 for each_hash in hashes)
+    assert [key_hash(key) for key in keys] == [each_hash & (1 << 31) - 1 for each_hash in hashes]
 
 
 def test_messages_without_keys_go_in_turn() -> None:

@@ -41,8 +41,8 @@ def test_the_default_is_no_larger_than_the_cluster(tmp_path: Path, bookies: int,
     with embedded(tmp_path, bookies) as cluster:
         receive_one(cluster, "t", b"value")
         assert cluster.topic("t").config.ensemble == ensemble
-        found = [cluster.ledger_metadata(ledger).ensemble_size for ledger in cluster.ledgers()]
-        assert len(found) >= 2 and set(found) == {ensemble}
+        ensemble_sizes = [cluster.ledger_metadata(ledger).ensemble_size for ledger in cluster.ledgers()]
+        assert len(ensemble_sizes) >= 2 and set(ensemble_sizes) == {ensemble}
 
 
 def test_settings_that_are_given_stay(tmp_path: Path) -> None:
@@ -87,12 +87,12 @@ def test_a_topic_that_wants_more_than_there_are_says_so_at_once(tmp_path: Path) 
 def nodes(tmp_path: Path) -> Iterator[list[BookieNode]]:
     with SQLiteStore(tmp_path / "metadata") as store:
         config = BookieConfig(segment_bytes=8 << 20)
-        made = [
+        bookie_nodes = [
             BookieNode(tmp_path / name, name, store, config, ledgers=StoredLedgers(store))
             for name in ("b0", "b1", "b2")
         ]
-        yield made
-        for node in made:
+        yield bookie_nodes
+        for node in bookie_nodes:
             node.close()
 
 
@@ -112,6 +112,6 @@ def test_cursors_have_all_their_copies_though_a_bookie_is_away(tmp_path: Path, n
     with Cluster.connect(f"sqlite:{tmp_path / 'metadata'}") as cluster:
         until(lambda: len(cluster.status().bookies) == 2)
         receive_one(cluster, "t", b"value")
-        found = [cluster.ledger_metadata(ledger).ensemble_size for ledger in cluster.ledgers()]
-        assert len(found) >= 2 and set(found) == {3}
+        ensemble_sizes = [cluster.ledger_metadata(ledger).ensemble_size for ledger in cluster.ledgers()]
+        assert len(ensemble_sizes) >= 2 and set(ensemble_sizes) == {3}
         assert len(cluster.degraded) >= 1

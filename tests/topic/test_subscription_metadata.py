@@ -55,8 +55,8 @@ def store(memory: MemoryStore) -> FailingStore:
     return FailingStore(memory)
 
 
-def cleared(found: SubscriptionMetadata) -> SubscriptionMetadata:
-    return dataclasses.replace(found, cursor_ledger=-1, cursor_from=0)
+def cleared(subscription_metadata: SubscriptionMetadata) -> SubscriptionMetadata:
+    return dataclasses.replace(subscription_metadata, cursor_ledger=-1, cursor_from=0)
 
 
 @given(
@@ -64,8 +64,10 @@ def cleared(found: SubscriptionMetadata) -> SubscriptionMetadata:
     st.dictionaries(st.text(max_size=5), st.text(max_size=5)),
 )  # fmt: skip
 def test_bytes_come_back(snapshot: bytes, ledger: int, first: int, properties: dict[str, str]) -> None:
-    made = dataclasses.replace(MADE, snapshot=snapshot, cursor_ledger=ledger, cursor_from=first, properties=properties)
-    assert SubscriptionMetadata.decode(made.encode()) == made
+    new_dataclasses = dataclasses.replace(
+        MADE, snapshot=snapshot, cursor_ledger=ledger, cursor_from=first, properties=properties
+    )
+    assert SubscriptionMetadata.decode(new_dataclasses.encode()) == new_dataclasses
 
 
 @pytest.mark.parametrize(
@@ -106,9 +108,9 @@ def test_settings_are_a_property_that_older_readers_keep() -> None:
 def test_settings_that_a_newer_build_stored_are_kept() -> None:
     body = json.loads(MADE.encode())
     body["properties"][SETTINGS_PROPERTY] = json.dumps({"of_tomorrow": [1], "nack_min_ms": 7})
-    found = SubscriptionMetadata.decode(json.dumps(body).encode())
-    assert found.config == SubscriptionConfig(type="shared", nack_min_ms=7)
-    changed = found.with_config(SubscriptionConfig(max_unacked=9))
+    subscription_metadata = SubscriptionMetadata.decode(json.dumps(body).encode())
+    assert subscription_metadata.config == SubscriptionConfig(type="shared", nack_min_ms=7)
+    changed = subscription_metadata.with_config(SubscriptionConfig(max_unacked=9))
     assert json.loads(json.loads(changed.encode())["properties"][SETTINGS_PROPERTY]) == {
         "of_tomorrow": [1],
         "max_unacked": 9,
@@ -146,7 +148,7 @@ def test_only_its_owner_changes_it(memory: MemoryStore, store: FailingStore) -> 
     assert change_subscription(memory, "t", "s", "o/1", cleared) == cleared(MADE)
     assert take_over(memory, "t", "s", "o/2").owner == "o/2"
     with pytest.raises(TopicFencedError, match="o/2"):
-        change_subscription(memory, "t", "s", "o/1", lambda found: found)
+        change_subscription(memory, "t", "s", "o/1", lambda report: report)
     delete_subscription(memory, "t", "s")
     for call in (
         lambda: change_subscription(memory, "t", "s", "o/2", cleared),
@@ -161,15 +163,15 @@ def test_only_its_owner_changes_it(memory: MemoryStore, store: FailingStore) -> 
 def test_a_change_that_meets_another_is_made_of_what_is_there(memory: MemoryStore, store: FailingStore) -> None:
     seen = []
 
-    def change(found: SubscriptionMetadata) -> SubscriptionMetadata:
+    def change(subscription_metadata: SubscriptionMetadata) -> SubscriptionMetadata:
         if not seen:
             change_subscription(memory, "t", "s", "o/1", lambda it: dataclasses.replace(it, properties={"new": "1"}))
-        seen.append(found)
-        return cleared(found)
+        seen.append(subscription_metadata)
+        return cleared(subscription_metadata)
 
-    made = change_subscription(memory, "t", "s", "o/1", change)
-    assert (made.properties, made.cursor_ledger, len(seen)) == ({"new": "1"}, -1, 2)
-    assert load_subscription(memory, "t", "s") == made
+    new_change = change_subscription(memory, "t", "s", "o/1", change)
+    assert (new_change.properties, new_change.cursor_ledger, len(seen)) == ({"new": "1"}, -1, 2)
+    assert load_subscription(memory, "t", "s") == new_change
 
 
 @pytest.mark.parametrize("done", [True, False])

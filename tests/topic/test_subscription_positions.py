@@ -63,11 +63,11 @@ def topic(cluster: Cluster, request: pytest.FixtureRequest) -> Iterator[Topic]:
 
 def rest(consumer: Consumer, last: int) -> list[int]:
     """Offsets of all that comes, up to the last."""
-    found: list[int] = []
-    while not found or found[-1] < last:
-        found += received(consumer, 1)
+    numbers: list[int] = []
+    while not numbers or numbers[-1] < last:
+        numbers += received(consumer, 1)
     assert nothing_comes(consumer)
-    return found
+    return numbers
 
 
 # ---- positions -------------------------------------------------------------------------------------------------
@@ -227,8 +227,8 @@ def test_one_that_is_not_durable_ends_while_another_consumer_comes(topic: Topic)
                     consumer.nack(message)
 
     with ThreadPoolExecutor(4) as pool:
-        for one in [pool.submit(come_and_go) for _ in range(4)]:
-            one.result(PATIENCE_S)
+        for future in [pool.submit(come_and_go) for _ in range(4)]:
+            future.result(PATIENCE_S)
     assert topic.subscriptions() == []
     with topic.subscribe("s", start=18, durable=False) as consumer:
         assert received(consumer, 2) == [18, 19]
@@ -288,7 +288,7 @@ def test_trimming_under_a_reader_moves_it(topic: Topic) -> None:
         trim(topic)
         fill(topic, 4)
         assert topic.start == 20
-        found = rest(consumer, 23)
-        assert found[-4:] == [20, 21, 22, 23] and found == sorted(found)
+        messages = rest(consumer, 23)
+        assert messages[-4:] == [20, 21, 22, 23] and messages == sorted(messages)
         with pytest.raises(TrimmedError):
             consumer.seek(7)

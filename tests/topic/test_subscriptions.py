@@ -62,19 +62,19 @@ def topic(cluster: Cluster, request: pytest.FixtureRequest) -> Iterator[Topic]:
 
 def test_subscriptions_that_wait_get_all_that_comes(topic: Topic) -> None:
     def take(consumer: Consumer) -> list[int]:
-        found: list[int] = []
-        while len(found) < 100:
+        numbers: list[int] = []
+        while len(numbers) < 100:
             messages = consumer.receive(max_messages=10, timeout=PATIENCE_S)
-            assert 1 <= len(messages) <= 10, f"{len(found)} came"
-            found += offsets(messages)
-        return found
+            assert 1 <= len(messages) <= 10, f"{len(numbers)} came"
+            numbers += offsets(messages)
+        return numbers
 
     with ExitStack() as stack, ThreadPoolExecutor(10) as pool:
         consumers = [stack.enter_context(topic.subscribe(f"s{at}")) for at in range(10)]
         taken = [pool.submit(take, consumer) for consumer in consumers]
-        until(lambda: all(there.consumers[0].permits for there in topic.stats().subscriptions))
+        until(lambda: all(subscription.consumers[0].permits for subscription in topic.stats().subscriptions))
         fill(topic, 100)
-        assert [found.result() for found in taken] == [list(range(20, 120))] * 10
+        assert [item.result() for item in taken] == [list(range(20, 120))] * 10
 
 
 def test_a_ledger_of_which_all_is_acknowledged_is_not_read(topic: Topic, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -135,13 +135,13 @@ def test_failover(topic: Topic) -> None:
 def test_shared(topic: Topic) -> None:
     with topic.subscribe("s", start="earliest", type="shared", queue=4) as first:
         with topic.subscribe("s", type="shared", queue=4) as second:
-            found: list[int] = []
-            while len(found) < 20:
+            numbers: list[int] = []
+            while len(numbers) < 20:
                 for consumer in (first, second):
                     if message := consumer.receive(timeout=0.005):
-                        found.append(message.offset)
+                        numbers.append(message.offset)
                         consumer.acknowledge(message)
-            assert sorted(found) == list(range(20))
+            assert sorted(numbers) == list(range(20))
             with pytest.raises(InvalidArgumentError):
                 first.acknowledge_cumulative(3)
 
@@ -172,20 +172,20 @@ def test_settings_of_others_must_be_the_same(topic: Topic) -> None:
 def test_a_refused_consumer_takes_no_read_with_it(topic: Topic, monkeypatch: pytest.MonkeyPatch) -> None:
     """It comes before the subscription has heard that the topic grew: who is there gets everything all the same."""
     with topic.subscribe("s", start="latest") as consumer:
-        there = topic.subscription("s")
+        subscription = topic.subscription("s")
         with monkeypatch.context() as deaf:
             deaf.setattr(topic.managed, "on_grow", [])
             topic.publish(b"x")
             with pytest.raises(SubscriptionBusyError):
                 topic.subscribe("s")
-        there.grew()
+        subscription.grew()
         assert received(consumer, 1) == [20]
 
 
 def test_eight_producers_and_eight_consumers(topic: Topic) -> None:
     """Nothing is lost or comes twice while nobody refuses anything."""
     topic.configure(roll_entries=50)
-    count, found, lock = 250, Counter[bytes](), threading.Lock()
+    count, counts, lock = 250, Counter[bytes](), threading.Lock()
     consumers = [topic.subscribe("s", type="shared", queue=50) for _ in range(8)]
     done = threading.Event()
 
@@ -199,21 +199,21 @@ def test_eight_producers_and_eight_consumers(topic: Topic) -> None:
             if message is not None:
                 consumers[number].acknowledge(message)
                 with lock:
-                    found[message.value] += 1
-                    if len(found) == 8 * count:
+                    counts[message.value] += 1
+                    if len(counts) == 8 * count:
                         done.set()
 
     with ThreadPoolExecutor(16) as pool:
         work = [pool.submit(call, number) for number in range(8) for call in (produce, consume)]
         try:
-            assert done.wait(PATIENCE_S), f"{len(found)} of {8 * count} came"
+            assert done.wait(PATIENCE_S), f"{len(counts)} of {8 * count} came"
         finally:
             done.set()
-        for one in work:
-            one.result(PATIENCE_S)
+        for item in work:
+            item.result(PATIENCE_S)
     for consumer in consumers:
         consumer.close()
-    assert set(found.values()) == {1}
+    assert set(counts.values()) == {1}
     check_backlog(topic, "s", [])
 
 
@@ -335,21 +335,21 @@ def test_refused_messages_come_again_and_are_counted(topic: Topic) -> None:
         for turn in range(1, 4):
             consumer.nack([messages[at] for at in (4, 7)])
             again = receive(consumer, 2)
-            assert [(one.offset, one.redelivered) for one in again] == [(4, turn), (7, turn)]
+            assert [(repeat.offset, repeat.redelivered) for repeat in again] == [(4, turn), (7, turn)]
         consumer.redeliver()
-        counts = {one.offset: one.redelivered for one in receive(consumer, 20)}
+        counts = {message.offset: message.redelivered for message in receive(consumer, 20)}
         assert counts == {at: 4 if at in (4, 7) else 1 for at in range(20)}
 
 
 def test_what_a_consumer_had_goes_to_the_others(topic: Topic) -> None:
     with topic.subscribe("s", start="earliest", type="shared") as second:
-        found = received(second, 20)
+        messages = received(second, 20)
         with topic.subscribe("s", type="shared") as first:
             fill(topic, 20)
             had = receive(first, 3)
             first.acknowledge(had[0])
-        rest = received(second, 39 - len(found))
-        assert sorted(found + rest) == sorted(set(range(40)) - {had[0].offset})
+        rest = received(second, 39 - len(messages))
+        assert sorted(messages + rest) == sorted(set(range(40)) - {had[0].offset})
 
 
 def test_late_acknowledgements(topic: Topic) -> None:
@@ -371,10 +371,12 @@ def test_dead_letters(cluster: Cluster, topic: Topic, monkeypatch: pytest.Monkey
     name = f"{topic.name}-s-DLQ"
     with cluster.topic(name, **SMALL) as dead, dead.subscribe("d", start="earliest") as burying:
         with topic.subscribe("s", start=18, type="shared", max_redeliveries=2, **QUICK) as consumer:
-            there = topic.subscription("s")
-            done = there.acknowledge
+            subscription = topic.subscription("s")
+            done = subscription.acknowledge
             monkeypatch.setattr(
-                there, "acknowledge", lambda *args: (counted.append(there.counts.dead_lettered), done(*args))
+                subscription,
+                "acknowledge",
+                lambda *args: (counted.append(subscription.counts.dead_lettered), done(*args)),
             )
             for _ in range(3):
                 first, second = receive(consumer, 2)

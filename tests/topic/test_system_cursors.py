@@ -247,8 +247,8 @@ def test_marks_of_stored_records() -> None:
     assert stored_mark("n", [high, low]) == StoredMark(TopicPosition(9, 9, 9), "")
     assert stored_mark("n", [high], TopicPosition(9, 9, 9)).mark == (9, 9, 9)
     for end in (TopicPosition(8, 9, 9), TopicPosition(9, 8, 9), TopicPosition(9, 9, 8)):
-        found = stored_mark("n", [high, low], end)
-        assert found.mark == (5, 5, 5) and str(end) in found.problem
+        mark = stored_mark("n", [high, low], end)
+        assert mark.mark == (5, 5, 5) and str(end) in mark.problem
     assert stored_mark("n", [b"", low]).mark == (5, 5, 5)
     assert stored_mark("n", []).mark is None and stored_mark("n", []).problem
 
@@ -367,14 +367,14 @@ def test_who_was_slow_to_open_the_topic_deletes_nothing(cluster: Cluster, monkey
     with life(cluster) as slow:
 
         def listed(store: Any, topic: str) -> list[str]:
-            found = list_subscriptions(store, topic)
+            subscriptions = list_subscriptions(store, topic)
             monkeypatch.undo()
             lose_lease(slow)
             with cluster.topic(NAME) as other:
                 other.configure(deduplicate=True)
             with cluster.topic(NAME) as other:
                 other.publish(b"one more", producer="p", sequence=7)
-            return found
+            return subscriptions
 
         monkeypatch.setattr(subscriptions_module, "list_subscriptions", listed)
         with pytest.raises(TopicFencedError):

@@ -38,12 +38,12 @@ def is_nothing_kept(topic: Topic) -> bool:
 def test_no_bookie_is_asked(cluster: Cluster) -> None:
     """But for what another thread, which was at the subscription just then, came late for."""
     topic, told = open_topic(cluster), list[tuple[object, ...]]()
-    with topic.subscribe("one") as one, topic.subscribe("two") as two, Meddler(cluster) as meddler:
+    with topic.subscribe("one") as new_consumer, topic.subscribe("two") as two, Meddler(cluster) as meddler:
 
         def came_without() -> bool:
             before, number = meddler.count(RequestKind.READ), topic.end
             topic.publish(b"%d" % number, b"key", properties={"a": "b"}, event_time=number)
-            for consumer in (one, two):
+            for consumer in (new_consumer, two):
                 message = consumer.receive(timeout=PATIENCE_S)
                 assert message is not None and message.offset == number
                 told.append(said(message))
@@ -51,8 +51,8 @@ def test_no_bookie_is_asked(cluster: Cluster) -> None:
 
         until(came_without)
         until(lambda: is_nothing_kept(topic))
-    there = [said(message) for batch in topic.read(0) for message in batch]
-    assert told == [one for one in there for _ in ("one", "two")]
+    texts = [said(message) for batch in topic.read(0) for message in batch]
+    assert told == [item for item in texts for _ in ("one", "two")]
 
 
 def said(message: Message) -> tuple[object, ...]:
@@ -94,10 +94,10 @@ def test_nothing_comes_before_it_is_confirmed(cluster: Cluster) -> None:
 def test_the_owner_before_gives_out_nothing_that_was_not_confirmed(cluster: Cluster) -> None:
     """No bookie has it, so the next owner writes something else in its place; the acks come, too late."""
     ledgers: Ledgers = cluster
-    with process(ledgers, Faults()) as one:
-        before = ManagedLedger.open(one, "taken", config=config(ensemble=3, ack_quorum=2, roll_entries=9))
+    with process(ledgers, Faults()) as new_process:
+        before = ManagedLedger.open(new_process, "taken", config=config(ensemble=3, ack_quorum=2, roll_entries=9))
         result(publish(before, [b"confirmed"]))
-        meddler = Meddler(one)
+        meddler = Meddler(new_process)
         meddler.rule(meddler.hold, kind=RequestKind.ADD)
         lost = publish(before, [b"lost"])
         meddler.wait_for(RequestKind.ADD, 3)

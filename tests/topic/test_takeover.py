@@ -56,50 +56,58 @@ def name(request: pytest.FixtureRequest, cluster: LedgerCluster) -> Iterator[str
 
 
 def test_the_second_owner_fences_the_first(cluster: LedgerCluster, name: str) -> None:
-    with ManagedLedger.open(cluster, name, config=config(roll_entries=9), owner="one") as one:
+    with ManagedLedger.open(cluster, name, config=config(roll_entries=9), owner="one") as managed_ledger:
         fenced: list[TopicFencedError] = []
-        one.on_fenced.append(fenced.append)
-        assert result(publish(one, [b"a", b"b"])) == range(2)
+        managed_ledger.on_fenced.append(fenced.append)
+        assert result(publish(managed_ledger, [b"a", b"b"])) == range(2)
         with ManagedLedger.open(cluster, name, owner="two") as two:
             assert (two.epoch, two.end.offset) == (2, 2)
             with pytest.raises(TopicFencedError):
-                result(publish(one, [b"c"]))
-            for call in (lambda: publish(one, [b"d"]), lambda: one.read(0), one.roll, lambda: one.locate(0)):
+                result(publish(managed_ledger, [b"c"]))
+            for call in (
+                lambda: publish(managed_ledger, [b"d"]),
+                lambda: managed_ledger.read(0),
+                managed_ledger.roll,
+                lambda: managed_ledger.locate(0),
+            ):
                 with pytest.raises(TopicFencedError):
                     call()
-            until(lambda: fenced and one.fenced)
-            assert len(fenced) == 1 and one.stats().state == "fenced"
+            until(lambda: fenced and managed_ledger.fenced)
+            assert len(fenced) == 1 and managed_ledger.stats().state == "fenced"
             assert result(publish(two, [b"e"])) == range(2, 3)
             assert read_all(two) == dict(enumerate([b"a", b"b", b"e"]))
 
 
 def test_an_idle_owner_is_fenced_by_its_next_publish(cluster: LedgerCluster, name: str) -> None:
     """It has no ledger whose bookies could tell it: the chain does, and the ledger it had made goes."""
-    with ManagedLedger.open(cluster, name, config=config()) as one, ManagedLedger.open(cluster, name, owner="b") as two:
+    with (
+        ManagedLedger.open(cluster, name, config=config()) as managed_ledger,
+        ManagedLedger.open(cluster, name, owner="b") as two,
+    ):
         with pytest.raises(TopicFencedError, match="b took it over, in epoch 2"):
-            result(publish(one, [b"a"]))
+            result(publish(managed_ledger, [b"a"]))
         assert result(publish(two, [b"b"])) == range(1)
         until(lambda: set(cluster.ledgers()) == two.chain.ids)
 
 
 @pytest.mark.parametrize("call", ["trim", "set_config", "clear", "roll"])
 def test_whatever_writes_the_chain_is_fenced(cluster: LedgerCluster, name: str, call: str) -> None:
-    with ManagedLedger.open(cluster, name, config=config()) as one:
+    with ManagedLedger.open(cluster, name, config=config()) as managed_ledger:
         for _ in range(4):
-            result(publish(one, [b"a"]))
+            result(publish(managed_ledger, [b"a"]))
         with ManagedLedger.open(cluster, name) as two:
             before = two.chain
             args: dict[str, Any] = {"trim": (4, US * 2), "set_config": (config(roll_ms=5),)}
             with pytest.raises(TopicFencedError):
-                result(getattr(one, call)(*args.get(call, ())))
-            until(lambda: one.fenced)
+                result(getattr(managed_ledger, call)(*args.get(call, ())))
+            until(lambda: managed_ledger.fenced)
             assert two.chain == before and read_all(two).keys() == set(range(4))
 
 
 def test_pending_entries_of_a_fenced_owner(cluster: LedgerCluster, name: str) -> None:
     """The next owner has those that it found, at the same offsets; of the others nobody says that they are there."""
-    with ManagedLedger.open(cluster, name, config=config(ensemble=2, ack_quorum=2, roll_entries=99)) as one:
-        result(publish(one, [b"a"]))
+    with ManagedLedger.open(cluster, name, config=config(ensemble=2, ack_quorum=2, roll_entries=99)) as managed_ledger:
+        result(publish(managed_ledger, [b"a"]))
         lost: list[OnReply] = []
 
         def lose(bookie: str, request: Request, on_reply: OnReply) -> None:
@@ -107,9 +115,11 @@ def test_pending_entries_of_a_fenced_owner(cluster: LedgerCluster, name: str) ->
 
         with Meddler(cluster) as meddler:
             meddler.rule(lose, kind=RequestKind.ADD)
-            pending = [publish(one, [b"0"])]
+            pending = [publish(managed_ledger, [b"0"])]
             until(lambda: len(lost) == 2)
-            pending += [publish(one, [b"%d" % number]) for number in (1, 2)]  # these wait until it is confirmed
+            pending += [
+                publish(managed_ledger, [b"%d" % number]) for number in (1, 2)
+            ]  # these wait until it is confirmed
         with ManagedLedger.open(cluster, name) as two:
             for on_reply in lost:
                 on_reply(DisconnectedError("the reply was lost"))
@@ -132,13 +142,13 @@ def test_several_take_over_at_once(cluster: LedgerCluster, name: str) -> None:
     with ManagedLedger.open(cluster, name, config=config(roll_entries=99)) as first:
         acked = [result(publish(first, [b"a"])).start for _ in range(3)]
         with ThreadPoolExecutor(4) as pool:
-            opened = [one for one in pool.map(take, range(4)) if one is not None]
-    *others, last = sorted(opened, key=lambda one: one.epoch)
+            opened = [item for item in pool.map(take, range(4)) if item is not None]
+    *others, last = sorted(opened, key=lambda item: item.epoch)
     assert last.epoch == 5
-    for one in others:
+    for other in others:
         with pytest.raises(TopicFencedError):
-            result(publish(one, [b"x"]))
-        one.close()
+            result(publish(other, [b"x"]))
+        other.close()
     with last:
         acked.append(result(publish(last, [b"a"])).start)
         assert acked == list(range(4)) and read_all(last) == dict.fromkeys(range(4), b"a")
@@ -149,13 +159,13 @@ def test_several_take_over_at_once(cluster: LedgerCluster, name: str) -> None:
 
 @pytest.mark.parametrize("done", [False, True], ids=["not-done", "done"])
 def test_a_lost_reply_to_taking_over(cluster: LedgerCluster, name: str, done: bool) -> None:
-    with process(cluster, Faults()) as there:
-        store = FailingStore.before(there)
+    with process(cluster, Faults()) as new_process:
+        store = FailingStore.before(new_process)
         store.fail("create", OutcomeUnknownError("lost"), done=done)
-        with ManagedLedger.open(there, name, config=config()) as topic:
+        with ManagedLedger.open(new_process, name, config=config()) as topic:
             assert topic.epoch == 1 and result(publish(topic, [b"a"])) == range(1)
         store.fail("put", OutcomeUnknownError("lost"), done=done)
-        with ManagedLedger.open(there, name) as topic:
+        with ManagedLedger.open(new_process, name) as topic:
             assert topic.epoch == 2
 
 
@@ -192,10 +202,10 @@ def test_a_write_that_comes_late(cluster: LedgerCluster, name: str) -> None:
 def test_edits_of_others_stay(cluster: LedgerCluster, name: str) -> None:
     """A tool may change settings in the store: that takes nothing over."""
     with ManagedLedger.open(cluster, name, config=config()) as topic:
-        found = find_chain(cluster.metadata, name)
-        assert found is not None and found.chain is not None
-        edited = dataclasses.replace(found.chain, config=config(roll_entries=1))
-        cluster.metadata.put(f"/topics/{name}", edited.encode(), found.version)
+        chain = find_chain(cluster.metadata, name)
+        assert chain is not None and chain.chain is not None
+        edited = dataclasses.replace(chain.chain, config=config(roll_entries=1))
+        cluster.metadata.put(f"/topics/{name}", edited.encode(), chain.version)
         for number in range(3):
             assert result(publish(topic, [b"a"])) == range(number, number + 1)
         assert topic.config.roll_entries == 1 and len(topic.chain.ledgers) == 3
@@ -217,9 +227,9 @@ def test_a_topic_that_is_edited_while_it_is_deleted(cluster: LedgerCluster, name
         def delete(self, key: str, version: int) -> None:
             self.deletes += 1
             if self.deletes == 1:
-                there = cluster.metadata.get(key)
-                assert there is not None
-                cluster.metadata.put(key, there.value, there.version)
+                stored = cluster.metadata.get(key)
+                assert stored is not None
+                cluster.metadata.put(key, stored.value, stored.version)
             cluster.metadata.delete(key, version)
 
     edited: Any = Edited()
@@ -233,16 +243,16 @@ def test_a_topic_that_is_edited_while_it_is_deleted(cluster: LedgerCluster, name
 
 def test_a_key_without_a_topic_belongs_to_nobody(cluster: LedgerCluster, name: str) -> None:
     """It is there as the parent of other keys, whose topic was deleted."""
-    one = ChainStore(cluster.metadata, name, "one")
-    one.take(config(), US, create=True)
+    chain_store = ChainStore(cluster.metadata, name, "one")
+    chain_store.take(config(), US, create=True)
     stored = cluster.metadata.get(f"/topics/{name}")
-    assert stored is not None and one.has(7) is False
+    assert stored is not None and chain_store.has(7) is False
     emptied = cluster.metadata.put(f"/topics/{name}", b"", stored.version)
     with pytest.raises(TopicFencedError, match="deleted"):
-        one.check()
+        chain_store.check()
     with pytest.raises(TopicFencedError, match="deleted"):
-        one.update(lambda chain: chain.added(7, US))
-    assert one.has(7) is False
+        chain_store.update(lambda chain: chain.added(7, US))
+    assert chain_store.has(7) is False
     cluster.metadata.put(f"/topics/{name}", stored.value, emptied)
 
 
@@ -259,7 +269,7 @@ def test_a_ledger_that_fails(cluster: LedgerCluster, name: str) -> None:
             until(lambda: topic.stats().failures > 1)
             assert not any(future.done() for future in futures)
         acked += [result(future) for future in futures]
-        assert [found.start for found in acked] == [0, 1, 4, 7, 10]
+        assert [item.start for item in acked] == [0, 1, 4, 7, 10]
         assert read_all(topic) == dict(enumerate([b"a", *[b"%d" % n for n in range(4) for _ in range(3)]]))
         assert topic.stats().failures > 1 and all(item.entries for item in topic.chain.ledgers[:-1])
 

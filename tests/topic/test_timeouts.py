@@ -145,7 +145,7 @@ def test_a_consumer_that_its_server_does_not_know_is_attached_anew(here: Served,
     topic.publish_batch([b"one", b"two"])
     with topic.subscribe("s", start="earliest") as consumer:
         assert receive(consumer, 2) == [b"one", b"two"]
-        (session,) = [one for one in here.server.service.sessions.values() if one._consumers]
+        (session,) = [each_session for each_session in here.server.service.sessions.values() if each_session._consumers]
         (outlet,) = session._consumers.values()
         session._consumers.clear()
         arguments = {"flush": (), "seek": (1,), "acknowledge_cumulative": (0,)}[call]

@@ -89,8 +89,8 @@ class Life:
 
 def writes_of_a_life(cluster: LedgerCluster) -> int:
     faults = Faults()
-    with process(cluster, faults) as there:
-        Life(faults).live(there)
+    with process(cluster, faults) as new_process:
+        Life(faults).live(new_process)
         count = len(faults.calls)
     ManagedLedger.open(cluster, NAME).delete()
     return count
@@ -99,11 +99,11 @@ def writes_of_a_life(cluster: LedgerCluster) -> int:
 def check(cluster: LedgerCluster, life: Life) -> None:
     """As the next owner finds it: what was acknowledged is there, offsets are dense, nothing is left over."""
     with ManagedLedger.open(cluster, NAME, config=config()) as topic:
-        there = read_all(topic)
+        records = read_all(topic)
         start, end = topic.start.offset, topic.end.offset
-        assert list(there) == list(range(start, end)) and start <= life.trimmed
+        assert list(records) == list(range(start, end)) and start <= life.trimmed
         assert {offset: value for offset, value in life.acked.items() if offset >= start} == {
-            offset: there[offset] for offset in life.acked if offset >= start
+            offset: records[offset] for offset in life.acked if offset >= start
         }
         assert all(offset < end for offset in life.acked)
         assert result(publish(topic, [b"next"])) == range(end, end + 1)
@@ -117,9 +117,9 @@ def test_a_crash_at_every_write(cluster: LedgerCluster, after: bool) -> None:
     for at in range(writes_of_a_life(cluster)):
         faults = Faults(at, after=after, dies=True)
         life = Life(faults)
-        with process(cluster, faults) as there:
+        with process(cluster, faults) as new_process:
             try:
-                life.live(there)
+                life.live(new_process)
             except ReplogError:
                 assert faults.is_dead, (at, faults.calls)
         check(cluster, life)
@@ -132,8 +132,8 @@ def test_a_fault_at_every_write(cluster: LedgerCluster, after: bool) -> None:
     for at in range(writes_of_a_life(cluster)):
         faults = Faults(at, after=after)
         life = Life(faults)
-        with process(cluster, faults) as there:
-            life.live(there)
+        with process(cluster, faults) as new_process:
+            life.live(new_process)
         assert len(life.acked) == 20 and list(life.acked) == list(range(20))
         check(cluster, life)
         ManagedLedger.open(cluster, NAME).delete()
@@ -165,8 +165,8 @@ def test_a_crash_at_every_write_of_taking_over(cluster: LedgerCluster, after: bo
     while died:
         dead, faults = Faults(), Faults(at, after=after, dies=True)
         life = Life(dead)
-        with process(cluster, dead) as there, process(cluster, faults) as elsewhere:
-            topic = ManagedLedger.open(there, NAME, config=config(roll_entries=9))
+        with process(cluster, dead) as new_process, process(cluster, faults) as elsewhere:
+            topic = ManagedLedger.open(new_process, NAME, config=config(roll_entries=9))
             life.publish(topic, 3)
             dead.is_dead = True
             opening = Opening(elsewhere)

@@ -59,13 +59,13 @@ def test_duplicates_are_known_after_a_clean_close(cluster: Cluster) -> None:
 @pytest.mark.usefixtures("unwatched")
 def test_duplicates_are_known_after_a_crash(cluster: Cluster) -> None:
     """From the last snapshot on all is read again."""
-    with life(cluster) as one:
-        topic = one.topic(NAME, **DEDUP)
+    with life(cluster) as owner:
+        topic = owner.topic(NAME, **DEDUP)
         publish(topic, range(7))
         assert topic.dedup is not None
         topic.dedup.store().result(PATIENCE_S)
         publish(topic, range(7, 10))
-        kill(one)
+        kill(owner)
     with cluster.topic(NAME, **DEDUP) as topic:
         assert topic.dedup is not None and topic.dedup.mark.offset == 7
         assert publish(topic, range(12)) == [-1] * 10 + [10, 11]
@@ -74,15 +74,15 @@ def test_duplicates_are_known_after_a_crash(cluster: Cluster) -> None:
 @pytest.mark.usefixtures("unwatched")
 def test_nothing_that_would_have_to_be_read_again_is_trimmed(cluster: Cluster) -> None:
     """Though no subscription needs it: what the snapshot that is stored knows, and no more, may go."""
-    with life(cluster) as one:
-        topic = one.topic(NAME, **DEDUP)
+    with life(cluster) as owner:
+        topic = owner.topic(NAME, **DEDUP)
         publish(topic, range(9))
         assert topic.dedup is not None
         topic.dedup.store().result(PATIENCE_S)
         publish(topic, range(9, 20))
         trim(topic)
         assert 6 <= topic.start <= 9
-        kill(one)
+        kill(owner)
     with cluster.topic(NAME, **DEDUP) as topic:
         assert publish(topic, range(21)) == [-1] * 20 + [20]
 
@@ -90,13 +90,13 @@ def test_nothing_that_would_have_to_be_read_again_is_trimmed(cluster: Cluster) -
 @pytest.mark.usefixtures("unwatched")
 def test_maintenance_stores_a_snapshot(cluster: Cluster) -> None:
     """So that after a crash little is read again."""
-    with life(cluster) as one:
-        topic = one.topic(NAME, **DEDUP)
+    with life(cluster) as owner:
+        topic = owner.topic(NAME, **DEDUP)
         publish(topic, range(9))
         assert topic.dedup is not None and topic.dedup.mark.offset == 0
         topic.maintain()
         until(lambda: topic.dedup is not None and topic.dedup.mark.offset == 9)
-        kill(one)
+        kill(owner)
     with cluster.topic(NAME, **DEDUP) as topic:
         assert topic.dedup is not None and topic.dedup.mark.offset == 9
         assert publish(topic, range(10)) == [-1] * 9 + [9]
@@ -106,8 +106,8 @@ def test_maintenance_stores_a_snapshot(cluster: Cluster) -> None:
 def test_an_older_snapshot_that_is_located_later_does_not_replace_a_newer_one(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with life(cluster) as one:
-        topic = one.topic(NAME, **DEDUP)
+    with life(cluster) as owner:
+        topic = owner.topic(NAME, **DEDUP)
         publish(topic, range(9))
         assert topic.dedup is not None
         held: list[tuple[AppendFuture[object], object]] = []
@@ -125,7 +125,7 @@ def test_an_older_snapshot_that_is_located_later_does_not_replace_a_newer_one(
         set_result(first, held[0][1].result(PATIENCE_S))
         older.result(PATIENCE_S)
         assert topic.dedup.mark.offset == 20
-        kill(one)
+        kill(owner)
     with cluster.topic(NAME, **DEDUP) as topic:
         assert publish(topic, range(21)) == [-1] * 20 + [20]
 
@@ -133,7 +133,7 @@ def test_an_older_snapshot_that_is_located_later_does_not_replace_a_newer_one(
 def test_it_catches_up_when_it_holds_publishers(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its own cursor counts for quotas, and moves when it is asked to: nobody waits for long."""
     monkeypatch.setattr(topics_module, "MAINTENANCE_S", 0.01)
-    with life(cluster) as one, one.topic(NAME, **DEDUP, quota_bytes=1000) as topic:
+    with life(cluster) as owner, owner.topic(NAME, **DEDUP, quota_bytes=1000) as topic:
         states: list[str] = []
         put = topic.publisher.set_quota
         monkeypatch.setattr(
@@ -152,15 +152,15 @@ def test_retries_at_whoever_owns_it(cluster: Cluster) -> None:
     count, done = 120, 0
     with life(cluster) as first, life(cluster) as second:
         while done < count:
-            one = rng.choice((first, second))
+            choice = rng.choice((first, second))
             try:
-                topic = one.topic(NAME, **DEDUP)
+                topic = choice.topic(NAME, **DEDUP)
             except ReplogError:
                 for other in (first, second):
                     lose_lease(other)
                 continue
             with ThreadPoolExecutor(1) as pool:
-                taking = pool.submit(lose_lease, one) if rng.random() < 0.5 else None
+                taking = pool.submit(lose_lease, choice) if rng.random() < 0.5 else None
                 for number in range(done, min(done + rng.randint(5, 30), count)):
                     try:
                         topic.publish(b"%d" % number, producer="p", sequence=number)
@@ -170,7 +170,7 @@ def test_retries_at_whoever_owns_it(cluster: Cluster) -> None:
                     if taking is not None and rng.random() < 0.1:
                         taking.result(PATIENCE_S)
                         try:
-                            (second if one is first else first).topic(NAME)
+                            (second if choice is first else first).topic(NAME)
                         except ReplogError:
                             continue
     with cluster.topic(NAME, **DEDUP, wait=PATIENCE_S) as topic:

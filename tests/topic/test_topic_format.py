@@ -37,9 +37,9 @@ TYPES = {
 
 
 def section(title: str) -> str:
-    found = FORMAT.partition(f"\n## {title}\n")[2].partition("\n## ")[0]
-    assert found, title
-    return found
+    actual = FORMAT.partition(f"\n## {title}\n")[2].partition("\n## ")[0]
+    assert actual, title
+    return actual
 
 
 def types(cell: str) -> list[str]:
@@ -58,7 +58,7 @@ def shouted(kind: type[Any]) -> str:
 
 def test_requests_and_their_fields() -> None:
     said = documented()
-    assert {kind: (shouted(made), len(of.fields)) for kind, (made, of) in protocol._REQUESTS.items()} == {
+    assert {kind: (shouted(request), len(of.fields)) for kind, (request, of) in protocol._REQUESTS.items()} == {
         kind: (name, len(of)) for kind, (name, of) in said.items()
     }
     for kind, (_, of) in protocol._REQUESTS.items():
@@ -81,9 +81,9 @@ class Twin:
         self.body, self.at = body, 0
 
     def take(self, layout: str) -> Any:
-        found = struct.unpack_from(">" + layout, self.body, self.at)
+        fields = struct.unpack_from(">" + layout, self.body, self.at)
         self.at += struct.calcsize(">" + layout)
-        return found[0] if len(found) == 1 else list(found)
+        return fields[0] if len(fields) == 1 else list(fields)
 
     def read(self, kind: str) -> Any:
         plain = {"u32": "I", "i32": "i", "flag": "B", "offset": "q", "offset?": "q", "start": "Bq"}
@@ -109,9 +109,9 @@ def plain(value: Any) -> Any:
 def test_bodies_are_as_documented(request_: Any) -> None:
     twin = Twin(b"".join(bytes(part) for part in encode_request(request_)))
     name, of = documented()[twin.take("B")]
-    found = [twin.read(kind) for kind in of]
+    reads = [twin.read(kind) for kind in of]
     assert (name, twin.at) == (shouted(type(request_)), len(twin.body))
-    for value, read, kind in zip(request_, found, of, strict=True):
+    for value, read, kind in zip(request_, reads, of, strict=True):
         if kind != "start":
             assert plain(value) == read
         elif isinstance(value, str):

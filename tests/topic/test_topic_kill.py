@@ -31,10 +31,10 @@ def test_kill_9_while_publishing_and_acknowledging(tmp_path: Path, seed: int) ->
             acknowledged = max(acknowledged, owner.said["acknowledged"])
         with Cluster.connect(url) as cluster:
             topic = open_topic(cluster)
-            there = stored(topic)
-            assert list(there.values()) == [b"%d" % number for number in range(topic.end)], "each once, in order"
+            messages = stored(topic)
+            assert list(messages.values()) == [b"%d" % number for number in range(topic.end)], "each once, in order"
             assert published < topic.end
-            check(topic, "all", {*range(acknowledged)}, set(there))
+            check(topic, "all", {*range(acknowledged)}, set(messages))
             check(topic, "odd", {*range(1, acknowledged, 2)}, set(range(1, topic.end, 2)))
 
 

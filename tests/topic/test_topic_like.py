@@ -67,9 +67,9 @@ def test_all_have_its_parameters(protocol: type, kind: type, name: str) -> None:
     if name == "acknowledge":
         expected = [(key, inspect.Parameter.POSITIONAL_OR_KEYWORD, default) for key, _, default in expected]
         expected[0] = shown(parameters(kind, name)[0])
-    found = parameters(kind, name)
-    assert [shown(parameter) for parameter in found[: len(expected)]] == expected
-    for parameter in found[len(expected) :]:
+    actual_parameters = parameters(kind, name)
+    assert [shown(parameter) for parameter in actual_parameters[: len(expected)]] == expected
+    for parameter in actual_parameters[len(expected) :]:
         assert parameter.default is not parameter.empty, parameter
 
 

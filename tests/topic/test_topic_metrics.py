@@ -21,11 +21,11 @@ def values(metrics: list[Metric], name: str) -> dict[tuple[str, ...], float]:
 
 
 def test_lag_is_told_of_a_subscription_nobody_is_connected_to() -> None:
-    found = topic_metrics([orders()])
-    assert values(found, "subscription_lag_seconds") == {
+    metrics = topic_metrics([orders()])
+    assert values(metrics, "subscription_lag_seconds") == {
         ("orders", "used"): 2.0, ("orders", "left"): 3600.0, ("orders", "reader"): 9999.0
     }  # fmt: skip
-    assert values(found, "subscription_consumers")["orders", "left"] == 0
+    assert values(metrics, "subscription_consumers")["orders", "left"] == 0
     topic = orders()
     used = dataclasses.replace(topic.subscriptions[0], oldest_us=None)
     done = dataclasses.replace(topic.subscriptions[1], backlog_messages=0, oldest_us=None)
@@ -52,27 +52,27 @@ def test_of_a_subscription(name: str, value: float) -> None:
 
 
 def test_quotas() -> None:
-    found = topic_metrics([orders(), TopicStats(name="free", at_us=NOW)])
-    assert values(found, "topic_quota_exceeded") == {("orders", "bytes"): 1.0}
-    assert values(found, "topic_quota_evictions")["orders", "age"] == 3
-    assert values(found, "topic_quota_seconds") == {}
+    metrics = topic_metrics([orders(), TopicStats(name="free", at_us=NOW)])
+    assert values(metrics, "topic_quota_exceeded") == {("orders", "bytes"): 1.0}
+    assert values(metrics, "topic_quota_evictions")["orders", "age"] == 3
+    assert values(metrics, "topic_quota_seconds") == {}
     timed = dataclasses.replace(orders(), quota_ms=1500, quota_exceeded=())
     assert values(topic_metrics([timed]), "topic_quota_seconds") == {("orders",): 1.5}
     assert values(topic_metrics([timed]), "topic_quota_exceeded") == {("orders", "bytes"): 0, ("orders", "age"): 0}
 
 
 def test_each_metric_is_named_once_and_explained() -> None:
-    found = topic_metrics([orders(), dataclasses.replace(orders(), name="others")])
-    names = [metric.name for metric in found]
+    metrics = topic_metrics([orders(), dataclasses.replace(orders(), name="others")])
+    names = [metric.name for metric in metrics]
     assert len(set(names)) == len(names)
-    for metric in found:
+    for metric in metrics:
         assert re.fullmatch(r"pyreplog_(topic|subscription)_[a-z_]+", metric.name) and not metric.name.endswith(
             "_total"
         )
         assert metric.help.endswith(".") and "\n" not in metric.help and metric.kind in ("counter", "gauge")
         assert len({tuple(labels) for labels, _ in metric.samples}) <= 1
         assert len({tuple(labels.items()) for labels, _ in metric.samples}) == len(metric.samples)
-    assert [metric.samples for metric in topic_metrics([])] == [[]] * len(found)
+    assert [metric.samples for metric in topic_metrics([])] == [[]] * len(metrics)
 
 
 def test_a_scrape() -> None:

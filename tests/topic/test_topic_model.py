@@ -230,9 +230,9 @@ class Model(RuleBasedStateMachine):
         self.process = self.rest.enter_context(life(self.cluster, Faults()))
         self.topic = self.process.topic(NAME)
         for name in TYPES:
-            found = set(range(self.end)) - set(counted_backlog(self.topic, name)[0])
-            assert self.flushed[name] <= found <= self.acked[name]
-            self.acked[name], self.flushed[name] = set(found), found
+            numbers = set(range(self.end)) - set(counted_backlog(self.topic, name)[0])
+            assert self.flushed[name] <= numbers <= self.acked[name]
+            self.acked[name], self.flushed[name] = set(numbers), numbers
         self._come_back()
 
     def _come_back(self) -> None:
@@ -262,13 +262,13 @@ class Model(RuleBasedStateMachine):
     def drain(self, name: str) -> None:
         """Everything that is left comes, and nothing else."""
         self._redeliver(name)
-        found: set[int] = set()
-        while found != self.left(name):
+        numbers: set[int] = set()
+        while numbers != self.left(name):
             (message,) = receive(self.consumers[name], 1)
-            assert message.offset in self.left(name) - found
-            found.add(message.offset)
+            assert message.offset in self.left(name) - numbers
+            numbers.add(message.offset)
         assert self.consumers[name].receive(timeout=0) is None
-        self.hand[name] = found
+        self.hand[name] = numbers
 
 
 def test_a_topic_against_its_model(cluster: Cluster) -> None:

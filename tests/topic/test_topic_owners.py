@@ -55,13 +55,13 @@ def nothing_is_left(cluster: Cluster) -> Iterator[None]:
 
 
 def test_one_owner_at_a_time(cluster: Cluster) -> None:
-    with life(cluster) as one, life(cluster) as other:
-        one.topic(NAME, **SMALL).publish(b"x")
+    with life(cluster) as owner, life(cluster) as other:
+        owner.topic(NAME, **SMALL).publish(b"x")
         with pytest.raises(TopicOwnedError):
             other.topic(NAME)
         with ThreadPoolExecutor(1) as pool:
             waiting = pool.submit(other.topic, NAME, wait=PATIENCE_S)
-            one.topic(NAME).close()
+            owner.topic(NAME).close()
             assert stored(waiting.result(PATIENCE_S)) == {0: b"x"}
 
 
@@ -81,36 +81,36 @@ def all_that_it_can(topic: Topic) -> list[BaseException]:
         lambda: topic.delete_subscription("t"), lambda: topic.create_subscription("late"),
         lambda: topic.subscribe("late", start="earliest"), lambda: topic.delete(),
     ]  # fmt: skip
-    found: list[BaseException] = []
+    errors: list[BaseException] = []
     for call in calls:
         with pytest.raises(ReplogError) as raised:
             call()
-        found.append(raised.value)
-    return found
+        errors.append(raised.value)
+    return errors
 
 
 def test_what_a_former_owner_does_shows_nowhere(cluster: Cluster) -> None:
     """Scenario 33, with subscriptions: it was paused, and wakes up when another one owns the topic."""
-    with life(cluster) as one, life(cluster) as other:
-        old = one.topic(NAME, **SMALL)
+    with life(cluster) as owner, life(cluster) as other:
+        old = owner.topic(NAME, **SMALL)
         fill(old, 12)
         old.create_subscription("t", start=2)
         consumer = old.subscribe("s", start="earliest", type="shared")
         messages = receive(consumer, 12)
         consumer.acknowledge([messages[at] for at in (0, 1, 5)])
         consumer.flush()
-        life_of(one).pause()
+        life_of(owner).pause()
         consumer.acknowledge([messages[at] for at in (2, 3)])
         consumer._send_acks()
         late = [old.submit(value) for value in values(5)]
-        lose_lease(one)
+        lose_lease(owner)
         new = other.topic(NAME)
         check_backlog(new, "s", set(range(12)) - {0, 1, 5})
         assert new.publish(b"new") == 12
         new.seek("s", 7)
         new.configure(retention_bytes=0)
         before = shown(new)
-        life_of(one).go_on()
+        life_of(owner).go_on()
         assert all(isinstance(future.exception(PATIENCE_S), TopicFencedError) for future in late)
         all_that_it_can(old)
         with pytest.raises(ReplogError):
@@ -131,13 +131,13 @@ def test_what_a_former_owner_does_shows_nowhere(cluster: Cluster) -> None:
 def test_any_first_call_of_a_former_owner_fails(cluster: Cluster, at: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """It has not heard of anything: whatever it tries first does nothing, and tells."""
     monkeypatch.setattr(topics_module, "MAINTENANCE_S", 86_400.0)
-    with life(cluster) as one, life(cluster) as other:
-        old = one.topic(NAME, **SMALL)
+    with life(cluster) as owner, life(cluster) as other:
+        old = owner.topic(NAME, **SMALL)
         fill(old, 6)
         old.managed.roll().result(PATIENCE_S)
         old.create_subscription("s", start="earliest")
         old.create_subscription("t", start=6)
-        lose_lease(one)
+        lose_lease(owner)
         new = other.topic(NAME)
         before = shown(new)
         calls = [
@@ -159,29 +159,29 @@ def test_any_first_call_of_a_former_owner_fails(cluster: Cluster, at: int, monke
 def test_who_waits_at_a_former_owner_hears_of_it(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
     """Though nothing happens there."""
     monkeypatch.setattr(topics_module, "MAINTENANCE_S", 0.005)
-    with life(cluster) as one, life(cluster) as other, ThreadPoolExecutor(1) as pool:
-        consumer = one.topic(NAME, **SMALL).subscribe("s")
+    with life(cluster) as owner, life(cluster) as other, ThreadPoolExecutor(1) as pool:
+        consumer = owner.topic(NAME, **SMALL).subscribe("s")
         waiting = pool.submit(consumer.receive)
         until(lambda: consumer._waiting)
-        lose_lease(one)
-        topic = one.topics.get(NAME)
+        lose_lease(owner)
+        topic = owner.topics.get(NAME)
         assert topic is not None
         other.topic(NAME)
-        one.topics._lost(NAME)
+        owner.topics._lost(NAME)
         assert isinstance(waiting.exception(PATIENCE_S), TopicFencedError)
         consumer.close()
         until(topic.gone.done)
         with pytest.raises(TopicOwnedError):
-            one.topic(NAME)
+            owner.topic(NAME)
 
 
 def test_who_comes_while_it_closes_is_told_why_it_does(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
     told: list[object] = []
     let_go = Topic._let_go
     monkeypatch.setattr(Topic, "_let_go", lambda topic: (told.append(topic._error), let_go(topic)))
-    with life(cluster) as one, life(cluster) as other:
-        topic = one.topic(NAME, **SMALL)
-        lose_lease(one)
+    with life(cluster) as owner, life(cluster) as other:
+        topic = owner.topic(NAME, **SMALL)
+        lose_lease(owner)
         other.topic(NAME)
         with pytest.raises(TopicFencedError):
             topic.publish(b"x")
@@ -191,13 +191,13 @@ def test_who_comes_while_it_closes_is_told_why_it_does(cluster: Cluster, monkeyp
 
 def test_who_is_fenced_says_of_nothing_that_it_is_stored(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
     """In the moment before it closes by itself, too."""
-    with life(cluster) as one, life(cluster) as other:
-        old = one.topic(NAME, **SMALL)
+    with life(cluster) as owner, life(cluster) as other:
+        old = owner.topic(NAME, **SMALL)
         fill(old, 6)
         old.create_subscription("s", start="earliest")
         with monkeypatch.context() as patch:
             patch.setattr(old, "close", lambda: None)
-            lose_lease(one)
+            lose_lease(owner)
             new = other.topic(NAME)
             calls = [
                 lambda: old.publish(b"x"), lambda: old.seek("s", "latest"), lambda: old.skip("s", 1), lambda: old.clear("s"),
@@ -209,9 +209,9 @@ def test_who_is_fenced_says_of_nothing_that_it_is_stored(cluster: Cluster, monke
         check_backlog(new, "s", range(6))
 
 
-def claimed_again(one: Cluster, topic: Topic, monkeypatch: pytest.MonkeyPatch, *failures: ReplogError) -> None:
+def claimed_again(cluster: Cluster, topic: Topic, monkeypatch: pytest.MonkeyPatch, *failures: ReplogError) -> None:
     """Or gone. It hears that it lost the lease; to claim it again fails so often at first."""
-    ownership, left = one.topics.ownership, list(failures)
+    ownership, left = cluster.topics.ownership, list(failures)
     claim = ownership.claim
 
     def claims(name: str, **more: Any) -> Claim:
@@ -229,13 +229,13 @@ def claimed_again(one: Cluster, topic: Topic, monkeypatch: pytest.MonkeyPatch, *
 
 def test_a_lost_lease_is_taken_again(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nobody has taken the topic meanwhile: then it goes on as if nothing had been, and others find its owner again."""
-    with life(cluster) as one, life(cluster) as other:
-        topic = one.topic(NAME, **SMALL)
+    with life(cluster) as owner, life(cluster) as other:
+        topic = owner.topic(NAME, **SMALL)
         with topic.subscribe("s", start="earliest") as consumer:
             assert topic.publish(b"x") == 0
-            lose_lease(one)
+            lose_lease(owner)
             assert other.topics.owner(NAME) is None
-            claimed_again(one, topic, monkeypatch, MetadataUnavailableError("away"), OutcomeUnknownError("lost"))
+            claimed_again(owner, topic, monkeypatch, MetadataUnavailableError("away"), OutcomeUnknownError("lost"))
             assert other.topics.owner(NAME) is not None
             with pytest.raises(TopicOwnedError):
                 other.topic(NAME)
@@ -247,12 +247,12 @@ def test_a_lost_lease_is_taken_again(cluster: Cluster, monkeypatch: pytest.Monke
 def test_a_look_that_comes_late_claims_nothing(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
     """The topic was closed meanwhile, and may be another's at once."""
     monkeypatch.setattr(topics_module, "MAINTENANCE_S", 86_400.0)
-    with life(cluster) as one, life(cluster) as other:
-        with one.topic(NAME, **SMALL) as topic:
+    with life(cluster) as owner, life(cluster) as other:
+        with owner.topic(NAME, **SMALL) as topic:
             topic.publish(b"x")
         seen: list[object] = []
-        claim = one.topics.claim
-        monkeypatch.setattr(one.topics, "claim", lambda name: seen.append(name) or claim(name))
+        claim = owner.topics.claim
+        monkeypatch.setattr(owner.topics, "claim", lambda name: seen.append(name) or claim(name))
         with pytest.raises(ClosedError):
             topic.maintain()
         assert seen == [] and other.topics.owner(NAME) is None
@@ -260,13 +260,13 @@ def test_a_look_that_comes_late_claims_nothing(cluster: Cluster, monkeypatch: py
 
 def test_a_lost_lease_is_no_use_when_another_had_the_topic(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
     """It has gone again, so the lease is free; but it has fenced the topic."""
-    with life(cluster) as one, life(cluster) as other:
-        topic = one.topic(NAME, **SMALL)
+    with life(cluster) as owner, life(cluster) as other:
+        topic = owner.topic(NAME, **SMALL)
         topic.publish(b"x")
-        lose_lease(one)
+        lose_lease(owner)
         with other.topic(NAME) as new:
             new.publish(b"y")
-        claimed_again(one, topic, monkeypatch)
+        claimed_again(owner, topic, monkeypatch)
         until(topic.gone.done)
         with pytest.raises(TopicFencedError):
             topic.publish(b"z")
@@ -279,10 +279,10 @@ def test_ledgers_that_no_topic_has_go_by_themselves(cluster: Cluster, monkeypatc
     monkeypatch.setattr(topics_module, "RUNS_PER_FULL_RUN", 1)
     mine = cluster.create_ledger(1, 1, 1, properties={"of": "somebody else"})
     faults = Faults()
-    with life(cluster, faults) as one:
-        one.topic(NAME, **SMALL).publish(b"x")
-        stray = one.topics.get(NAME).managed._maker.make().id  # type: ignore[union-attr]
-        kill(one)
+    with life(cluster, faults) as owner:
+        owner.topic(NAME, **SMALL).publish(b"x")
+        stray = owner.topics.get(NAME).managed._maker.make().id  # type: ignore[union-attr]
+        kill(owner)
     with life(cluster) as other:
         topic = other.topic(NAME)
         topic.publish(b"y")
@@ -300,38 +300,38 @@ def test_ledgers_that_no_topic_has_go_by_themselves(cluster: Cluster, monkeypatc
 
 def test_it_comes_back_to_who_had_it(cluster: Cluster) -> None:
     """The former owner's handle closes by itself; opening it again there waits for that."""
-    with life(cluster) as one, life(cluster) as other:
+    with life(cluster) as owner, life(cluster) as other:
         for turn in range(5):
-            old = one.topic(NAME, **SMALL)
+            old = owner.topic(NAME, **SMALL)
             old.create_subscription("s", start="earliest")
             assert old.publish(b"x") == 2 * turn
-            lose_lease(one)
+            lose_lease(owner)
             with other.topic(NAME) as new:
                 assert new.publish(b"y") == 2 * turn + 1
             with pytest.raises(TopicFencedError):
                 old.publish(b"z")
-        with one.topic(NAME) as topic:
+        with owner.topic(NAME) as topic:
             assert drain(topic, "s", 10) == list(range(10))
 
 
 def test_taken_over_while_it_is_opened(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
     """Between its chain and its subscriptions another one comes: whoever loses says so at once."""
-    with life(cluster) as one, life(cluster) as other:
-        with one.topic(NAME, **SMALL) as topic:
+    with life(cluster) as owner, life(cluster) as other:
+        with owner.topic(NAME, **SMALL) as topic:
             fill(topic, 4)
             topic.create_subscription("s", start="earliest")
         recover = Topic.recover
 
         def overtaken(self: Topic) -> None:
             monkeypatch.setattr(Topic, "recover", recover)
-            lose_lease(one)
+            lose_lease(owner)
             assert other.topic(NAME).publish(b"x") == 4
             self.recover()
 
         monkeypatch.setattr(Topic, "recover", overtaken)
         with pytest.raises(TopicFencedError):
-            one.topic(NAME)
-        assert one.topics.get(NAME) is None
+            owner.topic(NAME)
+        assert owner.topics.get(NAME) is None
         assert drain(other.topic(NAME), "s", 5) == list(range(5))
 
 
@@ -343,10 +343,10 @@ def test_any_moment_of_a_busy_owner(cluster: Cluster) -> None:
     seen: set[int] = set()
     fenced = 0
     for turn in range(8):
-        with life(cluster) as one:
-            topic = one.topic(NAME, **SMALL, wait=PATIENCE_S)
+        with life(cluster) as owner:
+            topic = owner.topic(NAME, **SMALL, wait=PATIENCE_S)
             consumer = topic.subscribe("s", start="earliest", type="shared")
-            until_then = threading.Timer(rng.uniform(0.005, 0.1), lambda one=one: lose_lease(one))  # type: ignore[misc]
+            until_then = threading.Timer(rng.uniform(0.005, 0.1), lambda item=owner: lose_lease(item))  # type: ignore[misc]
             with ThreadPoolExecutor(1) as pool:
                 publishing = pool.submit(_publish, topic, turn, confirmed)
                 until_then.start()
@@ -370,12 +370,12 @@ def test_any_moment_of_a_busy_owner(cluster: Cluster) -> None:
             consumer.close()
     assert fenced == 8
     with cluster.topic(NAME, wait=PATIENCE_S) as topic:
-        there = stored(topic)
-        assert confirmed.items() <= there.items() and list(there) == list(range(topic.end))
+        new_messages = stored(topic)
+        assert confirmed.items() <= new_messages.items() and list(new_messages) == list(range(topic.end))
         with topic.subscribe("s", type="shared") as consumer:
             left = received(consumer, topic.stats().subscriptions[0].backlog_messages)
         assert not acked & set(left)
-        assert seen | set(left) == set(there)
+        assert seen | set(left) == set(new_messages)
 
 
 def _publish(topic: Topic, turn: int, confirmed: dict[int, bytes]) -> None:

@@ -42,12 +42,12 @@ def test_a_topic_speaks_of_its_slowest_durable_subscription() -> None:
 
 def test_json_of_a_topic() -> None:
     topic = orders()
-    found = topic.to_dict()
-    assert json.loads(json.dumps(found)) == found
-    assert {item.name for item in dataclasses.fields(topic)} < set(found)
-    assert found["end"] == {"offset": 100, "entries": 10, "size": 1000} and found["quota_exceeded"] == ["bytes"]
-    assert (found["oldest_subscription"], found["oldest_s"], found["backlog_bytes"]) == ("left", 3600.0, 500)
-    used = found["subscriptions"]["used"]
+    report = topic.to_dict()
+    assert json.loads(json.dumps(report)) == report
+    assert {item.name for item in dataclasses.fields(topic)} < set(report)
+    assert report["end"] == {"offset": 100, "entries": 10, "size": 1000} and report["quota_exceeded"] == ["bytes"]
+    assert (report["oldest_subscription"], report["oldest_s"], report["backlog_bytes"]) == ("left", 3600.0, 500)
+    used = report["subscriptions"]["used"]
     assert (used["lag_s"], used["backlog_no_delayed"], used["consumers"][1]["permits"]) == (2.0, 5, 5)
     assert used["properties"] == {"team": "a"}
 
@@ -62,11 +62,11 @@ def test_json_of_the_inside() -> None:
         name="t", state="open", epoch=2, start=TopicPosition(0, 0, 0), end=TopicPosition(6, 4, 59), last_entry=(9, 0), ledgers=ledgers,
         cursors=cursors,
     )  # fmt: skip
-    found = inside.to_dict()
-    assert json.loads(json.dumps(found)) == found
-    assert (found["entries"], found["size"], found["last_entry"]) == (4, 59, [9, 0])
-    assert [(one["ledger"], one["closed_us"]) for one in found["ledgers"]] == [(7, 2), (9, None)]
-    assert found["cursors"]["s"]["mark"]["offset"] == 2 and found["cursors"]["s"]["properties"] == {"p": 1}
+    report = inside.to_dict()
+    assert json.loads(json.dumps(report)) == report
+    assert (report["entries"], report["size"], report["last_entry"]) == (4, 59, [9, 0])
+    assert [(ledger["ledger"], ledger["closed_us"]) for ledger in report["ledgers"]] == [(7, 2), (9, None)]
+    assert report["cursors"]["s"]["mark"]["offset"] == 2 and report["cursors"]["s"]["properties"] == {"p": 1}
 
 
 # ---- rates -----------------------------------------------------------------------------------------------------

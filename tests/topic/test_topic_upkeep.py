@@ -126,8 +126,8 @@ def test_closing_lets_held_publishers_go(cluster: Cluster) -> None:
         until(lambda: topic.publisher.waiting >= 4)
         topic.close()
         published = 0
-        for one in held:
-            error = one.exception(PATIENCE_S)
+        for holder in held:
+            error = holder.exception(PATIENCE_S)
             assert error is None or isinstance(error, ClosedError)
             published += error is None
     with cluster.topic("held and closed") as topic:
@@ -160,8 +160,8 @@ def test_evicting_moves_exactly(topic: Topic) -> None:
     check_backlog(topic, "slow", range(46 - 2 * left, 46))
     check_backlog(topic, "fast", range(42, 46))
     assert topic.stats().publishing == "open"
-    found = {sub.name: sub.evicted_messages for sub in topic.stats().subscriptions}
-    assert found == {"slow": 46 - 2 * left - 22, "fast": 0}
+    evicted_messages_by_name = {sub.name: sub.evicted_messages for sub in topic.stats().subscriptions}
+    assert evicted_messages_by_name == {"slow": 46 - 2 * left - 22, "fast": 0}
 
 
 def test_a_quota_of_age(topic: Topic, clock: ManualClock) -> None:
@@ -330,8 +330,8 @@ def test_rolling_while_consuming(topic: Topic) -> None:
 def test_internal_statistics_count_the_open_ledger_too(topic: Topic) -> None:
     fill(topic, 16)
     ledgers = topic.internal_stats().ledgers
-    assert sum(one.messages for one in ledgers) == 16 and sum(one.entries for one in ledgers) == 8
-    assert sum(one.size for one in ledgers) == topic.managed.end.size
+    assert sum(ledger.messages for ledger in ledgers) == 16 and sum(ledger.entries for ledger in ledgers) == 8
+    assert sum(ledger.size for ledger in ledgers) == topic.managed.end.size
 
 
 def test_time_alone_makes_a_topic_be_looked_at(watched: Topic) -> None:

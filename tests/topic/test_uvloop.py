@@ -46,17 +46,17 @@ def test_a_ledger_and_a_topic(tmp_path: Path) -> None:
             with cluster.create_ledger(1, 1, 1) as ledger:
                 entries = await asyncio.gather(*(outcome(ledger.submit(b"%d" % n)) for n in range(COUNT)))
             assert sorted(entries) == list(range(COUNT))
-            found = []
+            values = []
             async with await topic.subscribe_async("one", start="earliest") as consumer:
                 for number in range(COUNT):
                     await topic.room()
                     topic.submit(b"%d" % number)
                 async for message in consumer:
                     consumer.acknowledge(message)
-                    found.append(message.value)
-                    if len(found) == COUNT:
-                        return found
-            return found
+                    values.append(message.value)
+                    if len(values) == COUNT:
+                        return values
+            return values
 
         assert run(main()) == [b"%d" % number for number in range(COUNT)]
 

@@ -93,9 +93,9 @@ class Case(NamedTuple):
     wrong: tuple[Any, ...]
 
 
-def drained(found: Any) -> None:
+def drained(value: Any) -> None:
     """What is looked at when the first is asked for."""
-    for _ in found:
+    for _ in value:
         return
 
 
@@ -110,15 +110,17 @@ def cases() -> Iterator[Case]:
 
 
 def _of_clusters() -> Iterator[Case]:
-    def case(what: str, name: str, call: Callable[[Any, Any], object], wrong: tuple[Any, ...]) -> Case:
-        return Case(f"cluster.{what}", name, lambda world: [world.cluster], call, wrong)
+    def case(method: str, name: str, call: Callable[[Any, Any], object], wrong: tuple[Any, ...]) -> Case:
+        return Case(f"cluster.{method}", name, lambda world: [world.cluster], call, wrong)
 
-    for what in ("open_ledger", "delete_ledger", "ledger_metadata", "count_copies"):
-        yield case(what, "ledger", lambda cluster, wrong, what=what: getattr(cluster, what)(wrong), (*NO_INT, None))
-    for what in ("open_ledger", "count_copies"):
+    for method in ("open_ledger", "delete_ledger", "ledger_metadata", "count_copies"):
         yield case(
-            what, "password",
-            lambda cluster, wrong, what=what: getattr(cluster, what)(0, password=wrong), NO_BYTES,
+            method, "ledger", lambda cluster, wrong, method=method: getattr(cluster, method)(wrong), (*NO_INT, None)
+        )
+    for method in ("open_ledger", "count_copies"):
+        yield case(
+            method, "password",
+            lambda cluster, wrong, method=method: getattr(cluster, method)(0, password=wrong), NO_BYTES,
         )  # fmt: skip
     for name in ("recover", "force"):
         yield case(
@@ -140,20 +142,20 @@ def _of_clusters() -> Iterator[Case]:
     for name, wrong in {"partitions": NO_INT, "create": NO_BOOL, "wait": (*NO_SECONDS, None)}.items():
         yield case("topic", name, lambda cluster, wrong, name=name: cluster.topic("news", **{name: wrong}), wrong)
     yield case("topic", "name", lambda cluster, wrong: cluster.topic(wrong), (*NO_TEXT, None))
-    for what in ("open", "delete", "get", "owner"):
+    for method in ("open", "delete", "get", "owner"):
         yield Case(
-            f"topics.{what}", "name", lambda world: [world.cluster.topics],
-            lambda topics, wrong, what=what: getattr(topics, what)(wrong), (*NO_TEXT, None),
+            f"topics.{method}", "name", lambda world: [world.cluster.topics],
+            lambda topics, wrong, method=method: getattr(topics, method)(wrong), (*NO_TEXT, None),
         )  # fmt: skip
     for name, wrong in {"partitions": NO_INT, "create": NO_BOOL}.items():
         yield Case(
             "client.topic", name, lambda world: [world.client],
             lambda client, wrong, name=name: client.topic("news", **{name: wrong}), wrong,
         )  # fmt: skip
-    for what in ("topic", "remove_partitioned"):
+    for method in ("topic", "remove_partitioned"):
         yield Case(
-            f"client.{what}", "name", lambda world: [world.client],
-            lambda client, wrong, what=what: getattr(client, what)(wrong), (*NO_TEXT, None),
+            f"client.{method}", "name", lambda world: [world.client],
+            lambda client, wrong, method=method: getattr(client, method)(wrong), (*NO_TEXT, None),
         )  # fmt: skip
     for name, wrong in {
         "bookies": (*NO_INT, None), "replace": NO_BOOL, "older_metadata": NO_BOOL,
@@ -183,51 +185,68 @@ def _of_clusters() -> Iterator[Case]:
 
 
 def _of_ledgers() -> Iterator[Case]:
-    def reader(what: str, name: str, call: Callable[[Any, Any], object], wrong: tuple[Any, ...]) -> Case:
-        return Case(f"reader.{what}", name, lambda world: [world.reader], call, wrong)
+    def reader(method: str, name: str, call: Callable[[Any, Any], object], wrong: tuple[Any, ...]) -> Case:
+        return Case(f"reader.{method}", name, lambda world: [world.reader], call, wrong)
 
-    def ledger(what: str, name: str, call: Callable[[Any, Any], object], wrong: tuple[Any, ...]) -> Case:
-        return Case(f"ledger.{what}", name, lambda world: [world.ledger], call, wrong)
+    def ledger(method: str, name: str, call: Callable[[Any, Any], object], wrong: tuple[Any, ...]) -> Case:
+        return Case(f"ledger.{method}", name, lambda world: [world.ledger], call, wrong)
 
     yield reader("read", "start", lambda reader, wrong: reader.read(wrong), NO_INT)
     yield reader("read", "end", lambda reader, wrong: reader.read(0, wrong), NO_INT)
     yield reader("read_unconfirmed", "start", lambda reader, wrong: reader.read_unconfirmed(wrong, 0), (*NO_INT, None))
     yield reader("read_unconfirmed", "end", lambda reader, wrong: reader.read_unconfirmed(0, wrong), (*NO_INT, None))
     yield reader("get", "entry", lambda reader, wrong: reader.get(wrong), (*NO_INT, None))
-    for what in ("follow", "follow_batches"):
-        yield reader(what, "start", lambda reader, wrong, what=what: getattr(reader, what)(wrong), NO_INT)
+    for method in ("follow", "follow_batches"):
+        yield reader(method, "start", lambda reader, wrong, method=method: getattr(reader, method)(wrong), NO_INT)
         yield reader(
-            what, "timeout", lambda reader, wrong, what=what: getattr(reader, what)(0, timeout=wrong), NO_SECONDS
+            method,
+            "timeout",
+            lambda reader, wrong, method=method: getattr(reader, method)(0, timeout=wrong),
+            NO_SECONDS,
         )
     yield reader("wait_beyond", "entry", lambda reader, wrong: reader.wait_beyond(wrong, 0), (*NO_INT, None))
     yield reader("wait_beyond", "timeout", lambda reader, wrong: reader.wait_beyond(0, wrong), NO_SECONDS)
-    for made in (reader, ledger):
-        yield made("read_range", "start", lambda one, wrong: one.read_range(wrong, 0), (*NO_INT, None))
-        yield made("read_range", "end", lambda one, wrong: one.read_range(0, wrong), (*NO_INT, None))
-        yield made("read_range", "bytes_max", lambda one, wrong: one.read_range(0, 0, bytes_max=wrong), (*NO_INT, None))
-    for what in ("append", "submit"):
-        yield ledger(what, "value", lambda one, wrong, what=what: getattr(one, what)(wrong), NO_BYTES)
-        yield ledger(what, "key", lambda one, wrong, what=what: getattr(one, what)(b"", wrong), ("text", 7, [1]))
-        yield ledger(
-            what, "event_time", lambda one, wrong, what=what: getattr(one, what)(b"", event_time=wrong), NO_INT
+    for each_reader in (reader, ledger):
+        yield each_reader("read_range", "start", lambda handle, wrong: handle.read_range(wrong, 0), (*NO_INT, None))
+        yield each_reader("read_range", "end", lambda handle, wrong: handle.read_range(0, wrong), (*NO_INT, None))
+        yield each_reader(
+            "read_range", "bytes_max", lambda handle, wrong: handle.read_range(0, 0, bytes_max=wrong), (*NO_INT, None)
         )
-    for what in ("append_batch", "submit_batch"):
-        yield ledger(what, "values", lambda one, wrong, what=what: getattr(one, what)(wrong), (*NO_SEQUENCE, b"x", "x"))
-        yield ledger(what, "value", lambda one, wrong, what=what: getattr(one, what)([b"", wrong]), NO_BYTES)
+    for method in ("append", "submit"):
+        yield ledger(method, "value", lambda handle, wrong, method=method: getattr(handle, method)(wrong), NO_BYTES)
+        yield ledger(
+            method, "key", lambda handle, wrong, method=method: getattr(handle, method)(b"", wrong), ("text", 7, [1])
+        )
+        yield ledger(
+            method,
+            "event_time",
+            lambda handle, wrong, method=method: getattr(handle, method)(b"", event_time=wrong),
+            NO_INT,
+        )
+    for method in ("append_batch", "submit_batch"):
+        yield ledger(
+            method,
+            "values",
+            lambda handle, wrong, method=method: getattr(handle, method)(wrong),
+            (*NO_SEQUENCE, b"x", "x"),
+        )
+        yield ledger(
+            method, "value", lambda handle, wrong, method=method: getattr(handle, method)([b"", wrong]), NO_BYTES
+        )
         for name in ("keys", "event_times", "messages"):
             yield ledger(
-                what, name,
-                lambda one, wrong, what=what, name=name: getattr(one, what)([b""], **{name: wrong}), (7, STRANGE),
+                method, name,
+                lambda handle, wrong, method=method, name=name: getattr(handle, method)([b""], **{name: wrong}), (7, STRANGE),
             )  # fmt: skip
-    yield ledger("close", "timeout", lambda one, wrong: one.close(wrong), NO_SECONDS)
+    yield ledger("close", "timeout", lambda handle, wrong: handle.close(wrong), NO_SECONDS)
 
 
 def _of_topics() -> Iterator[Case]:
     def case(
-        what: str, name: str, call: Callable[[Any, Any], object], wrong: tuple[Any, ...], *,
+        method: str, name: str, call: Callable[[Any, Any], object], wrong: tuple[Any, ...], *,
         on: Callable[[World], list[Any]] = lambda world: world.all_topics,
     ) -> Case:  # fmt: skip
-        return Case(f"topic.{what}", name, on, call, wrong)
+        return Case(f"topic.{method}", name, on, call, wrong)
 
     def plain(world: World) -> list[Any]:
         return world.topics
@@ -240,8 +259,10 @@ def _of_topics() -> Iterator[Case]:
         "priority": (*NO_INT, None),
     }.items():  # fmt: skip
         yield case("subscribe", name, lambda topic, wrong, name=name: topic.subscribe("s", **{name: wrong}), wrong)
-    for what in ("subscribe", "create_subscription", "delete_subscription", "clear"):
-        yield case(what, "subscription", lambda topic, wrong, what=what: getattr(topic, what)(wrong), (*NO_TEXT, None))
+    for method in ("subscribe", "create_subscription", "delete_subscription", "clear"):
+        yield case(
+            method, "subscription", lambda topic, wrong, method=method: getattr(topic, method)(wrong), (*NO_TEXT, None)
+        )
     yield case(
         "create_subscription", "start", lambda topic, wrong: topic.create_subscription("new", start=wrong), NO_START
     )
@@ -252,10 +273,10 @@ def _of_topics() -> Iterator[Case]:
     yield case(
         "delete_subscription", "force", lambda topic, wrong: topic.delete_subscription("s", force=wrong), NO_BOOL
     )
-    for what, arguments in {"seek": (0,), "skip": (0,), "skip_to": (0,)}.items():
+    for method, arguments in {"seek": (0,), "skip": (0,), "skip_to": (0,)}.items():
         yield case(
-            what, "subscription",
-            lambda topic, wrong, what=what, arguments=arguments: getattr(topic, what)(wrong, *arguments),
+            method, "subscription",
+            lambda topic, wrong, method=method, arguments=arguments: getattr(topic, method)(wrong, *arguments),
             (*NO_TEXT, None), on=plain,
         )  # fmt: skip
     yield case(
@@ -277,17 +298,20 @@ def _of_topics() -> Iterator[Case]:
 
 def _of_consumers() -> Iterator[Case]:
     def case(
-        what: str, name: str, call: Callable[[Any, Any], object], wrong: tuple[Any, ...],
+        method: str, name: str, call: Callable[[Any, Any], object], wrong: tuple[Any, ...],
     ) -> Case:  # fmt: skip
-        return Case(f"consumer.{what}", name, lambda world: list(world.consumers), call, wrong)
+        return Case(f"consumer.{method}", name, lambda world: list(world.consumers), call, wrong)
 
     no_what = (None, 1.5, "0", b"0", True, ["0"], [None], STRANGE)
-    for what in ("acknowledge", "nack", "acknowledge_cumulative"):
-        yield case(what, "messages", lambda consumer, wrong, what=what: getattr(consumer, what)(wrong), no_what)
+    for method in ("acknowledge", "nack", "acknowledge_cumulative"):
+        yield case(method, "messages", lambda consumer, wrong, method=method: getattr(consumer, method)(wrong), no_what)
     yield case("nack", "delay", lambda consumer, wrong: consumer.nack([], delay=wrong), NO_SECONDS)
-    for what in ("receive", "receive_batch", "flush"):
+    for method in ("receive", "receive_batch", "flush"):
         yield case(
-            what, "timeout", lambda consumer, wrong, what=what: getattr(consumer, what)(timeout=wrong), NO_SECONDS
+            method,
+            "timeout",
+            lambda consumer, wrong, method=method: getattr(consumer, method)(timeout=wrong),
+            NO_SECONDS,
         )
     yield case("batches", "timeout", lambda consumer, wrong: drained(consumer.batches(wrong)), NO_SECONDS)
     yield case("receive", "max_messages", lambda consumer, wrong: consumer.receive(0, max_messages=wrong), NO_INT)
@@ -296,45 +320,54 @@ def _of_consumers() -> Iterator[Case]:
 
 
 def _of_producers() -> Iterator[Case]:
-    def case(what: str, name: str, call: Callable[[Any, Any], object], wrong: tuple[Any, ...]) -> Case:
-        return Case(f"producer.{what}", name, lambda world: world.all_topics, call, wrong)
+    def case(method: str, name: str, call: Callable[[Any, Any], object], wrong: tuple[Any, ...]) -> Case:
+        return Case(f"producer.{method}", name, lambda world: world.all_topics, call, wrong)
 
-    for what in ("publish", "submit"):
+    for method in ("publish", "submit"):
         for name, wrong in {
             "key": ("text", 7, [1]), "properties": NO_MAPPING, "event_time": NO_INT, "deliver_at": NO_INT,
         }.items():  # fmt: skip
             yield case(
-                what, name, lambda topic, wrong, what=what, name=name: getattr(topic, what)(b"", **{name: wrong}), wrong
+                method,
+                name,
+                lambda topic, wrong, method=method, name=name: getattr(topic, method)(b"", **{name: wrong}),
+                wrong,
             )
-        yield case(what, "value", lambda topic, wrong, what=what: getattr(topic, what)(wrong), NO_BYTES)
+        yield case(method, "value", lambda topic, wrong, method=method: getattr(topic, method)(wrong), NO_BYTES)
     yield case("publish", "timeout", lambda topic, wrong: topic.publish(b"", timeout=wrong), NO_SECONDS)
-    for what in ("publish_batch", "submit_batch"):
+    for method in ("publish_batch", "submit_batch"):
         for name in ("keys", "properties", "event_times", "deliver_at"):
             yield case(
-                what, name,
-                lambda topic, wrong, what=what, name=name: getattr(topic, what)([b""], **{name: wrong}), (7, STRANGE),
+                method, name,
+                lambda topic, wrong, method=method, name=name: getattr(topic, method)([b""], **{name: wrong}), (7, STRANGE),
             )  # fmt: skip
         yield case(
-            what, "values", lambda topic, wrong, what=what: getattr(topic, what)(wrong), (*NO_SEQUENCE, b"x", "x")
+            method,
+            "values",
+            lambda topic, wrong, method=method: getattr(topic, method)(wrong),
+            (*NO_SEQUENCE, b"x", "x"),
         )
     yield case("publish", "sequence", lambda topic, wrong: topic.producer("p").publish(b"", sequence=wrong), NO_INT)
     yield case("close", "timeout", lambda topic, wrong: topic.producer("p").close(wrong), NO_SECONDS)
 
 
 def _of_logs() -> Iterator[Case]:
-    def case(what: str, name: str, call: Callable[[Any, Any], object], wrong: tuple[Any, ...]) -> Case:
-        return Case(f"log.{what}", name, lambda world: [world.log], call, wrong)
+    def case(method: str, name: str, call: Callable[[Any, Any], object], wrong: tuple[Any, ...]) -> Case:
+        return Case(f"log.{method}", name, lambda world: [world.log], call, wrong)
 
     yield case("append", "value", lambda log, wrong: log.append(wrong), NO_BYTES)
-    for what in ("get", "position_of", "trim", "truncate"):
-        yield case(what, "entry", lambda log, wrong, what=what: getattr(log, what)(wrong), (*NO_INT[:4], None))
-    for what in ("read", "follow", "follow_batches", "control_records", "read_positions"):
-        yield case(what, "start", lambda log, wrong, what=what: drained(getattr(log, what)(wrong)), NO_INT[:4])
-    for what in ("read", "read_positions"):
-        yield case(what, "end", lambda log, wrong, what=what: drained(getattr(log, what)(0, wrong)), NO_INT[:4])
-    for what in ("follow", "follow_batches"):
+    for method in ("get", "position_of", "trim", "truncate"):
+        yield case(method, "entry", lambda log, wrong, method=method: getattr(log, method)(wrong), (*NO_INT[:4], None))
+    for method in ("read", "follow", "follow_batches", "control_records", "read_positions"):
+        yield case(method, "start", lambda log, wrong, method=method: drained(getattr(log, method)(wrong)), NO_INT[:4])
+    for method in ("read", "read_positions"):
+        yield case(method, "end", lambda log, wrong, method=method: drained(getattr(log, method)(0, wrong)), NO_INT[:4])
+    for method in ("follow", "follow_batches"):
         yield case(
-            what, "timeout", lambda log, wrong, what=what: drained(getattr(log, what)(timeout=wrong)), NO_SECONDS
+            method,
+            "timeout",
+            lambda log, wrong, method=method: drained(getattr(log, method)(timeout=wrong)),
+            NO_SECONDS,
         )
     yield case("read", "batch_bytes", lambda log, wrong: drained(log.read(batch_bytes=wrong)), NO_INT)
     yield case("entry_at_time", "time", lambda log, wrong: log.entry_at_time(wrong), (*NO_INT, None))
@@ -355,8 +388,8 @@ def _of_logs() -> Iterator[Case]:
 
 
 def _of_nodes() -> Iterator[Case]:
-    def case(what: str, name: str, call: Callable[[Any, Any], object], wrong: tuple[Any, ...]) -> Case:
-        return Case(f"node.{what}", name, lambda world: [world.node], call, wrong)
+    def case(method: str, name: str, call: Callable[[Any, Any], object], wrong: tuple[Any, ...]) -> Case:
+        return Case(f"node.{method}", name, lambda world: [world.node], call, wrong)
 
     no_names = (7, "abc", None, [7], [None], STRANGE)
     yield case("append", "value", lambda node, wrong: node.append(wrong), NO_BYTES)
@@ -404,14 +437,14 @@ def test_each_is_refused_by_its_name(case: Case, world: World) -> None:
     for on in case.on(world):
         for wrong in case.wrong:
             try:
-                found = case.call(on, wrong)
+                outcome = case.call(on, wrong)
             except (WrongTypeError, InvalidArgumentError) as error:
                 if not (case.name in str(error) and "expected" in str(error)):
                     faults.append(f"{type(on).__name__}, {wrong!r}: {type(error).__name__}: {error}")
             except BaseException as error:
                 faults.append(f"{type(on).__name__}, {wrong!r}: {type(error).__name__}: {error}")
             else:
-                faults.append(f"{type(on).__name__}, {wrong!r}: taken, {found!r}")
-                if isinstance(found, pyreplog.Cluster | ha.Node):
-                    found.close()
+                faults.append(f"{type(on).__name__}, {wrong!r}: taken, {outcome!r}")
+                if isinstance(outcome, pyreplog.Cluster | ha.Node):
+                    outcome.close()
     assert not faults, "\n".join(faults)

@@ -27,9 +27,9 @@ class BadEntry(Exception):
     pass
 
 
-def expect(true: bool, what: str) -> None:
+def expect(true: bool, subject: str) -> None:
     if not true:
-        raise BadEntry(what)
+        raise BadEntry(subject)
 
 
 def padded(data: bytes) -> bytes:

@@ -144,9 +144,9 @@ def test_impossible_entries(first: int, count: int, size: int) -> None:
 
 def test_columns_must_be_columns() -> None:
     acks = AckSet(ORIGIN)
-    one, two = int64s([1]), int64s([1, 2])
+    first, two = int64s([1]), int64s([1, 2])
     with pytest.raises(InvalidArgumentError, match="as many of each"):
-        acks.note_entries(two, one, two, two, two)
+        acks.note_entries(two, first, two, two, two)
     with pytest.raises(WrongTypeError, match="int64"):
         acks.acknowledge(np.array([0.5]), END)  # type: ignore[arg-type]
 

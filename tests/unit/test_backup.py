@@ -60,10 +60,10 @@ def uuid_of(path: Path) -> bytes:
 
 
 def test_there_and_back(log, tmp_path):
-    made = backup(log, tmp_path / "copy")
-    assert (made.start, made.end, made.entries) == (0, ENTRIES, ENTRIES)
-    assert made.uuid == uuid_of(log).hex() and len(made.pieces) == 4
-    assert manifest.load(tmp_path / "copy") == restore(tmp_path / "copy", tmp_path / "new") == made
+    new_backup = backup(log, tmp_path / "copy")
+    assert (new_backup.start, new_backup.end, new_backup.entries) == (0, ENTRIES, ENTRIES)
+    assert new_backup.uuid == uuid_of(log).hex() and len(new_backup.pieces) == 4
+    assert manifest.load(tmp_path / "copy") == restore(tmp_path / "copy", tmp_path / "new") == new_backup
     assert columns(tmp_path / "new") == columns(log)
     assert uuid_of(tmp_path / "new") != uuid_of(log)
     report = fsck.check(tmp_path / "new")
@@ -94,8 +94,8 @@ def test_a_segment_of_the_original_does_not_pass_in_the_restored_log(log, copy, 
 
 def test_an_empty_log(tmp_path):
     with pyreplog.open(tmp_path / "log", segment_bytes=SEGMENT_BYTES):
-        made = backup(tmp_path / "log", tmp_path / "copy")
-    assert made.entries == 0
+        new_backup = backup(tmp_path / "log", tmp_path / "copy")
+    assert new_backup.entries == 0
     restore(tmp_path / "copy", tmp_path / "new")
     with pyreplog.open(tmp_path / "new") as log:
         assert log.end == 0 and log.append(b"first") == 0
@@ -108,8 +108,8 @@ def test_a_trimmed_and_truncated_log(log, tmp_path):
         start = writer.start
         writer.append_batch([b"x" * 3000] * 50)
     backup(log, tmp_path / "copy")
-    made = restore(tmp_path / "copy", tmp_path / "new")
-    assert 0 < made.start == start and made.end == 1050
+    new_restore = restore(tmp_path / "copy", tmp_path / "new")
+    assert 0 < new_restore.start == start and new_restore.end == 1050
     assert columns(tmp_path / "new") == columns(log)
     with pyreplog.open(tmp_path / "new") as writer:
         assert writer.truncate(1010) == 1010
@@ -155,15 +155,15 @@ def test_of_a_log_that_is_being_appended_to(tmp_path, durability):
         thread.start()
         try:
             for i in range(3):
-                made = backup(path, tmp_path / f"copy{i}")
-                assert made.entries == made.end >= 3000
+                new_backup = backup(path, tmp_path / f"copy{i}")
+                assert new_backup.entries == new_backup.end >= 3000
         finally:
             stop.set()
             thread.join()
     for i in range(3):
-        made = restore(tmp_path / f"copy{i}", tmp_path / f"new{i}")
+        new_backup = restore(tmp_path / f"copy{i}", tmp_path / f"new{i}")
         with pyreplog.open(tmp_path / f"new{i}", "r") as log:
-            assert log[:] == [b"%d" % n for n in range(made.end)]
+            assert log[:] == [b"%d" % n for n in range(new_backup.end)]
 
 
 def test_of_a_log_whose_front_is_removed_meanwhile(tmp_path, monkeypatch):
@@ -180,9 +180,9 @@ def test_of_a_log_whose_front_is_removed_meanwhile(tmp_path, monkeypatch):
             return hold(directory, base)
 
         monkeypatch.setattr(backups, "map_locked", trim_first)
-        made = backup(path, tmp_path / "copy")
-        assert (made.start, made.end) == (starts[3], 1500)
-        assert len(list((tmp_path / "copy").glob("*.segment"))) == len(made.pieces)
+        new_backup = backup(path, tmp_path / "copy")
+        assert (new_backup.start, new_backup.end) == (starts[3], 1500)
+        assert len(list((tmp_path / "copy").glob("*.segment"))) == len(new_backup.pieces)
         restore(tmp_path / "copy", tmp_path / "new")
         assert columns(tmp_path / "new") == columns(path)
 
@@ -309,17 +309,17 @@ def test_a_manifest_of_a_later_version(copy, tmp_path):
 
 def test_a_manifest_with_impossible_sizes(copy, tmp_path):
     """Its CRC-32C is right: what it says is checked all the same."""
-    made = manifest.load(copy)
-    piece = made.pieces[1]
+    content = manifest.load(copy)
+    piece = content.pieces[1]
     for changed in (
         {"segment_bytes": 1 << 40},
         {"segment_bytes": "64 KiB"},
         {"end_position": 5},
         {"pieces": ()},
-        {"pieces": (*made.pieces[:1], manifest.Piece(**{**vars(piece), "bytes": 1 << 40}), *made.pieces[2:])},
-        {"pieces": (*made.pieces[:1], manifest.Piece(**{**vars(piece), "base": 0}), *made.pieces[2:])},
+        {"pieces": (*content.pieces[:1], manifest.Piece(**{**vars(piece), "bytes": 1 << 40}), *content.pieces[2:])},
+        {"pieces": (*content.pieces[:1], manifest.Piece(**{**vars(piece), "base": 0}), *content.pieces[2:])},
     ):
-        manifest.Manifest(**{**vars(made), **changed}).write(copy, RealFiles())
+        manifest.Manifest(**{**vars(content), **changed}).write(copy, RealFiles())
         with pytest.raises(pyreplog.CorruptionError, match="manifest"):
             restore(copy, tmp_path / "new")
 

@@ -335,8 +335,8 @@ def test_numbers_beyond_all_bounds(handle, number):
 def test_event_times_beyond_all_bounds(tmp_path):
     with pyreplog.open(tmp_path / "log") as log:
         log.append_batch([b"early", b"none", b"late"], event_times=[-(1 << 63) + 1, None, (1 << 63) - 2])
-        found = [batch.values() for batch in log.read_event_times(-(1 << 63), (1 << 63) - 1)]
-        assert found == [[b"early", b"late"]]  # the lowest number there is stands for no time
+        values = [batch.values() for batch in log.read_event_times(-(1 << 63), (1 << 63) - 1)]
+        assert values == [[b"early", b"late"]]  # the lowest number there is stands for no time
         for time in (1 << 70, -(1 << 70), 1 << 63):
             refused(log, InvalidArgumentError, log.read_event_times, time, 0, match="low: .* 64 bits")
             refused(log, InvalidArgumentError, log.read_event_times, 0, time, match="high: .* 64 bits")

@@ -88,14 +88,14 @@ CASES = {
 
 @pytest.mark.parametrize("name", CASES)
 def test_it_says_where_and_why(name: str) -> None:
-    entry, at, expected, found = CASES[name]
+    entry, at, expected, case = CASES[name]
     good = encode_messages([b"fine"])
     with pytest.raises(InvalidEntryError) as caught:
         decoded([good, entry], [1, 5 if name == "columns" else 2])
     text = str(caught.value)
     assert text.startswith(f"ledger {LEDGER}, entry 1, byte {at} of its messages: expected ")
     assert expected in text
-    assert text.endswith(f", found {found}")
+    assert text.endswith(f", found {case}")
     assert caught.value.exit_code == 4
 
 
@@ -137,14 +137,16 @@ def entries_of(*said: tuple[int, int, int, int], offset: int = 0, entries: int =
     """Read entries of 2 messages and 48 bytes each, whose records say (entry, messages, bytes before, messages before)."""
     value = encode_messages([b"abcd", b"efgh"])
     assert len(value) == 48
-    made = [
+    new_entries = [
         encode_entries(
             [value], ledger=LEDGER, first=entry, lac=-1, time=1, ledger_bytes=nbytes, ledger_messages=before,
             messages=[messages],
         )
         for entry, messages, nbytes, before in said
     ]  # fmt: skip
-    records = parse_entries(b"".join(bytes(each.view) for each in made), ledger=LEDGER, first=0, last=(1 << 63) - 1)
+    records = parse_entries(
+        b"".join(bytes(each.view) for each in new_entries), ledger=LEDGER, first=0, last=(1 << 63) - 1
+    )
     assert len(records) == len(said)
     decode_messages(records, offset=offset, entries=entries, size=size)
 

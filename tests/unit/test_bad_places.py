@@ -159,10 +159,10 @@ def test_a_directory_of_segments_that_are_none(tmp_path):
 NAMES = ("checkpoint", "tail", "lock", "truncation", f"{0:020d}.log")
 
 
-def misplace(path: Path, what: str) -> None:
+def misplace(path: Path, kind: str) -> None:
     """Put something that is no file in the place of a file."""
     path.unlink(missing_ok=True)
-    match what:
+    match kind:
         case "a directory":
             path.mkdir()
         case "a link to nowhere":
@@ -172,10 +172,10 @@ def misplace(path: Path, what: str) -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
-@pytest.mark.parametrize("what", ["a directory", "a link to nowhere", "something else"])
-def test_what_has_the_name_of_a_file_and_is_none(tmp_path, name, what):
+@pytest.mark.parametrize("kind", ["a directory", "a link to nowhere", "something else"])
+def test_what_has_the_name_of_a_file_and_is_none(tmp_path, name, kind):
     samples.make_log(tmp_path / "log")
-    misplace(tmp_path / "log" / name, what)
+    misplace(tmp_path / "log" / name, kind)
     calls = (
         lambda: pyreplog.open(tmp_path / "log"),
         lambda: pyreplog.open(tmp_path / "log", "r"),
@@ -186,8 +186,12 @@ def test_what_has_the_name_of_a_file_and_is_none(tmp_path, name, what):
     for call in calls:
         with pytest.raises(CorruptionError) as caught:
             call()
-        found = caught.value
-        assert (found.path, found.expected, found.found) == (tmp_path / "log" / name, "a file", what)
+        actual_caught = caught.value
+        assert (actual_caught.path, actual_caught.expected, actual_caught.found) == (
+            tmp_path / "log" / name,
+            "a file",
+            kind,
+        )
     assert not (tmp_path / "copy").exists()
 
 

@@ -15,16 +15,16 @@ FIRST = Checkpoint(uuid=b"u" * 16, segment_bytes=1 << 16, start=0, position=100,
 
 @pytest.fixture
 def file(tmp_path: Path) -> Iterator[CheckpointFile]:
-    made = CheckpointFile(tmp_path, RealFiles(), FIRST)
-    yield made
-    made.close()
+    checkpoint_file = CheckpointFile(tmp_path, RealFiles(), FIRST)
+    yield checkpoint_file
+    checkpoint_file.close()
 
 
 def proven(folder: Path) -> tuple[int, int, bool]:
     """As the next start finds it."""
-    found = load(folder)
-    assert found is not None
-    return found.position, found.entry, found.clean
+    content = load(folder)
+    assert content is not None
+    return content.position, content.entry, content.clean
 
 
 def test_an_older_proof_that_comes_late_changes_nothing(file: CheckpointFile, tmp_path: Path) -> None:

@@ -71,8 +71,8 @@ def test_batches_are_contiguous_while_others_append(tmp_path: Path):
         def work(number: int) -> None:
             for i in range(30):
                 values = [b"%d %d" % (number, i) + b"x" * 3000] * 40  # large enough to release the GIL
-                made = log.append_batch(values)
-                assert log[made.start : made.stop] == values
+                offsets = log.append_batch(values)
+                assert log[offsets.start : offsets.stop] == values
 
         run_threads(6, work)
         assert log.end == 6 * 30 * 40

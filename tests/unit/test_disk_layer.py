@@ -129,18 +129,24 @@ def native_changes(source: str) -> Iterator[str]:
 
 
 def test_python_changes_files_through_the_layer() -> None:
-    found = {name(path): list(changes(path.read_text())) for path in sources("*.py")}
-    found = {path: calls for path, calls in found.items() if calls and path not in LAYER}
-    assert {path: Counter(calls) for path, calls in found.items()} == {
+    changes_by_name = {name(path): list(changes(path.read_text())) for path in sources("*.py")}
+    changes_by_name = {path: calls for path, calls in changes_by_name.items() if calls and path not in LAYER}
+    assert {path: Counter(calls) for path, calls in changes_by_name.items()} == {
         path: Counter(calls) for path, calls in EXCEPTED.items()
     }
 
 
 def test_native_code_changes_files_in_the_layer() -> None:
-    found = {name(path): set(native_changes(path.read_text())) for path in sources("*.pyx", "*.pxd", "*.h", "*.c")}
-    wrong = {path: calls - OWN_FUNCTIONS.get(path, set()) for path, calls in found.items() if path not in LAYER}
+    native_changes_by_name = {
+        name(path): set(native_changes(path.read_text())) for path in sources("*.pyx", "*.pxd", "*.h", "*.c")
+    }
+    wrong = {
+        path: calls - OWN_FUNCTIONS.get(path, set())
+        for path, calls in native_changes_by_name.items()
+        if path not in LAYER
+    }
     assert {path: calls for path, calls in wrong.items() if calls} == {}
-    assert found["pyreplog/_native/log/disk.pyx"] >= {"rename", "unlink", "fsync", "fdatasync", "open"}
+    assert native_changes_by_name["pyreplog/_native/log/disk.pyx"] >= {"rename", "unlink", "fsync", "fdatasync", "open"}
 
 
 @pytest.mark.parametrize(

@@ -33,7 +33,7 @@ class Failing(RealFiles):
         return super().read(fd, buffer, offset)
 
 
-def made(path: Path, size: int) -> bytes:
+def write_file(path: Path, size: int) -> bytes:
     data = random.Random(size).randbytes(size)
     path.write_bytes(data)
     return data
@@ -42,7 +42,7 @@ def made(path: Path, size: int) -> bytes:
 @pytest.mark.parametrize("size", [1, BLOCK - 1, BLOCK, 5 * BLOCK, 40 * BLOCK + 17])
 def test_any_piece(size: int, tmp_path: Path, seed: int) -> None:
     path = tmp_path / "file"
-    data, rng = made(path, size), random.Random(seed)
+    data, rng = write_file(path, size), random.Random(seed)
     with closing(DiskReader(path, RealFiles(), PIECE)) as reader:
         assert reader.size == size
         for _ in range(200):
@@ -55,7 +55,7 @@ def test_any_piece(size: int, tmp_path: Path, seed: int) -> None:
 @pytest.mark.parametrize("refuse", ["at once", "when it reads"])
 def test_file_systems_without_direct_reads(refuse: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "file"
-    data = made(path, 3 * BLOCK)
+    data = write_file(path, 3 * BLOCK)
     real: Callable[..., int] = fcntl.fcntl
 
     def no_direct(fd: int, command: int, flags: int = 0) -> int:
@@ -74,19 +74,19 @@ def test_file_systems_without_direct_reads(refuse: str, tmp_path: Path, monkeypa
 
 def test_blocks_that_cannot_be_read_are_zeros_and_no_others(tmp_path: Path) -> None:
     path = tmp_path / "file"
-    data = bytearray(made(path, 20 * BLOCK))
+    data = bytearray(write_file(path, 20 * BLOCK))
     bad = {3 * BLOCK, 4 * BLOCK, 19 * BLOCK}
     for block in bad:
         data[block : block + BLOCK] = bytes(BLOCK)
     with closing(DiskReader(path, Failing(bad), PIECE)) as reader:
-        found = b"".join(bytes(reader.read(at, PIECE)) for at in range(0, 20 * BLOCK, PIECE))
-        assert found[: 20 * BLOCK] == data
+        content = b"".join(bytes(reader.read(at, PIECE)) for at in range(0, 20 * BLOCK, PIECE))
+        assert content[: 20 * BLOCK] == data
         assert {*reader.unreadable} == bad
 
 
 def test_a_block_is_tried_again(tmp_path: Path) -> None:
     path = tmp_path / "file"
-    data = made(path, 4 * BLOCK)
+    data = write_file(path, 4 * BLOCK)
     with closing(DiskReader(path, Failing({BLOCK}, times=2), PIECE)) as reader:
         assert bytes(reader.read(0, 4 * BLOCK)) == data
         assert reader.unreadable == []
@@ -94,7 +94,7 @@ def test_a_block_is_tried_again(tmp_path: Path) -> None:
 
 def test_other_errors_are_not_the_disks(tmp_path: Path) -> None:
     path = tmp_path / "file"
-    made(path, 4 * BLOCK)
+    write_file(path, 4 * BLOCK)
     with closing(DiskReader(path, Failing({0}, errno.EBADF), PIECE)) as reader:
         with pytest.raises(DiskError, match="cannot be read"):
             reader.read(0, BLOCK)

@@ -26,8 +26,8 @@ NOT_CODE = {"py.typed", "FORMAT.md", "page.html", "page.css", "page.js"}
 
 def files(*suffixes: str) -> set[str]:
     """Of the packages, with such an ending or a name of NOT_CODE."""
-    found = (path for package in PACKAGES for path in package.rglob("*") if "__pycache__" not in path.parts)
-    return {path.relative_to(ROOT).as_posix() for path in found if path.suffix in suffixes or path.name in NOT_CODE}
+    paths = (path for package in PACKAGES for path in package.rglob("*") if "__pycache__" not in path.parts)
+    return {path.relative_to(ROOT).as_posix() for path in paths if path.suffix in suffixes or path.name in NOT_CODE}
 
 
 def setup(folder: Path, *commands: str) -> None:
@@ -39,8 +39,8 @@ def setup(folder: Path, *commands: str) -> None:
 
 def test_a_source_distribution_has_all_that_is_built_from(tmp_path: Path) -> None:
     setup(tmp_path, "sdist", "--dist-dir", str(tmp_path))
-    (made,) = tmp_path.glob("*.tar.gz")
-    with tarfile.open(made) as archive:
+    (archive_path,) = tmp_path.glob("*.tar.gz")
+    with tarfile.open(archive_path) as archive:
         names = {name.partition("/")[2] for name in archive.getnames()}
     wanted = files(*BUILT_FROM) | {"setup.py", "pyproject.toml", "README.md", "LICENSE", "CHANGELOG.md"}
     assert wanted <= names, sorted(wanted - names)
@@ -49,8 +49,10 @@ def test_a_source_distribution_has_all_that_is_built_from(tmp_path: Path) -> Non
 
 def test_what_is_installed_beside_the_extensions(tmp_path: Path) -> None:
     setup(tmp_path, "build_py", "--build-lib", str(tmp_path / "lib"))
-    made = {path.relative_to(tmp_path / "lib").as_posix() for path in (tmp_path / "lib").rglob("*") if path.is_file()}
-    assert made == files(".py", ".pyi", ".pxd", ".h")
+    file_names = {
+        path.relative_to(tmp_path / "lib").as_posix() for path in (tmp_path / "lib").rglob("*") if path.is_file()
+    }
+    assert file_names == files(".py", ".pyi", ".pxd", ".h")
 
 
 def test_extensions_run_on_every_system_that_the_tag_of_the_wheel_names() -> None:

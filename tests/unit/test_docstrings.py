@@ -51,7 +51,7 @@ def shown(page: Path) -> Iterator[tuple[str, griffe.Object]]:
         target = entry.final_target if entry.is_alias else entry
         yield name, target
         if target.is_class:
-            filters = ast.literal_eval(found[0]) if (found := FILTERS.findall(block)) else ["!^_"]
+            filters = ast.literal_eval(matches[0]) if (matches := FILTERS.findall(block)) else ["!^_"]
             yield from members(name, target, [re.compile(pattern.removeprefix("!")) for pattern in filters])
 
 
@@ -161,8 +161,10 @@ def test_public_docstrings_are_complete(page: Path) -> None:
 def test_what_is_missing_is_noticed(docstring: str, expected: str) -> None:
     code = f'def read(entry: int) -> None:\n    """{docstring}"""\n    raise ClosedError("the log was closed")\n'
     with griffe.temporary_visited_module(code) as module:
-        found = [*complaints("read", module["read"])]
-    assert len(found) == bool(expected) and all(expected in complaint for complaint in found), found
+        actual_complaints = [*complaints("read", module["read"])]
+    assert len(actual_complaints) == bool(expected) and all(expected in complaint for complaint in actual_complaints), (
+        actual_complaints
+    )
 
 
 def test_sections_of_compiled_docstrings_are_rendered() -> None:

@@ -80,10 +80,10 @@ def constant(module: str, name: str = "VERSION") -> int:
 
 def entries() -> dict[str, list[str]]:
     """Return the entries of error classes by their names."""
-    found = [row for row in rows(TROUBLESHOOTING.read_text()) if re.fullmatch(r"`[A-Z]\w+Error`", row[0])]
-    names = [row[0].strip("`") for row in found]
+    actual_rows = [row for row in rows(TROUBLESHOOTING.read_text()) if re.fullmatch(r"`[A-Z]\w+Error`", row[0])]
+    names = [row[0].strip("`") for row in actual_rows]
     assert len(names) == len({*names}), "an error has two entries"
-    return dict(zip(names, found, strict=True))
+    return dict(zip(names, actual_rows, strict=True))
 
 
 def test_every_public_error_has_an_entry() -> None:
@@ -106,11 +106,11 @@ def test_an_entry_says_what_the_class_says(name: str) -> None:
 
 
 def test_versions_of_files() -> None:
-    for what, said, *_ in table("files"):
-        module, name = FILE_VERSIONS.get(what, FILE_VERSIONS["segments of a log"])
-        assert said.partition(",")[0] == str(constant(module, name)), what
+    for step, said, *_ in table("files"):
+        module, name = FILE_VERSIONS.get(step, FILE_VERSIONS["segments of a log"])
+        assert said.partition(",")[0] == str(constant(module, name)), step
     assert FILE_VERSIONS.keys() <= {row[0] for row in table("files")}
-    assert {one: constant(*one) for one in SAME_ROW} == {one: constant(*row) for one, row in SAME_ROW.items()}
+    assert {item: constant(*item) for item in SAME_ROW} == {item: constant(*row) for item, row in SAME_ROW.items()}
 
 
 def test_versions_of_wires() -> None:
@@ -125,7 +125,10 @@ def test_versions_of_wires() -> None:
 
 def test_libraries_of_the_project() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    wanted = {*project["dependencies"], *(one for extra in project["optional-dependencies"].values() for one in extra)}
+    wanted = {
+        *project["dependencies"],
+        *(item for extra in project["optional-dependencies"].values() for item in extra),
+    }
     assert {f"{name}>={least}" for name, _, least, _ in table("libraries")} == wanted
 
 

@@ -79,11 +79,11 @@ def python_definitions(body: list[ast.stmt], within: str = "") -> Iterator[str]:
         elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
             yield within + node.name
             if within:  # attributes that are set in methods
-                yield from (f"{within}{found}" for found in re.findall(r"\bself\.(\w+)\b(?=.*=)", ast.unparse(node)))
+                yield from (f"{within}{match}" for match in re.findall(r"\bself\.(\w+)\b(?=.*=)", ast.unparse(node)))
         elif isinstance(node, ast.AnnAssign | ast.Assign):
             targets = [node.target] if isinstance(node, ast.AnnAssign) else node.targets
             yield from (
-                within + found.id for target in targets for found in ast.walk(target) if isinstance(found, ast.Name)
+                within + item.id for target in targets for item in ast.walk(target) if isinstance(item, ast.Name)
             )
         elif isinstance(node, ast.If | ast.Try):
             yield from python_definitions(node.body, within)
@@ -94,33 +94,35 @@ def cython_definitions(text: str) -> Iterator[str]:
     for line in text.splitlines():
         if line and not line[0].isspace() and line[0] not in "#@)":
             inside = ""
-        if found := re.match(r"(?:cdef )?class (\w+)", line):
-            inside = f"{found[1]}."
-            yield found[1]
-        elif found := re.match(r"(\s*)(?:async )?(?:def|cdef|cpdef)\b[^=(\n]*?(\w+)\(", line):
-            yield (inside if found[1] else "") + found[2]
-        elif found := re.match(r"(\w+) = |    [A-Z_]+ = ", line):
-            yield found[0].split("=")[0].strip()
+        if match := re.match(r"(?:cdef )?class (\w+)", line):
+            inside = f"{match[1]}."
+            yield match[1]
+        elif match := re.match(r"(\s*)(?:async )?(?:def|cdef|cpdef)\b[^=(\n]*?(\w+)\(", line):
+            yield (inside if match[1] else "") + match[2]
+        elif match := re.match(r"(\w+) = |    [A-Z_]+ = ", line):
+            yield match[0].split("=")[0].strip()
 
 
 def wrong(document: str) -> list[str]:
     """Return one line for each name of a document that no source defines."""
-    found = []
+    actual = []
     for text in texts(document):
         files, names = named(text)
         paths = {file: place(file) for file in files}
-        found += [f"there is no {file}" for file, path in paths.items() if path is None]
-        there = [path for path in paths.values() if path is not None] or [PACKAGE]
+        actual += [f"there is no {file}" for file, path in paths.items() if path is None]
+        new_paths = [path for path in paths.values() if path is not None] or [PACKAGE]
         known = frozenset[str]().union(
-            *(definitions(one) for path in there for one in files_of(path) if one.suffix != ".md")
+            *(definitions(each_file) for path in new_paths for each_file in files_of(path) if each_file.suffix != ".md")
         )
         where = ", ".join(files) or "the package"
-        found += [f"there is no {name} in {where}" for name in names if name.removesuffix("()") not in known]
+        actual += [f"there is no {name} in {where}" for name in names if name.removesuffix("()") not in known]
         for name, file in BESIDE.findall(text):
             if name in names and (path := paths.get(file)) is not None:
-                known = frozenset[str]().union(*(definitions(one) for one in files_of(path) if one.suffix != ".md"))
-                found += [] if name.removesuffix("()") in known else [f"there is no {name} in {file} beside it"]
-    return found
+                known = frozenset[str]().union(
+                    *(definitions(each_file) for each_file in files_of(path) if each_file.suffix != ".md")
+                )
+                actual += [] if name.removesuffix("()") in known else [f"there is no {name} in {file} beside it"]
+    return actual
 
 
 # ---- the test's own test ---------------------------------------------------------------------------------------
@@ -142,9 +144,9 @@ def wrong(document: str) -> list[str]:
     ],
 )  # fmt: skip
 def test_what_is_not_there_is_noticed(text: str, expected: list[str]) -> None:
-    found = wrong(text)
-    missing = [one for one in expected if not any(said.startswith(one) for said in found)]
-    assert not missing and bool(found) is bool(expected), found
+    actual_wrong = wrong(text)
+    missing = [wanted for wanted in expected if not any(said.startswith(wanted) for said in actual_wrong)]
+    assert not missing and bool(actual_wrong) is bool(expected), actual_wrong
 
 
 # ---- the documents ---------------------------------------------------------------------------------------------
@@ -157,9 +159,9 @@ def test_what_is_not_there_is_noticed(text: str, expected: list[str]) -> None:
 )
 def test_files_and_classes_that_are_named(document: Path, files: int, names: int) -> None:
     text = document.read_text()
-    all_named = [named(one) for one in texts(text)]
-    assert sum(len(one.files) for one in all_named) > files, "hardly any file was found: the search is broken"
-    assert sum(len(one.names) for one in all_named) >= names, "hardly any name was found: the search is broken"
+    all_named = [named(each_text) for each_text in texts(text)]
+    assert sum(len(name.files) for name in all_named) > files, "hardly any file was found: the search is broken"
+    assert sum(len(name.names) for name in all_named) >= names, "hardly any name was found: the search is broken"
     assert not (missing := wrong(text)), "\n".join(missing)
 
 
@@ -172,7 +174,7 @@ def test_threads_that_are_named() -> None:
         for thread in THREAD.findall(text):
             threads += 1
             known = [thread, re.sub(r"^pyreplog-(.+)-$", r'"\1"', thread)]  # "pyreplog-sync-…": made of a task's name
-            if files and not any(one in source for one in known):
+            if files and not any(item in source for item in known):
                 missing.append(thread)
     assert threads > 10 and not missing, missing
 
@@ -181,9 +183,9 @@ def test_the_table_of_packages_is_that_of_the_layers() -> None:
     (table,) = re.findall(r"^## Packages$(.*?)^## ", ARCHITECTURE.read_text(), re.DOTALL | re.MULTILINE)
     rows = re.findall(r"^\| (\d+) \| `(\w+)` \|", table, re.MULTILINE)
     parts = {part_of(module_of(path)) for path in sources("*.py")} - {"__main__", "_version"}
-    there = [row & parts for row in LAYERS if row & parts]
-    told = [{name for number, name in rows if int(number) == rank} for rank in range(1, len(there) + 1)]
-    assert told == there
+    numbers = [row & parts for row in LAYERS if row & parts]
+    told = [{name for number, name in rows if int(number) == rank} for rank in range(1, len(numbers) + 1)]
+    assert told == numbers
 
 
 def test_arrows_of_the_picture_are_imports() -> None:

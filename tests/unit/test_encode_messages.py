@@ -86,8 +86,8 @@ def test_a_column_takes_no_room_when_nothing_is_in_it() -> None:
 ])  # fmt: skip
 def test_slices(messages_max: int, bytes_max: int, counts: list[int]) -> None:
     values = [b"%03d" % i for i in range(25)]
-    entries, found = encode_slices(values, messages_max=messages_max, bytes_max=bytes_max, first_sequence=3)
-    assert found == counts
+    entries, slices = encode_slices(values, messages_max=messages_max, bytes_max=bytes_max, first_sequence=3)
+    assert slices == counts
     batch = decoded(entries, counts)
     assert batch.values() == values
     assert batch.sequence.tolist() == list(range(3, 28))

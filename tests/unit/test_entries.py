@@ -22,15 +22,15 @@ SEGMENT = twin.TwinSegment(bytes(16), 0, 1 << 16, -1, 0)
 
 def in_segment(records: bytes) -> list[twin.TwinRecord]:
     """The records as the twin reads them: encoded ones carry no stamp, which a log writes in."""
-    found, at = [], 0
+    actual_records, at = [], 0
     while at < len(records):
         stamped = records[:at] + records[at : at + 8] + SEGMENT.stamp.to_bytes(4, "little") + records[at + 12 :]
         assert records[at + 8 : at + 12] == bytes(4)
         record, stride = twin.read_record(stamped, at, SEGMENT)
         assert record is not None
-        found.append(record)
+        actual_records.append(record)
         at += stride
-    return found
+    return actual_records
 
 
 def test_the_twin_reads_what_was_encoded() -> None:
@@ -38,22 +38,22 @@ def test_the_twin_reads_what_was_encoded() -> None:
     values = [rng.randbytes(rng.choice((0, 1, 7, 8, 9, 300))) for _ in range(50)]
     keys = [rng.choice((None, b"", rng.randbytes(9))) for _ in values]
     times = [rng.choice((None, rng.randrange(-(1 << 40), 1 << 60))) for _ in values]
-    made = encode_entries(
+    entries = encode_entries(
         values, keys, times, ledger=(1 << 62) - 1, first=77, lac=70, time=12345, ledger_bytes=1000, ledger_messages=77
     )
-    found = in_segment(bytes(made.view))
-    assert [(r.kind, r.ledger, r.entry, r.synced, r.time, r.key, r.value) for r in found] == [
+    actual_in_segment = in_segment(bytes(entries.view))
+    assert [(r.kind, r.ledger, r.entry, r.synced, r.time, r.key, r.value) for r in actual_in_segment] == [
         (1, (1 << 62) - 1, 77 + i, 70, 12345, key, value)
         for i, (key, value) in enumerate(zip(keys, values, strict=True))
     ]
     total = 1000
-    for i, (record, value, time) in enumerate(zip(found, values, times, strict=True)):
+    for i, (record, value, time) in enumerate(zip(actual_in_segment, values, times, strict=True)):
         total += len(value)
         assert (record.ledger_bytes, record.ledger_messages) == (total, 78 + i)
         assert record.attributes == (() if time is None else ((1, time.to_bytes(8, "little", signed=True)),))
-    assert (made.ledger, made.first, made.last, len(made)) == ((1 << 62) - 1, 77, 126, 50)
-    assert (made.ledger_bytes, made.ledger_messages, made.nbytes) == (total, 127, len(made.view))
-    assert [*made.offsets] == [record.position for record in found] + [made.nbytes]
+    assert (entries.ledger, entries.first, entries.last, len(entries)) == ((1 << 62) - 1, 77, 126, 50)
+    assert (entries.ledger_bytes, entries.ledger_messages, entries.nbytes) == (total, 127, len(entries.view))
+    assert [*entries.offsets] == [record.position for record in actual_in_segment] + [entries.nbytes]
 
 
 def test_large_jobs_are_the_same_bytes() -> None:
@@ -61,7 +61,7 @@ def test_large_jobs_are_the_same_bytes() -> None:
     whole = encode_entries(values, ledger=1, first=0, lac=-1, time=9)
     single = [encode_entries([v], ledger=1, first=i, lac=-1, time=9, ledger_bytes=sum(map(len, values[:i])), ledger_messages=i)
               for i, v in enumerate(values)]  # fmt: skip
-    assert bytes(whole.view) == b"".join(bytes(made.view) for made in single)
+    assert bytes(whole.view) == b"".join(bytes(sample.view) for sample in single)
 
 
 def test_control_records() -> None:
@@ -71,8 +71,8 @@ def test_control_records() -> None:
 
 
 def test_nothing_is_a_batch_of_none() -> None:
-    made = encode_entries([], ledger=0, first=0, lac=-1, time=0, ledger_bytes=5)
-    assert (len(made), made.nbytes, bytes(made.view), made.last, made.ledger_bytes) == (0, 0, b"", -1, 5)
+    entries = encode_entries([], ledger=0, first=0, lac=-1, time=0, ledger_bytes=5)
+    assert (len(entries), entries.nbytes, bytes(entries.view), entries.last, entries.ledger_bytes) == (0, 0, b"", -1, 5)
     assert len(parse_entries(b"", ledger=0, first=0, last=9)) == 0
 
 
@@ -150,13 +150,13 @@ def test_every_flipped_bit_but_the_stamps_is_noticed() -> None:
 
 
 def test_entries_and_batches_refuse_pickling() -> None:
-    made = encode_entries([b"v"], ledger=1, first=0, lac=-1, time=9)
+    entries = encode_entries([b"v"], ledger=1, first=0, lac=-1, time=9)
     with pytest.raises(TypeError):
-        pickle.dumps(made)
+        pickle.dumps(entries)
     with pytest.raises(TypeError):
-        type(made)()
-    view = made.view
-    del made
+        type(entries)()
+    view = entries.view
+    del entries
     assert len(parse_entries(view, ledger=1, first=0, last=0)) == 1
 
 

@@ -39,8 +39,8 @@ def test_same_as_a_filter_over_all(log, reading):
         (7, 7),
         (1 << 50, 1 << 51),
     ]:
-        found = [(r.entry, r.event_time) for batch in handle.read_event_times(low, high) for r in batch]
-        assert found == [(entry, time) for entry, time in expected.items() if low <= time < high]
+        rows = [(r.entry, r.event_time) for batch in handle.read_event_times(low, high) for r in batch]
+        assert rows == [(entry, time) for entry, time in expected.items() if low <= time < high]
     handle.close()
 
 

@@ -21,9 +21,9 @@ CONSTANTS: dict[str, int] = {name: eval(value, {}) for name, value in NAMES.find
 
 
 def section(title: str) -> str:
-    found = FORMAT.partition(f"\n## {title}\n")[2].partition("\n## ")[0]
-    assert found, title
-    return found
+    actual = FORMAT.partition(f"\n## {title}\n")[2].partition("\n## ")[0]
+    assert actual, title
+    return actual
 
 
 def words(text: str) -> set[tuple[int, str]]:
@@ -33,8 +33,8 @@ def words(text: str) -> set[tuple[int, str]]:
 
 def meaning(title: str, field: str) -> str:
     """The last cell of a field's row."""
-    (found,) = re.findall(rf"^\| \d+ \| \d+ \| {field} \| (.*) \|$", section(title), re.MULTILINE)
-    return found
+    (matches,) = re.findall(rf"^\| \d+ \| \d+ \| {field} \| (.*) \|$", section(title), re.MULTILINE)
+    return matches
 
 
 def test_the_header_file_is_read() -> None:
@@ -122,15 +122,17 @@ def test_the_checkpoint(tmp_path: Path) -> None:
     rows = re.findall(r"^\| (\d+) \| (\d+) \| ([a-z_, ]+) \|", text, re.MULTILINE)
     ends = [int(at) + int(size) for at, size, _ in rows]
     assert ends == [*[int(at) for at, _, _ in rows[1:]], packed.size]
-    made = checkpoint.Checkpoint(
+    new_checkpoint = checkpoint.Checkpoint(
         uuid=bytes(range(16)), segment_bytes=1 << 20, start=2, position=3, entry=4, epoch=5, clean=True, sequence=6
     )
-    data = made.encode()
+    data = new_checkpoint.encode()
     for at, size, name in rows:
-        if hasattr(made, name):
-            found = data[int(at) : int(at) + int(size)]
-            value = getattr(made, name)
-            assert found == value if isinstance(value, bytes) else int.from_bytes(found, "little") == value, name
+        if hasattr(new_checkpoint, name):
+            actual_data = data[int(at) : int(at) + int(size)]
+            value = getattr(new_checkpoint, name)
+            assert (
+                actual_data == value if isinstance(value, bytes) else int.from_bytes(actual_data, "little") == value
+            ), name
     assert struct.unpack_from("<HH", data, 12) == (checkpoint.VERSION, checkpoint.VERSION)
 
 

@@ -142,8 +142,8 @@ def test_noting_what_came() -> None:
     assert (FrameParser().feed(stream).note(sizes, 10), sizes) == ((29, None), {9: 100, 4: 14, 6: 15})
     for bad in (-2, 9, 7):
         batch = FrameParser().feed(frame.encode_many([7, bad, 8], [b"seven", b"bad", b"eight"]))
-        assert batch.note(found := dict(sizes), 1) == (6, bad)
-        assert found == sizes | {7: 6}
+        assert batch.note(actual_sizes := dict(sizes), 1) == (6, bad)
+        assert actual_sizes == sizes | {7: 6}
     assert FrameParser().feed(b"").note(sizes, 10) == (0, None)
 
 
@@ -293,12 +293,12 @@ ERRORS: list[tuple[Order, Frames, str, str]] = [
 ]
 
 
-@pytest.mark.parametrize(("offsets", "frames", "expected", "found"), ERRORS)
-def test_offsets_out_of_order(offsets: Order, frames: Frames, expected: str, found: str) -> None:
+@pytest.mark.parametrize(("offsets", "frames", "expected", "actual"), ERRORS)
+def test_offsets_out_of_order(offsets: Order, frames: Frames, expected: str, actual: str) -> None:
     batch = FrameParser(offsets=offsets).feed(stream_of(frames))
     assert copied(batch) == frames[:-1]
     assert batch.error is not None
-    assert batch.error.args == FrameError(len(stream_of(frames[:-1])), expected, found).args
+    assert batch.error.args == FrameError(len(stream_of(frames[:-1])), expected, actual).args
 
 
 def test_offsets_in_order() -> None:

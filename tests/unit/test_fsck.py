@@ -389,8 +389,8 @@ def test_checkpoint_missing_broken_foreign_or_impossible(log, tmp_path):
     checkpoint = checkpoints.load(log)
     assert checkpoint is not None
     for changed in ({"position": position_of(log, 700) + 8}, {"entry": 17}):
-        made = checkpoints.Checkpoint(**{**vars(checkpoint), "clean": False, "sequence": 99, **changed})
-        path.write_bytes(made.encode().ljust(8192, b"\0"))
+        new_checkpoint = checkpoints.Checkpoint(**{**vars(checkpoint), "clean": False, "sequence": 99, **changed})
+        path.write_bytes(new_checkpoint.encode().ljust(8192, b"\0"))
         assert only(fsck.check(log)).part == CHECKPOINT, changed
 
 

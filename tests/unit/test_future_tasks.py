@@ -43,9 +43,9 @@ LOOPS = {"plain": plain, "debugging": debugging, "python tasks": python_tasks, "
 
 @pytest.fixture(params=LOOPS.values(), ids=LOOPS)
 def loop(request: pytest.FixtureRequest) -> Iterator[asyncio.AbstractEventLoop]:
-    made = request.param()
-    yield made
-    made.close()
+    sample = request.param()
+    yield sample
+    sample.close()
 
 
 def run(loop: asyncio.AbstractEventLoop, main: Coroutine[Any, Any, T]) -> T:

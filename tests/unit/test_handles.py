@@ -200,12 +200,12 @@ def test_after_fork(tmp_path, mode, durability):
     assert (done.returncode, done.stdout.strip()) == (0, ""), done.stdout + done.stderr
 
 
-@pytest.mark.parametrize(("mode", "what"), [("a", "log"), ("r", "reader of log")])
-def test_a_forgotten_handle_says_so_and_is_closed(tmp_path, mode, what):
+@pytest.mark.parametrize(("mode", "subject"), [("a", "log"), ("r", "reader of log")])
+def test_a_forgotten_handle_says_so_and_is_closed(tmp_path, mode, subject):
     pyreplog.open(tmp_path / "log").close()
     handle = pyreplog.open(tmp_path / "log", mode)
     gone = weakref.ref(handle)
-    with pytest.warns(ResourceWarning, match=rf"(?s)unclosed {what} .*test_handles.py.*in test_a_forgotten_handle"):
+    with pytest.warns(ResourceWarning, match=rf"(?s)unclosed {subject} .*test_handles.py.*in test_a_forgotten_handle"):
         del handle
         until(lambda: (gc.collect(), gone() is None)[1])  # a housekeeper that is at it lets go of it
     until(lambda: (gc.collect(), not any(str(tmp_path) in mapped for mapped in descriptors()))[1])  # warnings name it
@@ -213,11 +213,11 @@ def test_a_forgotten_handle_says_so_and_is_closed(tmp_path, mode, what):
 
 def descriptors() -> list[str]:
     """What this process has open."""
-    found = []
+    link_targets = []
     for link in Path("/proc/self/fd").iterdir():
         with suppress(FileNotFoundError):  # that which lists them
-            found.append(str(link.readlink()))
-    return found
+            link_targets.append(str(link.readlink()))
+    return link_targets
 
 
 @pytest.mark.parametrize("mode", ["a", "r"])

@@ -124,9 +124,9 @@ def test_reads_go_on_meanwhile(path: Path) -> None:
                 try:
                     for ledger in (1, 2):
                         records, after = log.read(ledger, 0, 150, 1 << 20)
-                        found = len(parse_entries(records, ledger=ledger, first=0, last=after))
-                        if ledger == 1 and found != 150:
-                            faults.append(f"{found} entries")
+                        entries = len(parse_entries(records, ledger=ledger, first=0, last=after))
+                        if ledger == 1 and entries != 150:
+                            faults.append(f"{entries} entries")
                 except Exception as error:
                     faults.append(repr(error))
 

@@ -304,12 +304,12 @@ def test_closing_under_a_reader(tmp_path: Path) -> None:
     def read() -> None:
         while True:
             try:
-                found = sealed.entries(10, 0, 10**6)
+                entries = sealed.entries(10, 0, 10**6)
             except ClosedError:
                 return
             reading.set()
-            if as_lists(found) != expected:
-                wrong.append(found)
+            if as_lists(entries) != expected:
+                wrong.append(entries)
 
     reader = threading.Thread(target=read)
     reader.start()
@@ -403,11 +403,11 @@ def test_a_log_indexes_batches_as_it_would_single_records(tmp_path: Path) -> Non
     expected, end = LedgerIndex(), HEADER_SIZE
     data = b""
     for ledger, first, count in batches:
-        made = encode_entries([b"v" * (i % 50) for i in range(count)], ledger=ledger, first=first, lac=-1, time=1)
-        for i, (start, stop) in enumerate(pairwise(made.offsets)):
+        entries = encode_entries([b"v" * (i % 50) for i in range(count)], ledger=ledger, first=first, lac=-1, time=1)
+        for i, (start, stop) in enumerate(pairwise(entries.offsets)):
             expected.add(ledger, first + i, end + start, stop - start)
-        end += made.nbytes
-        data += bytes(made.view)
+        end += entries.nbytes
+        data += bytes(entries.view)
     control = encode_control(8, 2, b"fence", lac=-1, time=1)
     expected.add(8 + CONTROL, 2, end, len(control))
     for appended in (data + control, b""):
@@ -430,9 +430,9 @@ def test_readers_beside_a_writer_miss_nothing() -> None:
     def look_up() -> None:
         while not done.is_set():
             for number in range(0, added[0], 997):  # not index.count, which waits for the batch being added
-                found = index.get(10 + number % 4, number // 4)
-                if found != offset_of(number):
-                    wrong.append((number, found))
+                held_value = index.get(10 + number % 4, number // 4)
+                if held_value != offset_of(number):
+                    wrong.append((number, held_value))
 
     def list_entries() -> None:
         while not done.is_set():

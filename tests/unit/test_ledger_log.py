@@ -114,9 +114,9 @@ def test_a_read_keeps_to_its_bytes(bytes_max: int, path: Path) -> None:
         at = 7
         while at <= 250:
             records, after = log.read(3, at, 251, bytes_max)
-            found = split(records, 3, at, after - 1)
-            assert list(found) == list(range(at, after))
-            assert len(records) <= bytes_max or len(found) == 1
+            actual_records = split(records, 3, at, after - 1)
+            assert list(actual_records) == list(range(at, after))
+            assert len(records) <= bytes_max or len(actual_records) == 1
             at = after
         assert at == 251
 
@@ -137,13 +137,13 @@ def test_every_third_entry(bytes_max: int, path: Path) -> None:
     """Of several segments; the bytes are those of what is given out."""
     with open_log(path) as log:
         fill(log, 3, 9, count=300)
-        at, found = 5, list[int]()
+        at, numbers = 5, list[int]()
         while at <= 290:
             records, after = log.lend(3, at, 291, bytes_max, 3)
-            found += split(records, 3, at, after - 1)
+            numbers += split(records, 3, at, after - 1)
             assert after > at and len(records) <= max(bytes_max, 600)
             at += (after - at + 2) // 3 * 3
-        assert found == list(range(5, 291, 3))
+        assert numbers == list(range(5, 291, 3))
         assert log.lend(3, 5, 11, 64, 3) == (record_as_stored(log, 3, 5), 8)
 
 
@@ -162,8 +162,8 @@ def test_control_records_of_a_code_the_newest_counts(path: Path) -> None:
         log.append(control_of(3, 1, b"old") + control_of(3, 2, b"other") + record_of(3, 1))
         fill(log, 9)
         log.append(control_of(3, 1, b"new"))
-        found = read_all(log, 3 + CONTROL)
-        assert found == {1: without_stamp(control_of(3, 1, b"new")), 2: without_stamp(control_of(3, 2, b"other"))}
+        records = read_all(log, 3 + CONTROL)
+        assert records == {1: without_stamp(control_of(3, 1, b"new")), 2: without_stamp(control_of(3, 2, b"other"))}
         assert list(read_all(log, 3)) == [1]
         assert log.ledgers() == [3, 9, 3 + CONTROL]
 
@@ -252,9 +252,9 @@ def test_a_segment_that_goes_while_it_is_read(
             def called(*arguments: object) -> object:
                 if when != "after":
                     move()
-                found = method(*arguments)
+                actual_method = method(*arguments)
                 move()
-                return found
+                return actual_method
 
             return called
 
@@ -287,12 +287,12 @@ def test_one_segments_share_of_a_ledger(path: Path) -> None:
     with open_log(path) as log:
         fill(log, 3, 9)
         share = log.shares(3)[0]
-        found, at = list[int](), share.first + 2
+        numbers, at = list[int](), share.first + 2
         while at <= share.last:
             records, after = log.read_share(share, 3, at, 1000)
-            found += split(records, 3, at, after - 1)
+            numbers += split(records, 3, at, after - 1)
             at = after
-        assert found == list(range(share.first + 2, share.last + 1))
+        assert numbers == list(range(share.first + 2, share.last + 1))
         log.punch_hole(share.base)
         with pytest.raises(TrimmedError):
             log.read_share(share, 3, share.first, 1000)
@@ -510,11 +510,11 @@ def test_index_files_are_made_again(path: Path) -> None:
     files[0].unlink()
     files[1].write_bytes(files[2].read_bytes())
     files[2].write_bytes(files[2].read_bytes()[:-4096])
-    made = [file.read_bytes() for file in files if file.exists()]
+    new_bytes = [file.read_bytes() for file in files if file.exists()]
     with open_log(path) as log:
         assert [len(read_all(log, ledger)) for ledger in (3, 9)] == [300, 300]
     again = ledger_files(path)
-    assert again[:3] == files[:3] and [file.read_bytes() for file in again[:3]] != made[:3]
+    assert again[:3] == files[:3] and [file.read_bytes() for file in again[:3]] != new_bytes[:3]
     assert check(path).damages == ()
 
 
@@ -582,11 +582,11 @@ def test_index_files_of_another_log(path: Path, tmp_path: Path) -> None:
         shutil.copy(file, path)
     with open_log(path) as log:
         try:
-            found = read_all(log, 4)
+            records = read_all(log, 4)
         except CorruptionError as error:
             assert error.path.parent == path
         else:
-            assert all(raw == without_stamp(record_of(4, entry, 300)) for entry, raw in found.items())
+            assert all(raw == without_stamp(record_of(4, entry, 300)) for entry, raw in records.items())
 
 
 def test_an_index_of_records_that_are_not_there_ends_reads(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -604,9 +604,9 @@ def test_an_index_of_records_that_are_not_there_ends_reads(path: Path, monkeypat
         for read in (log.read, log.lend):
             with pytest.raises(
                 CorruptionError, match=r"expected ledger indexes.*the segment at 0 was removed"
-            ) as found:
+            ) as caught:
                 read(3, 0, 9, 1000)
-            assert found.value.path == path
+            assert caught.value.path == path
         log.append(record_of(3, 120))  # nothing is locked
 
 
@@ -748,9 +748,9 @@ def test_backup_and_restore(path: Path) -> None:
     with open_log(path) as log:
         fill(log, 3, 9)
         log.append(control_of(3, 1, b"fenced"))
-        made = backup(path, path.with_name("backup"))
+        new_backup = backup(path, path.with_name("backup"))
         fill(log, 5)
-    assert (made.entries, made.start, made.end) == (240, 0, 0)
+    assert (new_backup.entries, new_backup.start, new_backup.end) == (240, 0, 0)
     restore(path.with_name("backup"), path.with_name("restored"))
     with open_log(path.with_name("restored")) as log:
         assert log.ledgers() == [3, 9, 3 + CONTROL]

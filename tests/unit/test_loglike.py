@@ -45,9 +45,9 @@ def test_the_protocol_has_the_verbs() -> None:
 def test_all_have_its_parameters(kind: type, name: str) -> None:
     """More of them are keywords that may be left out."""
     expected = [shown(parameter) for parameter in parameters(pyreplog.LogLike, name)]
-    found = parameters(kind, name)
-    assert [shown(parameter) for parameter in found[: len(expected)]] == expected
-    for parameter in found[len(expected) :]:
+    actual_parameters = parameters(kind, name)
+    assert [shown(parameter) for parameter in actual_parameters[: len(expected)]] == expected
+    for parameter in actual_parameters[len(expected) :]:
         assert parameter.kind is parameter.KEYWORD_ONLY and parameter.default is not parameter.empty, parameter
 
 
@@ -98,15 +98,17 @@ def test_the_protocol_of_appenders_has_the_verbs() -> None:
 @pytest.mark.parametrize("name", APPENDING)
 def test_appenders_have_its_parameters(kind: type, name: str) -> None:
     """A keyword of the protocol may have a place as well. More parameters may be left out."""
-    found = {parameter.name: parameter for parameter in parameters(kind, name)}
-    places = [parameter.name for parameter in found.values() if parameter.kind is not parameter.KEYWORD_ONLY]
+    parameters_by_name = {parameter.name: parameter for parameter in parameters(kind, name)}
+    places = [
+        parameter.name for parameter in parameters_by_name.values() if parameter.kind is not parameter.KEYWORD_ONLY
+    ]
     expected = parameters(pyreplog.AppenderLike, name)
     placed = [parameter.name for parameter in expected if parameter.kind is not parameter.KEYWORD_ONLY]
     assert places[: len(placed)] == placed
     for parameter in expected:
-        assert found[parameter.name].default == parameter.default, parameter
-    for more in found.keys() - {parameter.name for parameter in expected} - {"self"}:
-        assert found[more].default is not inspect.Parameter.empty, more
+        assert parameters_by_name[parameter.name].default == parameter.default, parameter
+    for more in parameters_by_name.keys() - {parameter.name for parameter in expected} - {"self"}:
+        assert parameters_by_name[more].default is not inspect.Parameter.empty, more
     assert inspect.iscoroutinefunction(getattr(kind, name)) == (name == "close_async")
 
 

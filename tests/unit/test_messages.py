@@ -123,16 +123,16 @@ def test_an_iterator_gives_kept_messages_and_reuses_the_others() -> None:
 
 
 def test_other_entries_are_one_message_each() -> None:
-    made = encode_entries(
+    entries = encode_entries(
         [b"one", b"", b"three"], [None, b"", b"key"], [None, -5, TIME], ledger=LEDGER, first=0, lac=-1, time=TIME
     )
-    data = bytes(made.view)
+    data = bytes(entries.view)
     batch_entry = encode_messages([b"x", b"y"], first_sequence=1)
-    made = encode_entries(
-        [batch_entry], ledger=LEDGER, first=3, lac=-1, time=TIME + 1, ledger_bytes=made.ledger_bytes,
-        ledger_messages=made.ledger_messages, messages=[2],
+    entries = encode_entries(
+        [batch_entry], ledger=LEDGER, first=3, lac=-1, time=TIME + 1, ledger_bytes=entries.ledger_bytes,
+        ledger_messages=entries.ledger_messages, messages=[2],
     )  # fmt: skip
-    records = parse_entries(data + bytes(made.view), ledger=LEDGER, first=0, last=9)
+    records = parse_entries(data + bytes(entries.view), ledger=LEDGER, first=0, last=9)
     batch = decode_messages(records, offset=100, entries=0, size=0)
     assert batch.offset.tolist() == [100, 101, 102, 103, 104]
     assert batch.values() == [b"one", b"", b"three", b"x", b"y"]
@@ -156,7 +156,12 @@ def test_select_and_slice_share_the_memory() -> None:
     assert some.entry_index.tolist() == [0, 0, 0, 1, 1]
     assert (some.first, some.end, some.entry_count.tolist()) == (0, 40, [15, 25])
     assert (some.entries, some.last_entry, some.stored_bytes) == (2, batch.last_entry, batch.stored_bytes)
-    assert [one.is_whole for one in (batch, batch.slice(0, 40), batch.slice(0, 39), some)] == [True, True, False, False]
+    assert [each_batch.is_whole for each_batch in (batch, batch.slice(0, 40), batch.slice(0, 39), some)] == [
+        True,
+        True,
+        False,
+        False,
+    ]
     part = some.slice(1, 4)
     assert (part.values(), part.first, part.end) == ([messages[i].value for i in (3, 14, 15)], 3, 40)
     assert part.select([2]).offset.tolist() == [15]
@@ -203,8 +208,8 @@ def test_bytes_stay_alive() -> None:
     class Data(bytearray):
         """May be referred to weakly."""
 
-    made = encode_entries([encode_messages([b"value" * 100])], ledger=1, first=0, lac=-1, time=1, messages=[1])
-    data = Data(made.view)
+    entries = encode_entries([encode_messages([b"value" * 100])], ledger=1, first=0, lac=-1, time=1, messages=[1])
+    data = Data(entries.view)
     gone = weakref.ref(data)
     batch = decode_messages(parse_entries(data, ledger=1, first=0, last=0), offset=0, entries=0, size=0)
     view, message = batch[0].value_view, batch[0]
@@ -271,13 +276,13 @@ def test_large_batches_release_the_gil_and_are_the_same() -> None:
     values = [b"%d" % i for i in range(70_000)]
     entry = encode_messages(values, values)
     batch = decoded([entry], [70_000])
-    found: list[list[bytes]] = []
-    threads = [threading.Thread(target=lambda: found.append(decoded([entry], [70_000]).values())) for _ in range(2)]
+    contents: list[list[bytes]] = []
+    threads = [threading.Thread(target=lambda: contents.append(decoded([entry], [70_000]).values())) for _ in range(2)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    assert found == [values, values]
+    assert contents == [values, values]
     assert batch.size.tolist() == [len(value) for value in values]
     assert batch.packed()[1].tobytes() == batch.packed(keys=True)[1].tobytes() == b"".join(values)
 
@@ -287,9 +292,9 @@ def test_they_are_not_made_by_callers_or_pickled() -> None:
     for thing in (Message, MessageBatch):
         with pytest.raises(TypeError, match="made by"):
             thing()
-    for made in (batch, batch[0]):
+    for each_batch in (batch, batch[0]):
         with pytest.raises(TypeError, match="cannot be pickled"):
-            pickle.dumps(made)
+            pickle.dumps(each_batch)
     for bad in ({"offset": -1}, {"entries": -1}, {"size": -1}):
         with pytest.raises(InvalidArgumentError, match="expected 0 or more"):
             decode_messages(records_of([b"x"], None), **{"offset": 0, "entries": 0, "size": 0, **bad})

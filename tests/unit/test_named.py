@@ -25,7 +25,7 @@ MODULE = re.compile(r"python -m ((?:benchmarks|tests|examples)[\w.]*)")
 COMMAND = re.compile(r"`pyreplog ([a-z]+)")
 
 
-def found(pattern: re.Pattern[str], paths: list[Path]) -> Iterator[tuple[str, re.Match[str]]]:
+def matches_in(pattern: re.Pattern[str], paths: list[Path]) -> Iterator[tuple[str, re.Match[str]]]:
     for path in paths:
         for match in pattern.finditer(path.read_text()):
             yield path.relative_to(ROOT).as_posix(), match
@@ -33,7 +33,7 @@ def found(pattern: re.Pattern[str], paths: list[Path]) -> Iterator[tuple[str, re
 
 def test_tests_that_are_named() -> None:
     names, missing = 0, []
-    for where, match in found(NAMED, SOURCES):
+    for where, match in matches_in(NAMED, SOURCES):
         names += 1
         path = ROOT / match[1]
         if not path.exists() or (
@@ -45,7 +45,7 @@ def test_tests_that_are_named() -> None:
 
 def test_modules_that_are_named() -> None:
     missing = []
-    for where, match in found(MODULE, SOURCES):
+    for where, match in matches_in(MODULE, SOURCES):
         path = ROOT / match[1].strip(".").replace(".", "/")
         if not (path.with_suffix(".py").exists() or (path / "__main__.py").exists()):
             missing.append(f"{where}: {match[1]}")
@@ -55,14 +55,14 @@ def test_modules_that_are_named() -> None:
 def test_commands_that_are_named(capsys) -> None:
     with contextlib.suppress(SystemExit):
         main(["--help"])
-    there = set(re.findall(r"^    ([a-z]+)\b", capsys.readouterr().out, re.MULTILINE))
-    named = {match[1] for _, match in found(COMMAND, DOCUMENTS)}
-    assert len(named) > 10 and named <= there, named - there
+    matches = set(re.findall(r"^    ([a-z]+)\b", capsys.readouterr().out, re.MULTILINE))
+    named = {match[1] for _, match in matches_in(COMMAND, DOCUMENTS)}
+    assert len(named) > 10 and named <= matches, named - matches
 
 
 def test_targets_of_make_that_are_named() -> None:
     targets = set(re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
-    named = {match[1] for _, match in found(re.compile(r"`make ([a-z]+)"), DOCUMENTS)}
+    named = {match[1] for _, match in matches_in(re.compile(r"`make ([a-z]+)"), DOCUMENTS)}
     assert len(named) > 6 and named <= targets, named - targets
 
 

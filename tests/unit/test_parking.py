@@ -44,9 +44,9 @@ class Sleepers:
 
 @pytest.fixture
 def sleepers() -> Iterator[Sleepers]:
-    made = Sleepers()
-    yield made
-    made.end()
+    sleepers = Sleepers()
+    yield sleepers
+    sleepers.end()
 
 
 def test_those_are_woken_whose_position_is_reached(sleepers: Sleepers) -> None:
@@ -77,11 +77,11 @@ def test_nobody_sleeps_for_what_is_there(sleepers: Sleepers) -> None:
 
 
 def test_one_leads(sleepers: Sleepers) -> None:
-    found = list[bool]()
-    other = threading.Thread(target=lambda: found.append(sleepers.lot.lead()))
+    flags = list[bool]()
+    other = threading.Thread(target=lambda: flags.append(sleepers.lot.lead()))
     other.start()
     other.join()
-    assert found == [False]
+    assert flags == [False]
     assert sleepers.lot.lead(), "again, as an interrupted one does"
 
 

@@ -42,12 +42,12 @@ class Wire:
         self.requests.begin(self.outbox, size_max)
 
     def arrived(self) -> bytes:
-        found = b""
+        actual = b""
         while True:
             try:
-                found += self.theirs.recv(1 << 20)
+                actual += self.theirs.recv(1 << 20)
             except BlockingIOError:
-                return found
+                return actual
 
     def close(self) -> None:
         self.ours.close()
@@ -119,7 +119,7 @@ def test_frames_come_whole_and_in_order_however_much_the_socket_takes(seed: int)
     random, wire = Random(seed), Wire()
     try:
         wire.ours.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
-        expected, found = b"", b""
+        expected, actual = b"", b""
         for _ in range(40):
             body = random.randbytes(random.choice([1, 100, 5_000, 40_000]))
             cut = random.randrange(len(body) + 1)
@@ -131,12 +131,12 @@ def test_frames_come_whole_and_in_order_however_much_the_socket_takes(seed: int)
             expected += encode(number, body)
             assert wire.outbox.sent_bytes + wire.outbox.queued_bytes == len(expected)
             if random.random() < 0.6:
-                found += wire.arrived()
+                actual += wire.arrived()
                 wire.outbox.flush()
         while wire.outbox.queued_bytes:
-            found += wire.arrived()
+            actual += wire.arrived()
             wire.outbox.flush()
-        assert found + wire.arrived() == expected
+        assert actual + wire.arrived() == expected
         assert wire.outbox.sent_bytes == len(expected) and all(wire.grown)
     finally:
         wire.close()

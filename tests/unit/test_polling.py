@@ -73,9 +73,9 @@ def test_more_events_than_one_look_takes_come_with_the_next(epoll: Epoll) -> Non
             epoll.register(fd, READ)
         left = set(streams)
         while left:
-            found = epoll.poll(LONG_S, 0)
-            assert found and len(found) <= 64
-            for fd, events in found:
+            actual_events = epoll.poll(LONG_S, 0)
+            assert actual_events and len(actual_events) <= 64
+            for fd, events in actual_events:
                 assert events == READ
                 os.eventfd_read(fd)
                 left.remove(fd)

@@ -30,8 +30,8 @@ class Consumer(PrefetchBuffer):
     def _receive(self, max_messages: int | None, timeout: float | None) -> None:
         self.asked.append((max_messages, timeout))
 
-    def _acknowledge(self, what: Any) -> None:
-        self.acknowledged.append(what)
+    def _acknowledge(self, value: Any) -> None:
+        self.acknowledged.append(value)
 
     def begin(self, delivery: tuple[MessageBatch, dict[int, int]]) -> None:
         self._begin(delivery)
@@ -68,8 +68,8 @@ def taken(consumer: Consumer) -> list[int] | None:
 def test_messages_in_turn() -> None:
     consumer = Consumer()
     consumer.begin((batch_of(3), {}))
-    found = [consumer.receive(), consumer.receive(timeout=5), consumer.take_next()]
-    assert [message.value for message in found if message is not None] == [b"0", b"1", b"2"]
+    messages = [consumer.receive(), consumer.receive(timeout=5), consumer.take_next()]
+    assert [message.value for message in messages if message is not None] == [b"0", b"1", b"2"]
     assert consumer.asked == []
     assert consumer.receive(timeout=0.5) is None
     assert consumer.receive(2) is None
@@ -111,9 +111,9 @@ def test_acknowledgements_ascend_and_come_once(offsets: list[int]) -> None:
     for offset in offsets:
         consumer.acknowledge(batch[offset])
     assert consumer.acknowledged == []
-    found = consumer.take_acked()
-    assert (None if found is None else found.tolist()) == (sorted(set(offsets)) or None)
-    assert found is None or found.dtype == np.int64
+    acked = consumer.take_acked()
+    assert (None if acked is None else acked.tolist()) == (sorted(set(offsets)) or None)
+    assert acked is None or acked.dtype == np.int64
     assert consumer.take_acked() is None
 
 
@@ -121,8 +121,8 @@ def test_what_is_no_message_is_not_gathered() -> None:
     consumer, batch = Consumer(), batch_of(2)
     consumer.gather(True)
     whats: Iterable[Any] = (batch, 5, [batch[0]], None)
-    for what in whats:
-        consumer.acknowledge(what)
+    for step in whats:
+        consumer.acknowledge(step)
     assert consumer.acknowledged == [batch, 5, consumer.acknowledged[2], None]
     assert consumer.take_acked() is None
 
@@ -146,7 +146,7 @@ def test_so_many_are_gathered() -> None:
     consumer.gather(True)
     for message in batch:
         consumer.acknowledge(message)
-    assert [what.offset for what in consumer.acknowledged] == [GATHERED_MAX]
+    assert [step.offset for step in consumer.acknowledged] == [GATHERED_MAX]
     assert consumer.take_run() == (0, GATHERED_MAX)
     for at in (*range(0, GATHERED_MAX, 2), *range(1, GATHERED_MAX, 2), GATHERED_MAX):
         consumer.acknowledge(batch[at])
@@ -172,7 +172,7 @@ def test_one_run_is_known_as_such(runs: list[tuple[int, int]]) -> None:
 
 
 def test_threads_share_what_was_begun() -> None:
-    consumer, found = Consumer(), list[int]()
+    consumer, numbers = Consumer(), list[int]()
     counts = dict.fromkeys(range(0, 30_000, 3), 1)
     consumer.begin((batch_of(30_000), counts))
     start = threading.Barrier(4)
@@ -183,14 +183,14 @@ def test_threads_share_what_was_begun() -> None:
         while (message := consumer.receive()) is not None:
             mine.append(message.offset)
             assert message.redelivered == counts.get(message.offset, 0)
-        found.extend(mine)
+        numbers.extend(mine)
 
     threads = [threading.Thread(target=receive) for _ in range(4)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    assert sorted(found) == list(range(30_000))
+    assert sorted(numbers) == list(range(30_000))
 
 
 def test_a_batch_of_something_else() -> None:

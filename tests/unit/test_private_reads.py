@@ -30,14 +30,14 @@ ALLOWED = {
 
 
 def test_no_private_attribute_of_another_module_is_read() -> None:
-    found, known = set[tuple[str, str]](), 0
+    rows, known = set[tuple[str, str]](), 0
     for path in PACKAGE.rglob("*.py"):
         reads = python_reads(ROOT, PACKAGE, path)
-        found.update((path.relative_to(ROOT).as_posix(), read) for read in reads.found)
+        rows.update((path.relative_to(ROOT).as_posix(), read) for read in reads.found)
         known += reads.known
     for path in (*PACKAGE.rglob("*.pyx"), *PACKAGE.rglob("*.pxd")):
-        found.update((path.relative_to(ROOT).as_posix(), read) for read in cython_reads(path))
-    assert found == ALLOWED.keys(), found ^ ALLOWED.keys()
+        rows.update((path.relative_to(ROOT).as_posix(), read) for read in cython_reads(path))
+    assert rows == ALLOWED.keys(), rows ^ ALLOWED.keys()
     assert known > 50, "hardly any type was told: the search is broken"
 
 

@@ -12,9 +12,9 @@ CEILING = 358
 
 
 def test_no_more_private_attributes_are_used_than_before() -> None:
-    found = all_uses()
-    files = Counter(use.file for use in found)
-    assert len(found) <= CEILING, f"use what is public, or give the class a documented seam: {files.most_common()}"
+    uses = all_uses()
+    files = Counter(use.file for use in uses)
+    assert len(uses) <= CEILING, f"use what is public, or give the class a documented seam: {files.most_common()}"
 
 
 def test_uses_are_found(tmp_path: Path) -> None:

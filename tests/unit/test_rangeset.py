@@ -87,10 +87,10 @@ class AgainstASet(RuleBasedStateMachine):
         assert (start in self.ranges) == (start in self.members)
         assert self.ranges.next_present(start) == min((o for o in self.members if o >= start), default=None)
         starts, ends = self.ranges.intersect(start, end, most)
-        found = [o for a, b in zip(starts, ends, strict=True) for o in range(a, b)]
+        offsets = [o for a, b in zip(starts, ends, strict=True) for o in range(a, b)]
         wanted = sorted(self.members & set(range(start, end)))
-        assert found == wanted[: len(found)] and len(starts) <= most
-        assert len(starts) == most or found == wanted
+        assert offsets == wanted[: len(offsets)] and len(starts) <= most
+        assert len(starts) == most or offsets == wanted
 
     @rule()
     def through_bytes(self) -> None:

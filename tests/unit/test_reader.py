@@ -366,26 +366,26 @@ def test_a_log_without_a_checkpoint_is_opened_with_few_descriptors(tmp_path: Pat
         resource.setrlimit(resource.RLIMIT_NOFILE, limit)
 
 
-@pytest.mark.parametrize("there", ["another place", "another log", "prepared", "damaged"])
+@pytest.mark.parametrize("present", ["another place", "another log", "prepared", "damaged"])
 @pytest.mark.parametrize("opened", [False, True], ids=["opened later", "open"])
-def test_a_segment_that_is_not_the_one_of_its_place(tmp_path: Path, there: str, opened: bool) -> None:
+def test_a_segment_that_is_not_the_one_of_its_place(tmp_path: Path, present: str, opened: bool) -> None:
     """A writer of this boot has told where the log ends: its files are looked at all the same, not passed over."""
     for name in ("log", "other"):
         with pyreplog.open(tmp_path / name, segment_bytes=1 << 16) as log:
             log.append_batch([name.encode() * 100] * 1000)
     second, third = sorted((tmp_path / "log").glob("*.log"))[1:3]
     before = pyreplog.open(tmp_path / "log", "r") if opened else None
-    if there == "another place":
+    if present == "another place":
         second.rename(tmp_path / "kept")
         third.rename(second)
         (tmp_path / "kept").rename(third)
-    elif there == "another log":
+    elif present == "another log":
         shutil.copyfile(tmp_path / "other" / second.name, second)
     else:
         uuid, base, size, _, epoch = headers.read_header(second)
         header = encode_header(uuid, base, size, PREPARED, epoch)
         with second.open("r+b") as file:
-            file.write(header if there == "prepared" else header[:20] + b"?" + header[21:])
+            file.write(header if present == "prepared" else header[:20] + b"?" + header[21:])
     with pytest.raises(CorruptionError) as caught:
         with before if before is not None else pyreplog.open(tmp_path / "log", "r") as log:
             log[:]

@@ -60,10 +60,10 @@ def test_no_descriptor_is_left(tmp_path: Path, door: str) -> None:
         capture_output=True, text=True, timeout=120, check=False,
     )  # fmt: skip
     assert (done.returncode, done.stderr) == (0, "")
-    said = [tuple(one) for one in json.loads(done.stdout)]
-    assert said and all(str(tmp_path) in what for _, what in said)
+    said = [tuple(item) for item in json.loads(done.stdout)]
+    assert said and all(str(tmp_path) in line for _, line in said)
     # SQLite does not say why it could not open its file.
-    assert {code for code, what in said if "unable to open database file" not in what} == {errno.EMFILE}
+    assert {code for code, line in said if "unable to open database file" not in line} == {errno.EMFILE}
 
 
 LONG = "x" * 256

@@ -51,8 +51,8 @@ def put(request: pytest.FixtureRequest) -> Callable[[Path], Path]:
 
 @pytest.fixture
 def log(tmp_path: Path) -> Path:
-    with pyreplog.open(tmp_path / "log", segment_bytes=1 << 16) as made:
-        made.append_batch([b"%d" % n + bytes(100) for n in range(900)])
+    with pyreplog.open(tmp_path / "log", segment_bytes=1 << 16) as log:
+        log.append_batch([b"%d" % n + bytes(100) for n in range(900)])
     return tmp_path / "log"
 
 

@@ -183,6 +183,6 @@ def test_a_type_checker_finds_wrong_settings(source: str, tmp_path: Path) -> Non
     program.write_text(source)
     config = ["--config-file", str(ROOT / "pyproject.toml"), "--cache-dir", str(ROOT / ".mypy_cache")]
     out, err, _ = mypy.run([*config, "--strict", str(program)])
-    found = sorted({int(line.split(":")[1]) for line in out.splitlines() if ": error:" in line})
+    lines = sorted({int(line.split(":")[1]) for line in out.splitlines() if ": error:" in line})
     wrong = [number for number, line in enumerate(source.splitlines(), 1) if line.endswith("# wrong")]
-    assert found == wrong, out + err
+    assert lines == wrong, out + err

@@ -35,12 +35,12 @@ def pair() -> Iterator[Pair]:
 
 
 def take_all(stream: socket.socket) -> bytes:
-    found = b""
+    actual = b""
     while True:
         try:
-            found += stream.recv(1 << 20)
+            actual += stream.recv(1 << 20)
         except BlockingIOError:
-            return found
+            return actual
 
 
 def test_buffers_leave_in_their_order(pair: Pair) -> None:
@@ -151,7 +151,7 @@ def test_frames_come_as_they_were_sent(sizes: list[int], seed: int) -> None:
     """Cut anywhere; larger than a receive buffer, and than what is received with the GIL."""
     bodies = [bytes([number]) * size for number, size in enumerate(sizes)]
     stream = b"".join(encode(number, body) for number, body in enumerate(bodies))
-    found: list[tuple[int, bytes]] = []
+    rows: list[tuple[int, bytes]] = []
     parser, random = FrameParser(buffer_size=32 << 10), Random(seed)
     ours, theirs = socket.socketpair()
     with ours, theirs:
@@ -163,8 +163,8 @@ def test_frames_come_as_they_were_sent(sizes: list[int], seed: int) -> None:
                     sent += ours.send(stream[sent : sent + random.randint(1, 60_000)])
             count, batch = socket_io.receive(theirs, parser)
             received += count
-            found += [(number, bytes(body)) for number, body in batch]
-    assert found == list(enumerate(bodies))
+            rows += [(number, bytes(body)) for number, body in batch]
+    assert rows == list(enumerate(bodies))
     assert parser.buffered == 0
 
 

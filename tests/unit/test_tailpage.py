@@ -48,8 +48,8 @@ def flipped(path: Path, offset: int, bit: int) -> Iterator[None]:
 
 @pytest.fixture
 def log(tmp_path: Path) -> Path:
-    with pyreplog.open(tmp_path / "log", segment_bytes=SIZE) as made:
-        made.append_batch(VALUES)
+    with pyreplog.open(tmp_path / "log", segment_bytes=SIZE) as log:
+        log.append_batch(VALUES)
     return tmp_path / "log"
 
 
@@ -92,10 +92,10 @@ def test_what_a_page_of_an_open_log_says_is_bounded_by_its_files(log: Path, word
 
 def test_an_older_page_hides_nothing(tmp_path: Path) -> None:
     path = tmp_path / "log"
-    with pyreplog.open(path, segment_bytes=SIZE, durability="synced") as made:
-        made.append_batch(VALUES[:300])
+    with pyreplog.open(path, segment_bytes=SIZE, durability="synced") as log:
+        log.append_batch(VALUES[:300])
         older = (path / names.TAIL).read_bytes()
-        made.append_batch(VALUES[300:])
+        log.append_batch(VALUES[300:])
     (path / names.TAIL).write_bytes(older)
     assert all_of(path) == VALUES
     assert logs.look(path).ends.end_entry == ENTRIES

@@ -75,8 +75,8 @@ CYTHON_FUNCTION = re.compile(r"^([ \t]*)(?:async[ \t]+)?(?:cpdef|cdef(?![ \t]+cl
 
 
 def sources(*patterns: str, under: Path = PACKAGE) -> list[Path]:
-    found = [path for pattern in patterns for path in under.rglob(pattern)]
-    return sorted(path for path in found if path.is_file() and "__pycache__" not in path.parts)
+    paths = [path for pattern in patterns for path in under.rglob(pattern)]
+    return sorted(path for path in paths if path.is_file() and "__pycache__" not in path.parts)
 
 
 def name(path: Path) -> str:
@@ -125,8 +125,8 @@ def cython_imports(path: Path) -> Iterator[str]:
 
 
 def imports(path: Path) -> Iterator[str]:
-    found = python_imports(path) if path.suffix in (".py", ".pyi") else cython_imports(path)
-    return (module for module in found if module.split(".")[0] == "pyreplog")
+    actual_python_imports = python_imports(path) if path.suffix in (".py", ".pyi") else cython_imports(path)
+    return (module for module in actual_python_imports if module.split(".")[0] == "pyreplog")
 
 
 def test_imports_point_down() -> None:
@@ -277,8 +277,8 @@ def cython_functions(path: Path) -> Iterator[tuple[str, int]]:
 
 
 def test_functions_are_short() -> None:
-    lengths = [found for path in sources("*.py") for found in python_functions(path)]
-    lengths += [found for path in sources("*.pyx", "*.pxd") for found in cython_functions(path)]
+    lengths = [function for path in sources("*.py") for function in python_functions(path)]
+    lengths += [function for path in sources("*.pyx", "*.pxd") for function in cython_functions(path)]
     assert len(lengths) > 300, "hardly any function was found: the search is broken"
     long = [f"{function}: {length} lines" for function, length in lengths if length > 80]
     assert not long, "\n".join(long)
@@ -315,16 +315,16 @@ def test_cython_functions_are_measured(tmp_path: Path) -> None:
 
 def test_no_compile_time_constants_in_cython() -> None:
     paths = sources("*.pyx", "*.pxd", "*.pxi")
-    found = [f"{name(path)}: {match[1]}" for path in paths for match in CYTHON_CONSTANT.finditer(path.read_text())]
-    assert not found
+    lines = [f"{name(path)}: {match[1]}" for path in paths for match in CYTHON_CONSTANT.finditer(path.read_text())]
+    assert not lines
 
 
 def test_no_machine_paths() -> None:
     paths = [path for folder in FOLDERS for path in sources("*", under=ROOT / folder) if path.suffix != ".so"]
     paths += [path for path in ROOT.iterdir() if path.is_file()]
     texts = {path: path.read_bytes().decode("utf-8", "replace") for path in paths}
-    found = [f"{name(path)}: {match[0]}" for path, text in texts.items() for match in MACHINE_PATH.finditer(text)]
-    assert not found, "\n".join(found)
+    lines = [f"{name(path)}: {match[0]}" for path, text in texts.items() for match in MACHINE_PATH.finditer(text)]
+    assert not lines, "\n".join(lines)
 
 
 # ---- stubs -----------------------------------------------------------------------------------------------------
@@ -354,10 +354,10 @@ def test_every_stub_has_an_extension() -> None:
 @pytest.mark.parametrize("path", sorted(PACKAGE.rglob("__init__.py")), ids=name)
 def test_a_package_says_where_everything_is(path: Path) -> None:
     told = re.findall(r"\w+", ast.get_docstring(ast.parse(path.read_text())) or "")
-    there = {one.stem for one in path.parent.glob("*.py")} | {
-        one.parent.name for one in path.parent.glob("*/__init__.py")
+    module_names = {item.stem for item in path.parent.glob("*.py")} | {
+        item.parent.name for item in path.parent.glob("*/__init__.py")
     }
-    assert not {one for one in there if not one.startswith("__")} - {"_version"} - {*told}
+    assert not {item for item in module_names if not item.startswith("__")} - {"_version"} - {*told}
 
 
 NATIVE = sorted(path.parent for path in (PACKAGE / "_native").glob("*/__init__.py"))

@@ -59,5 +59,5 @@ def test_tests_that_pass_and_do_not_end_are_ended(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("test", "code"), [(PASSES, 0), (PASSES + "    assert False\n", 1)], ids=["pass", "fail"])
 def test_tests_that_end_are_waited_for(tmp_path: Path, test: str, code: int) -> None:
-    found, output = tree_of(tmp_path, test).test(*TOLD, "tests", silence_s=60.0)
-    assert found == code and unfinished_test(output) == ""
+    actual_test, output = tree_of(tmp_path, test).test(*TOLD, "tests", silence_s=60.0)
+    assert actual_test == code and unfinished_test(output) == ""

@@ -194,9 +194,9 @@ cdef class _ReceivedParts(Parts):
 
 
 cdef int refuse(const uint8_t *p, int64_t at, int64_t length, int64_t status) except -1:
-    expected, found = describe(status, p + at, length - at, 0) if length - at >= SHORT_HEADER else (
+    expected, actual = describe(status, p + at, length - at, 0) if length - at >= SHORT_HEADER else (
         f"a record of at least {SHORT_HEADER} bytes", f"{length - at} bytes")
-    raise InvalidRecordsError(at, expected, found)
+    raise InvalidRecordsError(at, expected, actual)
 
 
 def append_received(Appender log not None, data, int64_t count, int64_t skip, control):

@@ -44,19 +44,19 @@ cdef class LoopBatches:
 
         Returns False if no loop runs in this thread; then nothing was done.
         """
-        cdef LoopBatch there
+        cdef LoopBatch batch
         cdef object loop = _get_running_loop()
         if loop is None:
             return False
-        there = self.begun.get(loop)
-        if there is not None:
-            there.position = position
-            there.acks.append(future)
+        batch = self.begun.get(loop)
+        if batch is not None:
+            batch.position = position
+            batch.acks.append(future)
             return True
-        there = LoopBatch()
-        there.position = position
-        there.acks.append(future)
-        self.begun[loop] = there
+        batch = LoopBatch()
+        batch.position = position
+        batch.acks.append(future)
+        self.begun[loop] = batch
         try:
             loop.call_soon(self.end, loop)
         except BaseException:  # nobody would end it

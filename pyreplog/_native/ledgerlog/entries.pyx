@@ -120,7 +120,7 @@ def encode_entries(values, keys=None, event_times=None, *, int64_t ledger, int64
 cdef Entries encode(values, keys, event_times, int64_t ledger, int64_t first, int64_t lac, int64_t time,
                     uint64_t ledger_bytes, uint64_t ledger_messages, int64_t size_max, messages):
     cdef SequenceParts batch = SequenceParts(values, keys, event_times, None)
-    cdef Entries made = Entries.__new__(Entries)
+    cdef Entries entries = Entries.__new__(Entries)
     cdef _Counts counts = None if messages is None else _Counts(messages, batch.count, ledger_messages)
     cdef Py_ssize_t i
     cdef int64_t total = 0
@@ -128,26 +128,26 @@ cdef Entries encode(values, keys, event_times, int64_t ledger, int64_t first, in
     if not (0 <= ledger < LEDGERS and 0 <= first <= INT64_MAX - batch.count and -1 <= lac):
         raise InvalidArgumentError(f"ledger {ledger}, entry {first}, LAC {lac}: ids are 0 or more and below 2**62, "
                                    "and -1 is no LAC")
-    made.starts = <uint32_t *>malloc((batch.count + 1) * sizeof(uint32_t))
-    if made.starts == NULL:
+    entries.starts = <uint32_t *>malloc((batch.count + 1) * sizeof(uint32_t))
+    if entries.starts == NULL:
         raise MemoryError
     for i in range(batch.count):
-        made.starts[i] = <uint32_t>total
+        entries.starts[i] = <uint32_t>total
         total += rec.stride_of(check_part(&batch.parts[i], size_max))
         if total > <int64_t>0xffffffff:
             raise RecordTooLargeError(f"at most {0xffffffff} bytes of records in one call")
-    made.starts[batch.count] = <uint32_t>total
-    made.bytes = take_block(max(total, 1), &made.size)
-    if made.bytes == NULL:
+    entries.starts[batch.count] = <uint32_t>total
+    entries.bytes = take_block(max(total, 1), &entries.size)
+    if entries.bytes == NULL:
         raise MemoryError
-    made.ledger, made.first, made.count = ledger, first, batch.count
-    made.ledger_bytes, made.ledger_messages = ledger_bytes, ledger_messages
+    entries.ledger, entries.first, entries.count = ledger, first, batch.count
+    entries.ledger_bytes, entries.ledger_messages = ledger_bytes, ledger_messages
     if total >= RELEASE_GIL_FROM:
         with nogil:
-            encode_run(made, batch.parts, counts, time, lac)
+            encode_run(entries, batch.parts, counts, time, lac)
     else:
-        encode_run(made, batch.parts, counts, time, lac)
-    return made
+        encode_run(entries, batch.parts, counts, time, lac)
+    return entries
 
 
 cdef class _Counts:
@@ -190,14 +190,14 @@ cdef int64_t check_part(const Part *part, int64_t size_max) except -1:
     return length
 
 
-cdef void encode_run(Entries made, const Part *parts, _Counts counts, int64_t time, int64_t lac) noexcept nogil:
+cdef void encode_run(Entries entries, const Part *parts, _Counts counts, int64_t time, int64_t lac) noexcept nogil:
     cdef Py_ssize_t i
     cdef uint8_t kind = KIND_DATA if counts is None else KIND_BATCH
-    for i in range(made.count):
-        made.ledger_bytes += <uint64_t>parts[i].value_length
-        made.ledger_messages += <uint64_t>(1 if counts is None else counts.at[i])
-        encode_long(made.bytes + made.starts[i], <uint32_t>rec.part_length(&parts[i], LONG_HEADER), &parts[i],
-                    kind, time, made.ledger, made.first + i, lac, made.ledger_bytes, made.ledger_messages)
+    for i in range(entries.count):
+        entries.ledger_bytes += <uint64_t>parts[i].value_length
+        entries.ledger_messages += <uint64_t>(1 if counts is None else counts.at[i])
+        encode_long(entries.bytes + entries.starts[i], <uint32_t>rec.part_length(&parts[i], LONG_HEADER), &parts[i],
+                    kind, time, entries.ledger, entries.first + i, lac, entries.ledger_bytes, entries.ledger_messages)
 
 
 def encode_control(int64_t ledger, int64_t code, value, *, int64_t lac, int64_t time):
@@ -250,8 +250,8 @@ cdef int refuse(const uint8_t *p, int64_t offset, int64_t length, int64_t fault)
         raise InvalidRecordsError(offset, f"a record of at least {LONG_HEADER} bytes", f"length {header.head.length}")
     if rec.stride_of(header.head.length) > len(kept):
         fault = rec.RECORD_LENGTH
-    expected, found = describe(fault, <const uint8_t *>header, len(kept), 0)
-    raise InvalidRecordsError(offset, expected, found)
+    expected, actual = describe(fault, <const uint8_t *>header, len(kept), 0)
+    raise InvalidRecordsError(offset, expected, actual)
 
 
 def parse_entries(data, *, int64_t ledger, int64_t first, int64_t last):
@@ -383,7 +383,7 @@ def merge_entries(list parts not None, *, int64_t last):
     cdef uint8_t *p = <uint8_t *>buffers.lowest()
     cdef bint copied = p == NULL
     cdef Block copy = None
-    cdef RecordBatch made
+    cdef RecordBatch batch
     cdef const LongHeader *header
     cdef uint32_t *offsets = <uint32_t *>malloc(2 * (total // LONG_HEADER + 1) * sizeof(uint32_t))
     if offsets == NULL:
@@ -404,9 +404,9 @@ def merge_entries(list parts not None, *, int64_t last):
                 previous = header.entry
             header = buffers.take()
         offsets = fit_columns(offsets, count, p)
-    made = make_batch(memoryview(copy) if copied else buffers, p, 0, -1, offsets, offsets + count, count, False, at)
-    made.scattered = not copied and len(parts) > 1
-    return made
+    batch = make_batch(memoryview(copy) if copied else buffers, p, 0, -1, offsets, offsets + count, count, False, at)
+    batch.scattered = not copied and len(parts) > 1
+    return batch
 
 
 # ---- comparing -------------------------------------------------------------------------------------------------

@@ -9,14 +9,14 @@ from libc.string cimport memcpy
 
 
 cdef int make_room(void **items, uint64_t wanted, uint32_t *room, size_t size) noexcept nogil:
-    cdef uint64_t made = wanted + wanted // 4 + 2
+    cdef uint64_t capacity = wanted + wanted // 4 + 2
     cdef void *moved
     if wanted <= room[0]:
         return EXTENTS_OK
-    moved = realloc(items[0], made * size)
+    moved = realloc(items[0], capacity * size)
     if moved == NULL:
         return EXTENTS_NO_MEMORY
-    items[0], room[0] = moved, <uint32_t>made
+    items[0], room[0] = moved, <uint32_t>capacity
     return EXTENTS_OK
 
 

@@ -253,14 +253,14 @@ cdef class LedgerIndex:
             if not self.end <= end <= SEGMENT_MAX:
                 raise InvalidArgumentError(f"end: expected {self.end} to {SEGMENT_MAX}, found {end}")
             runs = self.sorted_runs(&header)
-            made = PyBytes_FromStringAndSize(NULL, image_size(header.data_end))
-            image = <uint8_t *>PyBytes_AS_STRING(made)
+            content = PyBytes_FromStringAndSize(NULL, image_size(header.data_end))
+            image = <uint8_t *>PyBytes_AS_STRING(content)
             memcpy(image, &header, sizeof(IndexFileHeader))
             memcpy(image + BLOCK, PyBytes_AS_STRING(runs), header.ledgers * sizeof(LedgerRun))
             with nogil:
                 self.write_runs(image)
                 seal(image)
-        return made
+        return content
 
     cdef int refuse(self, int status, int64_t ledger, int64_t entry, int64_t offset, int64_t stride) except -1:
         if status == INDEX_NO_MEMORY:

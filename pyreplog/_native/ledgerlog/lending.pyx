@@ -46,23 +46,23 @@ cdef inline int64_t stride_of(Segment segment, int64_t ledger, int64_t entry, in
 cdef Walk walk(Segment segment, int64_t ledger, const int64_t *entry, const int64_t *at, Py_ssize_t most,
                int64_t bytes_max, bint at_least_one) noexcept nogil:
     """Find how many of the records fit into `bytes_max` bytes, up to the first that is not the expected one."""
-    cdef Walk found
+    cdef Walk reach
     cdef int64_t stride
     cdef Py_ssize_t i
-    found.count, found.bytes, found.fault, found.adjacent = 0, 0, 0, True
+    reach.count, reach.bytes, reach.fault, reach.adjacent = 0, 0, 0, True
     for i in range(most):
         if i + PREFETCHED < most:
             prefetch(segment.map + at[i + PREFETCHED])
         stride = stride_of(segment, ledger, entry[i], at[i])
         if stride < 0:
-            found.fault = stride
+            reach.fault = stride
             break
-        if found.bytes + stride > bytes_max and (i or not at_least_one):
+        if reach.bytes + stride > bytes_max and (i or not at_least_one):
             break
-        found.adjacent &= at[i] == at[0] + found.bytes
-        found.bytes += stride
-        found.count += 1
-    return found
+        reach.adjacent &= at[i] == at[0] + reach.bytes
+        reach.bytes += stride
+        reach.count += 1
+    return reach
 
 
 cdef void gather(Segment segment, const int64_t *at, int64_t count, uint8_t *out, int64_t size) noexcept nogil:
@@ -85,7 +85,7 @@ def lend_entries(Segment segment not None, int64_t ledger, entries, offsets, int
     """
     cdef Py_buffer ids, places
     cdef const int64_t *at
-    cdef Walk found
+    cdef Walk reach
     cdef Block copy
     cdef object held = pin(segment)
     PyObject_GetBuffer(entries, &ids, PyBUF_SIMPLE)
@@ -96,17 +96,17 @@ def lend_entries(Segment segment not None, int64_t ledger, entries, offsets, int
                 raise InvalidArgumentError(f"offsets: expected {ids.len // 8}, one per entry, found {places.len // 8}")
             at = <const int64_t *>places.buf
             with nogil:
-                found = walk(segment, ledger, <const int64_t *>ids.buf, at, places.len // 8, bytes_max, at_least_one)
-            if found.fault < 0 and not found.count:
-                raise segment.fault(at[0], found.fault)
-            if not found.count:
+                reach = walk(segment, ledger, <const int64_t *>ids.buf, at, places.len // 8, bytes_max, at_least_one)
+            if reach.fault < 0 and not reach.count:
+                raise segment.fault(at[0], reach.fault)
+            if not reach.count:
                 return memoryview(b""), 0
-            if found.adjacent:
-                return rec.span(held, segment.map + at[0], found.bytes), found.count
-            copy = make_block(found.bytes)
+            if reach.adjacent:
+                return rec.span(held, segment.map + at[0], reach.bytes), reach.count
+            copy = make_block(reach.bytes)
             with nogil:
-                gather(segment, at, found.count, copy.data, found.bytes)
-            return memoryview(copy), found.count
+                gather(segment, at, reach.count, copy.data, reach.bytes)
+            return memoryview(copy), reach.count
         finally:
             PyBuffer_Release(&places)
     finally:

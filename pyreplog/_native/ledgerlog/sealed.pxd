@@ -9,9 +9,9 @@ from pyreplog._native.ledgerlog.indexfile cimport IndexFileHeader, LedgerRun
 # The reason of INDEX_DAMAGED; `SealedIndex.error` makes an exception of it.
 ctypedef struct Damage:
     uint64_t position     # of the damage in the index file
-    const char *what      # the name of the value that is not as expected
+    const char *subject      # the name of the value that is not as expected
     uint64_t expected
-    uint64_t found
+    uint64_t actual
 
 
 @cython.final

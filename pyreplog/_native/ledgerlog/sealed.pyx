@@ -29,15 +29,15 @@ cdef inline uint64_t delta_at(const uint8_t *image, const LedgerRun *run, int64_
     return item[0] if run.words == 2 else item[0] | <uint64_t>item[1] << 32
 
 
-cdef bint note(Damage *damage, uint64_t position, const char *what, uint64_t expected, uint64_t found) noexcept nogil:
+cdef bint note(Damage *damage, uint64_t position, const char *subject, uint64_t expected, uint64_t actual) noexcept nogil:
     """Note a damage at `position` of the file; return False."""
-    damage.position, damage.what, damage.expected, damage.found = position, what, expected, found
+    damage.position, damage.subject, damage.expected, damage.actual = position, subject, expected, actual
     return False
 
 
-cdef int expect(object path, int64_t position, str what, object expected, object found) except -1:
-    if expected != found:
-        raise CorruptionError(path, position, f"{what} {expected}", f"{found}")
+cdef int expect(object path, int64_t position, str subject, object expected, object actual) except -1:
+    if expected != actual:
+        raise CorruptionError(path, position, f"{subject} {expected}", f"{actual}")
     return 0
 
 
@@ -183,8 +183,8 @@ cdef class SealedIndex:
         self.image, self.header, self.proven = NULL, NULL, NULL
 
     cdef object error(self, const Damage *damage):
-        return CorruptionError(self.path, damage.position, f"{damage.what.decode()} {damage.expected:#x}",
-                               f"{damage.found:#x}")
+        return CorruptionError(self.path, damage.position, f"{damage.subject.decode()} {damage.expected:#x}",
+                               f"{damage.actual:#x}")
 
     cdef bint intact(self, uint64_t start, uint64_t stop, Damage *damage) noexcept nogil:
         """Whether the blocks with bytes [start, stop) of the file are intact."""
@@ -202,9 +202,9 @@ cdef class SealedIndex:
         return True
 
     cdef bint check(self, uint64_t block, uint32_t expected, Damage *damage) noexcept nogil:
-        cdef uint32_t found = crc32c(0, self.image + block * BLOCK, BLOCK)
-        if found != expected:
-            return note(damage, block * BLOCK, "a block with CRC-32C", expected, found)
+        cdef uint32_t actual = crc32c(0, self.image + block * BLOCK, BLOCK)
+        if actual != expected:
+            return note(damage, block * BLOCK, "a block with CRC-32C", expected, actual)
         self.proven[block] = 1   # threads that race here write the same
         return True
 
@@ -239,7 +239,7 @@ cdef class SealedIndex:
         Up to four guesses by interpolation, which find items of dense and evenly striped runs at once; then bisection.
         """
         cdef int64_t low = 0, high = run.entries, middle
-        cdef uint64_t low_delta = 0, high_delta = <uint64_t>(run.last - run.first) + 1, found
+        cdef uint64_t low_delta = 0, high_delta = <uint64_t>(run.last - run.first) + 1, middle_delta
         cdef int guesses = 4
         if delta >= high_delta:
             return high
@@ -252,13 +252,13 @@ cdef class SealedIndex:
                 middle = (low + high) // 2
             if not self.intact(item_at(run, middle), item_at(run, middle + 1), damage):
                 return INDEX_DAMAGED
-            found = delta_at(self.image, run, middle)
-            if found == delta:
+            middle_delta = delta_at(self.image, run, middle)
+            if middle_delta == delta:
                 return middle
-            if found < delta:
-                low, low_delta = middle + 1, found + 1
+            if middle_delta < delta:
+                low, low_delta = middle + 1, middle_delta + 1
             else:
-                high, high_delta = middle, found
+                high, high_delta = middle, middle_delta
         return low
 
     cdef int64_t place_of(self, const LedgerRun *run, int64_t i, Damage *damage) noexcept nogil:

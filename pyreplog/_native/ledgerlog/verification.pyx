@@ -80,40 +80,40 @@ def ledger_index_fault(data):
     A fault is (position in the file, expected, found). Identity and version are not checked.
     """
     cdef Py_buffer buffer
-    cdef uint64_t position = 0, expected = 0, found = 0
+    cdef uint64_t position = 0, expected = 0, actual = 0
     cdef bint intact
     get_buffer(data, &buffer, "data")
     try:
         with nogil:
-            intact = check_index(<const uint8_t *>buffer.buf, buffer.len, &position, &expected, &found)
+            intact = check_index(<const uint8_t *>buffer.buf, buffer.len, &position, &expected, &actual)
     finally:
         PyBuffer_Release(&buffer)
-    return None if intact else (position, expected, found)
+    return None if intact else (position, expected, actual)
 
 
 cdef bint check_index(const uint8_t *image, uint64_t size, uint64_t *position, uint64_t *expected,
-                      uint64_t *found) noexcept nogil:
+                      uint64_t *actual) noexcept nogil:
     cdef const IndexFileHeader *header = <const IndexFileHeader *>image
     cdef uint64_t table, block
-    position[0], expected[0], found[0] = 64, BLOCK, size
+    position[0], expected[0], actual[0] = 64, BLOCK, size
     if size < BLOCK:
         return False
-    position[0], expected[0], found[0] = 0, LEDGER_MAGIC, header.magic
+    position[0], expected[0], actual[0] = 0, LEDGER_MAGIC, header.magic
     if header.magic != LEDGER_MAGIC:
         return False
-    position[0], expected[0], found[0] = 8, header.crc, crc32c(0, image + HEADER_CRC_FROM, BLOCK - HEADER_CRC_FROM)
-    if expected[0] != found[0]:
+    position[0], expected[0], actual[0] = 8, header.crc, crc32c(0, image + HEADER_CRC_FROM, BLOCK - HEADER_CRC_FROM)
+    if expected[0] != actual[0]:
         return False
-    position[0], expected[0], found[0] = 64, size, 0
+    position[0], expected[0], actual[0] = 64, size, 0
     if not BLOCK <= header.data_end <= min(size, DATA_MAX) or image_size(header.data_end) != size:
         return False
     table = rounded(header.data_end)
     for block in range(1, size // BLOCK):
-        position[0], found[0] = block * BLOCK, crc32c(0, image + block * BLOCK, BLOCK)
+        position[0], actual[0] = block * BLOCK, crc32c(0, image + block * BLOCK, BLOCK)
         if position[0] < table:
             expected[0] = (<const uint32_t *>(image + table))[block - 1]
         else:
             expected[0] = header.roots[block - table // BLOCK]
-        if expected[0] != found[0]:
+        if expected[0] != actual[0]:
             return False
     return True

@@ -7,7 +7,7 @@ from pyreplog._native.layout cimport KIND_DATA
 from pyreplog._native.log.record cimport Part
 
 
-cdef int get_buffer(object source, Py_buffer *buffer, str what) except -1
+cdef int get_buffer(object source, Py_buffer *buffer, str name) except -1
 cdef object check_time(time)
 cdef void fill_part(Part *part, Py_buffer *value, Py_buffer *key, bytes attributes) noexcept
 cdef int fill_control(Part *part, control) except -1
@@ -50,12 +50,12 @@ cdef class SequenceParts(Parts):
     cdef object control
     cdef Py_buffer *buffers
     cdef Py_ssize_t buffer_count
-    cdef int borrow(self, object source, const uint8_t **p, Py_ssize_t *length, str what) except -1
+    cdef int borrow(self, object source, const uint8_t **p, Py_ssize_t *length, str name) except -1
     cdef int take_times(self, tuple times) except -1
 
 
 cdef class ColumnParts(Parts):
     cdef list held
-    cdef const uint8_t *hold(self, source, str what, Py_ssize_t *length) except? NULL
-    cdef int take(self, offsets, data, bint keys, str what) except -1
+    cdef const uint8_t *hold(self, source, str name, Py_ssize_t *length) except? NULL
+    cdef int take(self, offsets, data, bint keys, str name) except -1
     cdef int take_times(self, event_times) except -1

@@ -23,11 +23,11 @@ from pyreplog.times import moment_us
 cdef int64_t EVENT_ATTRIBUTE = 11
 
 
-cdef int get_buffer(object source, Py_buffer *buffer, str what) except -1:
+cdef int get_buffer(object source, Py_buffer *buffer, str name) except -1:
     try:
         PyObject_GetBuffer(source, buffer, PyBUF_SIMPLE)
     except (TypeError, BufferError, ValueError):  # numpy raises ValueError for an array that is not contiguous
-        raise WrongTypeError(f"{what}: expected a contiguous bytes-like object, found {type(source).__name__}") from None
+        raise WrongTypeError(f"{name}: expected a contiguous bytes-like object, found {type(source).__name__}") from None
     return 0
 
 
@@ -155,7 +155,7 @@ cdef class SequenceParts(Parts):
             PyBuffer_Release(&self.buffers[i])
         free(self.buffers)
 
-    cdef int borrow(self, object source, const uint8_t **p, Py_ssize_t *length, str what) except -1:
+    cdef int borrow(self, object source, const uint8_t **p, Py_ssize_t *length, str name) except -1:
         if PyBytes_CheckExact(source):
             p[0] = <const uint8_t *>PyBytes_AS_STRING(source)
             length[0] = PyBytes_GET_SIZE(source)
@@ -164,7 +164,7 @@ cdef class SequenceParts(Parts):
             self.buffers = <Py_buffer *>malloc(2 * self.count * sizeof(Py_buffer))
             if self.buffers == NULL:
                 raise MemoryError
-        get_buffer(source, &self.buffers[self.buffer_count], what)
+        get_buffer(source, &self.buffers[self.buffer_count], name)
         p[0] = <const uint8_t *>self.buffers[self.buffer_count].buf
         length[0] = self.buffers[self.buffer_count].len
         self.buffer_count += 1
@@ -180,17 +180,17 @@ cdef class SequenceParts(Parts):
         return 0
 
 
-cdef tuple as_tuple(object items, str what):
+cdef tuple as_tuple(object items, str name):
     if type(items) is list:
         return PyList_AsTuple(items)
     if isinstance(items, (bytes, bytearray, memoryview, str)) or not hasattr(items, "__iter__"):
-        raise WrongTypeError(f"{what}: expected a sequence of items, found {type(items).__name__}")
+        raise WrongTypeError(f"{name}: expected a sequence of items, found {type(items).__name__}")
     return tuple(items)
 
 
-cdef int check_count(str what, Py_ssize_t found, Py_ssize_t expected) except -1:
-    if found != expected:
-        raise InvalidArgumentError(f"{what}: expected {expected}, one per value, found {found}")
+cdef int check_count(str name, Py_ssize_t actual, Py_ssize_t expected) except -1:
+    if actual != expected:
+        raise InvalidArgumentError(f"{name}: expected {expected}, one per value, found {actual}")
     return 0
 
 
@@ -210,23 +210,23 @@ cdef class ColumnParts(Parts):
         if event_times is not None:
             self.take_times(event_times)
 
-    cdef const uint8_t *hold(self, source, str what, Py_ssize_t *length) except? NULL:
+    cdef const uint8_t *hold(self, source, str name, Py_ssize_t *length) except? NULL:
         cdef Py_buffer buffer
-        get_buffer(source, &buffer, what)
+        get_buffer(source, &buffer, name)
         length[0] = buffer.len
         cdef const uint8_t *start = <const uint8_t *>buffer.buf
         PyBuffer_Release(&buffer)
         self.held.append(memoryview(source))  # keeps the memory where it is
         return start
 
-    cdef int take(self, offsets, data, bint keys, str what) except -1:
+    cdef int take(self, offsets, data, bint keys, str name) except -1:
         cdef Py_ssize_t i, length, offset_bytes
-        cdef const uint8_t *bytes_start = self.hold(data, what, &length)
-        cdef const int64_t *at = <const int64_t *>self.hold(offsets, what, &offset_bytes)
+        cdef const uint8_t *bytes_start = self.hold(data, name, &length)
+        cdef const int64_t *at = <const int64_t *>self.hold(offsets, name, &offset_bytes)
         for i in range(self.count):
             if not 0 <= at[i] <= at[i + 1] <= length:
                 raise InvalidArgumentError(
-                    f"{what}: offsets of row {i} must ascend within {length} bytes, found {at[i]} to {at[i + 1]}")
+                    f"{name}: offsets of row {i} must ascend within {length} bytes, found {at[i]} to {at[i + 1]}")
             if keys:
                 self.set_key(i, bytes_start + at[i], at[i + 1] - at[i])
             else:
@@ -244,61 +244,61 @@ cdef class ColumnParts(Parts):
         return 0
 
 
-cdef object int64_column(object column, str what):
+cdef object int64_column(object column, str name):
     """Return integers of one dimension as a contiguous numpy int64 array, without rounding."""
     import numpy
     try:
         array = numpy.asarray(column)
     except (TypeError, ValueError, OverflowError):
-        raise WrongTypeError(f"{what}: expected integers, found {type(column).__name__}") from None
+        raise WrongTypeError(f"{name}: expected integers, found {type(column).__name__}") from None
     if array.ndim != 1:
-        raise WrongTypeError(f"{what}: expected one dimension, found shape {array.shape}")
+        raise WrongTypeError(f"{name}: expected one dimension, found shape {array.shape}")
     if array.size == 0:
         return numpy.empty(0, numpy.int64)
     if array.dtype == object and all(isinstance(item, int) for item in array):
-        raise InvalidArgumentError(f"{what}: expected integers that fit into 64 bits")
+        raise InvalidArgumentError(f"{name}: expected integers that fit into 64 bits")
     if array.dtype.kind not in "iu":
-        raise WrongTypeError(f"{what}: expected integers, found {array.dtype}")
+        raise WrongTypeError(f"{name}: expected integers, found {array.dtype}")
     if array.dtype.kind == "u" and array.max() > INT64_MAX:
-        raise InvalidArgumentError(f"{what}: expected integers that fit into 64 bits, found {array.max()}")
+        raise InvalidArgumentError(f"{name}: expected integers that fit into 64 bits, found {array.max()}")
     return numpy.ascontiguousarray(array, numpy.int64)
 
 
-cdef tuple packed(object column, str what):
+cdef tuple packed(object column, str name):
     """Return a column in any accepted form as (int64 offsets, data buffer)."""
     import numpy
     if isinstance(column, tuple) and len(column) == 2:
-        offsets = int64_column(column[0], f"{what}: offsets")
+        offsets = int64_column(column[0], f"{name}: offsets")
         if not len(offsets):
-            raise InvalidArgumentError(f"{what}: expected offsets of length n + 1, found none")
+            raise InvalidArgumentError(f"{name}: expected offsets of length n + 1, found none")
         return offsets, column[1]
     if isinstance(column, numpy.ndarray):
-        return packed_array(column, what)
+        return packed_array(column, name)
     if hasattr(column, "buffers") and hasattr(column, "type"):
-        return packed_arrow(column, what)
-    raise WrongTypeError(f"{what}: expected (offsets, data), a numpy or a pyarrow array, found {type(column).__name__}")
+        return packed_arrow(column, name)
+    raise WrongTypeError(f"{name}: expected (offsets, data), a numpy or a pyarrow array, found {type(column).__name__}")
 
 
-cdef tuple packed_array(object column, str what):
+cdef tuple packed_array(object column, str name):
     import numpy
     if column.dtype.kind == "S" and column.ndim == 1:
         width = column.dtype.itemsize
     elif column.dtype == numpy.uint8 and column.ndim == 2:
         width = column.shape[1]
     else:
-        raise WrongTypeError(f"{what}: expected uint8 of shape (n, width) or dtype S, found {column.dtype} of {column.shape}")
+        raise WrongTypeError(f"{name}: expected uint8 of shape (n, width) or dtype S, found {column.dtype} of {column.shape}")
     data = numpy.ascontiguousarray(column).view(numpy.uint8).reshape(-1)
     return numpy.arange(len(column) + 1, dtype=numpy.int64) * width, data
 
 
-cdef tuple packed_arrow(object column, str what):
+cdef tuple packed_arrow(object column, str name):
     import numpy
     kind = str(column.type)
     widths = {"binary": numpy.int32, "string": numpy.int32, "large_binary": numpy.int64, "large_string": numpy.int64}
     if kind not in widths:
-        raise WrongTypeError(f"{what}: expected a pyarrow binary or string array, found {kind}")
+        raise WrongTypeError(f"{name}: expected a pyarrow binary or string array, found {kind}")
     if column.null_count:
-        raise InvalidArgumentError(f"{what}: expected no nulls, found {column.null_count}")
+        raise InvalidArgumentError(f"{name}: expected no nulls, found {column.null_count}")
     _, offsets, data = column.buffers()
     raw = numpy.frombuffer(offsets, widths[kind])[column.offset : column.offset + len(column) + 1]
     return raw.astype(numpy.int64), data if data is not None else b""

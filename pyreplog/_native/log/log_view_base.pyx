@@ -68,7 +68,7 @@ cdef class LogViewBase:
             self.firsts[i] = table[i][1]
         self.segments = [row[2] for row in table]
         self.count = count
-        self.found = None
+        self.located = None
 
     def _push_segment(self, Segment segment not None):
         """Add a row at the end."""
@@ -218,7 +218,7 @@ cdef class LogViewBase:
         index = segment.index
         stop = index.end
         place = index.find(want, &stride, &delta)
-        self.found = segment
+        self.located = segment
         if stride:
             p = segment.map + place + (want - delta) * stride
             if p + SHORT_HEADER <= segment.map + stop and (<const ShortHeader *>p).entry_delta == want:
@@ -261,7 +261,7 @@ cdef class LogViewBase:
         """
         cdef const uint8_t *p = self.locate(number(entry))
         """Return an entry number as int64. Raises WrongTypeError and OutOfRangeError."""
-        cdef Segment segment = self.found
+        cdef Segment segment = self.located
         return rec.make_record(pin(segment), p, segment.first_entry, segment.base + (p - segment.map))
 
     def __getitem__(self, item):
@@ -285,7 +285,7 @@ cdef class LogViewBase:
     def _position_of(self, entry):
         """Return the position of an entry's record."""
         cdef const uint8_t *p = self.locate(number(entry))
-        return self.found.base + (p - self.found.map)
+        return self.located.base + (p - self.located.map)
 
 
 cdef object first_damage(Segment segment, int64_t place, int64_t stop):

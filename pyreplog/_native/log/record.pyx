@@ -159,18 +159,18 @@ cdef class Span:
 
 
 cdef object span(object owner, const uint8_t *p, Py_ssize_t length):
-    cdef Span made = Span.__new__(Span)
-    made.owner, made.p, made.length = owner, p, length
-    return memoryview(made)
+    cdef Span new_span = Span.__new__(Span)
+    new_span.owner, new_span.p, new_span.length = owner, p, length
+    return memoryview(new_span)
 
 
 cdef Record make_record(object owner, const uint8_t *p, int64_t first_entry, int64_t position):
-    cdef Record made = Record.__new__(Record)
-    made.owner = owner
-    made.p = p
-    made.origin = position - <int64_t>p
-    made.first_entry = first_entry
-    return made
+    cdef Record record = Record.__new__(Record)
+    record.owner = owner
+    record.p = p
+    record.origin = position - <int64_t>p
+    record.first_entry = first_entry
+    return record
 
 
 @cython.final

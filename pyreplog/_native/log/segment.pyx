@@ -53,10 +53,10 @@ cdef class Pin:
 
 
 cdef Pin pin(Segment segment):
-    cdef Pin made = Pin.__new__(Pin)
-    made.segment = segment
+    cdef Pin new_pin = Pin.__new__(Pin)
+    new_pin.segment = segment
     segment.pins += 1
-    return made
+    return new_pin
 
 
 # What a scan finds: offsets, and `room` further on the sizes of the values.
@@ -93,9 +93,9 @@ cdef class Segment:
         self.path = path
         self.writable = writable
         self.uuid, self.base, self.size, self.first_entry, self.epoch = decode_header(path, os.pread(fd, SEGMENT_HEADER, 0))
-        found = os.fstat(fd).st_size
-        if found != self.size:
-            raise CorruptionError(path, self.base, f"a file of {self.size} bytes", f"{found} bytes")
+        file_bytes = os.fstat(fd).st_size
+        if file_bytes != self.size:
+            raise CorruptionError(path, self.base, f"a file of {self.size} bytes", f"{file_bytes} bytes")
         self.stamp = stamp_of(<const uint8_t *><const char *>self.uuid, self.base, self.size, self.epoch)
         self.end = SEGMENT_HEADER
         cdef void *address = c_mmap(NULL, self.size, PROT_READ | (PROT_WRITE if writable else 0), MAP_SHARED, fd, 0)
@@ -224,7 +224,7 @@ cdef class Segment:
         cdef int64_t next_offset = offset, fault, most
         cdef int64_t expected = entry - self.first_entry if entry >= 0 and self.first_entry >= 0 else -1
         cdef Rows rows
-        cdef RecordBatch made
+        cdef RecordBatch batch
         cdef bint consecutive = self.first_entry >= 0 and not all_kinds
         cdef Pin held
         if until < 0 or until > stop:
@@ -251,10 +251,10 @@ cdef class Segment:
             raise self.fault(next_offset, fault)
         if fault == rec.RECORD_BLANK:
             next_offset = self.size
-        made = make_batch(held, self.map, self.base, self.first_entry, rows.offsets, rows.offsets + rows.room, rows.count,
+        batch = make_batch(held, self.map, self.base, self.first_entry, rows.offsets, rows.offsets + rows.room, rows.count,
                           consecutive, self.base + next_offset)
-        made.block_bytes = rows.size
-        return made
+        batch.block_bytes = rows.size
+        return batch
 
     cdef int64_t likely_count(self, int64_t offset, int64_t until) noexcept:
         """Return the number of records in a range if all are as long as the first."""
@@ -278,36 +278,36 @@ cdef class Segment:
 
         The GIL is released.
         """
-        cdef int64_t found
+        cdef int64_t intact_at
         cdef Pin held = pin(self)
         if not SEGMENT_HEADER <= offset <= stop <= self.size:
             raise InvalidArgumentError(f"range {offset}..{stop} outside of the segment's {self.size} bytes")
         with nogil:
-            found = find_record(self.map, (offset + 7) & ~7, stop, self.stamp, False)
-        return found
+            intact_at = find_record(self.map, (offset + 7) & ~7, stop, self.stamp, False)
+        return intact_at
 
     def find_blank(self, int64_t offset):
         """Return the offset of the blank that ends the segment, if it lies at or behind `offset`; else -1.
 
         The GIL is released.
         """
-        cdef int64_t found
+        cdef int64_t blank_at
         cdef Pin held = pin(self)
         if not SEGMENT_HEADER <= offset <= self.size:
             raise InvalidArgumentError(f"offset {offset} outside of the segment's {self.size} bytes")
         with nogil:
-            found = find_record(self.map, (offset + 7) & ~7, self.size, self.stamp, True)
-        return found
+            blank_at = find_record(self.map, (offset + 7) & ~7, self.size, self.stamp, True)
+        return blank_at
 
     def used_end(self, int64_t offset):
         """Return the offset behind the last byte from `offset` on that is not zero, rounded up to 8."""
-        cdef int64_t found
+        cdef int64_t end
         cdef Pin held = pin(self)
         if not SEGMENT_HEADER <= offset <= self.size:
             raise InvalidArgumentError(f"offset {offset} outside of the segment's {self.size} bytes")
         with nogil:
-            found = last_nonzero(self.map, offset, self.size)
-        return found
+            end = last_nonzero(self.map, offset, self.size)
+        return end
 
     def verify(self, SparseIndex index, int64_t offset, int64_t stop):
         """Verify all records from `offset` on, with their entry numbers, and note them in `index`.

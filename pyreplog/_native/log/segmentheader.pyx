@@ -54,8 +54,8 @@ def decode_header(path, bytes block not None):
         raise damage(path, 0, "a segment header", f"{len(block)} bytes")
     memcpy(&header, <const char *>block, sizeof(SegmentHeader))
     if header.magic != SEGMENT_MAGIC:
-        found = "zeros" if not any(block) else repr(block[:8])
-        raise damage(path, 0, "the magic of a segment", found)
+        actual = "zeros" if not any(block) else repr(block[:8])
+        raise damage(path, 0, "the magic of a segment", actual)
     computed = crc32c(0, <uint8_t *>&header + 12, sizeof(SegmentHeader) - 12)
     if header.crc != computed:
         raise damage(path, 8, f"header CRC-32C {computed:#010x}", f"{header.crc:#010x}")
@@ -67,9 +67,9 @@ def decode_header(path, bytes block not None):
     return bytes(header.uuid[:16]), header.base, header.size, header.first_entry, header.epoch
 
 
-cdef object damage(path, int offset, str expected, str found):
+cdef object damage(path, int offset, str expected, str actual):
     """Return a CorruptionError at a position of the log; the name of a segment begins with that of its first byte."""
     cdef str name = os.path.basename(path)
     cdef str base = name[:20]
     begin = int(base) if name.endswith(".log") and len(base) == 20 and base.isdecimal() else 0
-    return CorruptionError(path, begin + offset, expected, found)
+    return CorruptionError(path, begin + offset, expected, actual)

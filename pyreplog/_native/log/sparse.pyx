@@ -73,16 +73,16 @@ cdef class SparseIndex:
 
     cdef void widen(self, int64_t offset, int64_t event_time) noexcept nogil:
         cdef TimeRange *met
-        cdef TimeRange *made
+        cdef TimeRange *ranges
         cdef int64_t i, count = self.size // TIME_BLOCK + 1
         if self.ranges == NULL:
-            made = <TimeRange *>malloc(count * sizeof(TimeRange))
-            if made == NULL:
+            ranges = <TimeRange *>malloc(count * sizeof(TimeRange))
+            if ranges == NULL:
                 return  # lookups by event time do not find records that were not noted
             for i in range(count):
-                made[i].low = INT64_MAX
-                made[i].high = INT64_MIN
-            self.ranges = made  # filled first: a lookup may run at this moment
+                ranges[i].low = INT64_MAX
+                ranges[i].high = INT64_MIN
+            self.ranges = ranges  # filled first: a lookup may run at this moment
             self.range_count = count
         met = &self.ranges[offset // TIME_BLOCK]
         if event_time < met.low:
@@ -191,25 +191,25 @@ cdef class SparseIndex:
         Raises OSError if the file cannot be read, FormatVersionError, and CorruptionError if it is damaged or belongs
         to another segment. The caller then rebuilds the index from the segment.
         """
-        cdef SparseIndex made = SparseIndex.__new__(SparseIndex, size)
-        made.image = map_file(path, sizeof(IndexHeader), "an index", &made.length)
-        times = made.adopt(path, made.image, made.length, uuid, base, first_entry, stamp)
-        return made, *times
+        cdef SparseIndex index = SparseIndex.__new__(SparseIndex, size)
+        index.image = map_file(path, sizeof(IndexHeader), "an index", &index.length)
+        times = index.adopt(path, index.image, index.length, uuid, base, first_entry, stamp)
+        return index, *times
 
     cdef tuple adopt(self, path, const uint8_t *p, Py_ssize_t length, bytes uuid, int64_t base, int64_t first_entry,
                      uint32_t stamp):
         cdef const IndexHeader *header = <const IndexHeader *>p
         cdef int64_t body = length - <int64_t>sizeof(IndexHeader)
-        cdef tuple found
+        cdef tuple identity
         if body < 0 or header.magic != INDEX_MAGIC:
             raise CorruptionError(path, 0, "the magic of an index file", f"{bytes(p[:min(length, 8)])!r}")
         if header.crc != crc32c(0, p + 12, sizeof(IndexHeader) - 12):
             raise CorruptionError(path, 8, "an intact index header", "a wrong CRC-32C")
         if header.min_reader > FORMAT_VERSION:
             raise FormatVersionError(path, header.min_reader, FORMAT_VERSION)
-        found = (bytes(header.uuid[:16]), header.base, header.first_entry, header.stamp)
-        if found != (uuid, base, first_entry, stamp):
-            raise CorruptionError(path, 16, f"the index of the segment at {base}", f"that of another, {found}")
+        identity = (bytes(header.uuid[:16]), header.base, header.first_entry, header.stamp)
+        if identity != (uuid, base, first_entry, stamp):
+            raise CorruptionError(path, 16, f"the index of the segment at {base}", f"that of another, {identity}")
         if (body != <int64_t>header.blocks * <int64_t>sizeof(IndexBlock) + <int64_t>header.ranges * <int64_t>sizeof(TimeRange)
                 or header.end > self.size or header.ranges > self.size // TIME_BLOCK + 1):
             raise CorruptionError(path, 56, f"{header.blocks} blocks and {header.ranges} ranges", f"{body} bytes")

@@ -10,8 +10,8 @@ from pyreplog.errors import CorruptionError
 
 
 cdef object corruption(object path, int64_t position, int64_t status, const uint8_t *p, int64_t space, uint32_t stamp):
-    expected, found = describe(status, p, space, stamp)
-    return CorruptionError(path, position, expected, found)
+    expected, actual = describe(status, p, space, stamp)
+    return CorruptionError(path, position, expected, actual)
 
 
 cdef tuple describe(int64_t status, const uint8_t *p, int64_t space, uint32_t stamp):

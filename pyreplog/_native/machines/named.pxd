@@ -15,6 +15,6 @@ cdef extern from *:
     tuple named "replog_named"(type kind, tuple items)
 
 
-cdef inline object item(object made, Py_ssize_t index):
+cdef inline object item(object named_tuple, Py_ssize_t index):
     """Return an item of a subclass of tuple. Its own `[]` would look for a `__getitem__`: a thousand instructions."""
-    return <object>PyTuple_GetItem(made, index)
+    return <object>PyTuple_GetItem(named_tuple, index)

@@ -61,8 +61,8 @@ cdef class AckTracker:
         for an ack that leaves more than MAX_WAITING gaps before it.
         """
         cdef int bookie = self.index_of(index)
-        cdef int64_t one = int64_of(entry, "entry")
-        return self.moved(self.take(bookie, one, one), bookie, entry)
+        cdef int64_t number = int64_of(entry, "entry")
+        return self.moved(self.take(bookie, number, number), bookie, entry)
 
     def ack_range(self, index, first, last, /):
         """Note that bookie `index` holds all it was sent from `first` to `last`, both included; otherwise as `ack`."""
@@ -91,9 +91,9 @@ cdef class AckTracker:
         cdef uint64_t replaced = indexes_of(indexes, self.ensemble_size, "indexes")
         cdef int64_t start = entry_of(from_entry, "from_entry")
         if self.drop(replaced, start) < 0:
-            found = {i: self.next_of[i] for i in range(self.ensemble_size) if replaced >> i & 1}
+            awaited = {i: self.next_of[i] for i in range(self.ensemble_size) if replaced >> i & 1}
             raise InvalidArgumentError(
-                f"withdraw: expected an entry from {self.first} on, and not above those awaited {found}, found {start}"
+                f"withdraw: expected an entry from {self.first} on, and not above those awaited {awaited}, found {start}"
             )
 
     def excuse(self, index, /):

@@ -41,10 +41,10 @@ cdef int within(object value, int64_t low, int64_t high, str name) except -1:
 
 cdef uint64_t indexes_of(object indexes, int ensemble, str name) except? 0:
     """Return a bit for each ensemble index; an index that is named twice counts once."""
-    cdef uint64_t found = 0
+    cdef uint64_t bits = 0
     for index in indexes:
-        found |= <uint64_t>1 << within(index, 0, ensemble - 1, name)
-    return found
+        bits |= <uint64_t>1 << within(index, 0, ensemble - 1, name)
+    return bits
 
 
 cdef Quorums quorums_of(object ensemble_size, object write_quorum, object ack_quorum) except *:

@@ -105,9 +105,9 @@ cdef class Block:
 
 
 cdef Block make_block(Py_ssize_t length):
-    cdef Block made = Block.__new__(Block)
-    made.data = take_block(max(length, 1), &made.size)
-    if made.data == NULL:
+    cdef Block block = Block.__new__(Block)
+    block.data = take_block(max(length, 1), &block.size)
+    if block.data == NULL:
         raise MemoryError(f"no memory for {length} bytes")
-    made.length = length
-    return made
+    block.length = length
+    return block

@@ -23,9 +23,9 @@ cdef class Histogram:
 
     def buckets(self):
         """Return (upper bound, number of values that are not above it) of each bucket, as Prometheus wants them."""
-        cdef list found = []
+        cdef list rows = []
         cdef double seen = 0
         for bound, count in zip((*self.bounds, None), list(self.counts)):
             seen += count
-            found.append(("+Inf" if bound is None else f"{bound}", seen))
-        return found
+            rows.append(("+Inf" if bound is None else f"{bound}", seen))
+        return rows

@@ -8,13 +8,13 @@ from posix.mman cimport MAP_FAILED, MAP_SHARED, PROT_READ, mmap
 from pyreplog.errors import CorruptionError
 
 
-cdef const uint8_t *map_file(object path, uint64_t least, str what, uint64_t *size) except NULL:
+cdef const uint8_t *map_file(object path, uint64_t least, str kind, uint64_t *size) except NULL:
     cdef int descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)  # waits at no pipe
     cdef void *mapped
     try:
         size[0] = os.fstat(descriptor).st_size
         if size[0] < least:
-            raise CorruptionError(path, 0, f"{what} of at least {least} bytes", f"{size[0]} bytes")
+            raise CorruptionError(path, 0, f"{kind} of at least {least} bytes", f"{size[0]} bytes")
         mapped = mmap(NULL, size[0], PROT_READ, MAP_SHARED, descriptor, 0)
         if mapped == MAP_FAILED:
             raise OSError(errno, os.strerror(errno), os.fspath(path))

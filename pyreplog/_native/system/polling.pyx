@@ -89,22 +89,22 @@ cdef class Epoll:
         core busy. Raises ValueError if it is closed, OSError, and what the handler of a signal raises.
         """
         cdef epoll_event events[FEW]
-        cdef int fd = self.epoll.fileno(), found = 0, code = 0, i, timeout_ms
+        cdef int fd = self.epoll.fileno(), ready = 0, code = 0, i, timeout_ms
         if spin_us > 0 and timeout_s > 0:
             spin_us = min(spin_us, <int64_t>(timeout_s * 1e6))
             timeout_s -= spin_us / 1e6
             with nogil:
-                found = spin_on(fd, events, FEW, spin_us)
+                ready = spin_on(fd, events, FEW, spin_us)
                 code = errno
             PyErr_CheckSignals()    # one that came meanwhile ends no sleep to come
-        if found == 0:
+        if ready == 0:
             timeout_ms = <int>ceil(min(max(timeout_s, 0.0), 1e6) * 1e3)
             with nogil:
-                found = epoll_wait(fd, events, FEW, timeout_ms)
+                ready = epoll_wait(fd, events, FEW, timeout_ms)
                 code = errno
-        if found < 0:
+        if ready < 0:
             if code != EINTR:
                 raise OSError(code, "epoll_wait")
             PyErr_CheckSignals()
-            found = 0
-        return [(events[i].data.fd, events[i].events) for i in range(found)]
+            ready = 0
+        return [(events[i].data.fd, events[i].events) for i in range(ready)]

@@ -52,23 +52,23 @@ cdef tuple EXPECTED = (
 )
 
 ctypedef struct Fault:
-    int what
+    int rule
     int64_t at                    # offset in the entry's value with the body decompressed; or IN_RECORD
     int64_t expected
-    int64_t found
+    int64_t actual
 
 
-cdef int fail(Fault *fault, int what, int64_t at, int64_t expected, int64_t found) noexcept nogil:
-    fault.what, fault.at, fault.expected, fault.found = what, at, expected, found
+cdef int fail(Fault *fault, int rule, int64_t at, int64_t expected, int64_t actual) noexcept nogil:
+    fault.rule, fault.at, fault.expected, fault.actual = rule, at, expected, actual
     return -1
 
 
-cdef object refusal(const uint8_t *record, int64_t at, str expected, object found):
+cdef object refusal(const uint8_t *record, int64_t at, str expected, object actual):
     cdef const LongHeader *header = <const LongHeader *>record
     cdef bint is_long = header.head.form & FORM_LONG
     ids = f"ledger {header.ledger}, entry {header.entry}" if is_long else "a record of a log without ledgers"
     where = "header of its record" if at == IN_RECORD else f"byte {at} of its messages"
-    return InvalidEntryError(f"{ids}, {where}: expected {expected}, found {found}")
+    return InvalidEntryError(f"{ids}, {where}: expected {expected}, found {actual}")
 
 
 # ---- header ----------------------------------------------------------------------------------------------------
@@ -350,7 +350,7 @@ cdef MessageTable read_table(RecordBatch batch, int64_t offset, int64_t entries,
 
 
 cdef object refused(const MessageEntry *entry, const Fault *fault):
-    return refusal(entry.record, fault.at, EXPECTED[fault.what].format(fault.expected), fault.found)
+    return refusal(entry.record, fault.at, EXPECTED[fault.rule].format(fault.expected), fault.actual)
 
 
 # ---- properties ------------------------------------------------------------------------------------------------

@@ -10,8 +10,8 @@ cdef class Int64Column:
     cdef int64_t *at
     cdef Py_ssize_t count
 
-    cdef bint copy(self, column, str what) except -1
-    cdef int take(self, column, str what, none) except -1
+    cdef bint copy(self, column, str name) except -1
+    cdef int take(self, column, str name, none) except -1
 
 
 cdef class Properties:

@@ -17,50 +17,50 @@ from pyreplog.errors import InvalidArgumentError, RecordTooLargeError, WrongType
 cdef class Int64Column:
     """A column of int64, copied; None in it is stored as `none`."""
 
-    def __cinit__(self, column, Py_ssize_t count, str what, none):
+    def __cinit__(self, column, Py_ssize_t count, str name, none):
         self.at = <int64_t *>malloc(max(count, 1) * sizeof(int64_t))
         if self.at == NULL:
             raise MemoryError
         self.count = count
-        if not hasattr(column, "dtype") or not self.copy(column, what):
-            self.take(column, what, none)
+        if not hasattr(column, "dtype") or not self.copy(column, name):
+            self.take(column, name, none)
 
     def __dealloc__(self):
         free(self.at)
 
-    cdef bint copy(self, column, str what) except -1:
+    cdef bint copy(self, column, str name) except -1:
         """Copy an int64 array; return False if the column is none."""
         cdef Py_buffer buffer
         if column.ndim != 1 or column.dtype.str != "<i8" or not column.flags.c_contiguous:
             return False
         PyObject_GetBuffer(column, &buffer, PyBUF_C_CONTIGUOUS)
         try:
-            check_count(what, buffer.len // <Py_ssize_t>sizeof(int64_t), self.count)
+            check_count(name, buffer.len // <Py_ssize_t>sizeof(int64_t), self.count)
             if self.count:
                 memcpy(self.at, buffer.buf, buffer.len)
         finally:
             PyBuffer_Release(&buffer)
         return True
 
-    cdef int take(self, column, str what, none) except -1:
+    cdef int take(self, column, str name, none) except -1:
         cdef Py_ssize_t i = 0
         if not hasattr(column, "__iter__"):
-            raise WrongTypeError(f"{what}: expected integers, found {type(column).__name__}")
+            raise WrongTypeError(f"{name}: expected integers, found {type(column).__name__}")
         cdef tuple items = tuple(column)
-        check_count(what, len(items), self.count)
+        check_count(name, len(items), self.count)
         for i in range(self.count):
             item = items[i] if items[i] is not None else none
             if isinstance(item, bool) or not hasattr(item, "__index__"):
-                raise WrongTypeError(f"{what}: expected integers, found {type(item).__name__}")
+                raise WrongTypeError(f"{name}: expected integers, found {type(item).__name__}")
             if not 0 <= item <= INT64_MAX:
-                raise InvalidArgumentError(f"{what}: expected integers from 0 to 2**63 - 1, found {item}")
+                raise InvalidArgumentError(f"{name}: expected integers from 0 to 2**63 - 1, found {item}")
             self.at[i] = item
         return 0
 
 
-cdef int check_count(str what, Py_ssize_t found, Py_ssize_t expected) except -1:
-    if found != expected:
-        raise InvalidArgumentError(f"{what}: expected {expected}, one per value, found {found}")
+cdef int check_count(str name, Py_ssize_t actual, Py_ssize_t expected) except -1:
+    if actual != expected:
+        raise InvalidArgumentError(f"{name}: expected {expected}, one per value, found {actual}")
     return 0
 
 

@@ -43,5 +43,5 @@ cdef void ranges_mask(const Rows *rows, const int64_t *offsets, int64_t count, u
 # Return (starts, ends) of at most `most` ranges, cut to [start, end).
 cdef tuple ranges_between(const Rows *rows, int64_t start, int64_t end, int64_t most)
 
-cdef const int64_t[::1] int64s(object array, str what)
+cdef const int64_t[::1] int64s(object array, str name)
 cdef int check_range(int64_t start, int64_t end) except -1

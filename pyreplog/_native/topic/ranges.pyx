@@ -162,7 +162,7 @@ cdef tuple ranges_between(const Rows *rows, int64_t start, int64_t end, int64_t 
 
 # ---- arguments -----------------------------------------------------------------------------------------------------
 
-cdef const int64_t[::1] int64s(object array, str what):
+cdef const int64_t[::1] int64s(object array, str name):
     """Return integers of one dimension as int64; nothing is rounded or cut."""
     try:
         return array
@@ -173,7 +173,7 @@ cdef const int64_t[::1] int64s(object array, str what):
     if values.ndim == 1 and not values.size:
         return numpy.empty(0, numpy.int64)
     if values.ndim != 1 or values.dtype.kind != "i":
-        raise WrongTypeError(f"{what}: expected int64 of one dimension, found {values.dtype} of shape {values.shape}")
+        raise WrongTypeError(f"{name}: expected int64 of one dimension, found {values.dtype} of shape {values.shape}")
     return numpy.ascontiguousarray(values, numpy.int64)
 
 

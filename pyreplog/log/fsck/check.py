@@ -215,24 +215,24 @@ class _Walk:
         if isinstance(header, CorruptionError):
             return HEADER, header
         if header.uuid != self.uuid:
-            expected, found = f"a segment of log {self.uuid.hex()}", f"one of log {header.uuid.hex()}"
+            expected, actual = f"a segment of log {self.uuid.hex()}", f"one of log {header.uuid.hex()}"
         elif (header.base, header.size) != (base, self.size):
             expected = f"the segment at {base} of {self.size} bytes"
-            found = f"that at {header.base} of {header.size} bytes"
+            actual = f"that at {header.base} of {header.size} bytes"
         elif header.first_entry == PREPARED:
-            expected, found = "a segment with records", "one that was only prepared"
+            expected, actual = "a segment with records", "one that was only prepared"
         else:
             return None
-        return SEGMENT, CorruptionError(path, base, expected, found)
+        return SEGMENT, CorruptionError(path, base, expected, actual)
 
     def _check_header(self, segment: Segment) -> None:
         """The header's unused part, and whether the entries follow on those of the segment before."""
-        found = segment.bytes_at(HEADER_USED, HEADER_BYTES - HEADER_USED)
-        if any(found):
-            at = next(i for i, byte in enumerate(found) if byte)
+        unused = segment.bytes_at(HEADER_USED, HEADER_BYTES - HEADER_USED)
+        if any(unused):
+            at = next(i for i, byte in enumerate(unused) if byte)
             position = segment.base + HEADER_USED + at
             self._report(
-                HEADER, CorruptionError(segment.path, position, "zeros up to the first record", f"{found[at]:#04x}")
+                HEADER, CorruptionError(segment.path, position, "zeros up to the first record", f"{unused[at]:#04x}")
             )  # fmt: skip
         first = segment.first_entry if segment.first_entry >= 0 else None
         if first is not None and self.entry is not None and first != self.entry:
@@ -241,14 +241,14 @@ class _Walk:
 
     # ---- records --------------------------------------------------------------------------------------------
 
-    def _check_resized(self, base: int, found: int) -> None:
+    def _check_resized(self, base: int, file_bytes: int) -> None:
         """A file that was cut short, or grew: the records that are still there, and then the damage."""
         segment = copy(self.seen.directory, base, self.size)
         self._check_header(segment)
         index = SparseIndex(self.size)
         offset, _ = segment.verify(index, HEADER_BYTES, self.size)
         self._passed(segment, HEADER_BYTES, offset, index.entries)
-        self._break(SEGMENT, CorruptionError(segment.path, base, f"a file of {self.size} bytes", f"{found} bytes"))
+        self._break(SEGMENT, CorruptionError(segment.path, base, f"a file of {self.size} bytes", f"{file_bytes} bytes"))
 
     def _check_records(self, segment: Segment) -> None:
         end = self._end
@@ -356,12 +356,12 @@ class _Walk:
         for slot in derived_files.torn_slots(self.seen.directory) if checkpoint is not None else ():
             self.notes.append(f"{names.CHECKPOINT}: slot {slot} is not intact; the other one counts")
         if checkpoint is None:
-            found = "none that is" if path.exists() else "no file"
-            self._report(CHECKPOINT, CorruptionError(path, 0, "an intact checkpoint slot", found))
+            actual = "none that is" if path.exists() else "no file"
+            self._report(CHECKPOINT, CorruptionError(path, 0, "an intact checkpoint slot", actual))
         elif self.seen.own_checkpoint is None:
             expected = f"the checkpoint of log {self.uuid.hex()} with segments of {self.size} bytes"
-            found = f"that of log {checkpoint.uuid.hex()} with {checkpoint.segment_bytes}"
-            self._report(CHECKPOINT, CorruptionError(path, 0, expected, found))
+            actual = f"that of log {checkpoint.uuid.hex()} with {checkpoint.segment_bytes}"
+            self._report(CHECKPOINT, CorruptionError(path, 0, expected, actual))
         if isinstance(self.seen.marker, CorruptionError):
             self._report(MARKER, self.seen.marker)
         if self.seen.page is not None:

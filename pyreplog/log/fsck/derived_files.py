@@ -40,7 +40,7 @@ def index_fault(path: Path, segment: Segment, built: SparseIndex | None) -> Corr
 def ledgers_fault(path: Path, segment: Segment, built: SparseIndex | None) -> CorruptionError | None:
     """What is wrong with the ledger index file of a sealed segment, if there is one and the segment is intact."""
     try:
-        found = read_regular(path, 2 * segment.size)
+        stored = read_regular(path, 2 * segment.size)
     except FileNotFoundError:
         return None
     if built is None:
@@ -48,7 +48,7 @@ def ledgers_fault(path: Path, segment: Segment, built: SparseIndex | None) -> Co
     index = LedgerIndex()
     index_entries(segment, index, HEADER_BYTES, built.end)
     data = index.to_bytes(uuid=segment.uuid, base=segment.base, stamp=segment.stamp, end=built.end)
-    return _difference(path, data, found)
+    return _difference(path, data, stored)
 
 
 def _difference(path: Path, built: bytes, stored: bytes) -> CorruptionError | None:

@@ -29,8 +29,8 @@ def describe(seen: LogState, bases: list[int]) -> list[str]:
     here = seen.directory
     paths = (names.segment_path, names.index_path, names.ledgers_path)
     used = {path(here, base).name for base in bases for path in paths}
-    found = sorted(path.name for path in here.iterdir())
-    lines += [f"{name}: {_nature(name)}" for name in found if name not in used | _KNOWN]
+    file_names = sorted(path.name for path in here.iterdir())
+    lines += [f"{name}: {_nature(name)}" for name in file_names if name not in used | _KNOWN]
     aside = here / names.ASIDE
     if aside.is_dir():
         kept = len(list(aside.iterdir()))

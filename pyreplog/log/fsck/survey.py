@@ -83,7 +83,7 @@ def take(directory: Path, *, writer: int | None) -> LogState:
     # when they were read lies before it.
     tail = _live_tail(directory) if writer is not None else None
     end = tail.visible if isinstance(tail, Tail) else None
-    headers = {base: found for base in names.segment_bases(directory) if (found := _header(directory, base))}
+    headers = {base: header for base in names.segment_bases(directory) if (header := _header(directory, base))}
     if not headers and checkpoint is None:
         raise NotALogError(f"{directory} holds no segment of a pyreplog log")
     identity = _identity(headers, checkpoint)

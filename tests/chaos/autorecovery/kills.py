@@ -372,8 +372,14 @@ class Kills:
         def claims() -> tuple[dict[int, bytes]] | None:
             names = self._store.list(CLAIMS)
             stored = self._store.get_many([f"{CLAIMS}/{name}" for name in names])
-            found = {int(name): value.value for name, value in zip(names, stored, strict=True) if value is not None}
-            return (found,) if found or not list_orders(self._store) or time.monotonic() > deadline else None
+            values_by_name = {
+                int(name): value.value for name, value in zip(names, stored, strict=True) if value is not None
+            }
+            return (
+                (values_by_name,)
+                if values_by_name or not list_orders(self._store) or time.monotonic() > deadline
+                else None
+            )
 
         return until(claims, pause_s=0.005)[0]  # type: ignore[index]
 
@@ -442,8 +448,8 @@ class Kills:
     def _unrepaired(self) -> list[str]:
         """Return the notes that the auditor has to settle. Those of a writer stay until its ledger is closed."""
         noted = repairs(self._store)[0]
-        found = [(note, find_ledger(self._store, note.ledger)) for note in noted]
-        closed = [note for note, stored in found if stored is None or stored.metadata.state is State.CLOSED]
+        rows = [(note, find_ledger(self._store, note.ledger)) for note in noted]
+        closed = [note for note, stored in rows if stored is None or stored.metadata.state is State.CLOSED]
         return [f"{note} is not repaired" for note in closed] + (self._broken() if closed else [])
 
     def _check(self, when: str) -> None:

@@ -82,10 +82,13 @@ def test_so_many_are_on_their_way() -> None:
 
 def test_numbers_are_given_to_whom_they_belong() -> None:
     session = Session()
-    one = session.put()
+    session_put = session.put()
     two = session.put()
     (batch,) = session.send()
-    assert [(future, number) for future, number, _ in session.appended(batch, [Run(7, 2)])] == [(one, 7), (two, 8)]
+    assert [(future, number) for future, number, _ in session.appended(batch, [Run(7, 2)])] == [
+        (session_put, 7),
+        (two, 8),
+    ]
     whole = session.batch(5)
     (batch,) = session.send()
     assert session.appended(batch, [Run(9, 5)]) == [(whole, range(9, 14), None)]

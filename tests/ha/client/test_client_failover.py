@@ -52,7 +52,7 @@ class Appender:
                 values = [b"%d" % number]
                 future: AppendFuture[Any] = self._client.submit(values[0])
             else:
-                values = [b"%d" % one for one in range(number, number + 5)]
+                values = [b"%d" % item for item in range(number, number + 5)]
                 future = self._client.submit_batch(values)
             self.futures.append((future, values))
             number += len(values)

@@ -154,11 +154,11 @@ def test_the_scan_knows_batches(log: CommitLog) -> None:
     log.append(b"own")
     put(log, ONE, 3, 2)
     known = ProducerStateManager.of(log)
-    one, two = known.get(ONE), known.get(TWO)
-    assert one is not None and two is not None
-    assert (one.next, one.numbers(0, 5), one.numbers(2, 2)) == (5, (Run(0, 3), Run(6, 2)), (Run(2, 1), Run(6, 1)))
+    first, two = known.get(ONE), known.get(TWO)
+    assert first is not None and two is not None
+    assert (first.next, first.numbers(0, 5), first.numbers(2, 2)) == (5, (Run(0, 3), Run(6, 2)), (Run(2, 1), Run(6, 1)))
     assert (two.next, two.numbers(1, 1), two.numbers(1, 2)) == (2, (Run(4, 1),), None)
-    assert one.position == log.end_position
+    assert first.position == log.end_position
 
 
 def test_entries_behind_the_batch_are_none_of_it(log: CommitLog) -> None:

@@ -115,6 +115,6 @@ class Table:
 
     def numbers(self) -> list[int]:
         database = self.connect()
-        found = [int(value) for (value,) in database.execute("SELECT value FROM applied ORDER BY place")]
+        values = [int(value) for (value,) in database.execute("SELECT value FROM applied ORDER BY place")]
         database.close()
-        return found
+        return values

@@ -24,13 +24,13 @@ class Crash(BaseException):
 class BrokenInvariantError(BaseException):
     """`name` does not hold. No Exception: the applier would take it for the callback's."""
 
-    def __init__(self, name: str, what: str) -> None:
-        super().__init__(f"{name}: {what}")
+    def __init__(self, name: str, subject: str) -> None:
+        super().__init__(f"{name}: {subject}")
 
 
-def demand(holds: bool, name: str, what: str) -> None:
+def demand(holds: bool, name: str, subject: str) -> None:
     if not holds:
-        raise BrokenInvariantError(name, what)
+        raise BrokenInvariantError(name, subject)
 
 
 class Steps:

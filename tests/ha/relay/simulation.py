@@ -204,10 +204,10 @@ class Schedule:
         return self.applier._machine
 
     def _take(self) -> None:
-        found = self.applier._pipeline.take(self._clock.now_us())
-        if isinstance(found, ApplyTask):
+        taken_items = self.applier._pipeline.take(self._clock.now_us())
+        if isinstance(taken_items, ApplyTask):
             self.most_in_flight = max(self.most_in_flight, self._machine.in_flight)
-            self.taken.append(found)
+            self.taken.append(taken_items)
 
     def _command(self) -> None:
         """Somebody stops, starts, skips."""

@@ -125,16 +125,16 @@ def test_exactly_once(tmp_path: Path, seed: int, workers: int) -> None:
 
 def test_exactly_once_while_receiving(tmp_path: Path, seed: int) -> None:
     """A relay log that is killed as well, and thrown away every now and then."""
-    found = kill_again_and_again(tmp_path, seed, exactly_once=True, workers=1, receiving=True)
-    assert found == list(range(ENTRIES))
+    report = kill_again_and_again(tmp_path, seed, exactly_once=True, workers=1, receiving=True)
+    assert report == list(range(ENTRIES))
 
 
 @pytest.mark.parametrize("workers", [1, 3])
 def test_at_least_once(tmp_path: Path, seed: int, workers: int) -> None:
     """Nothing is missing, and a kill repeats its last batch at most."""
-    found = kill_again_and_again(tmp_path, seed, exactly_once=False, workers=workers)
+    report = kill_again_and_again(tmp_path, seed, exactly_once=False, workers=workers)
     expected = repeated = 0
-    for number in found:
+    for number in report:
         assert number <= expected
         repeated += number < expected
         assert expected - number <= BATCH, "more than the last batch was repeated"

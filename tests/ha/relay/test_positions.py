@@ -172,11 +172,11 @@ def test_a_row_that_another_applier_moved(row):
 
 
 def test_rows_of_several_appliers(tmp_path):
-    one, two = (SqlPosition(lambda: sqlite3.connect(tmp_path / "database"), name) for name in ("one", "two"))
-    one.begin(A)
+    first, two = (SqlPosition(lambda: sqlite3.connect(tmp_path / "database"), name) for name in ("one", "two"))
+    first.begin(A)
     two.begin(B)
-    one.save(Advance(A, C))
-    assert (one.load(), two.load()) == (C, B)
+    first.save(Advance(A, C))
+    assert (first.load(), two.load()) == (C, B)
 
 
 def test_a_row_that_makes_no_sense(tmp_path):

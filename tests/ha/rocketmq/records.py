@@ -38,9 +38,9 @@ def contents(directory: Path) -> dict[str, bytes]:
 
 def data_of(log: RawLog) -> bytes:
     """All the bytes of a log."""
-    found, position = bytearray(), log.start
+    content, position = bytearray(), log.start
     while position < log.end:
         view = log.view(position, log.end)
-        found += view
+        content += view
         position += len(view)
-    return bytes(found)
+    return bytes(content)

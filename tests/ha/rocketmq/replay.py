@@ -43,13 +43,13 @@ class Transcript:
 
     def said(self, side: str) -> list[bytes | None]:
         """What that side sent on each connection, in all, and None for each it ended itself."""
-        found: list[bytes | None] = [b""]
+        contents: list[bytes | None] = [b""]
         for line in self.lines:
             if line.data is None:
-                found += [None, b""] if line.side == side else [b""]
+                contents += [None, b""] if line.side == side else [b""]
             elif line.side == side:
-                found[-1] = (found[-1] or b"") + line.data
-        return found
+                contents[-1] = (contents[-1] or b"") + line.data
+        return contents
 
 
 class MasterReplay:

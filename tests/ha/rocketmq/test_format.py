@@ -16,11 +16,11 @@ TABLE = re.compile(r"`struct` format[^`]*`([^`]+)`\):\n\n\|[^\n]*\n\|[-|]*\n((?:
 
 def tables() -> list[tuple[str, list[tuple[int, int]]]]:
     """Format, and (offset, bytes) of the rows that are at a fixed place."""
-    found = []
+    rows = []
     for layout, body in TABLE.findall(FORMAT):
         cells = [[cell.strip() for cell in line.strip("|").split("|")] for line in body.splitlines()]
-        found.append((layout, [(int(row[0]), int(row[1])) for row in cells if row[0].isdigit() and row[1].isdigit()]))
-    return found
+        rows.append((layout, [(int(row[0]), int(row[1])) for row in cells if row[0].isdigit() and row[1].isdigit()]))
+    return rows
 
 
 def test_tables_have_no_gap_and_the_size_of_their_format() -> None:

@@ -56,8 +56,8 @@ def test_an_empty_log(tmp_path: Path) -> None:
 
 def test_messages_are_found_again(master: Path) -> None:
     with RawLog(master) as log:
-        found = [decode(record) for _, record in log.records()]
-    assert found == [message(number) for number in range(80)]
+        decoded_records = [decode(record) for _, record in log.records()]
+    assert decoded_records == [message(number) for number in range(80)]
 
 
 def test_every_file_ends_in_a_blank_record(master: Path) -> None:

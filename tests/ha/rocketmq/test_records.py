@@ -51,10 +51,10 @@ def test_a_record_of_rocketmq_itself() -> None:
     sent = b"".join(line.data or b"" for line in lines if line.side == "M")
     (position, body), *_ = FrameParser().feed(sent)
     record = bytes(body[: int.from_bytes(body[:4], "big")])
-    found = decode(record)
-    assert (found.topic, found.queue_offset, len(found.body)) == ("pyreplog", 24, 60)
-    assert found.properties["KEYS"] == "key22"
-    assert encode(found, position) == record
+    decoded = decode(record)
+    assert (decoded.topic, decoded.queue_offset, len(decoded.body)) == ("pyreplog", 24, 60)
+    assert decoded.properties["KEYS"] == "key22"
+    assert encode(decoded, position) == record
 
 
 texts = st.text(st.characters(exclude_characters="\0\1\2", exclude_categories=["Cs"]), max_size=20)
@@ -116,9 +116,9 @@ def ipv6(record: bytes, version_2: bool) -> bytes:
 def test_ipv6_and_version_2(version_2: bool) -> None:
     record = ipv6(encode(message(3), BASE), version_2)
     assert walk(file_of([record]), 0, len(record), BASE) == (len(record), None)
-    found = decode(record)
-    assert found.born_host == ("::1", 4567)
-    assert replace(found, born_host=("10.1.2.3", 4567), store_host=("10.1.2.4", 10911), system_flag=0) == message(3)
+    decoded = decode(record)
+    assert decoded.born_host == ("::1", 4567)
+    assert replace(decoded, born_host=("10.1.2.3", 4567), store_host=("10.1.2.4", 10911), system_flag=0) == message(3)
 
 
 @given(st.integers(0, 3 * 227))
@@ -184,10 +184,10 @@ def test_a_damaged_record_is_not_decoded(at: int, flip: int) -> None:
     at = at % len(record)
     record[at] ^= flip
     try:
-        found = decode(bytes(record))
+        decoded = decode(bytes(record))
     except InvalidRecordsError:
         return
-    assert found.body == message(3).body
+    assert decoded.body == message(3).body
 
 
 @given(st.integers(0, 3 * 218 - 1), st.integers(1, 255), st.booleans())

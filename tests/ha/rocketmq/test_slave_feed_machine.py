@@ -21,17 +21,17 @@ def words(*numbers: int) -> bytes:
 
 
 def feeding(first: int | None = None, end: int = 3 * FILE + 1000, start: int = 0) -> SlaveFeedMachine:
-    made = SlaveFeedMachine(0, FILE)
+    slave_feed_machine = SlaveFeedMachine(0, FILE)
     if first is not None:
-        made.received(words(first), 0, start, end)
-    return made
+        slave_feed_machine.received(words(first), 0, start, end)
+    return slave_feed_machine
 
 
 def sends(machine: SlaveFeedMachine, end: int, start: int = 0) -> list[Effect]:
-    found: list[Effect] = []
+    effects: list[Effect] = []
     while (effect := machine.more(0, start, end)) is not None:
-        found.append(effect)
-    return found
+        effects.append(effect)
+    return effects
 
 
 def refused(machine: SlaveFeedMachine, data: bytes, end: int, start: int = 0) -> str:
@@ -168,8 +168,8 @@ def test_a_stream_of_reports_that_is_off_by_bytes(stray: int) -> None:
 def test_every_report_is_read_however_they_are_cut(cut: int) -> None:
     """RocketMQ takes the last one of a read, and so can take an ack for the request."""
     machine, data = feeding(), words(1000, 1000)
-    found = machine.received(data[:cut], 0, 0, 5000) + machine.received(data[cut:], 0, 0, 5000)
-    assert (found, machine.reports, machine.next) == ([SlaveAcked(1000)], 2, 1000)
+    messages = machine.received(data[:cut], 0, 0, 5000) + machine.received(data[cut:], 0, 0, 5000)
+    assert (messages, machine.reports, machine.next) == ([SlaveAcked(1000)], 2, 1000)
 
 
 def test_a_slave_behind_what_is_left() -> None:

@@ -24,25 +24,25 @@ LOST = DisconnectedError("lost")
 
 
 def pulling(end: int = 0, start: int | None = None, *, connected: bool = True) -> SlaveMachine:
-    made = SlaveMachine(0, end, FILE, start=start, random=lambda: 1.0)
+    slave_machine = SlaveMachine(0, end, FILE, start=start, random=lambda: 1.0)
     if connected:
-        assert made.tick(0) == [Connect()]
-        made.connected(0)
-    return made
+        assert slave_machine.tick(0) == [Connect()]
+        slave_machine.connected(0)
+    return slave_machine
 
 
 def hear(machine: SlaveMachine, data: bytes, now_us: int = 0) -> list[Effect]:
     """What it asks for, bodies copied."""
-    found: list[Effect] = []
+    effects: list[Effect] = []
     while data and machine.state is SlaveState.STREAMING:
         window = machine.buffer()
         count = min(len(data), len(window))
         window[:count] = data[:count]
         data = data[count:]
-        found += machine.received(count, now_us)
+        effects += machine.received(count, now_us)
     return [
         AppendToLog(effect.offset, bytes(effect.body)) if isinstance(effect, AppendToLog) else effect
-        for effect in found
+        for effect in effects
     ]
 
 

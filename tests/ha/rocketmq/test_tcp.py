@@ -221,11 +221,11 @@ def test_the_second_slave_decides(
     log = make_log("master")
     end = fill(log, 10)
     master = serve(log, slaves=2)
-    one, two = slave_of(master, "127.0.0.2"), slave_of(master, "127.0.0.3")
-    for slave in (one, two):
+    first, two = slave_of(master, "127.0.0.2"), slave_of(master, "127.0.0.3")
+    for slave in (first, two):
         slave.report(0)
         slave.until(end)
-    one.report(end)
+    first.report(end)
     two.report(end - 5)
     until(lambda: master.replicated == end - 5)
     two.report(end)

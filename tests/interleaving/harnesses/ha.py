@@ -51,32 +51,32 @@ class Log:
 def synced(world: World) -> None:
     """All that has landed is synced, and told, without anybody asking twice."""
     log, told = Log(), [0]
-    one = Syncer(log, lambda: told.append(log.synced), lambda error: None)  # type: ignore[arg-type]
+    syncer = Syncer(log, lambda: told.append(log.synced), lambda error: None)  # type: ignore[arg-type]
 
     def land() -> None:
         for _ in range(2):
             log.received_end += 1
-            one.grew()
+            syncer.grew()
 
     run_all(world, a=land, b=land)
     world.wait(lambda: told[-1] == 4, 1.0, "synced")
     in_time(world)
     assert told[-1] == 4 and told == sorted(told)
-    one.stop()
+    syncer.stop()
 
 
 def failed_sync(world: World) -> None:
     """A sync that fails is told once, unless nobody wants to know any more."""
     log, failures = Log(), []
     log.fails = True
-    one = Syncer(log, lambda: None, failures.append)  # type: ignore[arg-type]
+    syncer = Syncer(log, lambda: None, failures.append)  # type: ignore[arg-type]
     stopped: list[bool] = []
 
     def stop() -> None:
-        one.stop()
+        syncer.stop()
         stopped.append(True)
 
-    run_all(world, a=lambda: (one.grew(), one.grew()), stopper=stop)
+    run_all(world, a=lambda: (syncer.grew(), syncer.grew()), stopper=stop)
     assert len(failures) <= 1
 
 
@@ -116,17 +116,17 @@ def _receiver(on_progress: Callable[[], object]) -> StreamReceiver:
 
 def paused(world: World) -> None:
     """A connection is paused if the last word was pause, whenever it was opened."""
-    one = _receiver(lambda: None)
+    receiver = _receiver(lambda: None)
     connection = Connection()
     last: list[str] = []
 
     def pause() -> None:
-        one.pause()
-        one.resume()
-        one.pause()
+        receiver.pause()
+        receiver.resume()
+        receiver.pause()
         last.append("pause")
 
-    run_all(world, a=pause, driver=lambda: one.opened(connection))  # type: ignore[arg-type]
+    run_all(world, a=pause, driver=lambda: receiver.opened(connection))  # type: ignore[arg-type]
     assert connection.paused
 
 
@@ -134,21 +134,21 @@ def received(world: World) -> None:
     """What arrives is reported when it is synced, also when it came during a sync."""
     reports: list[tuple[int, int]] = []
     log = Log()
-    one = _receiver(lambda: reports.append(log.progress))
+    receiver = _receiver(lambda: reports.append(log.progress))
 
     def drive() -> None:
-        one.stream(log, syncs=True)  # type: ignore[arg-type]
+        receiver.stream(log, syncs=True)  # type: ignore[arg-type]
         for _ in range(2):
             log.append_replicated(0, ())
-            one.report()
-            assert one._syncer is not None
-            one._syncer.grew()
+            receiver.report()
+            assert receiver._syncer is not None
+            receiver._syncer.grew()
 
     run_all(world, driver=drive)
     world.wait(lambda: bool(reports) and reports[-1] == (2, 2), 1.0, "reported")
     in_time(world)
     assert max(reports) == (2, 2)
-    one.stop()
+    receiver.stop()
 
 
 class _Feed:
@@ -196,19 +196,19 @@ def streamed(world: World) -> None:
         connection = Connection()
         connection.carry = lambda feed: None  # type: ignore[attr-defined]
         reactor = type("Net", (), {"clock": None, "call_soon": lambda self, call: call_soon.append(call)})()
-        one = sender.StreamSender(reactor, connection, None, 0)  # type: ignore[arg-type]
+        stream_sender = sender.StreamSender(reactor, connection, None, 0)  # type: ignore[arg-type]
     finally:
         sender.FrameFeed = real  # type: ignore[misc]
 
     def append() -> None:
         for _ in range(2):
             _Growing.end += 10
-            one.pump()
+            stream_sender.pump()
 
     run_all(world, a=append, b=append)
     while call_soon:
         call_soon.pop()()
-    assert one.feed.position == 40
+    assert stream_sender.feed.position == 40
 
 
 # ---- the commit point ----------------------------------------------------------------------------------------------
@@ -319,10 +319,14 @@ def commanded(world: World) -> None:
     most, commands.THREADS_MAX = commands.THREADS_MAX, 1
     idle_s, fair_executor.IDLE_S = fair_executor.IDLE_S, 0.0  # who finds nothing goes home at once
     try:
-        one = Commands(None)  # type: ignore[arg-type]
-        run_all(world, a=lambda: one.take(None, 1, None), b=lambda: (one.take(None, 2, None), one.take(None, 3, None)))  # type: ignore[arg-type]
+        new_commands = Commands(None)  # type: ignore[arg-type]
+        run_all(
+            world,
+            a=lambda: new_commands.take(None, 1, None),
+            b=lambda: (new_commands.take(None, 2, None), new_commands.take(None, 3, None)),
+        )  # type: ignore[arg-type]
         world.wait(lambda: len(done) == 3, 1.0, "obeyed")
-        one.close()
+        new_commands.close()
         world.join(*(task for task in world.tasks if task is not world.current))
     finally:
         commands.obey, commands.THREADS_MAX, fair_executor.IDLE_S = real, most, idle_s
@@ -334,14 +338,14 @@ def limited(world: World) -> None:
     """A receiver is paused by the last judgement, whoever judged: pause and resume do not overtake each other."""
     connection = Connection()
     segment = 1 << 20
-    one = SpaceLimit(4 * segment, segment, connection)
+    space_limit = SpaceLimit(4 * segment, segment, connection)
     run_all(
         world,
-        a=lambda: one.note_received(5 * segment, 10),
-        b=lambda: one.applied(4 * segment, 5, 10),
-        c=lambda: one.note_received(6 * segment, 12),
+        a=lambda: space_limit.note_received(5 * segment, 10),
+        b=lambda: space_limit.applied(4 * segment, 5, 10),
+        c=lambda: space_limit.note_received(6 * segment, 12),
     )
-    assert connection.paused == one.paused
+    assert connection.paused == space_limit.paused
 
 
 HARNESSES = [

@@ -75,8 +75,8 @@ def driven(world: World) -> None:
     told = [AppendFuture(number) for number in range(3)]
     machine = Counting(3, told)
     runtime = FakeRuntime(world)
-    one = Driver(LEDGER, machine, runtime)  # type: ignore[arg-type]
-    one.post(machine.start)
+    driver = Driver(LEDGER, machine, runtime)  # type: ignore[arg-type]
+    driver.post(machine.start)
     answers: list[Callable[[Any], None]] = [on_reply for _, _, on_reply in runtime.sent]
     reply = Reply(RequestKind.LAST, ReplyStatus.OK, LEDGER)
 
@@ -85,11 +85,11 @@ def driven(world: World) -> None:
         a=lambda: answers[0](reply),
         b=lambda: (answers[1](reply), told[0].result()),
         c=lambda: answers[2](ValueError()),
-        looker=lambda: one.call(machine.look, 5),
-        waiter=lambda: (one.done.result(), told[2].result()),
+        looker=lambda: driver.call(machine.look, 5),
+        waiter=lambda: (driver.done.result(), told[2].result()),
     )
     in_time(world, but=("timer",))
-    assert one.done.result() == 3 and all(future.done() for future in told)
+    assert driver.done.result() == 3 and all(future.done() for future in told)
 
 
 # ---- readers that poll ---------------------------------------------------------------------------------------------
@@ -114,32 +114,32 @@ def _reader(world: World) -> tuple[LedgerReader, MemoryStore, FakeRuntime, int]:
 
 def closed_while_polling(world: World) -> None:
     """A reader that waits for more is told that the ledger was closed, though its bookies say nothing."""
-    one, store, _, version = _reader(world)
+    reader, store, _, version = _reader(world)
     closed = _metadata(state=State.CLOSED, last_entry=-1)
     got: list[bool] = []
     run_all(
         world,
-        reader=lambda: got.append(one.wait_beyond(0)),
+        reader=lambda: got.append(reader.wait_beyond(0)),
         closer=lambda: store.put(metadata_key(LEDGER), closed.encode(), version),
     )
     in_time(world, but=PAUSES)
-    assert got == [False] and one.is_closed
-    one.close()
+    assert got == [False] and reader.is_closed
+    reader.close()
     store.close()
 
 
 def reader_closed(world: World) -> None:
     """Whoever waits in a reader is told that it was closed."""
-    one, store, _, _ = _reader(world)
+    reader, store, _, _ = _reader(world)
     errors: list[Exception] = []
 
     def wait() -> None:
         try:
-            one.wait_beyond(0)
+            reader.wait_beyond(0)
         except Exception as error:
             errors.append(error)
 
-    run_all(world, a=wait, b=wait, closer=lambda: one.close())
+    run_all(world, a=wait, b=wait, closer=lambda: reader.close())
     in_time(world, but=PAUSES)
     assert [type(error).__name__ for error in errors] == ["ClosedError"] * 2
     store.close()
@@ -182,14 +182,14 @@ def _add(entry: int, lac: int) -> Request:
 
 def bookie(world: World) -> None:
     """Adds are answered once they are synced, long polls as soon as the LAC has moved, and a close ends both."""
-    one = _bookie()
+    bookie = _bookie()
     replies: dict[str, AppendFuture[Reply]] = {name: AppendFuture() for name in ("first", "second", "poll")}
 
     def ask(name: str, request: Request) -> None:
         def answered(reply: Reply) -> None:
             assert set_result(replies[name], reply), "answered twice"
 
-        one.request(request, answered)
+        bookie.request(request, answered)
         reply = replies[name].result()
         assert reply.status == ReplyStatus.OK, reply
 
@@ -204,26 +204,26 @@ def bookie(world: World) -> None:
     run_all(world, first=lambda: ask("first", _add(0, -1)), second=second, poller=poll)
     in_time(world)
     assert replies["poll"].result().lac == 0
-    one.close()
+    bookie.close()
     in_time(world)
 
 
 def bookie_committing(world: World) -> None:
     """As many threads as there are: who adds while another syncs is part of the next sync."""
-    one = _bookie()
+    bookie = _bookie()
     done: list[int] = []
 
     def add(entry: int) -> None:
         future: AppendFuture[Reply] = AppendFuture()
-        one.request(_add(entry, -1), partial(set_result, future))
+        bookie.request(_add(entry, -1), partial(set_result, future))
         assert future.result().status == ReplyStatus.OK
         done.append(entry)
-        log: Any = one.log
+        log: Any = bookie.log
         assert entry in [stored.entry for stored in log.stored[: log.synced]], "answered before the sync"
 
     run_all(world, a=lambda: add(0), b=lambda: add(1), c=lambda: add(2))
     in_time(world)
-    one.close()
+    bookie.close()
     assert sorted(done) == [0, 1, 2]
 
 

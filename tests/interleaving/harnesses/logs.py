@@ -50,7 +50,7 @@ def _folder() -> Path:
 def with_log(**settings: Any) -> Callable[[Callable[[World, CommitLog], None]], Callable[[World], None]]:
     """A program that has a log of its own."""
 
-    def made(program: Callable[[World, CommitLog], None]) -> Callable[[World], None]:
+    def decorate(program: Callable[[World, CommitLog], None]) -> Callable[[World], None]:
         @functools.wraps(program)
         def run(world: World) -> None:
             path = _folder() / str(next(_numbers))
@@ -68,7 +68,7 @@ def with_log(**settings: Any) -> Callable[[Callable[[World, CommitLog], None]], 
 
         return run
 
-    return made
+    return decorate
 
 
 @with_log(durability="synced")
@@ -175,7 +175,7 @@ def watched(world: World, log: CommitLog) -> None:
 @with_log(durability="appended")
 def grown(world: World, log: CommitLog) -> None:
     """Who asks is called when the log has grown, once for each question."""
-    one = TailWatcher(log)
+    tail_watcher = TailWatcher(log)
     calls: list[str] = []
     ends = [log.tail.end]
 
@@ -186,13 +186,15 @@ def grown(world: World, log: CommitLog) -> None:
         return call
 
     def ask(name: str) -> None:
-        one.when_beyond(ends[0], called(name))
+        tail_watcher.when_beyond(ends[0], called(name))
 
     run_all(world, a=lambda: ask("a"), b=lambda: ask("b"), writer=lambda: log.append(b"value"))
     world.wait(lambda: len(calls) == 2, 0.1, "called")
     in_time(world, but=RESTING)
     assert sorted(calls) == ["a", "b"]
-    run_all(world, stopper=lambda: one.stop(), late=lambda: one.when_beyond(log.tail.end, called("late")))
+    run_all(
+        world, stopper=lambda: tail_watcher.stop(), late=lambda: tail_watcher.when_beyond(log.tail.end, called("late"))
+    )
     in_time(world, but=(*RESTING, "pyreplog-growth"))  # who stops it may wait for one of its looks
 
 

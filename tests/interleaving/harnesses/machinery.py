@@ -27,49 +27,49 @@ from tests.interleaving.scheduler import World
 
 def ack(world: World) -> None:
     """Whoever waits for an ack, before or after it is settled, sees its outcome; a callback is called once."""
-    one, two = AppendFuture(1), AppendFuture(2)
+    first, two = AppendFuture(1), AppendFuture(2)
     called: list[int] = []
     got: list[int] = []
 
     def listen() -> None:
-        one.add_done_callback(lambda ack: called.append(ack.result()))
+        first.add_done_callback(lambda ack: called.append(ack.result()))
         two.add_done_callback(lambda ack: called.append(ack.result()))
         got.append(two.result())
 
     run_all(
         world,
-        waiter=lambda: got.append(one.result()),
+        waiter=lambda: got.append(first.result()),
         listener=listen,
-        settler=lambda: settle_all([(one, None), (two, None)]),
-        late=lambda: set_result(one, 9) or set_result(two, 9),
+        settler=lambda: settle_all([(first, None), (two, None)]),
+        late=lambda: set_result(first, 9) or set_result(two, 9),
     )
     in_time(world)
-    assert sorted(got) == sorted([one.result(), two.result()])
-    assert sorted(called) == sorted([one.result(), two.result()])
+    assert sorted(got) == sorted([first.result(), two.result()])
+    assert sorted(called) == sorted([first.result(), two.result()])
 
 
 def turns(world: World) -> None:
     """Turns are taken in order, one at a time; who gives up passes them on."""
-    one = FairLock()
+    fair_lock = FairLock()
     inside: list[str] = []
     most = [0]
 
     def take(name: str) -> None:
-        ack = one.enter()
+        ack = fair_lock.enter()
         try:
             ack.result(5.0)
         except OutcomeUnknownError:
-            one.give_up(ack)
+            fair_lock.give_up(ack)
             return
         inside.append(name)
         most[0] = max(most[0], len(inside))
         world.point("inside")
         inside.remove(name)
-        one.leave()
+        fair_lock.leave()
 
     run_all(world, a=lambda: take("a"), b=lambda: take("b"), c=lambda: take("c"))
     in_time(world)
-    assert most == [1] and one.enter().done()
+    assert most == [1] and fair_lock.enter().done()
 
 
 def step_queue(world: World) -> None:
@@ -179,7 +179,7 @@ class _Held:
 def fair_jobs(world: World) -> None:
     """Every job is done by one of a few threads, though another waits for it, and connections are read on."""
     jobs = fair_executor.FairExecutor("job", threads=3, threads_max=3, running_max=2, queued_max=2)
-    one, other = _Held(), _Held()
+    new_first, other = _Held(), _Held()
     done: list[str] = []
 
     def first() -> None:
@@ -187,14 +187,14 @@ def fair_jobs(world: World) -> None:
         done.append("first")
 
     def submit() -> None:
-        jobs.submit(one, first)  # type: ignore[arg-type]
-        jobs.submit(one, lambda: done.append("second"))  # type: ignore[arg-type]
-        jobs.submit(one, lambda: done.append("third"))  # type: ignore[arg-type]
+        jobs.submit(new_first, first)  # type: ignore[arg-type]
+        jobs.submit(new_first, lambda: done.append("second"))  # type: ignore[arg-type]
+        jobs.submit(new_first, lambda: done.append("third"))  # type: ignore[arg-type]
 
     run_all(world, a=submit, b=lambda: jobs.submit(other, lambda: done.append("other")))  # type: ignore[arg-type]
     world.wait(lambda: len(done) == 4, 10.0, "done")
     in_time(world)
-    assert sorted(done) == ["first", "other", "second", "third"] and not one.held
+    assert sorted(done) == ["first", "other", "second", "third"] and not new_first.held
     jobs.close()
     in_time(world)
 
@@ -284,10 +284,10 @@ class _Epoll:
     def poll(self, timeout_s: float, busy_poll_us: int) -> list[tuple[int, int]]:
         wakeup: Any = self.wakeup()
         primitives.wait(lambda: bool(self.ready) or (wakeup is not None and wakeup.is_rung), timeout_s, "epoll")
-        found, self.ready = self.ready, []
+        ready, self.ready = self.ready, []
         if wakeup is not None and wakeup.is_rung:
-            found.append((wakeup.fd, 1))
-        return found
+            ready.append((wakeup.fd, 1))
+        return ready
 
 
 class _Reactor(reactor.Reactor):
@@ -298,28 +298,28 @@ def _made() -> reactor.Reactor:
     real_epoll, real_bell = reactor.Epoll, reactor.Wakeup
     reactor.Epoll, reactor.Wakeup = _Epoll, _Wakeup  # type: ignore[assignment,misc]
     try:
-        made = _Reactor()
+        new_reactor = _Reactor()
     finally:
         reactor.Epoll, reactor.Wakeup = real_epoll, real_bell  # type: ignore[misc]
-    epoll: Any = made._epoll
-    epoll.wakeup = weakref.ref(made._wakeup)  # type: ignore[arg-type]
-    return made
+    epoll: Any = new_reactor._epoll
+    epoll.wakeup = weakref.ref(new_reactor._wakeup)  # type: ignore[arg-type]
+    return new_reactor
 
 
 def driving(world: World) -> None:
     """Threads that wait drive for each other; what is handed over is done at once, whoever drives or rests."""
     net = _made()
     net.start()
-    one, two = AppendFuture[int](), AppendFuture[int]()
+    first, two = AppendFuture[int](), AppendFuture[int]()
 
     def wait(ack: AppendFuture[int]) -> None:
         net.wait(ack)
 
     def hand_over() -> None:
-        net.call_soon(lambda: set_result(one, 1))
+        net.call_soon(lambda: set_result(first, 1))
         net.call_soon(lambda: set_result(two, 2))
 
-    run_all(world, a=lambda: wait(one), b=lambda: wait(two), caller=hand_over)
+    run_all(world, a=lambda: wait(first), b=lambda: wait(two), caller=hand_over)
     in_time(world, but=("pyreplog-net",))  # the owner's rests are bounded on purpose
     net.close()
     in_time(world, but=("pyreplog-net",))
@@ -349,13 +349,13 @@ def driving_elsewhere(world: World) -> None:
     """An ack that another thread settles, without driving, wakes who waits for it."""
     net = _made()
     net.start()
-    one, two = AppendFuture[int](), AppendFuture[int]()
+    first, two = AppendFuture[int](), AppendFuture[int]()
 
     run_all(
         world,
-        a=lambda: net.wait(one),
+        a=lambda: net.wait(first),
         b=lambda: net.wait(two),
-        settler=lambda: (set_result(one, 1), set_result(two, 2)),
+        settler=lambda: (set_result(first, 1), set_result(two, 2)),
     )
     in_time(world, but=("pyreplog-net",))
     net.close()
@@ -435,8 +435,10 @@ def closing_connection(world: World) -> None:
     posts, ends = _Posts(), _Ends()
     ours, theirs = socket.socketpair()
     with theirs:
-        one = connection.Connection(posts, ours, ends, Limits(), Peer(NodeIdentity(), 1, 1000, 60.0, None))  # type: ignore[arg-type]
-        run_all(world, a=lambda: one.close(ClosedError("a")), b=lambda: one.close(ClosedError("b")))
+        new_connection = connection.Connection(posts, ours, ends, Limits(), Peer(NodeIdentity(), 1, 1000, 60.0, None))  # type: ignore[arg-type]
+        run_all(
+            world, a=lambda: new_connection.close(ClosedError("a")), b=lambda: new_connection.close(ClosedError("b"))
+        )
         for call in posts.calls:
             call()
     in_time(world)

@@ -86,36 +86,36 @@ class Sink:
 
 def gated(world: World) -> None:
     """A publisher that a quota holds goes on when the quota has room again or is lifted; a message that it refuses fails."""
-    one = _publisher(world, Sink(), FakeRuntime(world))
-    one.set_quota("held", "")
+    publisher = _publisher(world, Sink(), FakeRuntime(world))
+    publisher.set_quota("held", "")
     refused = []
 
     def wait() -> None:
-        while not one.has_room:
-            one.room().result()
+        while not publisher.has_room:
+            publisher.room().result()
 
     def look_after() -> None:
-        one.set_quota("open", "")
-        one.set_quota("held", "")
-        one.set_quota("refused", "")
-        refused.append(one.submit(b"value").exception())
-        one.lift_quota()
-        one.set_quota("held", "")
+        publisher.set_quota("open", "")
+        publisher.set_quota("held", "")
+        publisher.set_quota("refused", "")
+        refused.append(publisher.submit(b"value").exception())
+        publisher.lift_quota()
+        publisher.set_quota("held", "")
 
     run_all(world, a=wait, b=wait, policy=look_after)
     in_time(world)
-    assert not one.waiting and isinstance(refused[0], BacklogFullError)
+    assert not publisher.waiting and isinstance(refused[0], BacklogFullError)
 
 
 def windowed(world: World) -> None:
     """Whoever waits for room goes on when there is some; what has left is not counted."""
-    one = Window(10, 10)
+    window = Window(10, 10)
 
     def enter() -> None:
-        while not one.has_room():
-            one.room().result()
-        with one.lock:
-            one.enter(10, 1)
+        while not window.has_room():
+            window.room().result()
+        with window.lock:
+            window.enter(10, 1)
         landing.append(1)
 
     landing: list[int] = []
@@ -124,21 +124,21 @@ def windowed(world: World) -> None:
         for _ in range(3):
             world.wait(lambda: bool(landing), None, "lands")
             landing.pop()
-            with one.lock:
-                one.leave(10, 1)
-            one.give_room()
+            with window.lock:
+                window.leave(10, 1)
+            window.give_room()
 
     run_all(world, a=enter, b=enter, c=enter, lander=land)
     in_time(world)
-    assert one.bytes == one.messages == 0 and not one.waiting
+    assert window.bytes == window.messages == 0 and not window.waiting
 
 
 def ending_window(world: World) -> None:
     """Nobody waits for room when nothing is taken any more."""
-    one = Window(10, 10)
-    with one.lock:
-        one.enter(10, 1)
-    run_all(world, a=lambda: one.room().result(), b=lambda: one.room().result(), ender=lambda: one.end())
+    window = Window(10, 10)
+    with window.lock:
+        window.enter(10, 1)
+    run_all(world, a=lambda: window.room().result(), b=lambda: window.room().result(), ender=lambda: window.end())
     in_time(world)
 
 
@@ -151,12 +151,12 @@ def _publisher(world: World, sink: Any, runtime: FakeRuntime, **settings: Any) -
 def publishing(world: World) -> None:
     """All that is published has an outcome, each its own; publishers with a full window or ledger go on."""
     sink = Sink(room=1)
-    one = _publisher(world, sink, FakeRuntime(world))
+    publisher = _publisher(world, sink, FakeRuntime(world))
     offsets: dict[str, list[int]] = {"a": [], "b": []}
 
     def publish(name: str) -> None:
         for _ in range(2):
-            offsets[name].append(one.publish(b"value of some length" * 3))
+            offsets[name].append(publisher.publish(b"value of some length" * 3))
 
     def confirm() -> None:
         while sink.end < 4:
@@ -166,21 +166,21 @@ def publishing(world: World) -> None:
     run_all(world, a=lambda: publish("a"), b=lambda: publish("b"), ledger=confirm)
     in_time(world)
     assert sorted(offsets["a"] + offsets["b"]) == [0, 1, 2, 3]
-    assert all(one == sorted(one) for one in offsets.values())
-    assert one.pending_messages == one.pending_bytes == 0
+    assert all(offset == sorted(offset) for offset in offsets.values())
+    assert publisher.pending_messages == publisher.pending_bytes == 0
 
 
 def publishing_freely(world: World) -> None:
     """Entries of several submitters are on their way at once; outcomes that come while others are told are told, too."""
     sink = Sink()
-    one = Publisher(
+    publisher = Publisher(
         "news", sink, FakeRuntime(world), ManualClock(0), TopicConfig(), entry_bytes_max=1 << 20, window_bytes=1 << 20
     )
     futures: list[AppendFuture[range]] = []
 
     def submit() -> None:
-        futures.append(one.submit_batch([b"value"]))
-        one.flush_async()
+        futures.append(publisher.submit_batch([b"value"]))
+        publisher.flush_async()
 
     def confirm() -> None:
         while not sink.confirm():
@@ -189,21 +189,21 @@ def publishing_freely(world: World) -> None:
     run_all(world, a=submit, b=submit, ledger=confirm, other=confirm)
     assert sorted(future.result().start for future in futures) == [0, 1]
     in_time(world)
-    assert one.pending_messages == 0
+    assert publisher.pending_messages == 0
 
 
 def gated_publishing(world: World) -> None:
     """As publishing, with a quota that is used up for a while; flush ends, and is told what went before."""
     sink = Sink()
-    one = _publisher(world, sink, FakeRuntime(world))
+    publisher = _publisher(world, sink, FakeRuntime(world))
     done: list[int] = []
 
     def publish() -> None:
         for _ in range(2):
-            future = one.submit(b"value")
+            future = publisher.submit(b"value")
             future.add_done_callback(lambda future: done.append(future.result()))
         before = 2
-        one.flush_async().result()
+        publisher.flush_async().result()
         assert len(done) >= before
 
     def confirm() -> None:
@@ -211,7 +211,12 @@ def gated_publishing(world: World) -> None:
             world.wait(lambda: sink.held > 0, None, "held")
             sink.confirm()
 
-    run_all(world, a=publish, policy=lambda: (one.set_quota("held", ""), one.set_quota("open", "")), ledger=confirm)
+    run_all(
+        world,
+        a=publish,
+        policy=lambda: (publisher.set_quota("held", ""), publisher.set_quota("open", "")),
+        ledger=confirm,
+    )
     in_time(world)
     assert sorted(done) == [0, 1]
 
@@ -219,17 +224,17 @@ def gated_publishing(world: World) -> None:
 def stopped_publishing(world: World) -> None:
     """When a publisher is stopped, nobody waits on."""
     sink = Sink()
-    one = _publisher(world, sink, FakeRuntime(world), linger_ms=10)
+    publisher = _publisher(world, sink, FakeRuntime(world), linger_ms=10)
     outcomes: list[object] = []
 
     def publish() -> None:
         try:
-            outcomes.append(one.publish(b"value" * 40))
+            outcomes.append(publisher.publish(b"value" * 40))
         except ReplogError as error:
             outcomes.append(error)
 
     def stop() -> None:
-        one.stop(ClosedError("closed"))
+        publisher.stop(ClosedError("closed"))
         while sink.held:
             sink.confirm()
 
@@ -242,7 +247,7 @@ def stopped_publishing(world: World) -> None:
     while sink.held:
         sink.confirm()
     in_time(world, but=("timer",))
-    assert len(outcomes) == 2 and one.pending_messages == 0
+    assert len(outcomes) == 2 and publisher.pending_messages == 0
 
 
 # ---- consumers -----------------------------------------------------------------------------------------------------
@@ -269,85 +274,87 @@ class Source:
 
 
 def _consumer(world: World) -> Consumer:
-    one = Consumer("topic", "subscription", "name")
-    one.attached(Source(world), 1)  # type: ignore[arg-type]
-    return one
+    consumer = Consumer("topic", "subscription", "name")
+    consumer.attached(Source(world), 1)  # type: ignore[arg-type]
+    return consumer
 
 
 def receiving(world: World) -> None:
     """Each delivery goes to one who receives; those that came before an end are received, then all are told."""
-    one = _consumer(world)
+    consumer = _consumer(world)
     got: list[int] = []
     ended: list[Exception] = []
 
     def receive() -> None:
         try:
             while True:
-                found = one.receive_batch()
-                assert found is not None
-                got.append(int(found.offset[0]))
+                messages = consumer.receive_batch()
+                assert messages is not None
+                got.append(int(messages.offset[0]))
         except TopicFencedError as error:
             ended.append(error)
 
     def deliver() -> None:
         for number in range(2):
-            one.deliver(DeliveredMessages(batch(number), {}))
-        one.failed(TopicFencedError("topic", "another owner"))
+            consumer.deliver(DeliveredMessages(batch(number), {}))
+        consumer.failed(TopicFencedError("topic", "another owner"))
 
     run_all(world, a=receive, b=receive, subscription=deliver)
     in_time(world)
     assert sorted(got) == [0, 1] and len(ended) == 2
-    one.close()
+    consumer.close()
 
 
 def receiving_for_a_time(world: World) -> None:
     """A delivery that comes when the time runs out is received, or waits for the next one."""
-    one = _consumer(world)
+    consumer = _consumer(world)
     got: list[int] = []
 
     def receive() -> None:
-        found = one.receive_batch(timeout=1.0)
-        if found is not None:
-            got.append(int(found.offset[0]))
+        messages = consumer.receive_batch(timeout=1.0)
+        if messages is not None:
+            got.append(int(messages.offset[0]))
 
-    run_all(world, a=receive, b=receive, subscription=lambda: one.deliver(DeliveredMessages(batch(0), {})))
-    while (left := one.receive_batch(timeout=0)) is not None:
+    run_all(world, a=receive, b=receive, subscription=lambda: consumer.deliver(DeliveredMessages(batch(0), {})))
+    while (left := consumer.receive_batch(timeout=0)) is not None:
         got.append(int(left.offset[0]))
     assert got == [0]
-    one.close()
+    consumer.close()
 
 
 def receiving_one_by_one(world: World) -> None:
     """Threads that share a consumer get each message once, and wait only while there is none."""
-    one = _consumer(world)
+    consumer = _consumer(world)
     got: list[int] = []
 
     def receive() -> None:
-        message = one.receive()
+        message = consumer.receive()
         assert message is not None
         got.append(message.offset)
 
     run_all(world, a=receive, b=receive, c=lambda: receive(),
-            subscription=lambda: [one.deliver(DeliveredMessages(batch(number), {})) for number in range(3)])  # fmt: skip
+            subscription=lambda: [consumer.deliver(DeliveredMessages(batch(number), {})) for number in range(3)])  # fmt: skip
     in_time(world)
     assert sorted(got) == [0, 1, 2]
-    one.close()
+    consumer.close()
 
 
 def partitions_received(world: World) -> None:
     """A consumer of partitions gives out what came to any of them, to whoever waits."""
-    one = PartitionedConsumer("topic", "subscription", "name", wait=FakeRuntime(world).wait)
+    partitioned_consumer = PartitionedConsumer("topic", "subscription", "name", wait=FakeRuntime(world).wait)
     parts = []
     for number in range(2):
-        part = PartitionConsumer(number, "topic", "subscription", "name", queue=10, on_change=one.changed)
+        part = PartitionConsumer(
+            number, "topic", "subscription", "name", queue=10, on_change=partitioned_consumer.changed
+        )
         part.attached(Source(world), number)  # type: ignore[arg-type]
-        one.add(part)
+        partitioned_consumer.add(part)
         parts.append(part)
     got: list[int] = []
 
     def receive() -> None:
         for _ in range(2):
-            message = one.receive()
+            message = partitioned_consumer.receive()
             assert message is not None
             got.append(message.offset)
 
@@ -356,7 +363,7 @@ def partitions_received(world: World) -> None:
             second=lambda: [parts[1].deliver(DeliveredMessages(batch(number), {})) for number in (2, 3)])  # fmt: skip
     in_time(world)
     assert sorted(got) == [0, 1, 2, 3]
-    one.close()
+    partitioned_consumer.close()
 
 
 # ---- subscriptions ----------------------------------------------------------------------------------------------------
@@ -446,7 +453,7 @@ def dispatching_messages(world: World) -> None:
 def claiming(world: World) -> None:
     """Whoever waits for a topic has it as soon as its owner has let go; one has it at a time."""
     store = MemoryStore()
-    one, other = Ownership(store, lease_s=600.0), Ownership(store, lease_s=600.0)
+    first, other = Ownership(store, lease_s=600.0), Ownership(store, lease_s=600.0)
     owners: list[str] = []
 
     def claim(ownership: Ownership, name: str) -> None:
@@ -456,9 +463,9 @@ def claiming(world: World) -> None:
             world.point("serves")
             owners.remove(name)
 
-    run_all(world, a=lambda: claim(one, "a"), b=lambda: claim(other, "b"), c=lambda: claim(one, "c"))
+    run_all(world, a=lambda: claim(first, "a"), b=lambda: claim(other, "b"), c=lambda: claim(first, "c"))
     in_time(world)
-    one.close()
+    first.close()
     other.close()
     store.close()
 
@@ -466,20 +473,20 @@ def claiming(world: World) -> None:
 def claiming_at_once(world: World) -> None:
     """Whoever was refused because another thread tried to claim the topic is told when that one gave up."""
     store = MemoryStore()
-    one, other = Ownership(store, lease_s=600.0), Ownership(store, lease_s=600.0)
+    first, other = Ownership(store, lease_s=600.0), Ownership(store, lease_s=600.0)
     held = other.claim("topic")
     refused: list[str] = []
 
     def claim(name: str, seconds: float) -> None:
         try:
-            one.claim("topic", wait=seconds).release()
+            first.claim("topic", wait=seconds).release()
         except TopicOwnedError:
             refused.append(name)
 
     run_all(world, a=lambda: claim("a", 30.0), c=lambda: claim("c", 50.0), b=held.release)
     in_time(world)
     assert len(refused) <= len(world.hurried)
-    one.close()
+    first.close()
     other.close()
     store.close()
 
@@ -487,17 +494,17 @@ def claiming_at_once(world: World) -> None:
 def ending_claim(world: World) -> None:
     """Whoever waits for a topic in this process is told that it serves no topics any more."""
     store = MemoryStore()
-    one, other = Ownership(store, lease_s=600.0), Ownership(store, lease_s=600.0)
+    first, other = Ownership(store, lease_s=600.0), Ownership(store, lease_s=600.0)
     held = other.claim("topic")
     ended: list[str] = []
 
     def claim() -> None:
         try:
-            one.claim("topic", wait=60.0)
+            first.claim("topic", wait=60.0)
         except ReplogError as error:
             ended.append(type(error).__name__)
 
-    run_all(world, a=claim, closer=lambda: one.close())
+    run_all(world, a=claim, closer=lambda: first.close())
     in_time(world)
     assert ended == ["ClosedError"]
     held.release()

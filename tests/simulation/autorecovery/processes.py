@@ -201,7 +201,9 @@ class Watcher(Client):
             self._observe(key, {})
 
     def perform(self, machine: Any, effects: list[Effect]) -> None:
-        super().perform(machine, [Wake(0.1, one.about) if isinstance(one, Wake) else one for one in effects])
+        super().perform(
+            machine, [Wake(0.1, effect.about) if isinstance(effect, Wake) else effect for effect in effects]
+        )
 
     def heard(self, reply: Any) -> None:
         """LACs in replies are checked by the clients of the ledger."""

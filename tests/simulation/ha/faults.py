@@ -75,10 +75,10 @@ class Faults:
 
     def _part(self) -> None:
         until = self._world.now + self._moment()
-        for one in self._schedule.nodes:
+        for node in self._schedule.nodes:
             for other in self._schedule.nodes:
-                if one.name < other.name and self._world.chance(0.3):
-                    self._schedule.network.part(one.name, other.name, until)
+                if node.name < other.name and self._world.chance(0.3):
+                    self._schedule.network.part(node.name, other.name, until)
 
     def _isolate_master(self) -> None:
         master, until = self._master(), self._world.now + self._moment()

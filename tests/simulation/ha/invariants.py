@@ -21,22 +21,22 @@ if TYPE_CHECKING:
     from .schedule import Schedule
 
 
-def demand(holds: bool, name: str, what: str, *values: object) -> None:
+def demand(holds: bool, name: str, subject: str, *values: object) -> None:
     if not holds:
-        raise BrokenInvariantError(name, what.format(*values) if values else what)
+        raise BrokenInvariantError(name, subject.format(*values) if values else subject)
 
 
-def _in_common(one: Node, other: Node) -> int:
+def _in_common(node: Node, other: Node) -> int:
     """How many records their logs begin with alike; what the other one has not synced it may lose, and need again."""
-    pairs = zip(one.disk.records, other.disk.records[: other.disk.synced], strict=False)
+    pairs = zip(node.disk.records, other.disk.records[: other.disk.synced], strict=False)
     return next(
-        (i for i, pair in enumerate(pairs) if pair[0] != pair[1]), min(len(one.disk.records), other.disk.synced)
+        (i for i, pair in enumerate(pairs) if pair[0] != pair[1]), min(len(node.disk.records), other.disk.synced)
     )
 
 
-def _parting(one: Node, other: Node) -> int | None:
+def _parting(node: Node, other: Node) -> int | None:
     """Return the number of the first record in which two logs differ; None if one is the beginning of the other."""
-    pairs = zip(one.disk.records, other.disk.records)  # noqa: B905
+    pairs = zip(node.disk.records, other.disk.records)  # noqa: B905
     return next((i for i, pair in enumerate(pairs) if pair[0] != pair[1]), None)
 
 
@@ -143,7 +143,7 @@ class Invariants:
         known = {
             name
             for name in names
-            if (found := self._schedule.by_name[name].disk.members) and found.stamp >= joint.stamp
+            if (members := self._schedule.by_name[name].disk.members) and members.stamp >= joint.stamp
         }
         is_heard = len(names) - len(known) < len(names) - k
         demand(

@@ -31,12 +31,12 @@ class Network:
         delay = random.random() * self.plan.lag_s
         return delay * 20 if random.random() < 0.05 else delay
 
-    def part(self, one: str, other: str, until: float) -> None:
-        self._apart[frozenset((one, other))] = until
-        self.world.note(one, "and", other, "are apart until", f"{until * 1000:.1f} ms")
+    def part(self, name: str, other: str, until: float) -> None:
+        self._apart[frozenset((name, other))] = until
+        self.world.note(name, "and", other, "are apart until", f"{until * 1000:.1f} ms")
 
-    def apart_until(self, one: str, other: str) -> float:
-        return 0.0 if self.world.is_calm else self._apart.get(frozenset((one, other)), 0.0)
+    def apart_until(self, name: str, other: str) -> float:
+        return 0.0 if self.world.is_calm else self._apart.get(frozenset((name, other)), 0.0)
 
     def post(self, sender: Node, receiver: Node, message: Any) -> None:
         """A request or an answer on a connection of its own: lost, late, or twice."""

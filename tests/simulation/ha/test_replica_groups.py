@@ -28,7 +28,7 @@ def test_promotion_at_every_step(seed: int) -> None:
     """Of each member, before any event of three schedules, whatever else goes wrong in them: one try in 32, or each
     one (tests/thorough.py)."""
     drawn = (seed << 20 | number for number in itertools.count())
-    quiet = (one for one in drawn if (plan := Schedule(one).plan).members > 1 and not plan.storm)
+    quiet = (draw for draw in drawn if (plan := Schedule(draw).plan).members > 1 and not plan.storm)
     stride, elections = one_in(32), 0
     for chosen in itertools.islice(quiet, 3):
         tries = [(moment, place) for moment in moments_of(chosen) for place in range(Schedule(chosen).plan.members)]
@@ -59,9 +59,9 @@ def moments_of(seed: int) -> list[float]:
 
 def test_a_seed_gives_the_same_run_everywhere(seed: int) -> None:
     """What happens depends on nothing but the seed: neither on the process nor on the order of sets."""
-    there = [simulate(PROGRAM, "--seed", str(seed), hash_seed=hash_seed).stdout for hash_seed in ("1", "2")]
-    assert there[0] == there[1] == explain(seed, Schedule, PROGRAM) + "\n"
-    assert f"repeat with: python -m {PROGRAM} --seed {seed}" in there[0]
+    outputs = [simulate(PROGRAM, "--seed", str(seed), hash_seed=hash_seed).stdout for hash_seed in ("1", "2")]
+    assert outputs[0] == outputs[1] == explain(seed, Schedule, PROGRAM) + "\n"
+    assert f"repeat with: python -m {PROGRAM} --seed {seed}" in outputs[0]
 
 
 def test_runs_are_worth_their_while() -> None:
@@ -71,15 +71,15 @@ def test_runs_are_worth_their_while() -> None:
     for seed in range(200):
         schedule = Schedule(seed)
         schedule.run()
-        found = schedule.invariants
-        acknowledged += found.acknowledged
-        elected += found.elections
-        cut += found.cuts
-        changed += found.changes
-        alone += found.went_alone
-        forced += found.lost_by_force
-        owed += found.owed
-        trimmed += found.trimmed
-        behind += found.left_behind
+        invariants = schedule.invariants
+        acknowledged += invariants.acknowledged
+        elected += invariants.elections
+        cut += invariants.cuts
+        changed += invariants.changes
+        alone += invariants.went_alone
+        forced += invariants.lost_by_force
+        owed += invariants.owed
+        trimmed += invariants.trimmed
+        behind += invariants.left_behind
     assert acknowledged > 1000 and elected > 100 and cut > 30 and changed > 30 and alone > 20 and forced > 0
     assert owed > 20 and trimmed > 200 and behind > 3

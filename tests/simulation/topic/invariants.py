@@ -91,25 +91,27 @@ class Invariants:
 
     # ---- in the end -----------------------------------------------------------------------------------------
 
-    def stored(self, start: int, found: dict[int, bytes]) -> None:
+    def stored(self, start: int, contents: dict[int, bytes]) -> None:
         """All that is there."""
-        end = start + len(found)
+        end = start + len(contents)
         demand(
-            sorted(found) == list(range(start, end)), "OffsetsAreDense", f"from {start} on there are {sorted(found)}"
+            sorted(contents) == list(range(start, end)),
+            "OffsetsAreDense",
+            f"from {start} on there are {sorted(contents)}",
         )
-        for offset, value in found.items():
+        for offset, value in contents.items():
             self._means(offset, value)
-        values = list(found.values())
+        values = list(contents.values())
         demand(len(set(values)) == len(values), "StoredOnce", f"{[v for v, n in Counter(values).items() if n > 1]}")
         for value, offset in self.confirmed.items():
-            demand(offset < start or found.get(offset) == value, "NothingConfirmedIsLost", f"{value!r}, at {offset}")
+            demand(offset < start or contents.get(offset) == value, "NothingConfirmedIsLost", f"{value!r}, at {offset}")
         for name, acked in self.acked.items():
             lost = set(range(start)) - acked
             demand(
                 not lost, "NothingNeededIsTrimmed", f"{name} has not acknowledged {sorted(lost)}, it begins at {start}"
             )
 
-    def consumed(self, name: str, found: dict[int, Any]) -> None:
+    def consumed(self, name: str, values: dict[int, Any]) -> None:
         """All that was there was offered to a subscription."""
-        skipped = set(found) - self.acked[name]
+        skipped = set(values) - self.acked[name]
         demand(not skipped, "NothingIsSkipped", f"{name} never got {sorted(skipped)}")

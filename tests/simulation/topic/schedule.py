@@ -131,19 +131,19 @@ class Schedule:
                 last.wait_until(lambda: False, 0.5)
         topic = last.topic
         assert topic is not None, "nobody can own it"
-        found = {
+        values_by_offset = {
             offset: value
             for batch in topic.read()
             for offset, value in zip(batch.offset.tolist(), batch.values(), strict=True)
         }
-        self.invariants.stored(topic.start, found)
+        self.invariants.stored(topic.start, values_by_offset)
         for name in SUBSCRIPTIONS:
             while last.receive(name, 100) or self._backlog(last, name):
                 last.wait_until(lambda: False, 0.05)
-            self.invariants.consumed(name, found)
+            self.invariants.consumed(name, values_by_offset)
         while not self.far.is_done or self._backlog(last, clients.NAME):
             last.wait_until(lambda: False, 0.05)
-        self.invariants.consumed(clients.NAME, found)
+        self.invariants.consumed(clients.NAME, values_by_offset)
         self.far.check(topic.end)
         self.has_ended = True
 

@@ -18,9 +18,9 @@ def test_schedules(seed: int) -> None:
 
 def test_a_seed_gives_the_same_run_everywhere(seed: int) -> None:
     """What happens depends on nothing but the seed: neither on the process nor on the order of sets."""
-    there = simulate(PROGRAM, "--seed", str(seed), hash_seed="1").stdout
-    assert there == explain(seed, Schedule, PROGRAM) + "\n"
-    assert f"repeat with: python -m {PROGRAM} --seed {seed}" in there
+    output = simulate(PROGRAM, "--seed", str(seed), hash_seed="1").stdout
+    assert output == explain(seed, Schedule, PROGRAM) + "\n"
+    assert f"repeat with: python -m {PROGRAM} --seed {seed}" in output
 
 
 def test_runs_are_worth_their_while() -> None:
@@ -30,12 +30,12 @@ def test_runs_are_worth_their_while() -> None:
     for seed in range(12):
         schedule = Schedule(seed)
         schedule.run()
-        found = schedule.invariants
-        confirmed += len(found.confirmed)
-        taken += found.attachments - 1
+        invariants = schedule.invariants
+        confirmed += len(invariants.confirmed)
+        taken += invariants.attachments - 1
         killed += len(schedule.killed)
-        refused += found.refused
-        repeated += found.repeated
+        refused += invariants.refused
+        repeated += invariants.repeated
         breaks += schedule.far.road.breaks
         flushes += schedule.far.flushes
         seeks += schedule.far.seeks

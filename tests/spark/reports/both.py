@@ -35,8 +35,8 @@ def check(
     first = local_engine.run(report, options, snapshot, workers=1)
     assert first.schema == report.schema()
     for cut in cuts:
-        found = local_engine.run(report, {**options, **cut}, snapshot)
-        assert found == first, f"{report.name} with {cut}: {found.to_pylist()}, and {first.to_pylist()} in one task"
+        result = local_engine.run(report, {**options, **cut}, snapshot)
+        assert result == first, f"{report.name} with {cut}: {result.to_pylist()}, and {first.to_pylist()} in one task"
     if spark is not None:
         in_spark = spark_engine.run(spark, report, {**options, "minPartitions": "3"}, snapshot)
         assert in_spark.columns == report.schema().names
@@ -45,13 +45,13 @@ def check(
     return first
 
 
-def assert_rows(found: Sequence[Row], expected: Sequence[Row]) -> None:
+def assert_rows(rows: Sequence[Row], expected: Sequence[Row]) -> None:
     """The same rows, in whatever order; floats to nine digits."""
-    for one, other in zip(_sorted(found), _sorted(expected), strict=False):
-        assert one.keys() == other.keys()
-        for name, value in one.items():
-            assert _is_same(value, other[name]), f"{name}: {one}, expected {other}"
-    assert len(found) == len(expected)
+    for first, other in zip(_sorted(rows), _sorted(expected), strict=False):
+        assert first.keys() == other.keys()
+        for name, value in first.items():
+            assert _is_same(value, other[name]), f"{name}: {first}, expected {other}"
+    assert len(rows) == len(expected)
 
 
 def _is_same(value: object, other: object) -> bool:

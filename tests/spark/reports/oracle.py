@@ -38,10 +38,10 @@ def moment(microseconds: int) -> datetime:
 
 
 def grouped(records: Iterable[Record], *names: str) -> dict[tuple[Any, ...], list[Record]]:
-    found: dict[tuple[Any, ...], list[Record]] = defaultdict(list)
+    items: dict[tuple[Any, ...], list[Record]] = defaultdict(list)
     for record in records:
-        found[tuple(getattr(record, name) for name in names)].append(record)
-    return found
+        items[tuple(getattr(record, name) for name in names)].append(record)
+    return items
 
 
 def sizes(records: Records) -> list[int]:
@@ -54,11 +54,11 @@ def rate_by_minute(records: Records) -> list[Row]:
         minutes: dict[int, list[Record]] = defaultdict(list)
         for record in of_one:
             minutes[record.time // MINUTE_US].append(record)
-        for minute, found in minutes.items():
+        for minute, each_minute in minutes.items():
             rows.append({
-                "topic": topic, "partition": partition, "minute": moment(minute * MINUTE_US), "entries": len(found),
-                "bytes": sum(sizes(found)), "avg_size": sum(sizes(found)) / len(found), "max_size": max(sizes(found)),
-                "producers": len({record.producer for record in found} - {None}),
+                "topic": topic, "partition": partition, "minute": moment(minute * MINUTE_US), "entries": len(each_minute),
+                "bytes": sum(sizes(each_minute)), "avg_size": sum(sizes(each_minute)) / len(each_minute), "max_size": max(sizes(each_minute)),
+                "producers": len({record.producer for record in each_minute} - {None}),
             })  # fmt: skip
     return rows
 
@@ -66,8 +66,8 @@ def rate_by_minute(records: Records) -> list[Row]:
 def size_histogram(records: Records) -> list[Row]:
     """Percentiles are those of sizes cut to eleven bits."""
     rows: list[Row] = []
-    for (topic, partition), found in grouped(records, "topic", "partition").items():
-        ordered = sorted(sizes(found))
+    for (topic, partition), group in grouped(records, "topic", "partition").items():
+        ordered = sorted(sizes(group))
         shown = {}
         for percent in (50, 90, 99):
             size = next(size for n, size in enumerate(ordered, 1) if 100 * n >= percent * len(ordered))
@@ -84,34 +84,34 @@ def size_histogram(records: Records) -> list[Row]:
 
 def key_skew(records: Records, top: int = 20) -> list[Row]:
     rows: list[Row] = []
-    for (topic, partition), found in grouped(records, "topic", "partition").items():
-        by_key = {key: (len(some), sum(sizes(some))) for (key,), some in grouped(found, "key").items()}
+    for (topic, partition), group in grouped(records, "topic", "partition").items():
+        by_key = {key: (len(some), sum(sizes(some))) for (key,), some in grouped(group, "key").items()}
         without = by_key.pop(None, (0, 0))
         ranked = sorted(by_key.items(), key=lambda item: (-item[1][0], -item[1][1], item[0]))
         counts = [count for _, (count, _) in ranked]
-        differences = sum(abs(one - other) for one in counts for other in counts)
+        differences = sum(abs(count - other) for count in counts for other in counts)
         head = {
-            "top1_share": counts[0] / len(found) if counts else None, "distinct_keys": len(counts),
+            "top1_share": counts[0] / len(group) if counts else None, "distinct_keys": len(counts),
             "gini": differences / (2 * len(counts) * sum(counts)) if counts else None,
         }  # fmt: skip
         shown = [(rank, key[:64].hex(), *some) for rank, (key, some) in enumerate(ranked[:top], 1)]
         for rank, key, entries, size in [*shown, (None, None, *without)]:
             rows.append({
                 "topic": topic, "partition": partition, "rank": rank, "key": key, "entries": entries, "bytes": size,
-                "share": entries / len(found), **head,
+                "share": entries / len(group), **head,
             })  # fmt: skip
     return rows
 
 
 def partition_skew(records: Records, known: Iterable[tuple[str, int]] = ()) -> list[Row]:
     """known: partitions that there are, some of them empty."""
-    found = grouped(records, "topic", "partition")
+    groups = grouped(records, "topic", "partition")
     for topic, partition in known:
-        if any(topic == other for other, _ in found):
-            found.setdefault((topic, partition), [])
+        if any(topic == other for other, _ in groups):
+            groups.setdefault((topic, partition), [])
     rows: list[Row] = []
-    for (topic, partition), some in found.items():
-        counts = [len(others) for (other, _), others in found.items() if other == topic]
+    for (topic, partition), some in groups.items():
+        counts = [len(others) for (other, _), others in groups.items() if other == topic]
         rows.append({
             "topic": topic, "partition": partition, "entries": len(some), "bytes": sum(sizes(some)),
             "ratio_to_mean": len(some) / (sum(counts) / len(counts)),
@@ -122,22 +122,22 @@ def partition_skew(records: Records, known: Iterable[tuple[str, int]] = ()) -> l
 def duplicates(records: Records) -> list[Row]:
     numbered = [record for record in records if record.producer is not None and record.sequence is not None]
     rows: list[Row] = []
-    for (topic, partition, producer, sequence), found in grouped(
+    for (topic, partition, producer, sequence), group in grouped(
         numbered, "topic", "partition", "producer", "sequence"
     ).items():
-        if len(found) > 1:
-            offsets = [record.offset for record in found]
+        if len(group) > 1:
+            offsets = [record.offset for record in group]
             rows.append({
                 "topic": topic, "partition": partition, "producer_name": producer, "sequence_id": sequence,
-                "copies": len(found), "first_offset": min(offsets), "last_offset": max(offsets),
-                "same_payload": len({crc32c(record.value) for record in found}) == 1,
+                "copies": len(group), "first_offset": min(offsets), "last_offset": max(offsets),
+                "same_payload": len({crc32c(record.value) for record in group}) == 1,
             })  # fmt: skip
     return rows
 
 
 def _holes(numbers: Iterable[int]) -> list[tuple[int, int]]:
     ordered = sorted(set(numbers))
-    return [(one, other) for one, other in itertools.pairwise(ordered) if other != one + 1]
+    return [(first, other) for first, other in itertools.pairwise(ordered) if other != first + 1]
 
 
 def sequence_gaps(records: Records) -> list[Row]:
@@ -147,8 +147,8 @@ def sequence_gaps(records: Records) -> list[Row]:
             "topic": topic, "partition": partition, "producer_name": producer, "after_seq": after, "before_seq": before,
             "missing": before - after - 1,
         }
-        for (topic, partition, producer), found in grouped(numbered, "topic", "partition", "producer").items()
-        for after, before in _holes(record.sequence for record in found if record.sequence is not None)
+        for (topic, partition, producer), group in grouped(numbered, "topic", "partition", "producer").items()
+        for after, before in _holes(record.sequence for record in group if record.sequence is not None)
     ]  # fmt: skip
 
 
@@ -157,18 +157,18 @@ def log_gaps(records: Records) -> list[Row]:
         {
             "topic": topic, "partition": partition, "ledger": ledger, "after_offset": after, "before_offset": before,
             "missing": before - after - 1,
-            "segment": next(record.segment for record in found if record.offset == before),
+            "segment": next(record.segment for record in group if record.offset == before),
         }
-        for (topic, partition, ledger), found in grouped(records, "topic", "partition", "ledger").items()
-        for after, before in _holes(record.offset for record in found)
+        for (topic, partition, ledger), group in grouped(records, "topic", "partition", "ledger").items()
+        for after, before in _holes(record.offset for record in group)
     ]  # fmt: skip
 
 
 def order_violations(records: Records) -> list[Row]:
     rows: list[Row] = []
-    for (topic, partition, ledger), found in grouped(records, "topic", "partition", "ledger").items():
-        found = sorted(found)
-        steps = [(one.time - other.time, other) for one, other in itertools.pairwise(found)]
+    for (topic, partition, ledger), group in grouped(records, "topic", "partition", "ledger").items():
+        group = sorted(group)
+        steps = [(first.time - other.time, other) for first, other in itertools.pairwise(group)]
         back = [(step, record) for step, record in steps if step > 0]
         rows.append({
             "topic": topic, "partition": partition, "ledger": ledger, "violations": len(back),

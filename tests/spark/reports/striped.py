@@ -41,7 +41,7 @@ class Striped:
     def make(cls, path: Path) -> Striped:
         pyreplog.Cluster.embedded(path, bookies=BOOKIES, durability="appended", segment_bytes=64 << 10).close()
         folders = sorted(path.glob("bookie-*"))
-        return cls(path, [BookieIdentity.decode(one, (one / "identity").read_bytes()).id for one in folders])
+        return cls(path, [BookieIdentity.decode(folder, (folder / "identity").read_bytes()).id for folder in folders])
 
     def folder(self, bookie: str) -> Path:
         return self.path / bookie.partition("@")[0] / "log"
@@ -84,9 +84,9 @@ def metadata_of(
 def record(ledger: int, entry: int, *, other: bool = False) -> bytes:
     """The record of an entry; other: another one of the same number, which is as intact."""
     value = b"%d/%d." % (ledger, entry) * (entry % 9 + 1) + b"other" * other
-    made = encode_entries([value], ledger=ledger, first=entry, lac=entry - 1, time=1_000_000 + entry,
+    entries = encode_entries([value], ledger=ledger, first=entry, lac=entry - 1, time=1_000_000 + entry,
                           ledger_bytes=100 * entry, ledger_messages=entry)  # fmt: skip
-    return bytes(made.view)
+    return bytes(entries.view)
 
 
 def write_set(metadata: LedgerMetadata, entry: int) -> list[str]:
@@ -142,7 +142,7 @@ def _spoil(records: list[bytes], rng: random.Random, metadata: LedgerMetadata) -
 def flip_some(cluster: Striped, rng: random.Random, count: int, spared: str = "") -> None:
     """Bits of values, or of headers behind the length; of all bookies but one."""
     names = [name for name in cluster.names if name != spared]
-    places = [(path, found) for name in names for path in cluster.segments(name) for found in records_in(path)]
+    places = [(path, record) for name in names for path in cluster.segments(name) for record in records_in(path)]
     for path, (at, _) in rng.sample(places, min(count, len(places))):
         samples.flip(path, at + rng.choice([4, 14, 33, 45, 66]), rng.randrange(8))
 
@@ -193,15 +193,15 @@ def _stride(data: bytes, at: int, segment: twin.TwinSegment) -> int:
     if data[at + 8 : at + 12] != segment.stamp.to_bytes(4, "little"):
         return 0
     try:
-        found, stride = twin.read_record(data, at, segment)
+        record, stride = twin.read_record(data, at, segment)
     except (AssertionError, struct.error):
         return 0
-    return 0 if found is None else stride
+    return 0 if record is None else stride
 
 
 def copies_in(cluster: Striped) -> Copies:
     """Every intact copy of an entry, on every bookie that is there."""
-    found: Copies = {}
+    copies: Copies = {}
     for bookie in cluster.names:
         for path in cluster.segments(bookie):
             data = path.read_bytes()
@@ -210,5 +210,5 @@ def copies_in(cluster: Striped) -> Copies:
                 ledger, entry = struct.unpack_from("<qq", data, at + 24)
                 if kind in (1, 2):
                     crc = int.from_bytes(data[at + 4 : at + 8], "little")
-                    found.setdefault((bookie, ledger, entry), []).append(crc)
-    return found
+                    copies.setdefault((bookie, ledger, entry), []).append(crc)
+    return copies

@@ -76,9 +76,9 @@ class World:
     def make(self, name: str, **settings: Any) -> Known:
         """Nothing is removed from it until that is asked for."""
         kept = {"retention_bytes": None, "retention_ms": None}
-        made = Known(self.cluster.topic(name, durability="appended", ensemble=1, **kept, **settings))
-        self.topics[name] = made
-        return made
+        known = Known(self.cluster.topic(name, durability="appended", ensemble=1, **kept, **settings))
+        self.topics[name] = known
+        return known
 
     def publish(self, known: Known, sizes: list[int]) -> None:
         """One entry."""
@@ -92,9 +92,9 @@ class World:
 
     def acknowledge(self, known: Known, name: str, offsets: Iterable[int]) -> None:
         """One by one; of what was there when somebody was last connected, or the subscription was made."""
-        there, some = known.topic.subscription(name), offsets_in(offsets)
-        there.acknowledge(NOBODY, some)
-        until(lambda: there.inspect(lambda cursor, _: cursor.mask(some).all()))
+        subscription, some = known.topic.subscription(name), offsets_in(offsets)
+        subscription.acknowledge(NOBODY, some)
+        until(lambda: subscription.inspect(lambda cursor, _: cursor.mask(some).all()))
         self._stored(known, name, some.tolist())
 
     def upto(self, known: Known, name: str, end: int) -> None:
@@ -115,14 +115,14 @@ class World:
 
     def snapshot(self, window_s: float = 300.0, **options: object) -> Snapshot:
         """Once bookies know what is confirmed."""
-        found: list[Snapshot] = []
+        snapshots: list[Snapshot] = []
 
         def is_settled() -> bool:
-            found[:] = [gather(options_of(self.path, **options), self.clock.now_us(), round(window_s * 1000))]
-            return all(fact.end.offset == self.topics[fact.name].end for fact in found[0].topics)
+            snapshots[:] = [gather(options_of(self.path, **options), self.clock.now_us(), round(window_s * 1000))]
+            return all(fact.end.offset == self.topics[fact.name].end for fact in snapshots[0].topics)
 
         until(is_settled)
-        return found[0]
+        return snapshots[0]
 
     # ---- what is expected -----------------------------------------------------------------------------------
 
@@ -141,8 +141,8 @@ class World:
     def stored_bytes(self, name: str, offsets: Iterable[int]) -> int:
         """Of the entries that hold any of these messages."""
         wanted = {*offsets}
-        there = read_table(self.path, topics=f'["{name}"]', columns="offset,ledgerId,entryId").to_pylist()
-        entries = {(row["ledgerId"], row["entryId"]) for row in there if row["offset"] in wanted}
+        rows = read_table(self.path, topics=f'["{name}"]', columns="offset,ledgerId,entryId").to_pylist()
+        entries = {(row["ledgerId"], row["entryId"]) for row in rows if row["offset"] in wanted}
         if not entries:
             return 0
         ledgers = ",".join(str(ledger) for ledger in {ledger for ledger, _ in entries})
@@ -157,46 +157,46 @@ def world(path: Path) -> Iterator[World]:
         yield World(path, cluster, clock)
 
 
-def fill(made: World, rng: random.Random) -> None:
+def fill(world: World, rng: random.Random) -> None:
     """Topics of every sort, with what was acknowledged of them, over some two weeks."""
-    plain = made.make("plain", roll_entries=4)
-    squeezed = made.make("a, b", roll_entries=7, compression="zstd")
-    parts = [made.make(f"orders-partition-{n}", roll_entries=5) for n in (0, 1, 2)]
-    trimmed = made.make("trimmed", roll_entries=2)
-    made.make("empty")
-    quiet = made.make("quiet")
+    plain = world.make("plain", roll_entries=4)
+    squeezed = world.make("a, b", roll_entries=7, compression="zstd")
+    parts = [world.make(f"orders-partition-{n}", roll_entries=5) for n in (0, 1, 2)]
+    trimmed = world.make("trimmed", roll_entries=2)
+    world.make("empty")
+    quiet = world.make("quiet")
     everything = [plain, squeezed, *parts, trimmed]
     for _ in range(12):
-        made.clock.advance(rng.choice((SECOND, 50 * SECOND, 9000 * SECOND, 200_000 * SECOND)))
+        world.clock.advance(rng.choice((SECOND, 50 * SECOND, 9000 * SECOND, 200_000 * SECOND)))
         for known in (*everything, quiet):
             if rng.random() < 0.7:
-                made.publish(known, [rng.choice((0, 1, 40, 3000)) for _ in range(rng.randrange(1, 9))])
-    made.subscribe(parts[1], "only here")
+                world.publish(known, [rng.choice((0, 1, 40, 3000)) for _ in range(rng.randrange(1, 9))])
+    world.subscribe(parts[1], "only here")
     for known in everything:
         for name in ("billing", "audit"):
-            made.subscribe(known, name)
-    made.subscribe(plain, "late", start=plain.end // 2)
-    made.subscribe(plain, "newest", start=plain.end)
+            world.subscribe(known, name)
+    world.subscribe(plain, "late", start=plain.end // 2)
+    world.subscribe(plain, "newest", start=plain.end)
     for known in everything:
         for name in known.subs:
-            _acknowledge(made, known, name, rng)
-    made.upto(squeezed, "audit", squeezed.end)
+            _acknowledge(world, known, name, rng)
+    world.upto(squeezed, "audit", squeezed.end)
     for name in ("billing", "audit"):
-        made.upto(trimmed, name, trimmed.end * 2 // 3)
+        world.upto(trimmed, name, trimmed.end * 2 // 3)
     trimmed.topic.configure(retention_bytes=0, retention_ms=0)
     trimmed.topic.trim()
     assert trimmed.topic.start > 0
-    made.clock.advance(30 * SECOND)
-    made.publish(plain, [7, 7])
-    made.clock.advance(30 * SECOND)
-    made.snapshot()
+    world.clock.advance(30 * SECOND)
+    world.publish(plain, [7, 7])
+    world.clock.advance(30 * SECOND)
+    world.snapshot()
 
 
-def _acknowledge(made: World, known: Known, name: str, rng: random.Random) -> None:
-    made.clock.advance(rng.randrange(SECOND, 400 * SECOND))
+def _acknowledge(world: World, known: Known, name: str, rng: random.Random) -> None:
+    world.clock.advance(rng.randrange(SECOND, 400 * SECOND))
     left = known.left(name)
     if rng.random() < 0.7 and left:
-        made.upto(known, name, rng.choice(left))
+        world.upto(known, name, rng.choice(left))
     left = known.left(name)
     if rng.random() < 0.8 and left:
-        made.acknowledge(known, name, rng.sample(left, rng.randrange(1, len(left) + 1) * 2 // 3 or 1))
+        world.acknowledge(known, name, rng.sample(left, rng.randrange(1, len(left) + 1) * 2 // 3 or 1))

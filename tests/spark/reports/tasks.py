@@ -27,12 +27,12 @@ def report_on(report: Report, tasks: Sequence[Sequence[Sequence[Record]]], snaps
 
 def _partials(report: Report, tasks: Sequence[Sequence[Sequence[Record]]]) -> pa.Table:
     sent = report_of_view(report.name, json.dumps(report.parameters))
-    found = []
+    partials = []
     for task in tasks:
         partial = sent.partial(_batches(sent, task))
         assert partial.schema == report.parts
-        found.append(partial)
-    return pa.concat_tables([report.parts.empty_table(), *found])
+        partials.append(partial)
+    return pa.concat_tables([report.parts.empty_table(), *partials])
 
 
 def _batches(report: Report, task: Sequence[Sequence[Record]]) -> Iterator[pa.RecordBatch]:

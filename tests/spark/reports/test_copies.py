@@ -67,16 +67,16 @@ def shortages_of(ledgers: list[LedgerMetadata], copies: Copies, unknown: frozens
         open_rows: dict[tuple[int, int], Row] = {}
         for entry in range(metadata.last_entry + 1):
             own = write_set(metadata, entry)
-            found = [bookie for bookie in own if (bookie, metadata.ledger, entry) in copies]
-            if len(found) == len(own):
+            bookies = [bookie for bookie in own if (bookie, metadata.ledger, entry) in copies]
+            if len(bookies) == len(own):
                 continue
-            away = len([bookie for bookie in own if bookie in unknown and bookie not in found])
-            row = open_rows.get((len(found), away))
+            away = len([bookie for bookie in own if bookie in unknown and bookie not in bookies])
+            row = open_rows.get((len(bookies), away))
             if row is None or entry - row["last_entry"] > metadata.ensemble_size:
                 row = {"ledger_id": metadata.ledger, "first_entry": entry, "last_entry": entry, "entries": 0}
-                row |= {"expected": metadata.write_quorum, "found": len(found), "unknown": away}
-                row |= {"lost": len(found) + away == 0, "below_ack": len(found) + away < metadata.ack_quorum}
-                open_rows[len(found), away] = row
+                row |= {"expected": metadata.write_quorum, "found": len(bookies), "unknown": away}
+                row |= {"lost": len(bookies) + away == 0, "below_ack": len(bookies) + away < metadata.ack_quorum}
+                open_rows[len(bookies), away] = row
                 rows.append(row)
             row |= {"last_entry": entry, "entries": row["entries"] + 1}
     return rows
@@ -115,10 +115,10 @@ def test_damage(cluster: Striped, seed: int, spark: SparkSession) -> None:
     flip_some(cluster, rng, 25, spared=names[0])  # where such a log ends is not known
     tear(cluster, names[0])
     wanted = {
-        one
+        item
         for metadata in cluster.ledgers
         for entry in range(metadata.last_entry + 1)
-        for one in write_set(metadata, entry)
+        for item in write_set(metadata, entry)
     }
     check_all(cluster, cluster.snapshot())
     cluster.segments(names[1])[0].unlink()
@@ -131,7 +131,7 @@ def test_whole_ledgers(cluster: Striped, seed: int) -> None:
     fill(cluster, random.Random(seed), 12, is_whole=True)
     snapshot = cluster.snapshot()
     assert check_all(cluster, snapshot) == ([], [])
-    assert sum(one.entries or 0 for one in snapshot.ledgers) > 0
+    assert sum(ledger.entries or 0 for ledger in snapshot.ledgers) > 0
 
 
 # ---- one by one ------------------------------------------------------------------------------------------------
@@ -193,7 +193,7 @@ def test_deleted_ledgers_are_left_out(cluster: Striped) -> None:
 def test_some_ledgers(cluster: Striped, seed: int) -> None:
     fill(cluster, random.Random(seed), 9)
     options = {"path": str(cluster.path), "ledgers": "3,5-6"}
-    cluster.ledgers = [one for one in cluster.ledgers if one.ledger in (3, 5, 6)]
+    cluster.ledgers = [ledger for ledger in cluster.ledgers if ledger.ledger in (3, 5, 6)]
     expected = list(holes_of(cluster.ledgers, copies_in(cluster)))
     check(ReplicaHoles(), options, cluster.snapshot(ledgers="3,5-6"), expected)
 

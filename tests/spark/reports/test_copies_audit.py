@@ -28,9 +28,9 @@ Ends = dict[tuple[str, str], int]
 
 @pytest.fixture
 def cluster(tmp_path: Path, seed: int) -> Striped:
-    made = Striped.make(tmp_path / "data")
-    fill(made, random.Random(seed), 90, is_whole=True)
-    return made
+    striped = Striped.make(tmp_path / "data")
+    fill(striped, random.Random(seed), 90, is_whole=True)
+    return striped
 
 
 def ends_of(cluster: Striped) -> Ends:

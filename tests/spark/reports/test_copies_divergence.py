@@ -25,13 +25,13 @@ def cluster(tmp_path: Path) -> Striped:
 
 def differing(cluster: Striped) -> list[Row]:
     ends = {metadata.ledger: metadata.last_entry + 1 for metadata in cluster.ledgers if metadata.write_quorum > 1}
-    found: dict[tuple[int, int], set[int]] = {}
+    numbers: dict[tuple[int, int], set[int]] = {}
     for (_, ledger, entry), crcs in copies_in(cluster).items():
         if entry < ends.get(ledger, 0):
-            found.setdefault((ledger, entry), set()).update(crcs)
+            numbers.setdefault((ledger, entry), set()).update(crcs)
     return [
         {"ledger_id": ledger, "entry_id": entry, "crcs": sorted(crcs)}
-        for (ledger, entry), crcs in found.items()
+        for (ledger, entry), crcs in numbers.items()
         if len(crcs) > 1
     ]
 
@@ -55,11 +55,11 @@ def test_whole_ledgers_are_read_once(cluster: Striped, seed: int) -> None:
     fill(cluster, random.Random(seed), 20, is_whole=True)
     snapshot = cluster.snapshot()
     assert check(ReplicaDivergence(), {"path": str(cluster.path)}, snapshot, []).num_rows == 0
-    found = list[int]()
+    numbers = list[int]()
     local_engine.run(
-        ReplicaDivergence(), {"path": str(cluster.path)}, snapshot, progress=lambda one: found.append(one.done)
+        ReplicaDivergence(), {"path": str(cluster.path)}, snapshot, progress=lambda item: numbers.append(item.done)
     )
-    assert found == [1, 2]  # the tasks of one reading
+    assert numbers == [1, 2]  # the tasks of one reading
 
 
 def test_one_copy_of_many_differs(cluster: Striped) -> None:

@@ -30,21 +30,21 @@ NOW = Snapshot(as_of_us=0)
 
 def lag_of(rows: list[Row], is_there: Callable[[Row], bool], **same: Any) -> list[Row]:
     """Of each topic and partition, by going through all rows of the source."""
-    found = []
+    actual = []
     for topic, partition in sorted({(row["topic"], row["partition"]) for row in rows}):
         own = [row for row in rows if (row["topic"], row["partition"]) == (topic, partition)]
         lost = [row for row in own if not is_there(row)]
-        there = [row["timestamp"] for row in own if is_there(row)]
+        timestamps = [row["timestamp"] for row in own if is_there(row)]
         newest = max(row["timestamp"] for row in own)
-        found.append(
+        actual.append(
             {
                 **same, "topic": topic, "partition": partition, "missing_entries": len(lost),
                 "missing_bytes": sum(row["size"] for row in lost),
                 "oldest_missing_ts": min((row["timestamp"] for row in lost), default=None),
-                "lag_s": (newest - max(there)).total_seconds() if there else None,
+                "lag_s": (newest - max(timestamps)).total_seconds() if timestamps else None,
             }
         )  # fmt: skip
-    return found
+    return actual
 
 
 def rows_of(path: Path | None, **options: object) -> list[Row]:
@@ -127,21 +127,21 @@ def test_a_master_and_its_replica(tmp_path: Path) -> None:
 def test_topics(tmp_path: Path, seed: int) -> None:
     """Messages with a producer's numbers, which come in another order; and without, by their original offsets."""
     rng = random.Random(seed)
-    there: set[tuple[str, Any]] = set()
+    rows: set[tuple[str, Any]] = set()
     with embedded(tmp_path / "a") as here, embedded(tmp_path / "b") as away:
         for name in ("orders", "returns"):
-            source, copy = (one.topic(name, durability="appended") for one in (here, away))
-            producers = {one: (source.producer(one), copy.producer(one)) for one in ("p", "q")}
+            source, copy = (each_here.topic(name, durability="appended") for each_here in (here, away))
+            producers = {item: (source.producer(item), copy.producer(item)) for item in ("p", "q")}
             for producer, (original, other) in producers.items():
                 for n in range(60):
                     original.publish(b"x" * rng.randrange(30), sequence=n)
                 for n in sorted(rng.sample(range(60), 40)):
                     other.publish(b"x", sequence=n)
-                    there.add((name, (producer, n)))
+                    rows.add((name, (producer, n)))
             offsets = [source.publish(b"plain %d" % n) for n in range(50)]
             for offset in rng.sample(offsets, 30):
                 copy.publish(b"plain", properties={"original-offset": str(offset)})
-                there.add((name, offset))
+                rows.add((name, offset))
             copy.publish(b"of its own", properties={"original-offset": "none"})
             for topic in (source, copy):
                 topic.close()
@@ -149,7 +149,7 @@ def test_topics(tmp_path: Path, seed: int) -> None:
 
     def is_there(row: Row) -> bool:
         name = row["offset"] if row["producerName"] is None else (row["producerName"], row["sequenceId"])
-        return (row["topic"], name) in there
+        return (row["topic"], name) in rows
 
     places = {"from_cluster": str(tmp_path / "a"), "to_cluster": str(tmp_path / "b")}
     expected = lag_of(source_rows, is_there, **places)

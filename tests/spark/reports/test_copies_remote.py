@@ -31,11 +31,11 @@ NAMES = ("b0", "b1", "b2", "b3")
 
 @pytest.fixture
 def nodes(tmp_path: Path) -> Iterator[Nodes]:
-    with Nodes(tmp_path, NAMES) as made:
-        with pyreplog.Cluster.connect(made.url) as cluster:
+    with Nodes(tmp_path, NAMES) as nodes:
+        with pyreplog.Cluster.connect(nodes.url) as cluster:
             fill(cluster, [300, 1, 0, 40], (4, 2, 2))
             fill(cluster, [100], (3, 3, 2))
-        yield made
+        yield nodes
 
 
 def facts_of(nodes: Nodes) -> Snapshot:
@@ -70,12 +70,12 @@ def test_bookies_that_are_away(nodes: Nodes) -> None:
     snapshot, ledgers = facts_of(nodes), survey(nodes.store)[0]
     away = frozenset(ledgers[0].fragments[0].ensemble[:2])  # places are drawn: those of entry 0
     nodes.stop(*(name.partition("@")[0] for name in away))
-    there = {key: crcs for key, crcs in all_copies(nodes).items() if key[0] not in away}
+    crcs_by_key = {key: crcs for key, crcs in all_copies(nodes).items() if key[0] not in away}
     holes = rows(ReplicaHoles(), nodes, snapshot)
-    assert_rows(holes, list(holes_of(ledgers, there, away)))
+    assert_rows(holes, list(holes_of(ledgers, crcs_by_key, away)))
     assert {row["status"] for row in holes} == {"unknown"}
     shortages = rows(UnderReplicated(), nodes, snapshot)
-    assert_rows(shortages, shortages_of(ledgers, there, away))
+    assert_rows(shortages, shortages_of(ledgers, crcs_by_key, away))
     assert 0 in {row["found"] for row in shortages}
     assert not any(row["lost"] or row["below_ack"] for row in shortages)
     assert rows(ReplicaDivergence(), nodes, snapshot) == []
@@ -112,8 +112,8 @@ class Silent:
 
 
 def test_what_a_bookie_cannot_tell_is_said_by_entry() -> None:
-    found = list(read_copies(Silent(), "b0", 7, bytes(16), 0, 10))  # type: ignore[arg-type]
-    assert [(type(one), one.entry) for one in found] == [(UnknownCopyError, 3)]  # type: ignore[union-attr]
+    copies = list(read_copies(Silent(), "b0", 7, bytes(16), 0, 10))  # type: ignore[arg-type]
+    assert [(type(item), item.entry) for item in copies] == [(UnknownCopyError, 3)]  # type: ignore[union-attr]
 
 
 def test_an_open_ledger_of_which_nobody_tells(nodes: Nodes) -> None:
@@ -122,6 +122,6 @@ def test_an_open_ledger_of_which_nobody_tells(nodes: Nodes) -> None:
         ledger.append_batch([b"one"] * 5)
         nodes.stop(*NAMES)
         snapshot = facts_of(nodes)
-    (fact,) = [one for one in snapshot.ledgers if one.metadata.ledger == ledger.id]
+    (fact,) = [each_ledger for each_ledger in snapshot.ledgers if each_ledger.metadata.ledger == ledger.id]
     assert fact.entries is None
     assert ledger.id not in {row["ledger_id"] for row in rows(UnderReplicated(), nodes, snapshot)}

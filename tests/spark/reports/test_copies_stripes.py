@@ -20,28 +20,28 @@ places = st.lists(
     st.tuples(st.integers(0, 1), st.integers(0, 1), st.booleans(), st.integers(0, 30)), max_size=60
 )  # fmt: skip
 ranges = st.lists(st.tuples(st.integers(0, 40), st.integers(0, 6)), max_size=8).map(
-    lambda found: np.array([(low, low + length) for low, length in found], np.int64).reshape(-1, 2)
+    lambda report: np.array([(low, low + length) for low, length in report], np.int64).reshape(-1, 2)
 )
 
 
-def of(found: list[Place]) -> Stripes:
-    table = np.array(found, np.int64).reshape(-1, 4).T
-    return stripes_of(len(found), ledger=table[0], bookie=table[1], held=table[2], first=table[3])
+def of(places: list[Place]) -> Stripes:
+    table = np.array(places, np.int64).reshape(-1, 4).T
+    return stripes_of(len(places), ledger=table[0], bookie=table[1], held=table[2], first=table[3])
 
 
 def entries_of(stripes: Stripes) -> set[Place]:
     return {
-        (int(one["ledger"]), int(one["bookie"]), bool(one["held"]), int(one["first"]) + n)
-        for one in runs_of(stripes)
-        for n in range(one["run"])
+        (int(run["ledger"]), int(run["bookie"]), bool(run["held"]), int(run["first"]) + n)
+        for run in runs_of(stripes)
+        for n in range(run["run"])
     }
 
 
 @given(places, st.integers(0, 60))
-def test_joined_stripes_have_the_same_entries(found: list[Place], middle: int) -> None:
-    once = joined(of(found))
-    twice = joined(np.concatenate((joined(of(found[middle:])), joined(of(found[:middle])))))
-    assert entries_of(once) == entries_of(twice) == set(found)
+def test_joined_stripes_have_the_same_entries(places: list[Place], middle: int) -> None:
+    once = joined(of(places))
+    twice = joined(np.concatenate((joined(of(places[middle:])), joined(of(places[:middle])))))
+    assert entries_of(once) == entries_of(twice) == set(places)
 
 
 def test_a_bookie_is_a_stripe() -> None:
@@ -49,10 +49,10 @@ def test_a_bookie_is_a_stripe() -> None:
     own = [entry for entry in range(3000) if (entry - 3) % 7 < 5]
     for size in (1, 4, 1000, 3000):
         parts = [of([(0, 0, True, entry) for entry in own[at : at + size]]) for at in range(0, len(own), size)]
-        found = parts[0]
+        ranges = parts[0]
         for part in parts[1:]:
-            found = joined(np.concatenate((found, joined(part))))
-        assert len(joined(found)) <= 3
+            ranges = joined(np.concatenate((ranges, joined(part))))
+        assert len(joined(ranges)) <= 3
 
 
 @given(st.integers(0, 1 << 30))
@@ -61,12 +61,12 @@ def test_slots(seed: int) -> None:
     rng = random.Random(seed)
     ledgers = [random_metadata(NAMES, rng, ledger) for ledger in range(3)]
     numbers = {name: at for at, name in enumerate(NAMES)}
-    slots = Slots.of([(one, one.last_entry + 1) for one in ledgers], numbers)
+    slots = Slots.of([(ledger, ledger.last_entry + 1) for ledger in ledgers], numbers)
     expected = sorted(
-        (one.ledger, numbers[bookie], entry)
-        for one in ledgers
-        for entry in range(one.last_entry + 1)
-        for bookie in write_set(one, entry)
+        (ledger.ledger, numbers[bookie], entry)
+        for ledger in ledgers
+        for entry in range(ledger.last_entry + 1)
+        for bookie in write_set(ledger, entry)
     )
     every = np.arange(len(expected))
     rows = slots.row(every)
@@ -85,19 +85,19 @@ def test_a_stripe_that_fits_another_fragment() -> None:
     slots = Slots.of([(metadata, 30)], {"a": 0})
     own = [entry for entry in range(30) if write_set(metadata, entry) == ["a"]]
     stray = stripes_of(1, first=0, step=3, times=10)
-    found = inside(slots.covered(stray), np.arange(len(own)))
-    assert [entry for entry, there in zip(own, found, strict=True) if there] == [0, 3, 6, 9]
+    mask = inside(slots.covered(stray), np.arange(len(own)))
+    assert [entry for entry, item in zip(own, mask, strict=True) if item] == [0, 3, 6, 9]
 
 
 @given(ranges, ranges, st.lists(st.integers(0, 45), max_size=5))
 def test_intervals(some: np.ndarray, others: np.ndarray, borders: list[int]) -> None:
-    def members(found: np.ndarray) -> set[int]:
-        return {number for low, stop in found.tolist() for number in range(low, stop)}
+    def members(array: np.ndarray) -> set[int]:
+        return {number for low, stop in array.tolist() for number in range(low, stop)}
 
-    one, other = union(some), union(others)
-    assert members(one) == members(some)
-    assert (one[1:, 0] > one[:-1, 1]).all()
-    assert members(without(one, other)) == members(one) - members(other)
-    parts = cut(one, np.array(borders, np.int64))
-    assert members(parts) == members(one)
+    first, other = union(some), union(others)
+    assert members(first) == members(some)
+    assert (first[1:, 0] > first[:-1, 1]).all()
+    assert members(without(first, other)) == members(first) - members(other)
+    parts = cut(first, np.array(borders, np.int64))
+    assert members(parts) == members(first)
     assert not any(low < border < stop for low, stop in parts.tolist() for border in borders)

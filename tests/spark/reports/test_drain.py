@@ -22,10 +22,10 @@ def mark_at(sub: Sub, time_us: int) -> int | None:
     return next((mark for since_us, mark in reversed(sub.marks) if since_us <= time_us), None)
 
 
-def expected(made: World, window_s: float) -> list[Row]:
-    rows, now_us = [], made.clock.now_us()
+def expected(world: World, window_s: float) -> list[Row]:
+    rows, now_us = [], world.clock.now_us()
     since_us = now_us - round(window_s * SECOND)
-    for row, known, name, sub in made.rows():
+    for row, known, name, sub in world.rows():
         left, before = len(known.left(name)), mark_at(sub, since_us)
         in_rate = sum(since_us <= time_us < now_us for time_us in known.times) / window_s
         out_rate = None if before is None else (sub.mark - before) / window_s
@@ -45,35 +45,35 @@ def expected(made: World, window_s: float) -> list[Row]:
     return rows
 
 
-def live(made: World, rng: random.Random) -> None:
+def live(world: World, rng: random.Random) -> None:
     """Some minutes of publishing and acknowledging, at several speeds."""
-    topics = [made.make(name, roll_entries=9) for name in ("slow", "orders-partition-0", "orders-partition-1")]
+    topics = [world.make(name, roll_entries=9) for name in ("slow", "orders-partition-0", "orders-partition-1")]
     for known in topics:
         for name in ("keen", "lazy", "idle"):
-            made.subscribe(known, name)
+            world.subscribe(known, name)
     for turn in range(9):
         for n, known in enumerate(topics):
-            made.publish(known, [1] * rng.randrange(1, 3 + 4 * n))
-            made.clock.advance(rng.randrange(SECOND, 5 * SECOND))
+            world.publish(known, [1] * rng.randrange(1, 3 + 4 * n))
+            world.clock.advance(rng.randrange(SECOND, 5 * SECOND))
             for name, share in (("keen", 0.9), ("lazy", 0.2 if turn < 6 else 0.5)):
                 left = known.left(name)
                 if left and rng.random() < 0.9:
-                    made.upto(known, name, left[round((len(left) - 1) * share * rng.random())])
-        made.clock.advance(10 * SECOND)
-    made.upto(topics[0], "keen", topics[0].end)
+                    world.upto(known, name, left[round((len(left) - 1) * share * rng.random())])
+        world.clock.advance(10 * SECOND)
+    world.upto(topics[0], "keen", topics[0].end)
 
 
 def test_rates(tmp_path: Path, spark: SparkSession) -> None:
-    with world(tmp_path / "data") as made:
-        live(made, random.Random(7))
+    with world(tmp_path / "data") as environment:
+        live(environment, random.Random(7))
         seen = set()
         for window_s in (25.0, 60.0, 90.5, 300.0):
-            rows = expected(made, window_s)
+            rows = expected(environment, window_s)
             seen |= {row["status"] for row in rows}
-            snapshot, in_spark = made.snapshot(window_s), spark if window_s == 60 else None
+            snapshot, in_spark = environment.snapshot(window_s), spark if window_s == 60 else None
             check(
                 DrainEstimate(),
-                {"path": str(made.path)},
+                {"path": str(environment.path)},
                 snapshot,
                 rows,
                 spark=in_spark,
@@ -84,38 +84,38 @@ def test_rates(tmp_path: Path, spark: SparkSession) -> None:
 
 def test_once_it_is_closed(tmp_path: Path) -> None:
     """What is known then is when the mark last moved: if that was before the window, it stood still."""
-    with world(tmp_path / "data") as made:
-        known = made.make("t")
-        made.publish(known, [1] * 10)
-        made.subscribe(known, "s")
-        made.clock.advance(100 * SECOND)
-        made.upto(known, "s", 4)
-        made.clock.advance(100 * SECOND)
+    with world(tmp_path / "data") as environment:
+        known = environment.make("t")
+        environment.publish(known, [1] * 10)
+        environment.subscribe(known, "s")
+        environment.clock.advance(100 * SECOND)
+        environment.upto(known, "s", 4)
+        environment.clock.advance(100 * SECOND)
         known.topic.close()
-        (row,) = expected(made, 50)
+        (row,) = expected(environment, 50)
         assert row["status"] == "stalled"
-        check(DrainEstimate(), {"path": str(made.path)}, made.snapshot(50), [row], cuts=())
-        (row,) = expected(made, 150)
+        check(DrainEstimate(), {"path": str(environment.path)}, environment.snapshot(50), [row], cuts=())
+        (row,) = expected(environment, 150)
         assert row["status"] == "draining"
         rows = [{**row, "out_rate": None, "drain_s": None, "status": None}]
-        check(DrainEstimate(), {"path": str(made.path)}, made.snapshot(150), rows, cuts=())
+        check(DrainEstimate(), {"path": str(environment.path)}, environment.snapshot(150), rows, cuts=())
 
 
 def test_a_seek_back(tmp_path: Path) -> None:
-    with world(tmp_path / "data") as made:
-        known = made.make("t")
-        made.publish(known, [1] * 10)
-        made.subscribe(known, "s")
-        made.clock.advance(SECOND)
-        made.upto(known, "s", 8)
-        made.clock.advance(100 * SECOND)
+    with world(tmp_path / "data") as environment:
+        known = environment.make("t")
+        environment.publish(known, [1] * 10)
+        environment.subscribe(known, "s")
+        environment.clock.advance(SECOND)
+        environment.upto(known, "s", 8)
+        environment.clock.advance(100 * SECOND)
         known.topic.subscription("s").seek("earliest").result(30)
         known.subs["s"].acked.clear()
-        known.subs["s"].marks.append((made.clock.now_us(), 0))
-        made.clock.advance(SECOND)
-        (row,) = expected(made, 10)
+        known.subs["s"].marks.append((environment.clock.now_us(), 0))
+        environment.clock.advance(SECOND)
+        (row,) = expected(environment, 10)
         assert (row["out_rate"], row["status"]) == (-0.8, "growing")
-        check(DrainEstimate(), {"path": str(made.path)}, made.snapshot(10), [row], cuts=())
+        check(DrainEstimate(), {"path": str(environment.path)}, environment.snapshot(10), [row], cuts=())
 
 
 @pytest.mark.parametrize("window_ms", [0, -1, 10**15])

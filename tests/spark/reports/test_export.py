@@ -24,9 +24,9 @@ COUNT = 3000
 def log(tmp_path: Path, seed: int) -> Path:
     """Of several segments."""
     draw = random.Random(seed)
-    with pyreplog.open(tmp_path / "log", segment_bytes=SEGMENT) as made:
+    with pyreplog.open(tmp_path / "log", segment_bytes=SEGMENT) as log:
         for _ in range(COUNT // 100):
-            made.append_batch(
+            log.append_batch(
                 [draw.randbytes(draw.randrange(200)) for _ in range(100)],
                 [draw.choice([None, b"k", b"\xff"]) for _ in range(100)],
             )
@@ -42,28 +42,28 @@ def read(files: list[Path]) -> pa.Table:
 
 
 def test_every_record_is_there_once_and_offsets_ascend(log: Path, tmp_path: Path) -> None:
-    made = export(options(log, minPartitions="7"), tmp_path / "out")
-    table = read(made.files)
+    new_export = export(options(log, minPartitions="7"), tmp_path / "out")
+    table = read(new_export.files)
     with pyreplog.open(log, "r") as source:
         expected = [(record.key, record.value, record.timestamp) for batch in source.read() for record in batch]
-    found = zip(
+    key = zip(
         table["key"].to_pylist(),
         table["value"].to_pylist(),
         table["timestamp"].cast(pa.int64()).to_pylist(),
         strict=True,
     )
-    assert list(found) == expected
+    assert list(key) == expected
     assert table["offset"].to_pylist() == list(range(COUNT))
-    assert made.rows == COUNT
-    assert len(made.files) == 7
-    assert made.bytes == sum(file.stat().st_size for file in made.files)
-    assert sorted((tmp_path / "out").iterdir()) == made.files
+    assert new_export.rows == COUNT
+    assert len(new_export.files) == 7
+    assert new_export.bytes == sum(file.stat().st_size for file in new_export.files)
+    assert sorted((tmp_path / "out").iterdir()) == new_export.files
 
 
 def test_files_say_what_is_in_them(log: Path, tmp_path: Path) -> None:
-    made = export(options(log, minPartitions="3"), tmp_path / "out")
+    new_export = export(options(log, minPartitions="3"), tmp_path / "out")
     ends = []
-    for file in made.files:
+    for file in new_export.files:
         group = parquet.ParquetFile(file).metadata.row_group(0)
         columns = {group.column(place).path_in_schema: group.column(place) for place in range(group.num_columns)}
         assert columns["value"].compression == "ZSTD"
@@ -101,9 +101,9 @@ def test_an_error_leaves_what_was_there(log: Path, tmp_path: Path) -> None:
 
 def test_an_empty_log_is_a_file_without_rows(tmp_path: Path) -> None:
     pyreplog.open(tmp_path / "log", segment_bytes=SEGMENT).close()
-    made = export(options(tmp_path / "log"), tmp_path / "out")
-    assert made.rows == 0
-    assert "value" in read(made.files).column_names
+    new_export = export(options(tmp_path / "log"), tmp_path / "out")
+    assert new_export.rows == 0
+    assert "value" in read(new_export.files).column_names
 
 
 def test_messages_of_topics_and_columns_that_are_chosen(tmp_path: Path) -> None:
@@ -112,17 +112,17 @@ def test_messages_of_topics_and_columns_that_are_chosen(tmp_path: Path) -> None:
             topic = cluster.topic(name)
             for n in range(20):
                 topic.publish(b"%s %d" % (name.encode(), n))
-    made = export(options(tmp_path / "cluster", columns="topic,offset,value"), tmp_path / "out")
-    rows = read(made.files).to_pylist()
+    new_export = export(options(tmp_path / "cluster", columns="topic,offset,value"), tmp_path / "out")
+    rows = read(new_export.files).to_pylist()
     assert sorted((row["topic"], row["offset"], row["value"]) for row in rows) == [
         (name, n, b"%s %d" % (name.encode(), n)) for name in ("a,b", "plain") for n in range(20)
     ]
-    one = export(options(tmp_path / "cluster", topics='["a,b"]'), tmp_path / "one")
-    assert one.rows == 20
+    item = export(options(tmp_path / "cluster", topics='["a,b"]'), tmp_path / "one")
+    assert item.rows == 20
 
 
 def test_small_row_groups_hold_all(log: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("pyreplog.reports.export.GROUP_BYTES", 10_000)
-    made = export(options(log, batchRows="100"), tmp_path / "out")
-    assert parquet.ParquetFile(made.files[0]).metadata.num_row_groups > 3
-    assert read(made.files)["offset"].to_pylist() == list(range(COUNT))
+    new_export = export(options(log, batchRows="100"), tmp_path / "out")
+    assert parquet.ParquetFile(new_export.files[0]).metadata.num_row_groups > 3
+    assert read(new_export.files)["offset"].to_pylist() == list(range(COUNT))

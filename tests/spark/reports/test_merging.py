@@ -29,7 +29,7 @@ SIZES = st.one_of(st.integers(0, 40), st.sampled_from([2047, 2048, 2049, 5000, 7
 @st.composite
 def records_of(draw: st.DrawFn) -> list[Record]:
     """Of several streams side by side: holes in offsets, times that step back, numbers that come again."""
-    found = list[Record]()
+    records = list[Record]()
     offsets = dict[Any, int]()
     time = BEGIN_US
     for _ in range(draw(st.integers(0, 25))):
@@ -42,8 +42,8 @@ def records_of(draw: st.DrawFn) -> list[Record]:
         key = draw(st.sampled_from([None, b"", b"k", b"key 2", b"x" * 70 + b"1", b"x" * 70 + b"2"]))
         value = draw(st.sampled_from([b"v", b"w"])) * draw(SIZES)
         segment = None if ledger is None else f"{offset // 7}.log"
-        found.append(Record(offset, time, value, key, producer, sequence, topic, partition, ledger, segment))
-    return found
+        records.append(Record(offset, time, value, key, producer, sequence, topic, partition, ledger, segment))
+    return records
 
 
 @st.composite
@@ -69,10 +69,10 @@ def tasks_of(draw: st.DrawFn) -> tuple[list[Record], list[list[list[Record]]]]:
 def test_as_plain_python(name: str, drawn: tuple[list[Record], list[list[list[Record]]]]) -> None:
     records, tasks = drawn
     report = report_of(name)
-    found = report_on(report, tasks, FACTS)
-    assert found.schema == report.schema()
-    assert_rows(found.to_pylist(), ORACLES[name](records))
-    assert report_on(report, tasks[::-1], FACTS) == found, "the order of tasks does not matter"
+    actual_report = report_on(report, tasks, FACTS)
+    assert actual_report.schema == report.schema()
+    assert_rows(actual_report.to_pylist(), ORACLES[name](records))
+    assert report_on(report, tasks[::-1], FACTS) == actual_report, "the order of tasks does not matter"
 
 
 @settings(max_examples=15, deadline=None, phases=AS_DRAWN)

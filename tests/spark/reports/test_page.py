@@ -60,10 +60,10 @@ class Strict(HTMLParser):
 
 def said(*outcomes: Outcome) -> dict[str, list[tuple[str, str]]]:
     """State and text of all findings, by the first words of their question."""
-    found = questions({one.report.name: one for one in outcomes})
+    actual_questions = questions({outcome.report.name: outcome for outcome in outcomes})
     return {
-        question.title.split(",")[0].split("?")[0]: [(one.state, one.text) for one in question.findings]
-        for question in found
+        question.title.split(",")[0].split("?")[0]: [(finding.state, finding.text) for finding in question.findings]
+        for question in actual_questions
     }
 
 
@@ -89,7 +89,7 @@ def test_names_are_text_whatever_is_in_them(name: str) -> None:
 
 def test_what_a_hostile_name_says_is_shown() -> None:
     page = Strict(html(outcome("key_skew", [key(SCRIPT.encode(), 9, 1, 2, topic=SCRIPT)])))
-    assert sum(SCRIPT in one for one in page.texts) >= 3, "in the summary, the drawing, and the table"
+    assert sum(SCRIPT in text for text in page.texts) >= 3, "in the summary, the drawing, and the table"
 
 
 # ---- the summary -----------------------------------------------------------------------------------------------
@@ -97,16 +97,16 @@ def test_what_a_hostile_name_says_is_shown() -> None:
 
 def test_who_lags_most_comes_first() -> None:
     rows = [backlog("young", 9000, 100.0), backlog("none", 0), backlog("old", 3, 7200.0)]
-    found = said(outcome("backlog_by_subscription", rows))["Which subscription lags"]
-    assert [state for state, _ in found] == ["bad", "bad", "fine"]
-    assert found[0][1].startswith("“old” of orders lags by 3 messages (300 B)")
-    assert found[0][1].endswith(f"since {pagecells.moment(NOON_US)} UTC, 2 h.")
-    assert "“none” of orders" in found[2][1]
+    answer = said(outcome("backlog_by_subscription", rows))["Which subscription lags"]
+    assert [state for state, _ in answer] == ["bad", "bad", "fine"]
+    assert answer[0][1].startswith("“old” of orders lags by 3 messages (300 B)")
+    assert answer[0][1].endswith(f"since {pagecells.moment(NOON_US)} UTC, 2 h.")
+    assert "“none” of orders" in answer[2][1]
 
 
 def test_many_that_lag_are_counted() -> None:
-    found = said(outcome("backlog_by_subscription", [backlog(f"s{n}", 9, 60.0 * n) for n in range(1, 12)]))
-    texts = [text for _, text in found["Which subscription lags"]]
+    actual_text = said(outcome("backlog_by_subscription", [backlog(f"s{n}", 9, 60.0 * n) for n in range(1, 12)]))
+    texts = [text for _, text in actual_text["Which subscription lags"]]
     assert [text[1:4] for text in texts[:5]] == ["s11", "s10", "s9”", "s8”", "s7”"]
     assert texts[5] == "6 more subscriptions lag."
 
@@ -123,28 +123,28 @@ def test_what_cannot_be_told_is_unknown_not_fine() -> None:
     lost = {"ledger_id": 7, "first_entry": 0, "last_entry": 9, "entries": 10, "expected": 3, "found": 1, "unknown": 2}
     away = {"ledger_id": 7, "bookie": "b@1", "first_missing": 0, "last_missing": 9, "missing": 10, "status": "unknown"}
     waiting = {"topic": "t", "partition": -1, "subscription": "s", "backlog_entries": 5}
-    found = said(
+    text = said(
         outcome("under_replicated", [{**lost, "lost": False, "below_ack": False}]),
         outcome("replica_holes", [away]),
         outcome("drain_estimate", [waiting]),
         Outcome(report_class("log_gaps"), error="OSError: gone"),
     )
-    assert {state for state, _ in found["Which bookie lost copies"]} == {"unknown"}
-    assert {state for state, _ in found["Which subscription lags"]} == {"unknown"}
-    assert found["Is anything damaged"] == [("unknown", "Offsets that are missing: the report failed. OSError: gone")]
-    assert found["What is hot"] == [("unknown", "No report that answers this was run.")]
+    assert {state for state, _ in text["Which bookie lost copies"]} == {"unknown"}
+    assert {state for state, _ in text["Which subscription lags"]} == {"unknown"}
+    assert text["Is anything damaged"] == [("unknown", "Offsets that are missing: the report failed. OSError: gone")]
+    assert text["What is hot"] == [("unknown", "No report that answers this was run.")]
 
 
 def test_good_news_of_what_nobody_looked_at_are_none() -> None:
     """All bookies were away: nothing was compared, and nothing checked."""
     away = {"ledger_id": 7, "first_entry": 0, "last_entry": 9, "entries": 10, "expected": 3, "found": 0, "unknown": 3}
     unchecked = {"bookie": "b@1", "records": 0, "bad_records": 0, "bytes_checked": 0, "complete": False}
-    found = said(
+    text = said(
         outcome("replica_divergence", []),
         outcome("under_replicated", [{**away, "lost": False, "below_ack": False}]),
         outcome("crc_audit", [unchecked]),
     )
-    states = {state for question in ("Which bookie lost copies", "Is anything damaged") for state, _ in found[question]}
+    states = {state for question in ("Which bookie lost copies", "Is anything damaged") for state, _ in text[question]}
     assert states == {"unknown"}
     whole = said(outcome("replica_divergence", []), outcome("under_replicated", []))
     assert {state for state, _ in whole["Which bookie lost copies"]} == {"fine"}
@@ -152,32 +152,32 @@ def test_good_news_of_what_nobody_looked_at_are_none() -> None:
 
 def test_a_bookie_that_lost_copies_is_named() -> None:
     hole = {"ledger_id": 7, "bookie": "bookie-2", "first_missing": 0, "last_missing": 9, "missing": 6}
-    found = said(
+    text = said(
         outcome(
             "replica_holes",
             [{**hole, "status": "missing"}, {**hole, "ledger_id": 8, "missing": 1000, "status": "missing"}],
         )
     )
-    assert found["Which bookie lost copies"] == [
+    assert text["Which bookie lost copies"] == [
         ("bad", "Bookie bookie-2 lacks 1,006 copies of 2 ledgers that it should have.")
     ]
 
 
 def test_what_does_not_apply_is_said_to() -> None:
-    found = said(Outcome(report_class("replica_holes"), left_out="there are no ledgers here"))
-    assert found["Which bookie lost copies"] == [("n/a", "There are no ledgers here.")]
+    text = said(Outcome(report_class("replica_holes"), left_out="there are no ledgers here"))
+    assert text["Which bookie lost copies"] == [("n/a", "There are no ledgers here.")]
     left_out = Outcome(report_class("dead_subscriptions"), left_out="there are no topics here")
-    made = said(left_out, outcome("retention_forecast", []))
-    assert made["Which subscription lags"] == [("n/a", "There are no topics here.")], "and no empty answer"
+    new_text = said(left_out, outcome("retention_forecast", []))
+    assert new_text["Which subscription lags"] == [("n/a", "There are no topics here.")], "and no empty answer"
 
 
 def test_a_key_is_hot_by_how_much_it_has_beside_the_mean() -> None:
     """Of 1,000 records 100 have the hot key, 99 one of 99 others, 801 none: the mean key has 1.99 records."""
     hot, even = key(b"N1", 100, 1, 100), key(b"N2", 90, 1, 100, topic="even")
-    found = said(outcome("key_skew", [hot, even, {**key(b"", 801, 2, 100), "rank": None, "key": None}]))
-    assert [state for state, _ in found["What is hot"]] == ["hot", "fine"]
+    text = said(outcome("key_skew", [hot, even, {**key(b"", 801, 2, 100), "rank": None, "key": None}]))
+    assert [state for state, _ in text["What is hot"]] == ["hot", "fine"]
     assert (
-        found["What is hot"][0][1]
+        text["What is hot"][0][1]
         == "Key “N1” of orders has 10 % of the records, 50.3 times those of the mean of 100 keys."
     )
 
@@ -212,7 +212,7 @@ def test_there_is_no_drawing_of_what_is_no_report() -> None:
 def test_every_figure_has_its_definition() -> None:
     report, text = report_class("rate_by_minute"), html(outcome("rate_by_minute", [minute(0, 5)]))
     page = Strict(text)
-    assert any(report.definition in one for one in page.texts)
+    assert any(report.definition in each_text for each_text in page.texts)
     for figure in report.figures:
         assert page.texts.count(figure.meaning) >= 1
 
@@ -233,15 +233,15 @@ def test_of_a_long_report_the_first_rows_are_shown_and_the_others_counted() -> N
 )
 @settings(max_examples=4, deadline=None)
 def test_bars_over_time_hold_all_there_is(rows: list[tuple[int, int, str]]) -> None:
-    found = outcome("rate_by_minute", [minute(*row) for row in rows])
-    entries = plots(found.report, found.table)[0]
+    actual_outcome = outcome("rate_by_minute", [minute(*row) for row in rows])
+    entries = plots(actual_outcome.report, actual_outcome.table)[0]
     bars = re.findall(r"<title>.*: ([\d,]+)</title>", entries)
     assert sum(int(bar.replace(",", "")) for bar in bars) == sum(count for _, count, _ in rows)
 
 
 def test_bars_by_rank_are_the_largest() -> None:
-    found = outcome("key_skew", [key(b"k%d" % n, n, n, 99) for n in range(1, 60)])
-    told = re.findall(r"<title>(.*): ([\d,]+)</title>", plots(found.report, found.table)[0])
+    actual_outcome = outcome("key_skew", [key(b"k%d" % n, n, n, 99) for n in range(1, 60)])
+    told = re.findall(r"<title>(.*): ([\d,]+)</title>", plots(actual_outcome.report, actual_outcome.table)[0])
     assert told == [(f"k{n}", str(n)) for n in range(59, 39, -1)]
 
 
@@ -277,9 +277,9 @@ def test_one_that_fails_ends_no_other(tmp_path: Path) -> None:
             raise ValueError("broken")
         return report_class("rate_by_minute").schema().empty_table()
 
-    made = list(suite.outcomes(["log_gaps", "rate_by_minute"], {"path": "x"}, Snapshot(as_of_us=0), engine))
-    assert [one.error for one in made] == ["ValueError: broken", ""]
-    assert made[0].table is None
+    outcomes = list(suite.outcomes(["log_gaps", "rate_by_minute"], {"path": "x"}, Snapshot(as_of_us=0), engine))
+    assert [item.error for item in outcomes] == ["ValueError: broken", ""]
+    assert outcomes[0].table is None
 
 
 @pytest.mark.parametrize("library", ["jinja2", "matplotlib"])

@@ -67,9 +67,9 @@ def seen(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Seen]:
     ):
         page = chromium.new_page(offline=True, color_scheme="light")
         page.set_default_timeout(PATIENCE_MS)
-        found = Seen(page)
+        seen = Seen(page)
         page.goto(path.as_uri())
-        yield found
+        yield seen
 
 
 def test_it_opens_without_network_and_without_a_complaint(seen: Seen) -> None:

@@ -65,9 +65,9 @@ def log(tmp_path_factory: pytest.TempPathFactory, seed: int) -> tuple[Path, list
     clock, records = Wavering(rng), list[Record]()
     with pyreplog.open(path, segment_bytes=1 << 16, clock=clock) as log:
         for _ in range(60):
-            made = values(rng, 5), keys(rng, 5)
-            log.append_batch(*made)
-            for value, key in zip(*made, strict=True):
+            new_values = values(rng, 5), keys(rng, 5)
+            log.append_batch(*new_values)
+            for value, key in zip(*new_values, strict=True):
                 records.append(Record(len(records), clock.stamp, value, key, topic="orders"))
             clock.go_on()
     return path, records
@@ -93,18 +93,18 @@ def publish(cluster: pyreplog.Cluster, name: str, like: Record, rng: random.Rand
     topic.create_subscription("keeps", start="earliest")  # what nobody waits for is trimmed
     for n in range(20):
         producer, count = rng.choice((None, "a", "b")), rng.randrange(1, 12)
-        made, given = values(rng, count), keys(rng, count)
+        new_values, given = values(rng, count), keys(rng, count)
         sequences = None if producer is None else sorted(rng.sample(range(80), count))
         offsets = (
-            topic.publish_batch(made, given)
+            topic.publish_batch(new_values, given)
             if producer is None
-            else topic.producer(producer).publish_batch(made, given, sequences=sequences)
+            else topic.producer(producer).publish_batch(new_values, given, sequences=sequences)
         )
         for at, offset in enumerate(offsets):
             sequence = None if sequences is None else sequences[at]
             records.append(
                 like._replace(
-                    offset=offset, value=made[at], key=given[at], producer=producer,
+                    offset=offset, value=new_values[at], key=given[at], producer=producer,
                     sequence=sequence,
                 )
             )  # fmt: skip
@@ -121,12 +121,12 @@ def publish(cluster: pyreplog.Cluster, name: str, like: Record, rng: random.Rand
 
 
 def again(topic: pyreplog.Topic, like: Record) -> list[Record]:
-    made = list[Record]()
+    records = list[Record]()
     for value in (b"once", b"once", b"otherwise"):
         for sequence in (900, 903)[: 2 if value == b"once" else 1]:
             offset = topic.producer("again").publish(value, sequence=sequence)
-            made.append(like._replace(offset=offset, value=value, producer="again", sequence=sequence))
-    return made
+            records.append(like._replace(offset=offset, value=value, producer="again", sequence=sequence))
+    return records
 
 
 @pytest.mark.parametrize("name", ORACLES)

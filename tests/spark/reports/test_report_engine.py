@@ -25,6 +25,6 @@ def test_both_engines_keep_the_same_rows(spark: SparkSession, tmp_path: Path) ->
         page = ["-o", str(tmp_path / f"{engine}.html"), "--parquet", target, "--engine", engine]
         assert main(["report", str(tmp_path / "log"), *page, *only]) == 0
     for name in NAMES:
-        found, expected = (parquet.read_table(tmp_path / engine / f"{name}.parquet") for engine in ("spark", "local"))
+        tables, expected = (parquet.read_table(tmp_path / engine / f"{name}.parquet") for engine in ("spark", "local"))
         assert len(expected) > 0
-        assert found == expected
+        assert tables == expected

@@ -27,15 +27,15 @@ if TYPE_CHECKING:
 
 
 @pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
-    with world(tmp_path_factory.mktemp("retention") / "data") as made:
-        fill(made, random.Random(5))
-        yield made
+def sample(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
+    with world(tmp_path_factory.mktemp("retention") / "data") as environment:
+        fill(environment, random.Random(5))
+        yield environment
 
 
-def expected_segments(made: World) -> list[Row]:
+def expected_segments(sample: World) -> list[Row]:
     rows = []
-    for row, known in made.partitions():
+    for row, known in sample.partitions():
         slowest = min(((sub.mark, name) for name, sub in known.subs.items()), default=None)
         for item in known.topic.managed.chain.ledgers:
             end = known.end if not item.is_closed else item.end.offset
@@ -44,126 +44,131 @@ def expected_segments(made: World) -> list[Row]:
             rows.append({
                 **row, "segment": str(item.ledger), "closes_ts": moment(item.closed_us or None),
                 "deletable": item.is_closed and all(sub.mark >= end for sub in known.subs.values()),
-                "bytes_freed": made.stored_bytes(known.topic.name, offsets), "pinned_by": pinned_by,
+                "bytes_freed": sample.stored_bytes(known.topic.name, offsets), "pinned_by": pinned_by,
             })  # fmt: skip
     return rows
 
 
-def expected_dead(made: World, since_us: int) -> list[Row]:
+def expected_dead(sample: World, since_us: int) -> list[Row]:
     rows = []
-    for row, known, name, sub in made.rows():
+    for row, known, name, sub in sample.rows():
         left, (moved_us, mark) = known.left(name), sub.marks[-1]
         if left and moved_us < since_us:
             pinned = [item for item in known.topic.managed.chain.ledgers if item.is_closed and item.end.offset > mark]
             rows.append({
                 **row, "last_cursor_move_ts": moment(moved_us), "pinned_segments": len(pinned),
-                "backlog_bytes": made.stored_bytes(known.topic.name, left),
+                "backlog_bytes": sample.stored_bytes(known.topic.name, left),
             })  # fmt: skip
     return rows
 
 
-def test_what_could_be_removed(made: World, spark: SparkSession) -> None:
-    rows = expected_segments(made)
+def test_what_could_be_removed(sample: World, spark: SparkSession) -> None:
+    rows = expected_segments(sample)
     assert {row["pinned_by"] for row in rows} >= {None, "audit", "billing"}
     assert {row["deletable"] for row in rows} == {True, False}
-    check(RetentionForecast(), {"path": str(made.path)}, made.snapshot(), rows, spark=spark, cuts=())
+    check(RetentionForecast(), {"path": str(sample.path)}, sample.snapshot(), rows, spark=spark, cuts=())
 
 
-def test_as_retention_decides(made: World) -> None:
+def test_as_retention_decides(sample: World) -> None:
     """What may be removed is what the owner would remove if no setting kept it."""
-    snapshot = made.snapshot()
-    found = RetentionForecast().merge(RetentionForecast.parts.empty_table(), snapshot).to_pylist()
-    for row, known in made.partitions():
+    snapshot = sample.snapshot()
+    merged = RetentionForecast().merge(RetentionForecast.parts.empty_table(), snapshot).to_pylist()
+    for row, known in sample.partitions():
         ledgers = [
             ClosedLedger(item.end, item.closed_us, item.size)
             for item in known.topic.managed.chain.ledgers
             if item.is_closed
         ]
-        marks = [there.cursor.durable_mark for there in known.topic.all_subscriptions()]
+        marks = [subscription.cursor.durable_mark for subscription in known.topic.all_subscriptions()]
         count = trimmable(
             ledgers, min(marks, default=None), kept_bytes=1 << 40, retention_bytes=0, retention_ms=0, now_us=1 << 60
         )
-        there = [one for one in found if (one["topic"], one["partition"]) == (row["topic"], row["partition"])]
-        assert [one["deletable"] for one in there[: len(ledgers)]] == [n < count for n in range(len(ledgers))]
+        present = [item for item in merged if (item["topic"], item["partition"]) == (row["topic"], row["partition"])]
+        assert [item["deletable"] for item in present[: len(ledgers)]] == [n < count for n in range(len(ledgers))]
 
 
 @pytest.mark.parametrize("window_s", [30.0, 300.0, 2000.0])
-def test_dead(made: World, spark: SparkSession, window_s: float) -> None:
-    snapshot = made.snapshot(window_s)
-    rows = expected_dead(made, snapshot.since_us)
-    found = check(
-        DeadSubscriptions(), {"path": str(made.path)}, snapshot, rows, spark=spark if window_s == 300 else None, cuts=()
+def test_dead(sample: World, spark: SparkSession, window_s: float) -> None:
+    snapshot = sample.snapshot(window_s)
+    rows = expected_dead(sample, snapshot.since_us)
+    actual_rows = check(
+        DeadSubscriptions(),
+        {"path": str(sample.path)},
+        snapshot,
+        rows,
+        spark=spark if window_s == 300 else None,
+        cuts=(),
     )
-    moved = found["last_cursor_move_ts"].to_pylist()
+    moved = actual_rows["last_cursor_move_ts"].to_pylist()
     assert moved == sorted(moved)
 
 
-def test_that_some_are_dead(made: World) -> None:
-    counts = [len(expected_dead(made, made.snapshot(window_s).since_us)) for window_s in (30.0, 300.0, 2000.0)]
+def test_that_some_are_dead(sample: World) -> None:
+    counts = [len(expected_dead(sample, sample.snapshot(window_s).since_us)) for window_s in (30.0, 300.0, 2000.0)]
     assert counts[0] > counts[1] > counts[2] >= 1
 
 
 def test_closed_and_opened_again(tmp_path: Path) -> None:
     """When a mark last moved is known without an owner, too, and to the next one."""
     path = tmp_path / "data"
-    with world(path) as made:
-        known = made.make("t", roll_entries=2)
+    with world(path) as environment:
+        known = environment.make("t", roll_entries=2)
         for _ in range(5):
-            made.publish(known, [1, 2])
-        made.subscribe(known, "s")
-        made.subscribe(known, "t")
-        made.clock.advance(60 * SECOND)
-        made.upto(known, "s", 5)
-        made.clock.advance(60 * SECOND)
-        made.acknowledge(known, "s", [7, 9])
+            environment.publish(known, [1, 2])
+        environment.subscribe(known, "s")
+        environment.subscribe(known, "t")
+        environment.clock.advance(60 * SECOND)
+        environment.upto(known, "s", 5)
+        environment.clock.advance(60 * SECOND)
+        environment.acknowledge(known, "s", [7, 9])
         known.topic.close()
-        rows = expected_dead(made, BEGIN_US + 100 * SECOND)
+        rows = expected_dead(environment, BEGIN_US + 100 * SECOND)
         assert [row["pinned_segments"] for row in rows] == [2, 3]
-        check(DeadSubscriptions(), {"path": str(path)}, made.snapshot(20), rows, cuts=())
-        made.clock.advance(500 * SECOND)
-        known.topic = made.cluster.topic("t")
-        check(DeadSubscriptions(), {"path": str(path)}, made.snapshot(20), rows, cuts=())
-        made.upto(known, "t", 1)
+        check(DeadSubscriptions(), {"path": str(path)}, environment.snapshot(20), rows, cuts=())
+        environment.clock.advance(500 * SECOND)
+        known.topic = environment.cluster.topic("t")
+        check(DeadSubscriptions(), {"path": str(path)}, environment.snapshot(20), rows, cuts=())
+        environment.upto(known, "t", 1)
         known.topic.close()
-        rows = expected_dead(made, BEGIN_US + 100 * SECOND)
+        rows = expected_dead(environment, BEGIN_US + 100 * SECOND)
         assert len(rows) == 1
-        check(DeadSubscriptions(), {"path": str(path)}, made.snapshot(20), rows, cuts=())
+        check(DeadSubscriptions(), {"path": str(path)}, environment.snapshot(20), rows, cuts=())
 
 
 def test_duplicate_detection_pins(tmp_path: Path) -> None:
     """It is no subscription of anybody's, and yet needs what its cursor has not passed."""
-    with world(tmp_path / "data") as made:
-        known = made.make("t", roll_entries=1, deduplicate=True)
+    with world(tmp_path / "data") as environment:
+        known = environment.make("t", roll_entries=1, deduplicate=True)
         dedup: Any = known.topic.dedup
-        dedup._taken_us = made.clock.now_us()  # else upkeep stores it, as soon as there is something
+        dedup._taken_us = environment.clock.now_us()  # else upkeep stores it, as soon as there is something
         with known.topic.producer("p") as producer:
             for n in range(4):
                 producer.publish_batch([b"x"], sequences=[n])
-                known.times.append(made.clock.now_us())
-        found = RetentionForecast().merge(RetentionForecast.parts.empty_table(), made.snapshot()).to_pylist()
-        assert {row["pinned_by"] for row in found} == {"pyreplog.dedup"}
-        assert not any(row["deletable"] for row in found)
-        assert len(DeadSubscriptions().merge(DeadSubscriptions.parts.empty_table(), made.snapshot())) == 0
+                known.times.append(environment.clock.now_us())
+        merged = RetentionForecast().merge(RetentionForecast.parts.empty_table(), environment.snapshot()).to_pylist()
+        assert {row["pinned_by"] for row in merged} == {"pyreplog.dedup"}
+        assert not any(row["deletable"] for row in merged)
+        assert len(DeadSubscriptions().merge(DeadSubscriptions.parts.empty_table(), environment.snapshot())) == 0
         dedup.store().result(30)
-        found = RetentionForecast().merge(RetentionForecast.parts.empty_table(), made.snapshot()).to_pylist()
-        assert [row["pinned_by"] for row in found] == [None] * len(found)
-        assert [row["deletable"] for row in found if row["closes_ts"] is not None] == [True] * 3
+        merged = RetentionForecast().merge(RetentionForecast.parts.empty_table(), environment.snapshot()).to_pylist()
+        assert [row["pinned_by"] for row in merged] == [None] * len(merged)
+        assert [row["deletable"] for row in merged if row["closes_ts"] is not None] == [True] * 3
 
 
 @pytest.mark.parametrize(("record", "pinned"), [(None, 2), (b"newer", 3)])
 def test_cursors_of_other_versions_pin(tmp_path: Path, record: bytes | None, pinned: int) -> None:
     """From their mark on, or everything where that is not known; as their owners trim."""
-    with world(tmp_path / "data") as made:
-        known = made.make("t", roll_entries=1)
+    with world(tmp_path / "data") as environment:
+        known = environment.make("t", roll_entries=1)
         for _ in range(4):
-            made.publish(known, [1, 2])
+            environment.publish(known, [1, 2])
         if record is None:
             mark = position(known.topic.managed, 2).result(30)
             record = SystemCursorRecord(1, mark, b"").to_bytes()
         metadata = SubscriptionMetadata(token="t", created_us=1, snapshot=record)
-        create_subscription(made.cluster.metadata, "t", "pyreplog.other", metadata)
-        found = RetentionForecast().merge(RetentionForecast.parts.empty_table(), made.snapshot()).to_pylist()
-        closed = [row for row in found if row["closes_ts"] is not None]
+        create_subscription(environment.cluster.metadata, "t", "pyreplog.other", metadata)
+        merged = RetentionForecast().merge(RetentionForecast.parts.empty_table(), environment.snapshot()).to_pylist()
+        closed = [row for row in merged if row["closes_ts"] is not None]
         expected = [None] * (3 - pinned) + ["pyreplog.other"] * pinned
         assert [row["pinned_by"] for row in closed] == expected
         assert [row["deletable"] for row in closed] == [name is None for name in expected]
@@ -182,20 +187,20 @@ def test_logs(tmp_path: Path) -> None:
         last[row["segment"]] = row
     assert len(last) >= 3
     assert (fact.topic, fact.partition) == ("log", -1)
-    assert [(one.name, one.start, one.end) for one in fact.segments] == [
+    assert [(segment.name, segment.start, segment.end) for segment in fact.segments] == [
         (name, first[name], row["offset"] + 1) for name, row in last.items()
     ]
     newest = fact.segments[-1]
     assert newest.closed_us is None
-    closed = [moment(one.closed_us) for one in fact.segments[:-1]]
-    assert all(time >= last[one.name]["timestamp"] for one, time in zip(fact.segments, closed, strict=False))
+    closed = [moment(segment.closed_us) for segment in fact.segments[:-1]]
+    assert all(time >= last[segment.name]["timestamp"] for segment, time in zip(fact.segments, closed, strict=False))
     assert closed == sorted(closed)
     rows = [
         {
-            "topic": "log", "partition": -1, "segment": one.name, "closes_ts": moment(one.closed_us),
-            "deletable": one is not newest, "bytes_freed": one.size, "pinned_by": None,
+            "topic": "log", "partition": -1, "segment": segment.name, "closes_ts": moment(segment.closed_us),
+            "deletable": segment is not newest, "bytes_freed": segment.size, "pinned_by": None,
         }
-        for one in fact.segments
+        for segment in fact.segments
     ]  # fmt: skip
     check(RetentionForecast(), {"path": str(path)}, snapshot, rows, cuts=())
     for report in (DrainEstimate(), DeadSubscriptions()):

@@ -55,9 +55,9 @@ def test_each_is_a_function_in_spark(spark: SparkSession, log: Path) -> None:
 def test_progress(log: Path) -> None:
     told = list[ReportProgress]()
     reports.run("rate_by_minute", {"path": log, "minPartitions": 4}, progress=told.append)
-    assert [one.done for one in told] == [1, 2, 3, 4]
-    assert {one.tasks for one in told} == {4}
-    sizes = [one.done_bytes for one in told]
+    assert [notice.done for notice in told] == [1, 2, 3, 4]
+    assert {notice.tasks for notice in told} == {4}
+    sizes = [notice.done_bytes for notice in told]
     assert sizes == sorted(sizes)
     assert 0 < sizes[0] < sizes[-1] == told[0].bytes
 

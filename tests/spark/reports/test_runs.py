@@ -37,33 +37,33 @@ def counted(runs: list[Run]) -> Counter[tuple[str | None, int]]:
 @given(runs=RUNS)
 def test_holes(runs: list[Run]) -> None:
     behind, after, before = holes(table_of(runs), ["who"])
-    found = list(zip(behind["who"].to_pylist(), after.tolist(), before.tolist(), strict=True))
-    there = counted(runs)
-    missing = {(who, number) for who, low, high in found for number in range(low + 1, high)}
-    ends = {who: [number for other, number in there if other == who] for who, _ in there}
+    rows = list(zip(behind["who"].to_pylist(), after.tolist(), before.tolist(), strict=True))
+    count = counted(runs)
+    missing = {(who, number) for who, low, high in rows for number in range(low + 1, high)}
+    ends = {who: [number for other, number in count if other == who] for who, _ in count}
     assert missing == {
         (who, number)
         for who, numbers in ends.items()
         for number in range(min(numbers), max(numbers))
-        if (who, number) not in there
+        if (who, number) not in count
     }
-    assert all((who, low) in there and (who, high) in there for who, low, high in found)
+    assert all((who, low) in count and (who, high) in count for who, low, high in rows)
     assert behind["first"].to_pylist() == before.tolist()
 
 
 @settings(max_examples=300, deadline=None)
 @given(runs=RUNS)
 def test_repeated(runs: list[Run]) -> None:
-    found = runs_of(repeated(table_of(runs), ["who"]))
-    assert counted(found) == Counter({place: 1 for place, count in counted(runs).items() if count > 1})
+    actual_runs = runs_of(repeated(table_of(runs), ["who"]))
+    assert counted(actual_runs) == Counter({place: 1 for place, count in counted(runs).items() if count > 1})
 
 
 @settings(max_examples=300, deadline=None)
 @given(runs=RUNS)
 def test_joined(runs: list[Run]) -> None:
-    found = runs_of(joined(table_of(runs), ["who"]))
-    assert counted(found) == counted(runs)
-    assert len(found) <= len(runs)
+    actual_runs = runs_of(joined(table_of(runs), ["who"]))
+    assert counted(actual_runs) == counted(runs)
+    assert len(actual_runs) <= len(runs)
 
 
 def test_runs_that_follow_each_other_are_one() -> None:

@@ -27,132 +27,135 @@ SUBSCRIPTIONS = ("backlog_by_subscription", "backlog_age_histogram", "drain_esti
 
 
 @pytest.fixture
-def made(tmp_path: Path) -> Iterator[World]:
+def sample(tmp_path: Path) -> Iterator[World]:
     """Topics "here" and "away" on one bookie each, and another; of the third bookie nothing but cursors. Each topic has
     a subscription that has acknowledged two messages."""
-    with world(tmp_path / "data") as made:
-        yield made
+    with world(tmp_path / "data") as environment:
+        yield environment
 
 
-def bookie_of(made: World, topic: str) -> str:
-    (fact,) = gather(ReadOptions.of({"path": str(made.path), "topics": topic}), 0).topics
-    (bookie,) = made.cluster.ledger_metadata(int(fact.segments[-1].name)).bookies()
+def bookie_of(sample: World, topic: str) -> str:
+    (fact,) = gather(ReadOptions.of({"path": str(sample.path), "topics": topic}), 0).topics
+    (bookie,) = sample.cluster.ledger_metadata(int(fact.segments[-1].name)).bookies()
     return bookie.partition("@")[0]
 
 
-def fill(made: World) -> tuple[str, str]:
+def fill(sample: World) -> tuple[str, str]:
     """Topics until two of them lie on different bookies: the two."""
     names: list[str] = []
-    while not names or len({bookie_of(made, name) for name in names}) < 2:
+    while not names or len({bookie_of(sample, name) for name in names}) < 2:
         names.append(f"t{len(names)}")
-        known = made.make(names[-1])
-        made.publish(known, [10] * COUNT)
-        made.subscribe(known, "s")
-        made.upto(known, "s", 2)
-        made.snapshot()
+        known = sample.make(names[-1])
+        sample.publish(known, [10] * COUNT)
+        sample.subscribe(known, "s")
+        sample.upto(known, "s", 2)
+        sample.snapshot()
     return names[0], names[-1]
 
 
-def take_away(made: World, *bookies: str) -> None:
+def take_away(sample: World, *bookies: str) -> None:
     for name in bookies:
-        (made.path / name / IDENTITY).rename(made.path.parent / name)
+        (sample.path / name / IDENTITY).rename(sample.path.parent / name)
 
 
 def outcomes(
-    made: World, snapshot: Snapshot, names: tuple[str, ...] = (), given: dict[str, str] | None = None
+    sample: World, snapshot: Snapshot, names: tuple[str, ...] = (), given: dict[str, str] | None = None
 ) -> list[Outcome]:
-    there = {"path": str(made.path), **(given or {})}
-    return list(suite.outcomes(suite.chosen(names), there, snapshot, local_engine.run))
+    present = {"path": str(sample.path), **(given or {})}
+    return list(suite.outcomes(suite.chosen(names), present, snapshot, local_engine.run))
 
 
-def of(found: list[Outcome], name: str) -> Outcome:
-    return next(one for one in found if one.report.name == name)
+def of(outcomes: list[Outcome], name: str) -> Outcome:
+    return next(item for item in outcomes if item.report.name == name)
 
 
-def test_a_topic_whose_bookie_is_away(made: World) -> None:
+def test_a_topic_whose_bookie_is_away(sample: World) -> None:
     """Its rows are missing, and that is said, in what is printed and in the page; those of the others are there."""
-    here, away = fill(made)
-    others = {name for name in made.topics if bookie_of(made, name) != bookie_of(made, away)}
-    take_away(made, bookie_of(made, away))
+    here, away = fill(sample)
+    others = {name for name in sample.topics if bookie_of(sample, name) != bookie_of(sample, away)}
+    take_away(sample, bookie_of(sample, away))
     for given in ({}, {"topics": f"{here},{away}"}):
-        snapshot = gather(ReadOptions.of({"path": str(made.path), **given}), made.clock.now_us())
+        snapshot = gather(ReadOptions.of({"path": str(sample.path), **given}), sample.clock.now_us())
         known = others if not given else {here}
-        assert {one.name for one in snapshot.topics} == known
-        assert {one.on for one in snapshot.subscriptions if one.name == "s"} == known
-        assert {(one.on, one.subscription) for one in snapshot.unknown} == {(away, None)}
-        found = outcomes(made, snapshot, given=given)
-        assert {one.report.name: one.error for one in found if one.error} == {}
+        assert {topic.name for topic in snapshot.topics} == known
+        assert {subscription.on for subscription in snapshot.subscriptions if subscription.name == "s"} == known
+        assert {(item.on, item.subscription) for item in snapshot.unknown} == {(away, None)}
+        actual_outcomes = outcomes(sample, snapshot, given=given)
+        assert {item.report.name: item.error for item in actual_outcomes if item.error} == {}
         for name in (*SUBSCRIPTIONS, "rate_by_minute", "partition_skew"):
-            table = of(found, name).table
+            table = of(actual_outcomes, name).table
             assert table is not None
             assert set(table["topic"].to_pylist()) == known
-            (warning,) = of(found, name).warnings
+            (warning,) = of(actual_outcomes, name).warnings
             assert warning.startswith(f"could not ask: topic {away}: ")
-            assert warning in _news(of(found, name))
-            assert _summary(of(found, name))["warnings"] == [warning]
-        assert of(found, "under_replicated").warnings == (), "it knows of each ledger what it does not know"
-        page = html(*found)
+            assert warning in _news(of(actual_outcomes, name))
+            assert _summary(of(actual_outcomes, name))["warnings"] == [warning]
+        assert of(actual_outcomes, "under_replicated").warnings == (), "it knows of each ledger what it does not know"
+        page = html(*actual_outcomes)
         answer = page.split("Which subscription lags")[1].split("<h3>")[0]
         assert answer.count(f"Could not ask: topic {away}: ") == 1, "once, not for each report"
         part = page.split('<section id="rate_by_minute"')[1].split("</section>")[0]
         assert f"<strong>Unknown.</strong> could not ask: topic {away}: " in part
 
 
-def test_no_topic_can_be_asked(made: World) -> None:
+def test_no_topic_can_be_asked(sample: World) -> None:
     """That is no report without rows."""
-    here, away = fill(made)
-    take_away(made, *{bookie_of(made, name) for name in made.topics})
-    snapshot = gather(ReadOptions.of({"path": str(made.path), "topics": f"{here},{away}"}), made.clock.now_us())
+    here, away = fill(sample)
+    take_away(sample, *{bookie_of(sample, name) for name in sample.topics})
+    snapshot = gather(ReadOptions.of({"path": str(sample.path), "topics": f"{here},{away}"}), sample.clock.now_us())
     assert (snapshot.topics, snapshot.subscriptions) == ((), ())
-    for one in outcomes(made, snapshot, (*SUBSCRIPTIONS, "log_gaps"), {"topics": f"{here},{away}"}):
-        assert one.table is None
-        assert one.error == "the bookies of no topic answered"
-        assert len(one.warnings) == 2
+    for outcome in outcomes(sample, snapshot, (*SUBSCRIPTIONS, "log_gaps"), {"topics": f"{here},{away}"}):
+        assert outcome.table is None
+        assert outcome.error == "the bookies of no topic answered"
+        assert len(outcome.warnings) == 2
     assert suite.of_subscriptions(snapshot, ["s"]).subscriptions == (), "whether there is one is not known"
 
 
-def test_a_subscription_whose_cursor_ledger_cannot_be_read(made: World) -> None:
+def test_a_subscription_whose_cursor_ledger_cannot_be_read(sample: World) -> None:
     """What it keeps is not known; that its topic's ledgers can be removed is not either."""
-    here, _ = fill(made)
-    made.topics[here].topic.managed.roll().result(30)
-    stays = bookie_of(made, here)
-    take_away(made, *{"bookie-0", "bookie-1", "bookie-2"} - {stays})
+    here, _ = fill(sample)
+    sample.topics[here].topic.managed.roll().result(30)
+    stays = bookie_of(sample, here)
+    take_away(sample, *{"bookie-0", "bookie-1", "bookie-2"} - {stays})
     given = {"topics": here}
-    snapshot = gather(ReadOptions.of({"path": str(made.path), **given}), made.clock.now_us())
-    assert [one.name for one in snapshot.topics] == [here]
-    assert {(one.on, one.subscription) for one in snapshot.unknown} == {(here, "s")}
-    found = outcomes(made, snapshot, given=given)
-    assert len(of(found, "backlog_by_subscription").warnings) == 1
-    assert of(found, "log_gaps").warnings == (), "of records all is known"
-    retention = of(found, "retention_forecast").table
+    snapshot = gather(ReadOptions.of({"path": str(sample.path), **given}), sample.clock.now_us())
+    assert [topic.name for topic in snapshot.topics] == [here]
+    assert {(item.on, item.subscription) for item in snapshot.unknown} == {(here, "s")}
+    actual_outcomes = outcomes(sample, snapshot, given=given)
+    assert len(of(actual_outcomes, "backlog_by_subscription").warnings) == 1
+    assert of(actual_outcomes, "log_gaps").warnings == (), "of records all is known"
+    retention = of(actual_outcomes, "retention_forecast").table
     assert retention is not None
     assert retention["deletable"].to_pylist() == [None]
-    page = html(*found)
+    page = html(*actual_outcomes)
     assert "There are no subscriptions." not in page
     assert f"Could not ask: subscription s of topic {here}: " in page
     narrowed = suite.of_subscriptions(snapshot, ["s"])
     assert narrowed.unknown == snapshot.unknown
 
 
-def test_a_subscription_that_is_deleted_meanwhile(made: World, spark: SparkSession) -> None:
+def test_a_subscription_that_is_deleted_meanwhile(sample: World, spark: SparkSession) -> None:
     """Between the facts and the reading: the others are counted, in both engines, and it is said."""
-    one, other = made.make("one"), made.make("other")
-    for known in (one, other):
-        made.publish(known, [10] * COUNT)
+    first, other = sample.make("one"), sample.make("other")
+    for known in (first, other):
+        sample.publish(known, [10] * COUNT)
         for name in ("gone", "stays"):
-            made.subscribe(known, name)
-    snapshot = made.snapshot()
-    one.topic.delete_subscription("gone")
-    (found,) = outcomes(made, snapshot, ("backlog_age_histogram",))
-    assert found.error == ""
-    assert found.table is not None
-    rows = [(row["topic"], row["subscription"], row["entries"]) for row in found.table.to_pylist()]
+            sample.subscribe(known, name)
+    snapshot = sample.snapshot()
+    first.topic.delete_subscription("gone")
+    (actual_outcomes,) = outcomes(sample, snapshot, ("backlog_age_histogram",))
+    assert actual_outcomes.error == ""
+    assert actual_outcomes.table is not None
+    rows = [(row["topic"], row["subscription"], row["entries"]) for row in actual_outcomes.table.to_pylist()]
     assert rows == [("one", "stays", COUNT), ("other", "gone", COUNT), ("other", "stays", COUNT)]
-    assert found.warnings == ("subscription gone of topic one was deleted meanwhile",)
-    frame = reports.run("backlog_age_histogram", str(made.path), "spark", spark=spark, snapshot=snapshot)
-    assert frame.toArrow() == found.table
+    assert actual_outcomes.warnings == ("subscription gone of topic one was deleted meanwhile",)
+    frame = reports.run("backlog_age_histogram", str(sample.path), "spark", spark=spark, snapshot=snapshot)
+    assert frame.toArrow() == actual_outcomes.table
     other.topic.delete_subscription("gone")  # now it is in no topic
-    (found,) = outcomes(made, snapshot, ("backlog_age_histogram",))
-    assert found.table is not None
-    assert set(found.table["subscription"].to_pylist()) == {"stays"}
-    assert spark_engine.table(spark, found.report(), {"path": str(made.path)}, snapshot) == found.table
+    (actual_outcomes,) = outcomes(sample, snapshot, ("backlog_age_histogram",))
+    assert actual_outcomes.table is not None
+    assert set(actual_outcomes.table["subscription"].to_pylist()) == {"stays"}
+    assert (
+        spark_engine.table(spark, actual_outcomes.report(), {"path": str(sample.path)}, snapshot)
+        == actual_outcomes.table
+    )
