@@ -92,7 +92,7 @@ def run(arguments: argparse.Namespace) -> int:
             metrics.close()
         if recovery is not None:
             recovery.close()
-        node.drain(drain.left(ANSWERS))
+        node.drain(drain.remaining_s(ANSWERS))
     serving.skip_final_collection()
     return 0
 

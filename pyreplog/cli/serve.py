@@ -59,9 +59,9 @@ def run(arguments: argparse.Namespace) -> int:
         drain = serving.Drain(arguments.drain_s)
         if metrics is not None:
             metrics.close()
-        server.drain(drain.left(ANSWERS))
+        server.drain(drain.remaining_s(ANSWERS))
         try:
-            cluster.close(drain.left(CLOSING))
+            cluster.close(drain.remaining_s(CLOSING))
         except OutcomeUnknownError as error:
             logger.warning("%s", error)  # clients get this outcome, too: no reason to fail
     serving.skip_final_collection()

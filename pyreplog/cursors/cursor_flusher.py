@@ -123,7 +123,7 @@ class CursorFlusher:
         elif into_metadata and self._store(persister):
             return
         persister.dirty()
-        self._hurry()
+        self._flush_now()
 
     @property
     def open_ledger(self) -> Ledger | None:
@@ -155,7 +155,7 @@ class CursorFlusher:
         if not self._under_way:
             self._begin()
 
-    def _hurry(self) -> None:
+    def _flush_now(self) -> None:
         self._urgent = True
         self._due()
 
@@ -305,7 +305,7 @@ class CursorFlusher:
             persister.is_parked = False
             self.queue(persister)
             if persister.waiting:
-                self._hurry()
+                self._flush_now()
         settle_all([(future, None) for future in served])
 
     def _call_source(self, persister: CursorPersister, call: Callable[[], None]) -> None:
@@ -392,7 +392,7 @@ class CursorFlusher:
 
     def _wait_quiet(self, future: AppendFuture[None]) -> None:
         self._quiet.append(future)
-        self._hurry()
+        self._flush_now()
 
     def _check_quiet(self) -> None:
         if self._quiet and not (

@@ -48,7 +48,7 @@ class Commands:
 
     def take(self, connection: ServerConnection, number: int, command: Command) -> None:
         """Have it done and answered. Never blocks."""
-        self._jobs.submit(connection, lambda: obey(self._node, connection, number, command))
+        self._jobs.submit(connection, lambda: execute(self._node, connection, number, command))
 
     def leave(self, connection: Connection) -> None:
         """What it has asked for, and was not begun, is not done."""
@@ -59,7 +59,7 @@ class Commands:
         self._jobs.stop()
 
 
-def obey(node: Commanded, connection: ServerConnection, number: int, command: Command) -> None:
+def execute(node: Commanded, connection: ServerConnection, number: int, command: Command) -> None:
     """Do it, and answer: {"error": kind, "message": why not} or what the command gives. May block."""
     try:
         answer = _obey(node, _parse(command.json))

@@ -164,7 +164,7 @@ class Failover(Handle):
 
     def _is_promoted(self) -> bool:
         """Return whether the node was elected since it was a replica. That deposes the node that holds the lease."""
-        return self._node.leads and self._was_replica
+        return self._node.is_leading and self._was_replica
 
     # ---- a master that is lost ------------------------------------------------------------------------------
 

@@ -17,7 +17,7 @@ TERM_MARK = b"RPTERM"
 """What the control record begins with that a master appends first of all."""
 
 
-def lost_nothing(context: NodeContext) -> bool:
+def holds_all_sent(context: NodeContext) -> bool:
     """Whether a master's log that nobody has open still holds all that it may have sent: it was closed cleanly, or the
     kernel that ran then still does, or nothing is sent that is not on disk."""
     checkpoint = checkpoints.load(context.path)
@@ -32,12 +32,12 @@ def lost_nothing(context: NodeContext) -> bool:
         return Tail(file, writable=False).belongs_to(boot_id(), checkpoint.uuid)
 
 
-def go_on(context: NodeContext) -> None:
+def resume_or_resign(context: NodeContext) -> None:
     """Before a master's log is opened again: it leads on, or, when it may lack what it had sent, has to be elected."""
-    if context.terms.terms.leads and not lost_nothing(context):
+    if context.terms.terms.is_master and not holds_all_sent(context):
         context.terms.resign()
-    elif context.terms.terms.leads:
-        context.terms.go_on(lossless=context.config.lossless)
+    elif context.terms.terms.is_master:
+        context.terms.resume(lossless=context.config.lossless)
 
 
 def open_log(context: NodeContext) -> CommitLog:

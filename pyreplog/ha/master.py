@@ -244,7 +244,7 @@ class Master:
 
     def _guard(self) -> None:
         """Have appends ask before they are written, if there is a reason. Under the lock."""
-        is_held = self._fenced is None and not self._closed and bool(self.group.heir(self._now_us()))
+        is_held = self._fenced is None and not self._closed and bool(self.group.successor(self._now_us()))
         self._is_guarded = is_held or self._least > 0 or self._fenced is not None
         if is_held:
             self._admits.clear()
@@ -359,10 +359,10 @@ class Master:
     def hold(self, member: str) -> None:
         """A candidate is about to take over: appends wait, so that it catches up."""
         with self._lock:
-            before = self.group.heir(self._now_us())
+            before = self.group.successor(self._now_us())
             self.group.hold(member, self._now_us())
             self._guard()
-            heir = self.group.heir(self._now_us())
+            heir = self.group.successor(self._now_us())
         if heir != before:
             logger.info("%s: appends wait while %s catches up to take over", self.log.path, heir)
         self.offer()
@@ -370,7 +370,7 @@ class Master:
     def release(self, member: str) -> None:
         """It does not take over."""
         with self._lock:
-            was_held = self.group.heir(self._now_us()) == member
+            was_held = self.group.successor(self._now_us()) == member
             self.group.release(member)
             self._guard()
         if was_held:
@@ -454,7 +454,7 @@ class Master:
             file.store(members)
         except OSError as error:
             self._unstored = error
-            self.group.not_stored(file.members or self.group.members)
+            self.group.discard_members(file.members or self.group.members)
             for connection in list(self._followers):
                 connection.close(DisconnectedError(f"members could not be stored: {error}"))
         return file.members == members

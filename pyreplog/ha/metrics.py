@@ -30,7 +30,7 @@ _OF_REPLICAS: tuple[tuple[str, str, Callable[[ReplicaStats], float]], ...] = (
 def node_metrics(node: Node) -> Iterator[Metric]:
     """Of one node, whatever its role is now. Positions are bytes since the log began, the same on all nodes."""
     labels = {"node": node.name}
-    received, synced = node.ends()
+    received, synced = node.log_ends()
     try:
         log = node.log
     except (NotMasterError, ClosedError):  # it has none yet, or not any more

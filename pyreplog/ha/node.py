@@ -202,7 +202,7 @@ class Node(Handle):
         return is_sound and bool(self._context.terms.history.starts) and not self.config.observer
 
     @property
-    def leads(self) -> bool:
+    def is_leading(self) -> bool:
         """Whether the node is master, and has met no higher term."""
         master = self._master
         return master is not None and master.group.fenced is None
@@ -412,7 +412,7 @@ class Node(Handle):
         """
         check_text("name", name)
         members = self._leader().group.members
-        if name not in members.everyone:
+        if name not in members.all_names:
             raise InvalidArgumentError(
                 f"name: expected one of the members, found {name!r}; members are {', '.join(members.quorum.names)}"
             )
@@ -467,12 +467,12 @@ class Node(Handle):
             context, name = self._context, self.name
             if replicas.is_replica(context.path):
                 raise ReplicaError(context.path)
-            logs.go_on(context)
+            logs.resume_or_resign(context)
             log = self._log = logs.open_log(context)
             if not context.terms.history.starts:
                 context.members.store(Members.first({name, *members}, sync_replicas))
                 context.terms.begin(Term(1, name), start_of(log), lossless=self.config.lossless)
-            elif not context.terms.terms.leads:
+            elif not context.terms.terms.is_master:
                 self._take_office(self._elect(force=force))
             if context.terms.history.start_of(self.term) == end_of(log):  # a node that holds nothing is not elected
                 logs.mark_term(log, self.term)
@@ -520,7 +520,7 @@ class Node(Handle):
             finally:
                 with context.lock:  # a vote that is being given comes before this
                     self._master = None
-        if context.terms.terms.leads:
+        if context.terms.terms.is_master:
             context.terms.resign()
         return logs.open_mirror(context)
 
@@ -732,7 +732,7 @@ class Node(Handle):
             if not prepare.trial:
                 self._give_promise(prepare.term)
                 self._look_for(prepare.term.master)
-            received, synced = (self._canonical(mark) for mark in self.ends())
+            received, synced = (self._canonical(mark) for mark in self.log_ends())
             history = context.terms.history.up_to(received)
             return Promise(prepare.term, history, received, synced, self.members, bool(prepare.trial))
 
@@ -762,7 +762,7 @@ class Node(Handle):
             self._replica.promised(Terms(term, terms.history))
         candidacy = self._candidacy
         if candidacy is not None:
-            candidacy.step(lambda: candidacy.election.outdone(term))
+            candidacy.step(lambda: candidacy.election.note_higher_term(term))
         terms.promise(term)
         logger.info("%s: promised term %s: whatever is lower is fenced", self.name, term)
 
@@ -776,7 +776,7 @@ class Node(Handle):
         """As the candidate says where its own log ends."""
         return mark if self._log is None else LogPosition(*canonical(mark, self._log.segment_bytes))
 
-    def ends(self) -> tuple[LogPosition, LogPosition]:
+    def log_ends(self) -> tuple[LogPosition, LogPosition]:
         """Where its log ends, whatever its role is: what was received, and what is known to be on disk."""
         log = self._log
         if log is None:
@@ -798,7 +798,7 @@ class Node(Handle):
         return self._describe()
 
     def _describe(self) -> dict[str, Any]:
-        received, synced = self.ends()
+        received, synced = self.log_ends()
         log, members, replica, leading = self._log, self.members, self._replica, self._master
         stats: dict[str, Any] = {
             "name": self.name,
@@ -829,7 +829,7 @@ class Node(Handle):
         """What somebody wants of this node; in another thread, for it may take long."""
         self._commands.take(connection, number, command)
 
-    def left(self, connection: Connection) -> None:
+    def connection_lost(self, connection: Connection) -> None:
         """A connection has ended."""
         self._commands.leave(connection)
         self.clients.leave(connection)

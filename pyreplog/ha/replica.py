@@ -250,7 +250,7 @@ class Replica:
         message = messages.decode(body)
         self._heard_us = self._context.now_us
         if isinstance(message, Accept) and self._master_connection is not None and self._was_of_use:
-            self._master_connection.well()
+            self._master_connection.succeeded()
         self._do(lambda: self.following.heard(message))
         self._hold()
 
@@ -265,7 +265,7 @@ class Replica:
             received, synced = log.progress
             report = self.following.progressed(received, synced)
             if report is not None:
-                self._receiver.say(messages.encode(report))
+                self._receiver.send(messages.encode(report))
             if received.position >= self._held_until:
                 self._hold()
 
@@ -296,7 +296,7 @@ class Replica:
 
     def _carry_out(self, effect: Effect) -> None:
         if isinstance(effect, SendToMaster):
-            self._receiver.say(messages.encode(effect.message))
+            self._receiver.send(messages.encode(effect.message))
         elif isinstance(effect, ShowCommitted):
             self._show(effect)
         elif isinstance(effect, StoreTerms):

@@ -56,7 +56,7 @@ class Answers(Protocol):
     def command(self, connection: ServerConnection, number: int, command: Command) -> None: ...
     @property
     def clients(self) -> Clients: ...
-    def left(self, connection: Connection) -> None: ...
+    def connection_lost(self, connection: Connection) -> None: ...
 
 
 class Service:
@@ -138,7 +138,7 @@ class Service:
             streams.drained(connection)
 
     def closed(self, connection: Connection, error: ReplogError) -> None:
-        self._node.left(connection)
+        self._node.connection_lost(connection)
         streams = self._node.streams
         if streams is not None:
             streams.disconnected(connection)

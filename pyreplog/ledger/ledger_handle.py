@@ -392,7 +392,7 @@ class Ledger(Handle, LedgerBase):
             return future
         with self._room_lock:
             self._waiting_for_room.append(future)
-        self._driver.post(self._writer.hurry)  # entries that are kept for a failed bookie take the room
+        self._driver.post(self._writer.change_ensemble_now)  # entries that are kept for a failed bookie take the room
         self._give_room()
         return future
 

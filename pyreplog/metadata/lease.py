@@ -108,7 +108,7 @@ class Heartbeat:
         self._clock, self._renew, self._give_up, self._on_loss = clock, renew, give_up, on_loss
         self._held_until = renew()
         self._condition = threading.Condition()
-        self._lost = self._stopping = self._hurry = self._failing = False
+        self._lost = self._stopping = self._renews_now = self._failing = False
         self._thread = threading.Thread(target=self._run, name="pyreplog-lease", daemon=True)
         self._thread.start()
 
@@ -118,14 +118,14 @@ class Heartbeat:
             return LeaseState.LOST
         return LeaseState.HELD if self._clock.monotonic_us() < self._held_until else LeaseState.UNKNOWN
 
-    def doubt(self) -> None:
+    def suspend(self) -> None:
         """The store is out of reach: believe nothing until the next renewal."""
         self._held_until = 0
 
-    def hurry(self) -> None:
+    def renew_now(self) -> None:
         """Renew now."""
         with self._condition:
-            self._hurry = True
+            self._renews_now = True
             self._condition.notify()
 
     def lose(self) -> None:
@@ -145,10 +145,10 @@ class Heartbeat:
     def _run(self) -> None:
         while True:
             with self._condition:
-                self._condition.wait_for(lambda: self._stopping or self._lost or self._hurry, self.ttl / 3)
+                self._condition.wait_for(lambda: self._stopping or self._lost or self._renews_now, self.ttl / 3)
                 if self._stopping:
                     return
-                self._hurry = False
+                self._renews_now = False
             if not self._lost:
                 self._beat()
             if self._lost:

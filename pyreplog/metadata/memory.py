@@ -166,12 +166,12 @@ class MemoryLease(Lease):
     def suspend(self) -> None:
         """As if the store could not be reached: the state becomes unknown."""
         self._reachable.clear()
-        self._heartbeat.doubt()
+        self._heartbeat.suspend()
 
     def resume(self) -> None:
         """As if the store could be reached again."""
         self._reachable.set()
-        self._heartbeat.hurry()
+        self._heartbeat.renew_now()
 
     def expire(self) -> None:
         """As if the store had not heard of the owner for too long: the keys vanish and the lease is lost."""

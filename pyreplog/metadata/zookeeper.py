@@ -327,6 +327,6 @@ class _SessionHeartbeat:
         if self._lost:
             self._heartbeat.lose()
         elif state == KazooState.SUSPENDED:
-            self._heartbeat.doubt()
+            self._heartbeat.suspend()
         else:
-            self._heartbeat.hurry()
+            self._heartbeat.renew_now()

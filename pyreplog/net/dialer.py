@@ -172,7 +172,7 @@ class ReconnectingConnection(Endpoint):
             self.address = address
             self._reactor.call_soon(weak_callback(self._redirected))
 
-    def well(self) -> None:
+    def succeeded(self) -> None:
         """Reset the delay, because the connection is useful."""
         self._backoff.reset()
 

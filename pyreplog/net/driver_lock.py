@@ -54,11 +54,11 @@ class DriverLock(DriverLockBase):
         me = get_ident()
         return self.holder.setdefault(DRIVER, me) == me
 
-    def mine(self) -> bool:
+    def is_owned(self) -> bool:
         """Whether this thread holds the lock."""
         return self.holder.get(DRIVER) == get_ident()
 
-    def lent(self) -> bool:
+    def is_lent(self) -> bool:
         """Whether another thread than the owner drives."""
         return self.holder.get(DRIVER) != self.owner
 
@@ -72,7 +72,7 @@ class DriverLock(DriverLockBase):
         self.waiting[waiter] = None
         try:
             if not self.take():
-                if not self.lent():
+                if not self.is_lent():
                     call_off()
                 waiter.lock.acquire(timeout=min(timeout_s, REST_S))
         finally:

@@ -161,12 +161,12 @@ class Reactor(Handle, ReactorBase):
 
     def in_driver(self) -> bool:
         """Whether this thread drives, that is, is in a callback."""
-        return self._driver_lock.mine()
+        return self._driver_lock.is_owned()
 
     def _let_go(self) -> None:
         self.stop()
         self._driver_lock.wake_all()
-        if self._driver_lock.mine():  # a callback closes its reactor: the driver finishes after it
+        if self._driver_lock.is_owned():  # a callback closes its reactor: the driver finishes after it
             return
         while not self._driver_lock.take():
             self._wake()

@@ -28,8 +28,8 @@ _LOST = (NoSuchLedgerError, NoSuchEntryError, UnreadableError, InvalidEntryError
 class _TimeSearch(OffsetSearch):
     time_us: int | None = None
 
-    def saw(self, place: EntryPosition, time_us: int) -> None:
-        super().saw(place, time_us)
+    def observe(self, place: EntryPosition, time_us: int) -> None:
+        super().observe(place, time_us)
         if self.found is not None:
             self.time_us = time_us
 

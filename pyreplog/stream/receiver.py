@@ -59,7 +59,7 @@ class StreamReceiver:
         """Bytes of the log that were received, on this connection and earlier ones."""
         self._reported_bytes = 0
 
-    def say(self, body: bytes) -> bool:
+    def send(self, body: bytes) -> bool:
         """Send a control body to the master; return False if there is no connection. Any thread."""
         connection = self._connection
         return connection is not None and connection.send_frame(CONTROL_OFFSET, (body,), len(body))

@@ -147,25 +147,25 @@ class Terms:
     Attributes:
         promised: the node follows no lower term, and answers none.
         history: where each term began in its log.
-        leads: the node is the master of `promised`, and goes on as master after a restart; see `TermsFile.resign`.
+        is_master: the node is the master of `promised`, and goes on as master after a restart; see `TermsFile.resign`.
         lossless: the master sends only what is on its disk, so a power cut takes nothing that it had sent.
     """
 
     promised: Term = NO_TERM
     history: History = History()
-    leads: bool = False
+    is_master: bool = False
     lossless: bool = False
 
     def begun(self, term: Term, start: LogPosition, *, lossless: bool = False) -> Terms:
         """Return the state of the master of a term that begins at `start`."""
-        return Terms(term, self.history.begin(term, start), leads=True, lossless=lossless)
+        return Terms(term, self.history.begin(term, start), is_master=True, lossless=lossless)
 
     def resigned(self) -> Terms:
         return Terms(self.promised, self.history)
 
     def encode(self) -> bytes:
         fields = FieldWriter("<")
-        fields.numbers("B", self.leads + self.lossless)
+        fields.numbers("B", self.is_master + self.lossless)
         write_term(fields, self.promised)
         write_history(fields, self.history)
         return seal(MAGIC, fields.take())
@@ -175,10 +175,10 @@ class Terms:
         """Decode the contents of the file. Raises CorruptionError or FormatVersionError."""
         fields = unseal(path, MAGIC, data)
         try:
-            leads, promised = fields.count("B", 2), read_term(fields)
-            terms = cls(promised, read_history(fields), leads > 0, leads > 1)
+            role, promised = fields.count("B", 2), read_term(fields)
+            terms = cls(promised, read_history(fields), role > 0, role > 1)
             fields.end()
-            if leads and terms.history.last != promised:
+            if role and terms.history.last != promised:
                 raise fields.error(f"a history up to {promised}", f"{terms.history.last}")
         except InvalidMessageError as error:
             raise CorruptionError(path, 0, "intact terms", str(error)) from error
@@ -246,7 +246,7 @@ class TermsFile:
         self._check(term)
         self._store(self.terms.begun(term, start, lossless=lossless))
 
-    def go_on(self, *, lossless: bool) -> None:
+    def resume(self, *, lossless: bool) -> None:
         """Note that a master that starts again sends only what is synced, or not."""
         self._store(replace(self.terms, lossless=lossless))
 

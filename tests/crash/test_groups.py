@@ -59,7 +59,7 @@ class Votes(Operation):
         number, has_members = map(int, (reports or ["0 0"])[-1].split())
         terms = TermsFile(path, RealFiles())
         assert terms.promised.number in (number, number + 1)
-        assert terms.terms.leads == (terms.promised.number == 4)
+        assert terms.terms.is_master == (terms.promised.number == 4)
         assert MembersFile(path, RealFiles()).members is not None or not has_members
 
 

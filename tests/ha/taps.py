@@ -83,7 +83,7 @@ def frames_of(session: bytes | bytearray) -> list[Frame]:
 def brought_up_to_date(frames: list[Frame], node: Node, rng: Random) -> list[Frame]:
     """As the client would say it now: a replica has what the node has, and half of the candidates ask for a newer term.
     What was said long ago is refused at its first words."""
-    end, synced = node.ends()
+    end, synced = node.log_ends()
     terms, changed = context_of(node).terms, []
     for offset, body in frames:
         if body[0] == MessageKind.JOIN:

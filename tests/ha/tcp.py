@@ -90,7 +90,7 @@ class ReplicaEnd(StreamReceiver):
 
     def _on_opened(self) -> None:
         self.stream(self.log, syncs=self.syncs)
-        self.say(JOIN.pack(b"J", self.log.received_mark[0]))
+        self.send(JOIN.pack(b"J", self.log.received_mark[0]))
 
     def _on_control(self, body: bytes) -> None:
         _, position, entry = COMMIT.unpack(body)
@@ -99,7 +99,7 @@ class ReplicaEnd(StreamReceiver):
     def _report(self) -> None:
         received, synced = self.log.progress
         self.reports.append((received, synced))
-        self.say(PROGRESS.pack(b"P", *received, *synced))
+        self.send(PROGRESS.pack(b"P", *received, *synced))
 
     def _on_closed(self, error: ReplogError) -> None:
         self.errors.append(error)

@@ -45,7 +45,7 @@ class Stub:
         return
 
     @property
-    def leads(self) -> bool:
+    def is_leading(self) -> bool:
         return self.role == "master"
 
     def hears_master(self, within_s: float) -> bool:

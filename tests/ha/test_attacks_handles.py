@@ -113,7 +113,7 @@ def test_ctrl_c_while_an_append_waits(lab: Lab) -> None:
     a = lab.master(members="ab", ack_timeout_ms=60_000)
 
     def interrupt() -> None:
-        until(lambda: a.log.tail.end_entry == 1 and context_of(a).reactor._driver_lock.lent())
+        until(lambda: a.log.tail.end_entry == 1 and context_of(a).reactor._driver_lock.is_lent())
         os.kill(os.getpid(), signal.SIGINT)
 
     thread = threading.Thread(target=interrupt)

@@ -190,9 +190,9 @@ def test_a_higher_term_ends_it() -> None:
     error = lost(candidate.vote_rejected("b", VoteRejected(RefusalCode.HIGHER_TERM, T3, "no", None)))
     assert isinstance(error, HigherTermError) and error.term == T3
     candidate = binding()
-    assert isinstance(lost(candidate.outdone(T3)), HigherTermError)
-    assert candidate.outdone(Term(4, "d")) == [], "it is over"
-    assert binding().outdone(Term(3, "a")) == []
+    assert isinstance(lost(candidate.note_higher_term(T3)), HigherTermError)
+    assert candidate.note_higher_term(Term(4, "d")) == [], "it is over"
+    assert binding().note_higher_term(Term(3, "a")) == []
 
 
 def test_other_refusals_are_told_in_the_end() -> None:
@@ -463,7 +463,7 @@ def test_who_was_deposed_for_nothing_is_asked_to_stand_again() -> None:
     assert (lost.release, lost.restore) == (None, "e")
     candidate, _ = election(master="e")
     candidate.stored(mark(20), HISTORY, None)
-    (lost,) = only(ElectionLost, candidate.outdone(Term(9, "x")))
+    (lost,) = only(ElectionLost, candidate.note_higher_term(Term(9, "x")))
     assert lost.restore == "", "another one is about to be master"
 
 

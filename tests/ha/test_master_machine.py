@@ -635,10 +635,10 @@ def test_while_it_hands_over_it_admits_nothing() -> None:
     lab = Lab()
     lab.follow("a")
     lab.group.hold("a", lab.now_us)
-    assert lab.group.heir(lab.now_us) == "a" and not admits(lab)
+    assert lab.group.successor(lab.now_us) == "a" and not admits(lab)
     lab.group.hold("b", lab.now_us)
     lab.group.release("b")
-    assert lab.group.heir(lab.now_us) == "a", "another candidate changes nothing"
+    assert lab.group.successor(lab.now_us) == "a", "another candidate changes nothing"
     lab.group.release("a")
     assert admits(lab)
     lab.group.hold("a", lab.now_us)

@@ -49,7 +49,7 @@ def test_groups_there_are_none_of(names: list[str], k: int) -> None:
 def test_a_change_needs_both_quorums() -> None:
     members = Members.first("abc", 1)
     begun = members.change(Quorum.of("ade", 2))
-    assert begun.stamp == MembersVersion(NO_TERM, 2) and begun.everyone == frozenset("abcde")
+    assert begun.stamp == MembersVersion(NO_TERM, 2) and begun.all_names == frozenset("abcde")
     assert begun.missing(frozenset("ab")) == 0, "2 of the former, 1 of the new"
     assert begun.missing(frozenset("ad")) == 1, "of the former only a"
     assert begun.missing(frozenset("bc")) == 1, "of the new nobody"

@@ -94,7 +94,7 @@ class Group:
         a.learn_peers({"b": b.address})
         b.learn_peers({"a": a.address})
         try:
-            if not a.leads:
+            if not a.is_leading:
                 self._promote()
             if a.members is not None and a.members.quorum != (("a", "b", "c"), 1):
                 a.set_members(list("abc"), 1, force=True)

@@ -19,13 +19,13 @@ def test_a_thread_that_looked_and_lost_the_processor(tmp_path: Path, monkeypatch
     """It told its older marks last; the master called that absurd, and expelled a healthy replica."""
     said: list[ProgressReport] = []
     armed, overtaken, stalled = threading.Event(), threading.Event(), threading.Event()
-    say, report = StreamReceiver.say, StreamReceiver.report
+    send, report = StreamReceiver.send, StreamReceiver.report
 
     def note(self: StreamReceiver, body: bytes) -> bool:
         message = messages.decode(body)
         if isinstance(message, ProgressReport):
             said.append(message)
-        return say(self, body)
+        return send(self, body)
 
     def preempted(self: StreamReceiver) -> None:
         """As `report`; the thread that syncs stands still between its look and what it tells, once."""
@@ -38,7 +38,7 @@ def test_a_thread_that_looked_and_lost_the_processor(tmp_path: Path, monkeypatch
         assert overtaken.wait(60)
         self._on_progress(*marks)  # type: ignore[call-arg]  # as once
 
-    monkeypatch.setattr(StreamReceiver, "say", note)
+    monkeypatch.setattr(StreamReceiver, "send", note)
     monkeypatch.setattr(StreamReceiver, "report", preempted)
     with ExitStack() as stack:
         lab = Lab(tmp_path, stack)

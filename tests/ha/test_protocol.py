@@ -170,7 +170,7 @@ def test_all_kinds_and_codes_are_documented() -> None:
 @pytest.mark.parametrize(
     ("name", "magic", "value", "values"),
     [
-        ("terms", TERMS_MAGIC, Terms(TERM, HISTORY, leads=True), [1, TERM, plain(HISTORY)]),
+        ("terms", TERMS_MAGIC, Terms(TERM, HISTORY, is_master=True), [1, TERM, plain(HISTORY)]),
         ("members", MEMBERS_MAGIC, MEMBERS, [plain(MEMBERS)]),
     ],
 )

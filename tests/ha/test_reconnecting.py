@@ -28,13 +28,13 @@ def lab(tmp_path: Path) -> Iterator[Lab]:
 def wells(monkeypatch: pytest.MonkeyPatch) -> list[ReconnectingConnection]:
     """Links whose delay began anew."""
     reconnecting_connections: list[ReconnectingConnection] = []
-    well = ReconnectingConnection.well
+    succeeded = ReconnectingConnection.succeeded
 
     def noted(self: ReconnectingConnection) -> None:
         reconnecting_connections.append(self)
-        well(self)
+        succeeded(self)
 
-    monkeypatch.setattr(ReconnectingConnection, "well", noted)
+    monkeypatch.setattr(ReconnectingConnection, "succeeded", noted)
     return reconnecting_connections
 
 

@@ -273,7 +273,7 @@ def test_closing_tells_the_handler(lab: Lab) -> None:
     lab.wait(lambda: link.connected)
     link.close()
     assert [type(error) for error in replica.errors] == [ClosedError]
-    assert not replica.say(b"too late")
+    assert not replica.send(b"too late")
 
 
 # ---- throttle --------------------------------------------------------------------------------------------------

@@ -136,21 +136,21 @@ def test_what_could_not_be_stored_is_not_promised(tmp_path: Path, monkeypatch: p
 def test_leading_following_resigning(tmp_path: Path) -> None:
     kept = TermsFile(tmp_path, RealFiles())
     kept.begin(Term(1, "a"), mark(0))
-    assert TermsFile(tmp_path, RealFiles()).terms == Terms(Term(1, "a"), history((1, "a", 0)), leads=True)
+    assert TermsFile(tmp_path, RealFiles()).terms == Terms(Term(1, "a"), history((1, "a", 0)), is_master=True)
     kept.promise(Term(2, "b"))
-    assert not TermsFile(tmp_path, RealFiles()).terms.leads, "who promised another term is master no more"
+    assert not TermsFile(tmp_path, RealFiles()).terms.is_master, "who promised another term is master no more"
     kept.follow(Term(4, "a"), MASTER)
     kept.begin(Term(6, "c"), mark(25))
     kept.resign()
     terms = TermsFile(tmp_path, RealFiles()).terms
-    assert terms == Terms(Term(6, "c"), MASTER.begin(Term(6, "c"), mark(25)), leads=False)
+    assert terms == Terms(Term(6, "c"), MASTER.begin(Term(6, "c"), mark(25)), is_master=False)
     with pytest.raises(HigherTermError):
         kept.begin(Term(5, "c"), mark(30))
 
 
 @given(flips=st.lists(st.tuples(st.integers(0, 100), st.integers(1, 255)), max_size=3), cut=st.integers(0, 120))
 def test_damage_is_found(flips: list[tuple[int, int]], cut: int) -> None:
-    fine = Terms(Term(4, "a"), MASTER, leads=True).encode()
+    fine = Terms(Term(4, "a"), MASTER, is_master=True).encode()
     bad = bytearray(fine)
     for at, mask in flips:
         bad[at % len(bad)] ^= mask

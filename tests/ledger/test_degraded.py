@@ -295,7 +295,7 @@ def test_one_that_is_delayed_is_degraded_when_it_is_hurried() -> None:
     writer.fail("a")
     writer.deliver()
     assert writer.stores == [] and writer.machine.pending_entries == 1
-    writer.do(writer.machine.hurry())
+    writer.do(writer.machine.change_ensemble_now())
     writer.run()
     assert writer.machine.degraded == ("a",) and writer.machine.pending_entries == 0
 

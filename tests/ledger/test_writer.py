@@ -565,11 +565,11 @@ def test_a_delayed_change_does_not_wait_while_somebody_waits_for_room() -> None:
     lab = Lab()
     writer = lab.writer(delay_ensemble_change=True)
     writer.append()
-    writer.do(writer.machine.hurry())
+    writer.do(writer.machine.change_ensemble_now())
     writer.fail("a")
     writer.deliver()
     assert writer.stores == [] and writer.machine.pending_bytes > 0
-    writer.do(writer.machine.hurry())
+    writer.do(writer.machine.change_ensemble_now())
     writer.run()
     assert writer.machine.pending_bytes == 0
 

@@ -178,7 +178,7 @@ def test_a_silent_owner_expires(path):
             clock.advance(TTL_US)
             assert lease.state is not LeaseState.HELD
             assert other.get("/a") is None and owner.get("/a") is None
-            lease._heartbeat.hurry()
+            lease._heartbeat.renew_now()
             until(lambda: lost)
             assert lease.state is LeaseState.LOST
             with pytest.raises(LeaseLostError):
@@ -192,7 +192,7 @@ def test_an_expired_lease_is_not_renewed_though_nobody_looked(path):
     clock = ManualClock(0)
     with SQLiteStore(path, clock=clock) as store, store.lease(TTL_S) as lease:
         clock.advance(TTL_US)
-        lease._heartbeat.hurry()
+        lease._heartbeat.renew_now()
         until(lambda: lease.state is LeaseState.LOST)
 
 

@@ -222,7 +222,7 @@ def test_the_one_who_leaves_wakes_the_next(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr(driver_lock, "REST_S", TIMEOUT_S)
     held, asleep = driver_lock.DriverLock(), threading.Event()
     held.owner = threading.get_ident()
-    assert held.take() and held.take() and held.mine()
+    assert held.take() and held.take() and held.is_owned()
     took: list[bool] = []
 
     def follow() -> None:

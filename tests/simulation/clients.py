@@ -120,7 +120,7 @@ class Writer(Client):
             if world.chance(0.05):
                 self.perform(self.machine, self.machine.tell_lac())
                 if not plan.is_patient:
-                    self.perform(self.machine, self.machine.hurry())
+                    self.perform(self.machine, self.machine.change_ensemble_now())
                     self.perform(self.machine, self.machine.reconsider())
             world.after(world.random.expovariate(1 / plan.pause_s), self.run)
         elif plan.ending == "close" and plan.is_patient and self._acks:  # all have to come, by themselves

@@ -25,7 +25,7 @@ def hunt(
     steps = 0
     while (entry := search.next()) is not None:
         steps += 1
-        search.saw(entry_positions[entry], times[entry] if times else 0)
+        search.observe(entry_positions[entry], times[entry] if times else 0)
     return steps
 
 

@@ -191,7 +191,7 @@ def test_what_all_are_asked_leaves_to_all() -> None:
             ((number, (group, deadline_us)),) = wire.requests.waiting.items()
             assert wire.arrived() == encode(number, encode_request(request) + b"records") and deadline_us == CHECK_US
             assert type(group) is AddGroup and (group.ledger, group.first, group.last) == (LEDGER, 3, 5)
-            assert group.adds == ((request, name),) and group.lane is lanes[name, LEDGER]
+            assert group.adds == ((request, name),) and group.queue is lanes[name, LEDGER]
         assert [lane.unanswered for lane in lanes.values()] == [1, 1, 1]
     finally:
         for wire in wires.values():

@@ -19,9 +19,9 @@ cdef class AddQueue:
 
 
 cdef class AddGroup:
-    cdef readonly AddQueue lane
+    cdef readonly AddQueue queue
     cdef readonly int64_t ledger, first, last
     cdef readonly tuple adds
 
     cdef bint settle(self, const uint8_t *reply, int64_t size) except -1
-    cdef int tell(self, list lanes, list tellers) except -1
+    cdef int tell(self, list queues, list tellers) except -1

@@ -105,11 +105,11 @@ cdef class AddGroup:
     adds: (request, on_reply, ...) of each ADD, in order.
     """
 
-    def __cinit__(self, AddQueue lane not None, int64_t ledger, int64_t first, int64_t last, tuple adds not None, /):
-        self.lane, self.ledger, self.first, self.last, self.adds = lane, ledger, first, last, adds
+    def __cinit__(self, AddQueue queue not None, int64_t ledger, int64_t first, int64_t last, tuple adds not None, /):
+        self.queue, self.ledger, self.first, self.last, self.adds = queue, ledger, first, last, adds
 
     def __call__(self, answer, /):
-        self.lane.answered(self, answer)
+        self.queue.answered(self, answer)
 
     cdef bint settle(self, const uint8_t *reply, int64_t size) except -1:
         """Note a reply, and return True, if it is a plain OK that counts for all ADDs."""
@@ -123,15 +123,15 @@ cdef class AddGroup:
         for add in self.adds:
             if not (<Answer>add[1]).part.acknowledge():
                 return False
-        self.lane.unanswered -= 1
+        self.queue.unanswered -= 1
         return True
 
-    cdef int tell(self, list lanes, list tellers) except -1:
-        """Add the calls that follow: `proceed` of the queue to `lanes`, `tell` of trackers with news to `tellers`."""
+    cdef int tell(self, list queues, list tellers) except -1:
+        """Add the calls that follow: `proceed` of the queue to `queues`, `tell` of trackers with news to `tellers`."""
         cdef tuple add
         cdef AckTracker told = None
-        if self.lane.waits:
-            lanes.append(self.lane.proceed)
+        if self.queue.waits:
+            queues.append(self.queue.proceed)
         for add in self.adds:
             if (<Answer>add[1]).part.tracker is not told and (<Answer>add[1]).part.tracker.news():
                 told = (<Answer>add[1]).part.tracker
@@ -148,7 +148,7 @@ def settle(FrameBatch batch not None, dict waiting not None, /):
     send ADDs that waited. The second ones tell drivers that there is news, unless they were told meanwhile, so that
     answers of several bookies that arrive together are one step.
     """
-    cdef list others = [], lanes = [], tellers = []
+    cdef list others = [], queues = [], tellers = []
     cdef const int64_t *offsets = batch.column(0)
     cdef const int64_t *sizes = batch.column(1)
     cdef const int64_t *starts = batch.column(2)
@@ -163,10 +163,10 @@ def settle(FrameBatch batch not None, dict waiting not None, /):
         on_reply = entry[0] if entry is not None else None
         if type(on_reply) is AddGroup and (<AddGroup>on_reply).settle(batch.data + starts[i], sizes[i]):
             del waiting[number]
-            (<AddGroup>on_reply).tell(lanes, tellers)
+            (<AddGroup>on_reply).tell(queues, tellers)
         else:
             others.append((number, batch.body(i)))
-    return others, lanes, tellers
+    return others, queues, tellers
 
 
 @cython.final
@@ -220,11 +220,11 @@ cdef class Replies:
         if entry is None or type(entry[0]) is not AddGroup:
             return False
         group = entry[0]
-        if group.lane.waits or not group.settle(batch.data + batch.column(2)[0], batch.column(1)[0]):
+        if group.queue.waits or not group.settle(batch.data + batch.column(2)[0], batch.column(1)[0]):
             return False
         del waiting[number]
         tellers = []
-        group.tell(tellers, tellers)    # no lane: nothing waits
+        group.tell(tellers, tellers)    # no queue: nothing waits
         if tellers:
             self.behind(tellers)
         return True

@@ -16,5 +16,5 @@ cdef class PendingRequestsBase:
 
 
 # Implements `send_alone`.
-cdef Py_ssize_t leave_alone(list adds, Py_ssize_t first, dict lanes, dict channels, Py_ssize_t most,
+cdef Py_ssize_t leave_alone(list adds, Py_ssize_t first, dict queues, dict channels, Py_ssize_t most,
                             int64_t deadline_us) except -1

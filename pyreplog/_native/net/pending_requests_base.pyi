@@ -23,7 +23,7 @@ class PendingRequestsBase:
 def send_alone(
     adds: Sequence[Any],
     first: int,
-    lanes: dict[tuple[str, int], Any],
+    queues: dict[tuple[str, int], Any],
     channels: dict[str, Any],
     most: int,
     deadline_us: int,

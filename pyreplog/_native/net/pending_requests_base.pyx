@@ -106,22 +106,22 @@ cdef bytes head_of(tuple add):
     return head
 
 
-def send_alone(list adds not None, Py_ssize_t first, dict lanes not None, dict channels not None, Py_ssize_t most,
+def send_alone(list adds not None, Py_ssize_t first, dict queues not None, dict channels not None, Py_ssize_t most,
                int64_t deadline_us, /):
     """Send ADDs directly, each alone, from number `first` on. Return the number of the first one that was not sent.
 
-    adds: (bookie, request, on_reply) of each; equal requests that follow each other are encoded once. lanes: AddQueues
+    adds: (bookie, request, on_reply) of each; equal requests that follow each other are encoded once. queues: AddQueues
     by bookie and ledger, with at most `most` requests without an answer each. channels: by bookie; their `requests` are
     PendingRequestsBases.
     """
-    return leave_alone(adds, first, lanes, channels, most, deadline_us)
+    return leave_alone(adds, first, queues, channels, most, deadline_us)
 
 
-cdef Py_ssize_t leave_alone(list adds, Py_ssize_t first, dict lanes, dict channels, Py_ssize_t most,
+cdef Py_ssize_t leave_alone(list adds, Py_ssize_t first, dict queues, dict channels, Py_ssize_t most,
                             int64_t deadline_us) except -1:
     cdef Py_ssize_t i, size = 0
     cdef tuple body = None
-    cdef object bookie, on_reply, lane, channel
+    cdef object bookie, on_reply, queue, channel
     cdef tuple request, asked = None
     cdef AddGroup group
     for i in range(first, len(adds)):
@@ -130,13 +130,13 @@ cdef Py_ssize_t leave_alone(list adds, Py_ssize_t first, dict lanes, dict channe
         if request is not asked:
             asked, body = request, (head_of(request), request[RECORDS])
             size = REQUEST_BYTES + memoryview(body[1]).nbytes
-        lane, channel = lanes.get((bookie, request[LEDGER])), channels.get(bookie)
-        if lane is None or channel is None:
+        queue, channel = queues.get((bookie, request[LEDGER])), channels.get(bookie)
+        if queue is None or channel is None:
             return i
-        group = (<AddQueue?>lane).alone(most, request, on_reply)
+        group = (<AddQueue?>queue).alone(most, request, on_reply)
         if group is None:
             return i
         if (<PendingRequestsBase?>channel.requests).leave(body, size, group, deadline_us) < 0:
-            group.lane.unanswered -= 1
+            group.queue.unanswered -= 1
             return i
     return len(adds)

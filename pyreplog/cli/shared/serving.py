@@ -166,7 +166,7 @@ class Drain:
         """Return when a part of the time is over, on the clock of `time.monotonic()`."""
         return self._began + part * self.seconds
 
-    def left(self, part: float = 1.0) -> float:
+    def remaining_s(self, part: float = 1.0) -> float:
         """Return the seconds until a part of the time is over; 0.0: it is over."""
         return max(self.deadline(part) - time.monotonic(), 0.0)
 

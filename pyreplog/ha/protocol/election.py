@@ -170,7 +170,7 @@ class Election:
         """Whether it has deposed nobody so far."""
         return bool(self._trial)
 
-    def outdone(self, term: Term) -> list[Effect]:
+    def note_higher_term(self, term: Term) -> list[Effect]:
         """Before this node promises a higher term itself."""
         if self.is_over or term <= self.term:
             return []
@@ -207,26 +207,26 @@ class Election:
             return self._win(self._end, self._doubt()) if self._force else []
         asks: list[Effect] = [
             SendPrepare(member, Prepare(self.term, self._uuid, self.members.stamp, self._trial))
-            for member in sorted(self.members.everyone - self._asked - {self.name})
+            for member in sorted(self.members.all_names - self._asked - {self.name})
         ]
-        self._asked |= self.members.everyone
+        self._asked |= self.members.all_names
         told = {self.name, *self._promises, *self._declined, *self._unreachable}
         if self._waits_for_master(told):
             return asks
-        if self.name in self.members.everyone and not self._missing():
+        if self.name in self.members.all_names and not self._missing():
             further = self._further(self._end)
             if not further:
                 return [*asks, *(self._go_ahead() if self._trial else self._win(self._end, ""))]
             if not self._force:
                 return [*asks, *self._lose(PromotionRefusedError(f"term {self.term}: {further}"))]
-        if self._force and self.members.everyone <= told:
+        if self._force and self.members.all_names <= told:
             return [*asks, *self._win(self._end, self._doubt())]
         return asks
 
     def _waits_for_master(self, told: set[str]) -> bool:
         """For what it says, and until all that it says is here: a trial is of no harm to anybody."""
         assert self._end is not None and self.members is not None
-        if not self._trial or not self._awaits_master or self._master not in self.members.everyone:
+        if not self._trial or not self._awaits_master or self._master not in self.members.all_names:
             return False
         if self._master not in told:
             return True
@@ -278,17 +278,17 @@ class Election:
         """Why acknowledged records may be missing; "" they cannot be."""
         if self.members is None:
             return f"{self.name} knows of no members"
-        if self.name not in self.members.everyone:
+        if self.name not in self.members.all_names:
             return f"{self.name} is no member"
         if missing := self._missing():
             declined = "".join(f"; {member}: {text}" for member, text in sorted(self._declined.items()))
-            return f"{missing} more promises are needed of {', '.join(sorted(self.members.everyone))}{declined}"
+            return f"{missing} more promises are needed of {', '.join(sorted(self.members.all_names))}{declined}"
         return "" if self._end is None else self._further(self._end)
 
     def _win(self, end: LogPosition, doubt: str) -> list[Effect]:
         self.is_over = True
         members = self.members
-        if members is None or self.name not in members.everyone:
+        if members is None or self.name not in members.all_names:
             members = Members.first([self.name], 0)
         return [ElectionWon(self.term, end, members.led_by(self.term), doubt)]
 
@@ -320,8 +320,8 @@ def refuse_candidate(
     prepare: Prepare, uuid: bytes, terms: Terms, members: Members | None, hears: str = ""
 ) -> VoteRejected | None:
     """How a node answers a PREPARE; None: it promises. Unless that is a trial: `Following.promised` or `Group.fence`,
-    `Election.outdone`, the promise durable; then Promise with the ends that the log has then. To ask twice does no
-    harm. hears: name of the master that it is, or hears from; "" none."""
+    `Election.note_higher_term`, the promise durable; then Promise with the ends that the log has then. To ask twice
+    does no harm. hears: name of the master that it is, or hears from; "" none."""
     if NO_UUID not in (prepare.uuid, uuid) and prepare.uuid != uuid:
         return VoteRejected(
             RefusalCode.FOREIGN, terms.promised, f"the log here is {uuid.hex()}, not {prepare.uuid.hex()}", members
@@ -329,8 +329,8 @@ def refuse_candidate(
     if prepare.term < terms.promised:
         text = f"term {prepare.term} is refused: {terms.promised} was promised"
         return VoteRejected(RefusalCode.HIGHER_TERM, terms.promised, text, members)
-    if members is not None and members.stamp >= prepare.stamp and prepare.term.master not in members.everyone:
-        text = f"{prepare.term.master} is none of {', '.join(sorted(members.everyone))}"
+    if members is not None and members.stamp >= prepare.stamp and prepare.term.master not in members.all_names:
+        text = f"{prepare.term.master} is none of {', '.join(sorted(members.all_names))}"
         return VoteRejected(RefusalCode.NOT_A_MEMBER, terms.promised, text, members)
     if prepare.term.is_absurd(terms.promised):
         text = f"no group is at term {prepare.term} when {terms.promised} was promised last"

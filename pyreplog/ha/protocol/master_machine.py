@@ -136,7 +136,7 @@ class MasterMachine(CommitPointBase):
         return [
             name
             for name, replica in self._progress_by_name.items()
-            if name in self.members.everyone
+            if name in self.members.all_names
             and not replica.observer
             and replica.is_in_sync(self._mark(replica), self._end, now_us, self._limits)
         ]
@@ -146,7 +146,7 @@ class MasterMachine(CommitPointBase):
         NotEnoughReplicasError."""
         if self.fenced is not None:
             raise HigherTermError(f"term {self.term} is over: {self.fenced} was promised", self.fenced)
-        if heir := self.heir(now_us):
+        if heir := self.successor(now_us):
             raise NotMasterError(f"{self.name} is handing over to {heir}")
         least = self.config.min_in_sync
         if least and len(found := self.in_sync(now_us)) < least:
@@ -156,7 +156,7 @@ class MasterMachine(CommitPointBase):
 
     def floor(self, now_us: int) -> int | None:
         """Position from which on the log is kept for replicas; None: for none."""
-        others = self.members.everyone - {self.name}
+        others = self.members.all_names - {self.name}
         return self._retention_hold.floor(self._progress_by_name, others, self._start, self._end, now_us)
 
     def stats(self, now_us: int) -> GroupStats:
@@ -176,11 +176,11 @@ class MasterMachine(CommitPointBase):
         so that it catches up."""
         replica = self._progress_by_name.get(member)
         follows = replica is not None and replica.connection is not None and replica.counts and not replica.observer
-        if replica is None or not follows or member not in self.members.everyone:
+        if replica is None or not follows or member not in self.members.all_names:
             return
         if self._end.position - replica.received.position > self._limits.bytes:
             return
-        if not self.heir(now_us):
+        if not self.successor(now_us):
             if now_us < self._held_since_us + 2 * HOLD_MOST_US:
                 return
             self._heir, self._held_since_us = member, now_us
@@ -193,7 +193,7 @@ class MasterMachine(CommitPointBase):
             self._heir = ""
             self._held_since_us = -2 * HOLD_MOST_US
 
-    def heir(self, now_us: int) -> str:
+    def successor(self, now_us: int) -> str:
         """For whom it holds appends back; "" nobody."""
         return self._heir if now_us < self._held_until_us else ""
 
@@ -232,7 +232,7 @@ class MasterMachine(CommitPointBase):
         ]
 
     def _is_member(self, join: Join) -> bool:
-        return not join.observer and join.member in self.members.everyone
+        return not join.observer and join.member in self.members.all_names
 
     def _unwelcome(self, join: Join) -> Refuse | None:
         """Why it cannot follow, whatever its log looks like."""
@@ -293,7 +293,7 @@ class MasterMachine(CommitPointBase):
         """What its replica has reported still counts: it is there."""
         replica = self._connected.pop(connection, None)
         if replica is not None:
-            replica.left(now_us)
+            replica.disconnected(now_us)
             if replica.observer:
                 del self._progress_by_name[replica.name]
 
@@ -356,7 +356,7 @@ class MasterMachine(CommitPointBase):
         """Members that do not follow. To be sent `probe` every now and then, so that a master that everybody left hears
         why."""
         here = {replica.name for replica in self._connected.values() if not replica.observer}
-        return sorted(self.members.everyone - here - {self.name})
+        return sorted(self.members.all_names - here - {self.name})
 
     @property
     def probe(self) -> Prepare:
@@ -396,12 +396,12 @@ class MasterMachine(CommitPointBase):
         self._changing_from = self._end
         return [*self._adopt(begun), *self._complete_change()]
 
-    def not_stored(self, members: Members) -> None:
+    def discard_members(self, members: Members) -> None:
         """The disk did not take the last change: these are on it, and in force. All replicas have to join again."""
         self.members, self._stored = members, {self.name}
 
     def _adopt(self, members: Members) -> list[Effect]:
-        gone = self.members.everyone - members.everyone
+        gone = self.members.all_names - members.all_names
         self.members, self._stored = members, {self.name}
         effects: list[Effect] = [StoreMembers(members)]
         for connection, replica in list(self._connected.items()):

@@ -84,7 +84,7 @@ class Members:
         return (self.quorum,) if self.former is None else (self.former, self.quorum)
 
     @property
-    def everyone(self) -> frozenset[str]:
+    def all_names(self) -> frozenset[str]:
         return frozenset(name for quorum in self.quorums for name in quorum.names)
 
     @property

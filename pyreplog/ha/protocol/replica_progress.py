@@ -67,7 +67,7 @@ class Progress(ProgressBase):
         self._probe, self._probe_us = end.position, now_us
         self._base, self._base_us, self._rate = received.position, now_us, 0
 
-    def left(self, now_us: int) -> None:
+    def disconnected(self, now_us: int) -> None:
         """What it has reported is still there."""
         self.connection, self.left_us = None, now_us
 

@@ -24,7 +24,7 @@ class FenceReplies:
         self._lasts: dict[int, int] = {}  # place -> highest entry, of those that are fenced
         self._silent: dict[int, Reply | None] = dict.fromkeys(range(metadata.ensemble_size))  # place -> its reply
 
-    def hear(self, place: int, reply: Reply) -> None:
+    def note_reply(self, place: int, reply: Reply) -> None:
         """Note the reply of the bookie at a place of the ensemble."""
         self._waiting -= 1
         if reply.status == ReplyStatus.OK:
@@ -42,7 +42,7 @@ class FenceReplies:
         return coverage(meta.ensemble_size, meta.write_quorum, meta.ack_quorum, self._silent)
 
     @property
-    def why_not(self) -> str | None:
+    def refusal_reason(self) -> str | None:
         """The reason why the fenced bookies do not cover the ensemble, once all have answered; None before."""
         ensemble = self._metadata.last_fragment.ensemble
         replies = "; ".join(f"{ensemble[place]}: {_reason(reply)}" for place, reply in sorted(self._silent.items()))
@@ -53,7 +53,7 @@ class FenceReplies:
 
         The entries in between have their ack quorum, and get the copies that the writer did not write any more
         (BookKeeper #1390). Reads never begin in an earlier fragment (#2615): a bookie that lags there, because the
-        writer stored a change before the bookie had all entries, is given by `unsure`.
+        writer stored a change before the bookie had all entries, is given by `unsure_copies`.
         """
         meta, floor, lac = self._metadata, self._metadata.last_fragment.first - 1, self.lac
         lasts = {place: max(last, floor) for place, last in self._lasts.items() if last < lac > floor}
@@ -65,7 +65,7 @@ class FenceReplies:
         """Whether a bookie that has not answered at all stores some of the entries up to `last`."""
         return any(self._silent[place] is None for place, _ in self._holders(last))
 
-    def unsure(self, closed: LedgerMetadata, written: int) -> Iterator[BadCopy]:
+    def unsure_copies(self, closed: LedgerMetadata, written: int) -> Iterator[BadCopy]:
         """Yield one entry of each bookie that may lack entries, so that repair checks all of its entries.
 
         These are the silent bookies, and those that lack entries before `written`, from which on recovery has written

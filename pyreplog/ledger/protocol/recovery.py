@@ -193,11 +193,11 @@ class LedgerRecovery:
 
     def _fenced(self, place: int, reply: Reply) -> list[Effect]:
         fences = self._fences
-        fences.hear(place, reply)
+        fences.note_reply(place, reply)
         if self._step is _Step.FENCE and fences.cover:
             return self._begin_reading(self._start())
-        if self._step is _Step.FENCE and fences.why_not is not None:
-            return self._fail(UnreadableError(self.metadata.ledger, fences.why_not))
+        if self._step is _Step.FENCE and fences.refusal_reason is not None:
+            return self._fail(UnreadableError(self.metadata.ledger, fences.refusal_reason))
         if self._step in (_Step.READ, _Step.WRITE) and self._start() < self._push.tracker.first - 1:
             return self._begin_reading(self._start())  # the bookie answers late, and lags behind the others
         return self._maybe_close()
@@ -401,7 +401,7 @@ class LedgerRecovery:
 
     def _close(self) -> list[Effect]:
         closed = self._changed().closed(self._last, self._length, self._messages)
-        unsure = list(self._fences.unsure(closed, self._written_from))
+        unsure = list(self._fences.unsure_copies(closed, self._written_from))
         unsure_bookies = {copy.bookie for copy in unsure}
         given_up = [copy for copy in self._push.lacking(self._last) if copy.bookie not in unsure_bookies]
         return self._store(closed, [*unsure, *given_up])

@@ -175,7 +175,7 @@ class LedgerWriter(LedgerWriterBase):
 
     # ---- ensemble change ------------------------------------------------------------------------------------
 
-    def hurry(self) -> list[Effect]:
+    def change_ensemble_now(self) -> list[Effect]:
         """End the delay of an ensemble change, because an append waits for room."""
         self._urgent = self._urgent or bool(self._failed)
         return self._change_ensemble()

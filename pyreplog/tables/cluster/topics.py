@@ -287,5 +287,5 @@ def search_in(reader: LedgerReader, item: ChainLedger, search: Search) -> int | 
             batch.ledger, entry, int(batch.entry_first[0]), int(batch.entry_count[0]), int(batch.entry_size[0]),
             int(batch.entries_before[0]), int(batch.bytes_before[0]),
         )  # fmt: skip
-        search.saw(place, int(records.timestamp[0]))
+        search.observe(place, int(records.timestamp[0]))
     return None if search.found is None else search.found.entry

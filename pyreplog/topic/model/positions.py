@@ -257,7 +257,7 @@ class OffsetSearch:
         self._middle = not self._middle
         return self._low + min(max(guess, 0), count - 1)
 
-    def saw(self, place: EntryPosition, time_us: int) -> None:
+    def observe(self, place: EntryPosition, time_us: int) -> None:
         """Note an entry that was read."""
         if self._offset < place.first:
             self._high, self._end = place.entry, place.first
@@ -288,7 +288,7 @@ class FirstSearch:
             return guess
         return (self._low + self._high) // 2 if self._low < self._high else None
 
-    def saw(self, place: EntryPosition, time_us: int) -> None:
+    def observe(self, place: EntryPosition, time_us: int) -> None:
         """Note an entry that was read."""
         if self._is_behind(place, time_us):
             self._high, self.found = place.entry, place

@@ -33,7 +33,7 @@ SendReply = Callable[..., object]
 
 
 class ProducerSession:
-    """The lane of a producer.
+    """The session of a producer.
 
     Any thread; steps run one at a time, and none waits. producer, client: as in `protocol.Open`.
     """
@@ -419,17 +419,17 @@ class ClientSession:
 
         future.add_done_callback(settled)
 
-    # ---- lanes and consumers --------------------------------------------------------------------------------
+    # ---- sessions -----------------------------------------------------------------------------------------
 
-    def lane(self, handle: int) -> ProducerSession | None:
+    def producer_session(self, handle: int) -> ProducerSession | None:
         return self._producers.get(handle)
 
     def consumer_session(self, handle: int) -> ConsumerSession | None:
         return self._consumers.get(handle)
 
-    def add_producer(self, handle: int, lane: ProducerSession) -> None:
-        """Add a lane. Raises InvalidMessageError; ClosedError if the connection is closed."""
-        self._add(self._producers, handle, lane, LANES_MAX)
+    def add_producer(self, handle: int, session: ProducerSession) -> None:
+        """Add the session of a producer. Raises InvalidMessageError; ClosedError if the connection is closed."""
+        self._add(self._producers, handle, session, LANES_MAX)
 
     def add_consumer(self, handle: int, consumer_session: ConsumerSession) -> None:
         """Add a consumer. Raises the errors of `add_producer`."""
@@ -451,7 +451,7 @@ class ClientSession:
         with self._lock:
             return self._consumers.pop(handle, None)
 
-    def lanes(self) -> list[ProducerSession]:
+    def producer_sessions(self) -> list[ProducerSession]:
         with self._lock:
             return list(self._producers.values())
 
@@ -463,11 +463,11 @@ class ClientSession:
             consumer_session.detach(error)
 
     def end(self, error: ReplogError) -> list[ProducerSession]:
-        """End all sessions, because the connection is closed; return the lanes."""
+        """End all sessions, because the connection is closed; return those of producers."""
         with self._lock:
             self._error = ClosedError(f"the connection was lost: {error}")
-            lanes, self._producers = list(self._producers.values()), {}
+            sessions, self._producers = list(self._producers.values()), {}
         self.detach_consumers(self._error)
-        for lane in lanes:
-            lane.end()
-        return lanes
+        for session in sessions:
+            session.end()
+        return sessions

@@ -68,7 +68,7 @@ class TopicService:
         self._workers = FairExecutor("pyreplog-topics")
         self._lock = threading.Lock()  # guards the tables
         self._sessions: dict[Connection, ClientSession] = {}
-        self._producers: dict[tuple[str, str], list[ProducerSession]] = {}  # lanes by (topic, producer)
+        self._producers: dict[tuple[str, str], list[ProducerSession]] = {}  # by (topic, producer)
         self._leaving: ReplogError | None = None
         self._steps: dict[type[Any], Callable[[ClientSession, int, Any], None]] = {
             protocol.Publish: self._publish,
@@ -140,8 +140,8 @@ class TopicService:
         with self._lock:
             session = self._sessions.pop(connection, None)
         self._workers.leave(connection)
-        for lane in session.end(error) if session is not None else ():
-            self._forget(lane)
+        for producer_session in session.end(error) if session is not None else ():
+            self._forget(producer_session)
 
     def _handle(self, session: ClientSession, number: int, request: Any) -> None:
         kind = type(request)
@@ -188,50 +188,50 @@ class TopicService:
         topic = self._topics.open(request.topic, create=request.create, settings=_settings(request.settings))
         last = -1
         if request.lane:
-            lane = ProducerSession(topic, request.producer, request.client, session.reply)
-            session.add_producer(request.lane, lane)
+            producer_session = ProducerSession(topic, request.producer, request.client, session.reply)
+            session.add_producer(request.lane, producer_session)
             if request.producer and topic.config.deduplicate:
-                self._take_over(lane)
+                self._take_over(producer_session)
                 last = topic.publisher.last_assigned(request.producer)
         most = self._topics.runtime.entry_bytes_max
         session.reply(number, encode_reply(Opened(last, most, json.dumps(vars(topic.config)))))
 
-    def _take_over(self, lane: ProducerSession) -> None:
-        """End the former lanes of a producer: its messages are numbered by the client, so one client at a time may
+    def _take_over(self, session: ProducerSession) -> None:
+        """End the former sessions of a producer: its messages are numbered by the client, so one client at a time may
         publish.
         """
-        key = lane.topic.name, lane.producer
+        key = session.topic.name, session.producer
         with self._lock:
-            former, self._producers[key] = self._producers.get(key, []), [lane]
-        why = SequenceError(lane.topic.name, f"another client publishes as producer {lane.producer} now")
+            former, self._producers[key] = self._producers.get(key, []), [session]
+        why = SequenceError(session.topic.name, f"another client publishes as producer {session.producer} now")
         for other in former:
-            other.end(NOT_KNOWN if other.client == lane.client else encode_fault(why)).result()
+            other.end(NOT_KNOWN if other.client == session.client else encode_fault(why)).result()
 
-    def _forget(self, lane: ProducerSession) -> None:
-        key = lane.topic.name, lane.producer
+    def _forget(self, session: ProducerSession) -> None:
+        key = session.topic.name, session.producer
         with self._lock:
-            if self._producers.get(key) == [lane]:
+            if self._producers.get(key) == [session]:
                 del self._producers[key]
 
     def _publish(self, session: ClientSession, number: int, request: protocol.Publish) -> None:
-        lane = session.lane(request.lane)
-        if lane is None:
+        producer_session = session.producer_session(request.lane)
+        if producer_session is None:
             session.reply(number, NOT_KNOWN)
         else:
-            lane.publish(number, request.entries)
+            producer_session.publish(number, request.entries)
 
     def _leave(self, session: ClientSession, number: int, request: protocol.CloseProducer) -> None:
-        lane = session.lane(request.lane)
-        if lane is None:
+        producer_session = session.producer_session(request.lane)
+        if producer_session is None:
             session.done(number)
             return
 
-        def left() -> None:  # until then another lane of its producer, or the end of the connection, ends it
+        def left() -> None:  # until then another session of its producer, or the end of the connection, ends it
             session.remove_producer(request.lane)
-            self._forget(lane)
+            self._forget(producer_session)
             session.done(number)
 
-        lane.leave(left)
+        producer_session.leave(left)
 
     # ---- consuming ------------------------------------------------------------------------------------------
 

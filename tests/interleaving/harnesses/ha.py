@@ -315,7 +315,7 @@ def deposed(world: World) -> None:
 def commanded(world: World) -> None:
     """Every command is obeyed, by one of a few threads, none is left when all have gone home."""
     done: list[int] = []
-    real, commands.obey = commands.obey, lambda node, connection, number, command: done.append(number)  # type: ignore[assignment]
+    real, commands.execute = commands.execute, lambda node, connection, number, command: done.append(number)  # type: ignore[assignment]
     most, commands.THREADS_MAX = commands.THREADS_MAX, 1
     idle_s, fair_executor.IDLE_S = fair_executor.IDLE_S, 0.0  # who finds nothing goes home at once
     try:
@@ -329,7 +329,7 @@ def commanded(world: World) -> None:
         new_commands.close()
         world.join(*(task for task in world.tasks if task is not world.current))
     finally:
-        commands.obey, commands.THREADS_MAX, fair_executor.IDLE_S = real, most, idle_s
+        commands.execute, commands.THREADS_MAX, fair_executor.IDLE_S = real, most, idle_s
     in_time(world)
     assert sorted(done) == [1, 2, 3]
 

@@ -242,7 +242,7 @@ def lost_lease(world: World) -> None:
         ttl=30.0, clock=Clock(), renew=renew, give_up=lambda: mourned.append("given up"),  # type: ignore[arg-type]
         on_loss=lambda: mourned.append("lost"),
     )  # fmt: skip
-    run_all(world, hurrier=lambda: (beat.doubt(), beat.hurry()), loser=lambda: beat.lose())
+    run_all(world, hurrier=lambda: (beat.suspend(), beat.renew_now()), loser=lambda: beat.lose())
     world.wait(lambda: len(mourned) == 2, 60.0, "mourned")
     in_time(world)
     assert mourned == ["given up", "lost"]

@@ -95,7 +95,7 @@ class Faults:
     def _force(self) -> None:
         """Of a member that holds something: an empty one begins another log."""
         node = self._node()
-        if node.disk.records and node.disk.members is not None and node.name in node.disk.members.everyone:
+        if node.disk.records and node.disk.members is not None and node.name in node.disk.members.all_names:
             node.promote(force=True)
 
     def _change_members(self) -> None:

@@ -133,7 +133,7 @@ class Invariants:
         self.changes += members.former is not None and members != before
         if node.group is not None and before is not None and before.former is not None and members.former is None:
             self._change_completed(node, before)
-        for name in members.everyone:
+        for name in members.all_names:
             self._schedule.by_name[name].was_member = True
 
     def _change_completed(self, master: Node, joint: Members) -> None:
@@ -240,7 +240,7 @@ class Invariants:
                 continue
             free = group is None and (node.following.observer or start <= self._removed_by_masters)
             bounded = len(records) - common > plan.hold or plan.retention_hold_ms < 600_000
-            counts = members is not None and other.name in members.everyone
+            counts = members is not None and other.name in members.all_names
             excused = free or bounded or not counts or self.may_have_lost or self.went_alone
             demand(excused, "HeirsKeepWhatOthersLack", "{} removes up to {}, {} has {}", node, start, other, common)
             other.gone[node.name] = start

@@ -110,7 +110,7 @@ class Node:
         """As what it was."""
         if self.group is not None or self.election is not None:
             return
-        if self.disk.terms.leads and self.disk.members is not None:
+        if self.disk.terms.is_master and self.disk.members is not None:
             self._lead(ORIGIN)
         else:
             self._redial()
@@ -232,7 +232,7 @@ class Node:
         self._hang_up()
         self.following.disconnected()
         if effect.term < (promised := self.disk.terms.promised):  # the file refuses: it followed another meanwhile
-            self.perform(self.election.outdone(promised))
+            self.perform(self.election.note_higher_term(promised))
             return
         self._store_terms(Terms(effect.term, self.disk.terms.history))
         self.disk.sync()
@@ -323,7 +323,7 @@ class Node:
     @property
     def _is_observer(self) -> bool:
         """Whom a master does not know as a member follows as an observer, and hears who is."""
-        return self._was_refused or self.disk.members is None or self.name not in self.disk.members.everyone
+        return self._was_refused or self.disk.members is None or self.name not in self.disk.members.all_names
 
     def _redial(self) -> None:
         self._later(self.world.random.random() * REDIAL_S, self._dial)
@@ -661,7 +661,7 @@ class Node:
         if self.group is not None:
             self.perform(self.group.fence(prepare.term, self.now_us))
         if self.election is not None:
-            self.perform(self.election.outdone(prepare.term))
+            self.perform(self.election.note_higher_term(prepare.term))
         self.perform(self.following.promised(terms))
         self._step()
         self._store_terms(terms)

@@ -481,7 +481,7 @@ class PartitionedConsumer(Handle):
         seconds = self._timeout if timeout is None else as_timeout(timeout)
         deadline = None if seconds is None else time.monotonic() + seconds
         try:
-            return [self._wait(future, left(deadline)) for future in futures]
+            return [self._wait(future, remaining_s(deadline)) for future in futures]
         except OutcomeUnknownError as error:
             for future in futures:
                 set_exception(future, error)
@@ -565,6 +565,6 @@ class PartitionedConsumer(Handle):
                 part.abandon()
 
 
-def left(deadline: float | None) -> float | None:
+def remaining_s(deadline: float | None) -> float | None:
     """Return the seconds until a time of the monotonic clock."""
     return None if deadline is None else max(0.0, deadline - time.monotonic())

@@ -22,7 +22,7 @@ from pyreplog.future import AppendFuture, as_timeout, set_exception, set_result
 from pyreplog.handles import Closeable
 from pyreplog.topic.client.coroutines import publishing
 from pyreplog.topic.client.partitions.partition_topic import PartitionSink, PartitionTopic
-from pyreplog.topic.client.partitions.partitioned_consumer import left
+from pyreplog.topic.client.partitions.partitioned_consumer import remaining_s
 from pyreplog.topic.client.publishing.delivery_times import check_delivery, delivery_times
 from pyreplog.topic.client.publishing.outgoing import MessageColumns
 from pyreplog.topic.model.dedup import check_sequences
@@ -224,7 +224,7 @@ class PartitionedPublisher:
             sequences=sequences, timeout=timeout,
             producer=producer,
         )  # fmt: skip
-        return self.wait(future, left(deadline))
+        return self.wait(future, remaining_s(deadline))
 
     def submit_batch(
         self,
@@ -552,7 +552,7 @@ class PartitionedProducer(Closeable):
                 producer.flush_async()
         with ExitStack() as stack:
             for producer in producers:
-                stack.callback(lambda producer=producer: producer.close(left(deadline)))  # type: ignore[misc]
+                stack.callback(lambda producer=producer: producer.close(remaining_s(deadline)))  # type: ignore[misc]
 
     def _all(self) -> list[Producer]:
         with self._lock:

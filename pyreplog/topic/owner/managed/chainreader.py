@@ -37,7 +37,7 @@ class Search(Protocol):
     found: EntryPosition | None
 
     def next(self) -> int | None: ...
-    def saw(self, place: EntryPosition, time_us: int) -> None: ...
+    def observe(self, place: EntryPosition, time_us: int) -> None: ...
 
 
 class _LedgerRange(NamedTuple):
@@ -245,7 +245,7 @@ class ChainReader:
             try:
                 records = read.result()
                 batch = _decode(part.item, records)
-                search.saw(_place(batch), int(records.timestamp[0]))
+                search.observe(_place(batch), int(records.timestamp[0]))
             except Exception as error:
                 fail(self._explain(error, part.item))
                 return False
