@@ -1,0 +1,67 @@
+"""Keys of stored values: other builds read them, so that a field whose name in the class changes keeps its key."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from pyreplog.autorecovery.lost_entries import LostEntries
+from pyreplog.autorecovery.rebalance_moves import RebalanceMoves
+from pyreplog.autorecovery.replicas_check import CheckProgress
+from pyreplog.autorecovery.status import AutoRecoveryStatus
+from pyreplog.autorecovery.timed_reason import TimedReason
+from pyreplog.autorecovery.worker_status import WorkerStatus
+from pyreplog.bookie.bookie_state import BookieState
+from pyreplog.cursors.subscription_metadata import SubscriptionMetadata
+from pyreplog.ledger.ledger_metadata import LedgerMetadata
+from pyreplog.metadata.values import MetadataValue, field_names
+from pyreplog.topic.model.chain import LedgerChain
+from pyreplog.topic.model.partitioned_metadata import PartitionedMetadata
+
+STORED: dict[type[MetadataValue], str] = {
+    AutoRecoveryStatus: "auditor at_us ledgers_left alarms failed open_ledgers progress",
+    BookieState: "phase since_us reason",
+    CheckProgress: "began_us next_ledger checked differing",
+    LedgerChain: "topic token epoch owner nonce created_us config properties start ledgers doomed deleted",
+    LedgerMetadata: "ledger ensemble_size write_quorum ack_quorum fragments proof durability state last_entry length "
+    "messages created_us token custom",
+    LostEntries: "ranges is_coarse",
+    PartitionedMetadata: "partitions created_us token",
+    RebalanceMoves: "since_us moves failed",
+    SubscriptionMetadata: "token created_us type durable properties owner snapshot cursor_ledger cursor_from moved_us",
+    TimedReason: "since_us reason",
+    WorkerStatus: "since_us copied_ledgers copied_entries copied_bytes lost_entries failures bytes_per_s ledgers_left "
+    "bytes_left one_copy_left",
+}
+"""The keys of each value. A key that is added here is written by this build; none is ever renamed."""
+
+TOPIC = json.loads((Path(__file__).parents[1] / "golden" / "metadata-v2.json").read_text())["topic"]
+
+
+@pytest.mark.parametrize("value_type", STORED, ids=lambda value_type: value_type.__name__)
+def test_no_stored_key_is_renamed(value_type: type[MetadataValue]) -> None:
+    assert field_names(value_type) == tuple(STORED[value_type].split())
+
+
+def test_every_stored_value_is_listed() -> None:
+    package = [known for known in MetadataValue.__subclasses__() if known.__module__.startswith("pyreplog.")]
+    assert set(STORED) == set(package)
+
+
+@pytest.mark.parametrize("doomed", [[], [7], [7, 9]], ids=str)
+def test_ledgers_pending_deletion_are_stored_as_doomed(doomed: list[int]) -> None:
+    """The key that earlier builds read and write; the class has another name for it."""
+    chain = LedgerChain.decode(json.dumps({**TOPIC, "doomed": doomed}).encode())
+    assert list(chain.pending_deletion) == doomed
+    stored = json.loads(chain.encode())
+    assert stored["doomed"] == doomed and "pending_deletion" not in stored
+
+
+def test_the_name_in_the_class_is_no_key() -> None:
+    """A newer build may store something of that name: it is kept as unknown, and is no list of ledgers."""
+    body = json.dumps({**TOPIC, "doomed": [7], "pending_deletion": "later"}).encode()
+    chain = LedgerChain.decode(body)
+    assert list(chain.pending_deletion) == [7]
+    assert json.loads(chain.encode())["pending_deletion"] == "later"
