@@ -8,6 +8,7 @@
 | `ledger`, `bookie`, `metadata` | ledgers, striped over storage nodes; such a node; where both are known |
 | `cursors` | subscriptions as they are stored: metadata, and acknowledgements in ledgers that many share |
 | `topic` | queues and streams on ledgers, here or at a server |
+| `geo` | geo-replication: topics are sent to other clusters |
 | `autorecovery` | an auditor, workers and operators: lost copies are made again; moves, drains, repairs, health |
 | `tables`, `reports`, `spark` | all of it as Arrow columns; reports on it; Spark's data source |
 | `offload` | sealed segments on object storage |
