@@ -7,6 +7,7 @@
 | `rocketmq` | RocketMQ's HA protocol, as master and as slave |
 | `ledger`, `bookie`, `metadata` | ledgers, striped over storage nodes; such a node; where both are known |
 | `cursors` | subscriptions as they are stored: metadata, and acknowledgements in ledgers that many share |
+| `origins` | which messages of other clusters a topic has: gates for what is replicated into it |
 | `topic` | queues and streams on ledgers, here or at a server |
 | `geo` | geo-replication: topics are sent to other clusters |
 | `autorecovery` | an auditor, workers and operators: lost copies are made again; moves, drains, repairs, health |
@@ -107,6 +108,9 @@ from pyreplog.errors import (
     NotMasterError,
     ObjectCorruptionError,
     OffloadConflictError,
+    OriginGapError,
+    OriginHistoryError,
+    OriginSessionError,
     OtherRecordError,
     OutcomeUnknownError,
     OutOfRangeError,
@@ -296,6 +300,9 @@ __all__ = [
     "NotMasterError",
     "ObjectCorruptionError",
     "OffloadConflictError",
+    "OriginGapError",
+    "OriginHistoryError",
+    "OriginSessionError",
     "OtherRecordError",
     "OutOfRangeError",
     "OutcomeUnknownError",

@@ -78,6 +78,32 @@ class SequenceError(TopicError):
     """A producer's sequence ids must ascend within a batch."""
 
 
+class OriginSessionError(TopicError):
+    """A newer session replicates into the topic from the same origin: this one is fenced. Nothing was stored.
+
+    Open a session with a higher number; the outcome of entries that this session sent before is in its `stored`.
+    """
+
+
+class OriginGapError(TopicError):
+    """Replicated entries begin behind the next offset of their origin that is expected. Nothing was stored.
+
+    Open the origin again, and send from `stored` on.
+    """
+
+    retriable = True
+
+
+class OriginHistoryError(TopicError):
+    """Replicated entries contradict those that the topic has of the same origin. Nothing was stored.
+
+    The origin or the target was rolled back, for instance restored from a backup. A person has to decide which side is
+    right.
+    """
+
+    exit_code = 4
+
+
 class InvalidEntryError(ReplogError):
     """An entry that should hold messages does not: where, what was expected, what was found."""
 

@@ -29,7 +29,7 @@ LAYERS = [
     {"log", "net", "metadata"},
     {"bookie", "offload", "stream"},
     {"ledger", "ha", "rocketmq", "partition"},
-    {"cursors"},
+    {"cursors", "origins"},
     {"topic"},
     {"geo", "autorecovery"},
     {"facade"},

@@ -394,6 +394,9 @@ _CLASSES: tuple[type[ReplogError], ...] = (
     errors.MetadataVersionError,
     errors.UnsupportedRequestError,
     errors.MetadataLayoutError,
+    errors.OriginSessionError,
+    errors.OriginGapError,
+    errors.OriginHistoryError,
 )  # numbers are indexes: add at the end only
 _NUMBERS = {kind: number for number, kind in enumerate(_CLASSES)}
 
