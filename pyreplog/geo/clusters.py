@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import ssl
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
@@ -17,6 +16,7 @@ from pyreplog.errors import (
     CorruptionError,
     HandshakeError,
     InvalidArgumentError,
+    InvalidMessageError,
     InvalidMetadataError,
     NoSuchClusterError,
     ReplogError,
@@ -151,28 +151,15 @@ def load_clusters(store: MetadataStore) -> dict[str, RemoteCluster | InvalidMeta
     return clusters
 
 
-def find_cluster(store: MetadataStore, name: str) -> RemoteCluster:
-    """Return a remote cluster.
-
-    Raises:
-        NoSuchClusterError: no cluster of that name was added.
-        InvalidMetadataError: its value cannot be read.
-    """
-    stored = store.get(cluster_key(name))
-    if stored is None:
-        raise no_such_cluster(name, [unquote_name(key) for key in store.list(CLUSTERS)])
-    return RemoteCluster.decode(stored.value)
-
-
 def no_such_cluster(name: str, known: list[str]) -> NoSuchClusterError:
     """Return the error for a name that was not added; it names those that were."""
     names = ", ".join(sorted(known)) or "none"
     return NoSuchClusterError(name, f"it was not added; there are: {names}. Add it with `geo cluster add`")
 
 
-def absolute_files(files: Mapping[str, str | os.PathLike[str] | None]) -> dict[str, str | None]:
-    """Return the paths of files with credentials in the form in which they are stored."""
-    return {name: None if path is None else str(Path(path).absolute()) for name, path in files.items()}
+def absolute_path(path: str | os.PathLike[str] | None) -> str | None:
+    """Return the path of a file with credentials in the form in which it is stored."""
+    return None if path is None else str(Path(path).absolute())
 
 
 def probe(name: str, cluster: RemoteCluster, timeout: float = PROBE_S) -> str:
@@ -191,6 +178,10 @@ def probe(name: str, cluster: RemoteCluster, timeout: float = PROBE_S) -> str:
             raise ClusterCredentialsError(name, f"its servers refuse the secret in {source}: {error}") from error
         except HandshakeError as error:
             raise ClusterCredentialsError(name, f"its servers at {cluster.url} refuse this cluster: {error}") from error
+        except InvalidMessageError as error:
+            raise ClusterUnreachableError(
+                name, f"its servers at {cluster.url} have an older version, to which nothing can be sent: upgrade them"
+            ) from error
         except ReplogError as error:
             raise ClusterUnreachableError(
                 name, f"no server at {cluster.url} answers: {error}. Check the URL, that `pyreplog serve` runs there, "
