@@ -11,11 +11,13 @@ from pyreplog.cli.shared import serving, settings, targets, tls
 from pyreplog.cli.shared.output import amount, duration, print_fields, print_json, say
 from pyreplog.cli.shared.tables import Table, print_tables
 from pyreplog.clock import SystemClock
+from pyreplog.cluster import Cluster
 from pyreplog.errors import InvalidArgumentError, NoSuchTopicError
 from pyreplog.geo.geo_replication import decode_status
 from pyreplog.geo.policies import names_of
 from pyreplog.geo.policy import ReplicationPolicy
 from pyreplog.geo.replicator_like import ReplicatorStatus
+from pyreplog.ledger.embedded import METADATA
 
 NAME = "geo"
 HELP = "replicate topics to other clusters"
@@ -115,9 +117,19 @@ def _add_resync(parser: argparse.ArgumentParser) -> None:
 # ---- clusters --------------------------------------------------------------------------------------------------
 
 
-def _open(arguments: argparse.Namespace) -> Any:
-    """Open the cluster. Its topics are not used, so that nothing is replicated by this process."""
-    return targets.cluster(arguments, tls.client_context(arguments), serving.secret(arguments.secret_file))
+def _open(arguments: argparse.Namespace) -> Cluster:
+    """Open the cluster. Its topics are not used, so that nothing is replicated by this process.
+
+    A directory may be open in a server: only its metadata store is opened here.
+    """
+    target = arguments.target
+    if targets.is_directory(arguments):
+        path = Path(target) / METADATA
+        if not path.exists():
+            raise InvalidArgumentError(f"{target} holds no cluster")
+        target = f"sqlite:{path}"
+    secret = serving.secret(arguments.secret_file)
+    return Cluster.connect(target, secret=secret, tls=tls.client_context(arguments))
 
 
 def _cluster_add(arguments: argparse.Namespace) -> int:

@@ -14,6 +14,7 @@ from pyreplog.errors import (
     ClusterExistsError,
     ClusterUnreachableError,
     CorruptionError,
+    GeoError,
     HandshakeError,
     InvalidArgumentError,
     InvalidMessageError,
@@ -173,20 +174,25 @@ def probe(name: str, cluster: RemoteCluster, timeout: float = PROBE_S) -> str:
     with cluster.connect(name, timeout) as client:
         try:
             return client.cluster_id().hex()
-        except AuthenticationError as error:
-            source = cluster.secret_file or "no file: give the secret of its servers with secret_file"
-            raise ClusterCredentialsError(name, f"its servers refuse the secret in {source}: {error}") from error
-        except HandshakeError as error:
-            raise ClusterCredentialsError(name, f"its servers at {cluster.url} refuse this cluster: {error}") from error
-        except InvalidMessageError as error:
-            raise ClusterUnreachableError(
-                name, f"its servers at {cluster.url} have an older version, to which nothing can be sent: upgrade them"
-            ) from error
         except ReplogError as error:
-            raise ClusterUnreachableError(
-                name, f"no server at {cluster.url} answers: {error}. Check the URL, that `pyreplog serve` runs there, "
-                "and that TLS is used by both sides or by neither",
-            ) from error  # fmt: skip
+            raise connection_error(name, cluster, error) from error
+
+
+def connection_error(name: str, cluster: RemoteCluster, error: ReplogError) -> GeoError:
+    """Return the error for a failed connection to a cluster: it says what to do, and names the file with the secret."""
+    refusal: BaseException | None = error
+    while refusal is not None and not isinstance(refusal, HandshakeError):
+        refusal = refusal.__cause__
+    if isinstance(refusal, AuthenticationError):
+        source = cluster.secret_file or "no file: give the secret of its servers with secret_file"
+        return ClusterCredentialsError(name, f"its servers refuse the secret in {source}: {refusal}")
+    if isinstance(error, InvalidMessageError):
+        text = f"its servers at {cluster.url} have an older version, to which nothing can be sent: upgrade them"
+        return ClusterUnreachableError(name, text)
+    return ClusterUnreachableError(
+        name, f"no server at {cluster.url} answers: {error}. Check the URL, that `pyreplog serve` runs there, and that "
+        "TLS is used by both sides or by neither",
+    )  # fmt: skip
 
 
 def add_cluster(store: MetadataStore, name: str, cluster: RemoteCluster) -> None:

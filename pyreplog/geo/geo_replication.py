@@ -184,8 +184,10 @@ class GeoReplication(Handle):
         """
         self._check_open()
         check_may_block("remove_cluster")
-        check_bool("force", force)
-        if not force:
+        known = load_clusters(self._store)
+        if name not in known:
+            raise no_such_cluster(name, list(known))
+        if not check_bool("force", force):
             users = [
                 policy.name + "*" * policy.is_prefix for policy in self.policies() if name in policy.policy.targets
             ]
