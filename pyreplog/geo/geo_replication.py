@@ -33,7 +33,6 @@ from pyreplog.geo.clusters import (
 from pyreplog.geo.keeper import CURSOR_PREFIX, Keeper, MakeReplicator, TopicsLike
 from pyreplog.geo.metrics import geo_metrics
 from pyreplog.geo.policies import (
-    ReplicationConfig,
     change_controls,
     change_policy,
     delete_policy,
@@ -435,11 +434,11 @@ class GeoReplication(Handle):
             policy = config.policy_of(name)
             if policy is not None and policy.direction == "send":
                 for target in policy.targets:
-                    row = self._stored_status(config, name, target)
+                    row = self._stored_status(name, target)
                     if row is not None:
                         yield row
 
-    def _stored_status(self, config: ReplicationConfig, topic: str, target: str) -> ReplicatorStatus | None:
+    def _stored_status(self, topic: str, target: str) -> ReplicatorStatus | None:
         chain_value, cursor = self._store.get_many([topic_key(topic), subscription_key(topic, CURSOR_PREFIX + target)])
         if chain_value is None:
             return None
@@ -453,8 +452,6 @@ class GeoReplication(Handle):
         error = "no process has the topic open" if owner is None else f"{owner} has it open, and was not asked"
         if owner is not None or chain.open_ledger is not None:
             error += "; the newest messages are not counted"
-        if target in config.controls_of(topic).detached:
-            state = "detached"
         unsent = chain.end.offset - start.offset
         return ReplicatorStatus(
             topic, target, state, None, chain.end.offset, max(unsent, int(chain.open_ledger is not None)),

@@ -7,8 +7,9 @@ import random
 import threading
 from collections.abc import Callable, Collection, Iterable
 from contextlib import ExitStack
+from dataclasses import replace
 from functools import partial
-from typing import Any, Protocol
+from typing import Protocol
 from weakref import WeakSet
 
 from pyreplog.clock import Clock
@@ -52,6 +53,8 @@ SETTLE_S = 0.5
 """Seconds between a change and the round, within which other changes come."""
 REREAD_S = 600.0
 """Seconds after which all keys are read again, though the revision is the same."""
+JOIN_S = 2.0
+"""Seconds between the registration of a server and the round in which it opens topics."""
 RETRY_AFTER_S = 2.0
 """Seconds between a round that could not do all, and the next one."""
 RETRY_S, RETRY_MOST_S = 1.0, 60.0
@@ -129,7 +132,6 @@ class _KeptTopic:
         """Whether cursors of targets that no policy names any more were looked for, and deleted."""
         self.missing: dict[str, str] = {}
         """Targets that get nothing though a policy names them, and why."""
-        self.detached: dict[str, str] = {}
 
 
 class Keeper(Handle):
@@ -253,7 +255,6 @@ class Keeper(Handle):
                     self._config, self._revision = config, revision.value
                     self._listed, self._idle, self._reread_us = {}, set(), now_us + int(REREAD_S * 1e6)
             self._look_at_opened(all_of_them=is_read)
-            self._watch_backlogs()
             if self._may_open():
                 self._open_unowned()
             return True
@@ -301,13 +302,9 @@ class Keeper(Handle):
         wanted = () if policy is None or policy.direction != "send" else policy.targets
         kept.missing = {target: _MISSING for target in wanted if target not in config.clusters}
         unreadable = {target for target, known in config.clusters.items() if isinstance(known, InvalidMetadataError)}
-        kept.detached = {
-            target: reason for target, reason in controls.detached.items()
-            if target in wanted and target not in controls.resync
-        }  # fmt: skip
         targets = {
             target: known for target in wanted
-            if isinstance(known := config.clusters.get(target), RemoteCluster) and target not in kept.detached
+            if isinstance(known := config.clusters.get(target), RemoteCluster)
         }  # fmt: skip
         for target in kept.replications.keys() - targets.keys() - (unreadable & {*wanted}):
             logger.info("topic %s: it is no longer replicated to %s", name, target)
@@ -359,12 +356,10 @@ class Keeper(Handle):
     def _note_resync(self, topic: str, target: str) -> None:
         """Delete the order. If this fails it is carried out once more, which changes nothing."""
 
-        def change(controls: TopicControls) -> TopicControls:
-            resync = tuple(name for name in controls.resync if name != target)
-            detached = {name: reason for name, reason in controls.detached.items() if name != target}
-            return TopicControls(paused=controls.paused, resync=resync, detached=detached, kept=controls.kept)
-
-        change_controls(self._store, topic, change)
+        change_controls(
+            self._store, topic,
+            lambda controls: replace(controls, resync=tuple(name for name in controls.resync if name != target)),
+        )  # fmt: skip
 
     def _delete_cursors(self, topic: Topic, wanted: Collection[str]) -> None:
         """Delete the cursors of targets that no policy names, so that no message is kept for them any more."""
@@ -375,31 +370,6 @@ class Keeper(Handle):
                     logger.info("topic %s: the cursor %s was deleted, because no policy names it", topic.name, name)
                 except NoSuchSubscriptionError:
                     continue
-
-    def _watch_backlogs(self) -> None:
-        """Detach targets whose backlog is beyond its bound, if their policy says so."""
-        for kept in self._all_kept():
-            for target, replication in list(kept.replications.items()):
-                policy = replication.policy
-                if policy.backlog_bytes is None or policy.backlog_policy != "detach":
-                    continue
-                status = replication.replicator.status()
-                if status.unsent_bytes > policy.backlog_bytes:
-                    self._detach(kept, target, status, policy.backlog_bytes)
-
-    def _detach(self, kept: _KeptTopic, target: str, status: ReplicatorStatus, bound: int) -> None:
-        reason = f"{status.unsent_bytes} bytes waited for it, backlog_bytes is {bound}"
-        name = kept.topic.name
-        change_controls(
-            self._store, name,
-            lambda controls: TopicControls(
-                paused=controls.paused, resync=controls.resync, detached={**controls.detached, target: reason},
-                kept=controls.kept,
-            ),
-        )  # fmt: skip
-        logger.error("topic %s: target %s was detached, %s; order `geo resync` when it is back", name, target, reason)
-        kept.detached[target] = reason
-        kept.replications.pop(target).replicator.remove()
 
     def _gone(self, topic: Topic, _: object) -> None:
         with self._lock:
@@ -423,12 +393,10 @@ class Keeper(Handle):
         if listed is None:
             try:
                 policy = config.policy_of(name)
-                detached = config.controls_of(name).detached
             except InvalidMetadataError:
-                policy, detached = None, {}
+                policy = None
             listed = policy is not None and policy.direction == "send" and any(
-                isinstance(config.clusters.get(target), RemoteCluster) and target not in detached
-                for target in policy.targets
+                isinstance(config.clusters.get(target), RemoteCluster) for target in policy.targets
             )  # fmt: skip
             self._listed[name] = listed
         return listed
@@ -440,7 +408,9 @@ class Keeper(Handle):
         if len(self._watches) == 1:
             callback = weak_callback(self._changed)
             self._watches += [self._store.watch(key, callback) for key in (SERVERS, OWNERS, TOPICS)]
-        self._registration.keep(self._topics.address)
+        if self._registration.keep(self._topics.address) and self._topics.address:
+            self.wake(JOIN_S)
+            return  # servers that start at the same time share the topics
         servers = self._store.list(SERVERS)
         names, owned = self._store.list(TOPICS), {*self._store.list(OWNERS)}
         self._idle -= {unquote_name(name) for name in owned}
@@ -531,8 +501,7 @@ class Keeper(Handle):
             if wanted is not None and kept.topic.name not in wanted:
                 continue
             rows += [replication.replicator.status() for replication in list(kept.replications.values())]
-            rows += [_unsent(kept.topic, target, "failed", why) for target, why in kept.missing.items()]
-            rows += [_unsent(kept.topic, target, "detached", why) for target, why in kept.detached.items()]
+            rows += [_failed(kept.topic, target, why) for target, why in kept.missing.items()]
         return sorted(rows, key=lambda row: (row.topic, row.target))
 
     def _let_go(self) -> None:
@@ -548,12 +517,12 @@ class Keeper(Handle):
                 stack.callback(pool.close, 5.0)
 
 
-def _unsent(topic: Topic, target: str, state: Any, why: str) -> ReplicatorStatus:
+def _failed(topic: Topic, target: str, why: str) -> ReplicatorStatus:
     """Return the state of a target that nothing is sent to: all that is stored counts as unsent."""
     start, end = topic.managed.start, topic.managed.end
     return ReplicatorStatus(
-        topic.name, target, state, None, end.offset, end.offset - start.offset, end.size - start.size, error=why,
-        alarm=f"{why}: order `geo resync`" if state == "detached" else why,
+        topic.name, target, "failed", None, end.offset, end.offset - start.offset, end.size - start.size, error=why,
+        alarm=why,
     )  # fmt: skip
 
 

@@ -88,11 +88,14 @@ class ServerRegistration(Handle):
         self._address: str | None = None
         super().__init__("registration for geo-replication")
 
-    def keep(self, address: str) -> None:
+    def keep(self, address: str) -> bool:
         """Create the key, and again after its lease was lost or the address changed.
 
         Args:
             address: "host:port" of the topic server of this process, or "".
+
+        Returns:
+            Whether the key was created just now.
 
         Raises:
             LeaseLostError: the lease was lost as soon as it was made. Call it again later.
@@ -101,7 +104,7 @@ class ServerRegistration(Handle):
         with self._lock:
             self._check_open()
             if self._address == address and self._state() is not LeaseState.LOST:
-                return
+                return False
             if self._lease is not None:
                 self._lease.close()
             self._lease, self._address = self._store.lease(LEASE_S), None
@@ -116,6 +119,7 @@ class ServerRegistration(Handle):
                 if self._store.get(key) is None:
                     raise
             self._address = address
+            return True
 
     def _state(self) -> LeaseState:
         try:

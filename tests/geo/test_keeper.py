@@ -161,39 +161,6 @@ def test_orders_reach_replicators_once(place: Replicated) -> None:
     assert place.store.list("/geo/controls") == []
 
 
-def test_a_target_that_is_too_far_behind_is_detached(place: Replicated) -> None:
-    place.add("b", "c")
-    place.open("orders")
-    place.geo.set_policy("orders", targets=["b", "c"], backlog_bytes=1000, backlog_policy="detach")
-    place.round()
-    place.made.of("orders", "b").falls_behind(10, 1000)
-    place.made.of("orders", "c").falls_behind(10, 1001)
-    place.round()
-    assert place.made.of("orders", "b").calls == ["start"]
-    assert place.made.of("orders", "c").calls == ["start", "remove"]
-    row = next(row for row in place.geo.status() if row.target == "c")
-    assert (row.state, row.error) == ("detached", "1001 bytes waited for it, backlog_bytes is 1000") and row.alarm
-    place.round()
-    assert len(place.made.made) == 2, "it is durable"
-    place.geo.resync("orders", "c")
-    place.round()
-    assert place.made.of("orders", "c").calls == ["start", "resync"] and len(place.made.made) == 3
-    place.round()
-    assert place.made.of("orders", "c").calls == ["start", "resync"]
-    assert [row.state for row in place.geo.status()] == ["running", "running"]
-
-
-@pytest.mark.parametrize("policy", ["hold", "error"])
-def test_other_policies_detach_nobody(place: Replicated, policy: str) -> None:
-    place.add("b")
-    place.open("orders")
-    place.geo.set_policy("orders", targets=["b"], backlog_bytes=1, backlog_policy=policy)  # type: ignore[arg-type]
-    place.round()
-    place.made.of("orders").falls_behind(10, 10)
-    place.round()
-    assert place.made.of("orders").calls == ["start"]
-
-
 # ---- what keeps messages ---------------------------------------------------------------------------------------
 
 

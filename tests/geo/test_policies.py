@@ -158,10 +158,10 @@ def test_garbled_policies(store: MemoryStore, geo: GeoReplication, value: bytes)
 
 def test_orders_for_a_topic_hold_for_its_partitions(store: MemoryStore) -> None:
     change_controls(store, "clicks", lambda _: TopicControls(paused=("b",)))
-    change_controls(store, "clicks-partition-1", lambda _: TopicControls(detached={"c": "far behind"}))
+    change_controls(store, "clicks-partition-1", lambda _: TopicControls(resync=("c",)))
     config = load_config(store)
     assert config.controls_of("clicks-partition-0") == TopicControls(paused=("b",))
-    assert config.controls_of("clicks-partition-1") == TopicControls(paused=("b",), detached={"c": "far behind"})
+    assert config.controls_of("clicks-partition-1") == TopicControls(paused=("b",), resync=("c",))
     change_controls(store, "clicks", lambda _: TopicControls())
     assert store.get("/geo/controls/clicks") is None
 
