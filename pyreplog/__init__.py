@@ -9,6 +9,7 @@
 | `cursors` | subscriptions as they are stored: metadata, and acknowledgements in ledgers that many share |
 | `origins` | which messages of other clusters a topic has: gates for what is replicated into it |
 | `topic` | queues and streams on ledgers, here or at a server |
+| `geo` | geo-replication: topics are sent to other clusters |
 | `autorecovery` | an auditor, workers and operators: lost copies are made again; moves, drains, repairs, health |
 | `tables`, `reports`, `spark` | all of it as Arrow columns; reports on it; Spark's data source |
 | `offload` | sealed segments on object storage |
@@ -51,6 +52,10 @@ from pyreplog.errors import (
     ChangeUnderWayError,
     CheckpointError,
     ClosedError,
+    ClusterCredentialsError,
+    ClusterExistsError,
+    ClusterInUseError,
+    ClusterUnreachableError,
     CommandRefusedError,
     ConfigError,
     CorruptionError,
@@ -66,6 +71,7 @@ from pyreplog.errors import (
     ForkedError,
     FormatVersionError,
     FrameError,
+    GeoError,
     GroupLogError,
     HandshakeError,
     HigherTermError,
@@ -94,6 +100,7 @@ from pyreplog.errors import (
     MissingIdentityError,
     MonkeyPatchedError,
     NoSuchBookieError,
+    NoSuchClusterError,
     NoSuchEntryError,
     NoSuchKeyError,
     NoSuchLedgerError,
@@ -233,6 +240,10 @@ __all__ = [
     "Clock",
     "ClosedError",
     "Cluster",
+    "ClusterCredentialsError",
+    "ClusterExistsError",
+    "ClusterInUseError",
+    "ClusterUnreachableError",
     "CommandRefusedError",
     "CommitLog",
     "ConfigError",
@@ -251,6 +262,7 @@ __all__ = [
     "ForkedError",
     "FormatVersionError",
     "FrameError",
+    "GeoError",
     "GroupLogError",
     "HandshakeError",
     "HigherTermError",
@@ -286,6 +298,7 @@ __all__ = [
     "MissingIdentityError",
     "MonkeyPatchedError",
     "NoSuchBookieError",
+    "NoSuchClusterError",
     "NoSuchEntryError",
     "NoSuchKeyError",
     "NoSuchLedgerError",

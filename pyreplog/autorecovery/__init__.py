@@ -29,6 +29,6 @@ doing the same work twice.
 | `status`, `worker_status`, `metrics` | what an auditor and a worker tell operators |
 | `durability_model`, `loss_chain` | a model of durability, rebuild time and cost, on paper |
 | `durability_simulation`, `placement_model`, `poisson_interval` | the same failures drawn at random |
-| `changes`, `key_waiter` | compare-and-set of one key; waits for changes of keys |
+| `key_waiter` | waits for changes of keys |
 | `protocol` | decisions, without I/O, clock or randomness |
 """

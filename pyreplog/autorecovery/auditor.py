@@ -12,7 +12,6 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from pyreplog.autorecovery.changes import change_key
 from pyreplog.autorecovery.config import AutoRecoveryConfig
 from pyreplog.autorecovery.hold import find_hold
 from pyreplog.autorecovery.leased_keys import AUDITOR, SharedKeys
@@ -34,6 +33,7 @@ from pyreplog.bookie.bookie_state import BookiePhase, BookieState, bookie_state_
 from pyreplog.bookie.identity import known_bookies
 from pyreplog.clock import Clock
 from pyreplog.ledger.runtime import RuntimeBase
+from pyreplog.metadata.changes import change_key
 from pyreplog.plurals import counted
 
 logger = logging.getLogger(__name__)

@@ -11,7 +11,6 @@ from contextlib import suppress
 from dataclasses import replace
 
 from pyreplog.autorecovery.auditor import Audit, Auditor
-from pyreplog.autorecovery.changes import change_key
 from pyreplog.autorecovery.config import AutoRecoveryConfig, load_config
 from pyreplog.autorecovery.copy_rate_limiter import CopyRateLimiter
 from pyreplog.autorecovery.copy_repairs import CopyRepairs
@@ -33,6 +32,7 @@ from pyreplog.clock import Clock
 from pyreplog.errors import ClosedError, InvalidMetadataError, ReplogError
 from pyreplog.handles import Handle, make_part_of
 from pyreplog.ledger.cluster import LedgerCluster
+from pyreplog.metadata.changes import change_key
 from pyreplog.plurals import counted
 
 logger = logging.getLogger(__name__)

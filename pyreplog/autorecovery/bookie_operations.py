@@ -5,7 +5,6 @@ from __future__ import annotations
 import difflib
 from dataclasses import dataclass
 
-from pyreplog.autorecovery.changes import change_key
 from pyreplog.autorecovery.ledger_scan import LedgerScan
 from pyreplog.autorecovery.ledger_survey import uncopied
 from pyreplog.autorecovery.lost_entries import bookies_of_lost, had_last_copies
@@ -22,6 +21,7 @@ from pyreplog.errors import BookieStateError, LastCopyError, NoSuchBookieError, 
 from pyreplog.ledger.driver import run_machine
 from pyreplog.ledger.ledger_metadata import LedgerMetadata, State
 from pyreplog.ledger.runtime import RuntimeBase
+from pyreplog.metadata.changes import change_key
 from pyreplog.plurals import counted
 
 _GONE = (BookiePhase.LOST, BookiePhase.RETIRED)

@@ -6,8 +6,8 @@ import dataclasses
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from pyreplog.autorecovery.changes import change_key
 from pyreplog.config import Settings
+from pyreplog.metadata.changes import change_key
 from pyreplog.metadata.store import MetadataStore
 from pyreplog.metadata.values import MetadataValue
 

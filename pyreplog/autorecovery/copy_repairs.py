@@ -16,7 +16,6 @@ import numpy as np
 import numpy.typing as npt
 
 from pyreplog._native.quorum.quorum import write_set
-from pyreplog.autorecovery.changes import delete_key
 from pyreplog.autorecovery.copy_rate_limiter import CopyRateLimiter
 from pyreplog.autorecovery.failed_attempt import FailedAttempt
 from pyreplog.autorecovery.lost_entries import (
@@ -37,6 +36,7 @@ from pyreplog.ledger.ledger_metadata import LedgerMetadata, State, metadata_key
 from pyreplog.ledger.ledger_store import VersionedMetadata, change_version, find_ledger, load_ledger
 from pyreplog.ledger.repair_notes import RepairNote, forget_repair, has_note_of_reader, repairs
 from pyreplog.ledger.runtime import RuntimeBase
+from pyreplog.metadata.changes import delete_key
 
 logger = logging.getLogger(__name__)
 

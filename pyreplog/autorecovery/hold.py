@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from pyreplog.autorecovery.changes import change_key, delete_key
 from pyreplog.autorecovery.timed_reason import TimedReason
+from pyreplog.metadata.changes import change_key, delete_key
 from pyreplog.metadata.store import MetadataStore
 
 HOLD = "/autorecovery/hold"

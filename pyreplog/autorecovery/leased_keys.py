@@ -9,7 +9,6 @@ import threading
 from contextlib import suppress
 from typing import Protocol
 
-from pyreplog.autorecovery.changes import change_key
 from pyreplog.errors import (
     KeyExistsError,
     LeaseLostError,
@@ -19,6 +18,7 @@ from pyreplog.errors import (
 )
 from pyreplog.handles import Handle, make_part_of
 from pyreplog.ledger.ledger_metadata import ID_DIGITS
+from pyreplog.metadata.changes import change_key
 from pyreplog.metadata.lease import Lease, LeaseState
 from pyreplog.metadata.store import MetadataStore
 

@@ -8,9 +8,9 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
-from pyreplog.autorecovery.changes import change_key
 from pyreplog.errors import InvalidMetadataError
 from pyreplog.ledger.ledger_metadata import ID_DIGITS
+from pyreplog.metadata.changes import change_key
 from pyreplog.metadata.store import MetadataStore
 from pyreplog.metadata.values import MetadataValue, field
 

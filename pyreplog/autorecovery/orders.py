@@ -6,8 +6,8 @@ that returns ends the work on it, and no mark can be stale (BookKeeper #2766 kep
 
 from __future__ import annotations
 
-from pyreplog.autorecovery.changes import change_key, delete_key
 from pyreplog.autorecovery.timed_reason import TimedReason
+from pyreplog.metadata.changes import change_key, delete_key
 from pyreplog.metadata.store import MetadataStore
 
 ORDERS = "/autorecovery/orders"

@@ -11,10 +11,10 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
-from pyreplog.autorecovery.changes import change_key
 from pyreplog.autorecovery.protocol.rebalance import Move
 from pyreplog.errors import InvalidMetadataError
 from pyreplog.ledger.ledger_store import load_many
+from pyreplog.metadata.changes import change_key
 from pyreplog.metadata.store import MetadataStore
 from pyreplog.metadata.values import MetadataValue, number
 from pyreplog.metadata.values import field as field_of

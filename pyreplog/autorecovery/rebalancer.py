@@ -7,7 +7,6 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Set
 from dataclasses import dataclass, field
 
-from pyreplog.autorecovery.changes import change_key, delete_key
 from pyreplog.autorecovery.hold import find_hold
 from pyreplog.autorecovery.leased_keys import AUDITOR
 from pyreplog.autorecovery.orders import list_orders
@@ -26,6 +25,7 @@ from pyreplog.errors import InvalidMetadataError, RebalanceError
 from pyreplog.ledger.ledger_metadata import LedgerMetadata, State
 from pyreplog.ledger.ledger_store import stored_ledgers
 from pyreplog.ledger.runtime import RuntimeBase
+from pyreplog.metadata.changes import change_key, delete_key
 
 CANDIDATES_MAX = 20_000
 """So many ledgers are looked at for one plan: those with the largest copies, or with copies in one rack."""

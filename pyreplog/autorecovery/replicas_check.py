@@ -14,7 +14,6 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from pyreplog.autorecovery.changes import change_key
 from pyreplog.autorecovery.copy_rate_limiter import CopyRateLimiter
 from pyreplog.autorecovery.ledger_scan import LedgerScan
 from pyreplog.autorecovery.protocol.copy_check import CopyCheck, CopyReport, MemberVerdict
@@ -28,6 +27,7 @@ from pyreplog.ledger.ledger_metadata import State
 from pyreplog.ledger.ledger_store import VersionedMetadata, find_ledger
 from pyreplog.ledger.repair_notes import note_repair
 from pyreplog.ledger.runtime import RuntimeBase
+from pyreplog.metadata.changes import change_key
 from pyreplog.metadata.store import MetadataStore
 from pyreplog.metadata.values import MetadataValue, number
 from pyreplog.metadata.values import field as field_of

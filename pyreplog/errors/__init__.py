@@ -4,8 +4,8 @@ Each class says whether the same call may be made again (`retriable`: it can hel
 exit code the command line ends with (`exit_code`). A failed sync, a refusal and an unknown outcome are different
 classes on purpose: "unknown" is not "no".
 
-`base` has those that any part may raise; `autorecovery`, `log`, `ha`, `ledger`, `bookie`, `metadata`, `topic`, `spark`,
-`offload` and `net` those of the packages that are called so.
+`base` has those that any part may raise; `autorecovery`, `geo`, `log`, `ha`, `ledger`, `bookie`, `metadata`, `topic`,
+`spark`, `offload` and `net` those of the packages that are called so.
 """
 
 from __future__ import annotations
@@ -42,6 +42,14 @@ from pyreplog.errors.bookie import (
     UnknownBookieError,
     WrongIncarnationError,
     WrongLogError,
+)
+from pyreplog.errors.geo import (
+    ClusterCredentialsError,
+    ClusterExistsError,
+    ClusterInUseError,
+    ClusterUnreachableError,
+    GeoError,
+    NoSuchClusterError,
 )
 from pyreplog.errors.ha import (
     ApplyError,
@@ -148,6 +156,10 @@ __all__ = [
     "ChangeUnderWayError",
     "CheckpointError",
     "ClosedError",
+    "ClusterCredentialsError",
+    "ClusterExistsError",
+    "ClusterInUseError",
+    "ClusterUnreachableError",
     "CommandRefusedError",
     "ConfigError",
     "CorruptionError",
@@ -163,6 +175,7 @@ __all__ = [
     "ForkedError",
     "FormatVersionError",
     "FrameError",
+    "GeoError",
     "GroupLogError",
     "HandshakeError",
     "HigherTermError",
@@ -191,6 +204,7 @@ __all__ = [
     "MissingIdentityError",
     "MonkeyPatchedError",
     "NoSuchBookieError",
+    "NoSuchClusterError",
     "NoSuchEntryError",
     "NoSuchKeyError",
     "NoSuchLedgerError",

@@ -7,6 +7,7 @@
 | watching | the thread that tells watchers |
 | followed_folder | the values of all keys of one folder, as a process follows them |
 | keys | which keys and values are accepted |
+| changes | compare-and-set of one key, repeated until no other process interferes |
 | layout | where keys are: which builds may use a store |
 | values | JSON objects as values, whatever lies there |
 | memory | MemoryStore: one process, for tests |

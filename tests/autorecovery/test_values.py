@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 
-from pyreplog.autorecovery.changes import change_key, delete_key
 from pyreplog.autorecovery.config import CONFIG, AutoRecoveryConfig, change_config, load_config
 from pyreplog.autorecovery.hold import HOLD, begin_hold, end_hold, find_hold
 from pyreplog.autorecovery.lost_entries import (
@@ -32,6 +31,7 @@ from pyreplog.errors import (
     OutcomeUnknownError,
     VersionConflictError,
 )
+from pyreplog.metadata.changes import change_key, delete_key
 from pyreplog.metadata.memory import MemoryStore
 from pyreplog.metadata.store import Versioned
 

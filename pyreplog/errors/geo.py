@@ -1,0 +1,57 @@
+"""Errors of geo-replication."""
+
+from __future__ import annotations
+
+from pyreplog.errors.base import ReplogError
+
+
+class GeoError(ReplogError):
+    """Base of the errors of geo-replication.
+
+    Attributes:
+        cluster: name of the remote cluster.
+    """
+
+    def __init__(self, cluster: str, message: str) -> None:
+        self.cluster, self.message = cluster, message
+        super().__init__(f"cluster {cluster}: {message}")
+
+    def __reduce__(self) -> tuple[type[GeoError], tuple[str, str]]:
+        return type(self), (self.cluster, self.message)
+
+
+class NoSuchClusterError(GeoError):
+    """No remote cluster of that name was added. Nothing was done."""
+
+    exit_code = 2
+
+
+class ClusterExistsError(GeoError):
+    """The name is in use for another cluster, the cluster has another name already, or it is this cluster itself.
+
+    Nothing was done.
+    """
+
+    exit_code = 2
+
+
+class ClusterInUseError(GeoError):
+    """Policies name the cluster that was to be removed; the message names some. Nothing was done."""
+
+    exit_code = 3
+
+
+class ClusterUnreachableError(GeoError):
+    """No server of the remote cluster answers. Nothing was done."""
+
+    retriable = True
+    exit_code = 7
+
+
+class ClusterCredentialsError(GeoError):
+    """A file with credentials cannot be used, or the remote servers refuse them. The message names the file.
+
+    It never has a secret in it. Nothing was done.
+    """
+
+    exit_code = 2

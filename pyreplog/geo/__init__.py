@@ -1,0 +1,15 @@
+"""Geo-replication: topics are sent to other clusters, each message exactly once and in its order.
+
+A message keeps its identity: the cluster and the topic where it was published, and its offset there. A target stores
+the identity with the message, so that it refuses what it has, and says after any crash what it lacks.
+
+| module | what it holds |
+|---|---|
+| `policy` | `ReplicationPolicy`: what is sent to which clusters, and how |
+| `policies`, `revision` | policies and orders in the metadata store; the key that tells of their changes |
+| `clusters` | the other clusters, and what is needed to connect to them |
+| `geo_replication`, `keeper` | `Cluster.geo`; starts and stops replicators, and opens topics that nobody owns |
+| `server_registration` | the servers that live, and which of them opens a topic |
+| `metrics` | numbers for Prometheus |
+| `replicator_like` | what the keeper needs of the replicator of one topic and one target; its status |
+"""

@@ -1,0 +1,248 @@
+"""The other clusters that topics are sent to, as this cluster's metadata store knows them."""
+
+from __future__ import annotations
+
+import os
+import ssl
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar
+
+from pyreplog.errors import (
+    AuthenticationError,
+    ClusterCredentialsError,
+    ClusterExistsError,
+    ClusterUnreachableError,
+    CorruptionError,
+    GeoError,
+    HandshakeError,
+    InvalidArgumentError,
+    InvalidMessageError,
+    InvalidMetadataError,
+    NoSuchClusterError,
+    ReplogError,
+)
+from pyreplog.geo.revision import raise_revision
+from pyreplog.metadata.changes import change_key, delete_key
+from pyreplog.metadata.layout import cluster_id
+from pyreplog.metadata.store import MetadataStore
+from pyreplog.metadata.values import MetadataValue, field
+from pyreplog.net.handshake import Secret, parse_secret
+from pyreplog.regular_files import PEM_FILE_MAX, SECRET_FILE_MAX, check_regular, read_regular
+from pyreplog.topic.client.remote.client import Client, connect
+from pyreplog.topic_names import check_name, quote_name, unquote_name
+
+CLUSTERS = "/geo/clusters"
+PROBE_S = 10.0
+"""Seconds within which a server of a cluster that is added has to answer."""
+
+_FILES = ("secret_file", "tls_ca", "tls_cert", "tls_key")
+
+
+@dataclass(frozen=True, kw_only=True)
+class RemoteCluster(MetadataValue):
+    """Another cluster: where its topic servers are, and how to authenticate there.
+
+    Attributes:
+        uuid: the 16 bytes that identify it, as 32 hexadecimal digits.
+        url: its topic servers, "pyreplog://host:port,host:port".
+        secret_file: path of the file with the secret of its servers; None: none. All paths are those of the servers of
+            this cluster: each of them reads its own file.
+        tls_ca: path of the certificates that have signed those of its servers; None: no TLS.
+        tls_cert: path of the certificate of this cluster's servers, as clients; None: none.
+        tls_key: path of its private key; None: in `tls_cert`.
+    """
+
+    KIND: ClassVar[str] = "remote cluster"
+
+    uuid: str
+    url: str
+    secret_file: str | None = None
+    tls_ca: str | None = None
+    tls_cert: str | None = None
+    tls_key: str | None = None
+
+    @property
+    def id(self) -> bytes:
+        """The 16 bytes that identify the cluster."""
+        return bytes.fromhex(self.uuid)
+
+    @classmethod
+    def _decode_fields(cls, fields: dict[str, Any]) -> dict[str, Any]:
+        for name in _FILES:
+            if fields.get(name) is not None:
+                field(fields, name, str)
+        if len(bytes.fromhex(field(fields, "uuid", str))) != 16:
+            raise ValueError(f"uuid: expected 16 bytes, found {fields['uuid']!r}")
+        field(fields, "url", str)
+        return fields
+
+    def connect(self, name: str, timeout: float) -> Client:
+        """Return a client of the cluster's topic servers, which connects when it is first used.
+
+        Args:
+            name: name of the cluster, for errors.
+            timeout: seconds that its calls wait.
+
+        Raises:
+            ClusterCredentialsError: a file with credentials cannot be used.
+            InvalidArgumentError: the URL is malformed.
+        """
+        return connect(self.url, secret=self.secret(name), tls=self.tls(name), timeout=timeout)
+
+    def secret(self, name: str) -> Secret | None:
+        """Read the file with the secret. Raises ClusterCredentialsError, which names the file."""
+        if self.secret_file is None:
+            return None
+        try:
+            return parse_secret(read_regular(self.secret_file, SECRET_FILE_MAX))
+        except (OSError, CorruptionError, InvalidArgumentError) as error:
+            raise ClusterCredentialsError(
+                name, f"expected the secret of its servers in {self.secret_file}: {_reason(error)}"
+            ) from error
+
+    def tls(self, name: str) -> ssl.SSLContext | None:
+        """Read the certificates. Raises ClusterCredentialsError, which names the file."""
+        if self.tls_ca is None:
+            if self.tls_cert is not None or self.tls_key is not None:
+                raise ClusterCredentialsError(name, "tls_cert and tls_key: expected with tls_ca, found without")
+            return None
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        path = self.tls_ca
+        try:
+            check_regular(self.tls_ca, PEM_FILE_MAX)
+            context.load_verify_locations(self.tls_ca)
+            if self.tls_cert is not None:
+                path = self.tls_cert if self.tls_key is None else f"{self.tls_cert} and {self.tls_key}"
+                for file in (self.tls_cert, self.tls_key or self.tls_cert):
+                    check_regular(file, PEM_FILE_MAX)
+                context.load_cert_chain(self.tls_cert, self.tls_key, password="")
+        except (OSError, ValueError, CorruptionError) as error:
+            raise ClusterCredentialsError(
+                name, f"expected certificates, and an unencrypted key, in {path}: {_reason(error)}"
+            ) from error
+        return context
+
+
+def _reason(error: Exception) -> str:
+    """Return the text of an error without its path, which the message names already."""
+    return (error.strerror or type(error).__name__) if isinstance(error, OSError) else str(error)
+
+
+def cluster_key(name: str) -> str:
+    """Return the key of a remote cluster. Raises the errors of `check_name`."""
+    return f"{CLUSTERS}/{quote_name(check_name(name, 'cluster'))}"
+
+
+def load_clusters(store: MetadataStore) -> dict[str, RemoteCluster | InvalidMetadataError]:
+    """Return all remote clusters by name; for one whose value cannot be read, why.
+
+    Raises:
+        ReplogError: errors of the store.
+    """
+    names = store.list(CLUSTERS)
+    values = store.get_many([f"{CLUSTERS}/{name}" for name in names])
+    clusters: dict[str, RemoteCluster | InvalidMetadataError] = {}
+    for name, stored in zip(names, values, strict=True):
+        if stored is not None:
+            try:
+                clusters[unquote_name(name)] = RemoteCluster.decode(stored.value)
+            except InvalidMetadataError as error:
+                clusters[unquote_name(name)] = error
+    return clusters
+
+
+def no_such_cluster(name: str, known: list[str]) -> NoSuchClusterError:
+    """Return the error for a name that was not added; it names those that were."""
+    names = ", ".join(sorted(known)) or "none"
+    return NoSuchClusterError(name, f"it was not added; there are: {names}. Add it with `geo cluster add`")
+
+
+def absolute_path(path: str | os.PathLike[str] | None) -> str | None:
+    """Return the path of a file with credentials in the form in which it is stored."""
+    return None if path is None else str(Path(path).absolute())
+
+
+def probe(name: str, cluster: RemoteCluster, timeout: float = PROBE_S) -> str:
+    """Ask the servers of a cluster for its uuid, 32 hexadecimal digits.
+
+    Raises:
+        ClusterUnreachableError: no server answers.
+        ClusterCredentialsError: a file cannot be used, or the servers refuse the credentials.
+        InvalidArgumentError: the URL is malformed.
+    """
+    with cluster.connect(name, timeout) as client:
+        try:
+            return client.cluster_id().hex()
+        except ReplogError as error:
+            raise connection_error(name, cluster, error) from error
+
+
+def connection_error(name: str, cluster: RemoteCluster, error: ReplogError) -> GeoError:
+    """Return the error for a failed connection to a cluster: it says what to do, and names the file with the secret."""
+    refusal: BaseException | None = error
+    while refusal is not None and not isinstance(refusal, HandshakeError):
+        refusal = refusal.__cause__
+    if isinstance(refusal, AuthenticationError):
+        source = cluster.secret_file or "no file: give the secret of its servers with secret_file"
+        return ClusterCredentialsError(name, f"its servers refuse the secret in {source}: {refusal}")
+    if isinstance(error, InvalidMessageError):
+        text = f"its servers at {cluster.url} have an older version, to which nothing can be sent: upgrade them"
+        return ClusterUnreachableError(name, text)
+    return ClusterUnreachableError(
+        name, f"no server at {cluster.url} answers: {error}. Check the URL, that `pyreplog serve` runs there, and that "
+        "TLS is used by both sides or by neither",
+    )  # fmt: skip
+
+
+def add_cluster(store: MetadataStore, name: str, cluster: RemoteCluster) -> None:
+    """Store a remote cluster, or the new URL and files of one that was added before.
+
+    Raises:
+        ClusterExistsError: the name is in use for another cluster, the cluster has another name, or it is this one.
+        ReplogError: errors of the store.
+    """
+    if cluster.uuid == cluster_id(store).hex():
+        raise ClusterExistsError(
+            name, f"{cluster.url} is this cluster itself, {cluster.uuid}: give the URL of the other one"
+        )
+    key = cluster_key(name)
+    _check_other_names(store, name, cluster)
+
+    def change(value: bytes | None) -> bytes:
+        if value is None:
+            return cluster.encode()
+        known = RemoteCluster.decode(value)
+        if known.uuid != cluster.uuid:
+            raise ClusterExistsError(
+                name, f"the name is in use for the cluster {known.uuid} at {known.url}; {cluster.url} is "
+                f"{cluster.uuid}: choose another name, or remove that cluster first",
+            )  # fmt: skip
+        changed = RemoteCluster(**{**vars(cluster), "kept": known.kept})
+        return value if changed == known else changed.encode()
+
+    change_key(store, key, change)
+    try:
+        _check_other_names(store, name, cluster)  # another process may have added it under another name meanwhile
+    except ClusterExistsError:
+        delete_key(store, key)
+        raise
+    finally:
+        raise_revision(store)
+
+
+def _check_other_names(store: MetadataStore, name: str, cluster: RemoteCluster) -> None:
+    for other, known in load_clusters(store).items():
+        if other != name and isinstance(known, RemoteCluster) and known.uuid == cluster.uuid:
+            raise ClusterExistsError(
+                name, f"{cluster.url} is the cluster {cluster.uuid}, which has the name {other} already: use that name"
+            )
+
+
+def remove_cluster(store: MetadataStore, name: str) -> None:
+    """Delete a remote cluster. Raises NoSuchClusterError, and errors of the store."""
+    key = cluster_key(name)
+    if store.get(key) is None:
+        raise no_such_cluster(name, [unquote_name(known) for known in store.list(CLUSTERS)])
+    delete_key(store, key)
+    raise_revision(store)
