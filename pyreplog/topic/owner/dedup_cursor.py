@@ -58,7 +58,7 @@ class DedupCursor:
         )  # fmt: skip
         with suppress(KeyExistsError):
             create_subscription(context.metadata, context.name, DEDUP, metadata)
-        recovered = context.cursors.recover(context.name, DEDUP)
+        recovered = context.cursors.recover(context.name, DEDUP, epoch=managed.topic_epoch)
         ahead = ahead_us(context.clock)
         self._begin(recovered.records, ahead)
         at = max(self.mark.offset, managed.start.offset)
