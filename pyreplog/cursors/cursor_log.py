@@ -26,7 +26,7 @@ from pyreplog.cursors.cursor_flusher import CursorFlusher
 from pyreplog.cursors.cursor_ledgers import CursorLogConfig
 from pyreplog.cursors.cursor_pages import Chains, Key
 from pyreplog.cursors.cursor_persister import CursorPersister, CursorSource
-from pyreplog.cursors.subscription_metadata import SubscriptionMetadata, take_over
+from pyreplog.cursors.subscription_metadata import SubscriptionMetadata, TopicEpoch, owner_token, take_over
 from pyreplog.errors import (
     InvalidEntryError,
     InvalidMetadataError,
@@ -216,18 +216,21 @@ class CursorLog(Handle):
 
     # ---- opening subscriptions ------------------------------------------------------------------------------
 
-    def recover(self, topic: str, subscription: str, *, force: bool = False) -> RecoveredSubscription:
+    def recover(
+        self, topic: str, subscription: str, *, epoch: TopicEpoch | None = None, force: bool = False
+    ) -> RecoveredSubscription:
         """Take a subscription over from its owner, and read its cursor. Blocks.
 
         If its ledger does not exist or is damaged, the cursor is what can be read of it, or the snapshot in the
-        metadata, which is older. force: do so as well if the ledger cannot be read now.
+        metadata, which is older. epoch: in which this process owns the topic; None: not known. force: do so as well if
+        the ledger cannot be read now.
 
-        Raises NoSuchSubscriptionError; UnreadableError or NotEnoughBookiesError if its ledger cannot be read now;
-        InvalidMetadataError; errors of the metadata store.
+        Raises TopicFencedError if a later owner of the topic has it; NoSuchSubscriptionError; UnreadableError or
+        NotEnoughBookiesError if its ledger cannot be read now; InvalidMetadataError; errors of the metadata store.
         """
         self._check_open()
         check_may_wait()
-        owner = f"{self._incarnation}/{next(self._owners)}"
+        owner = owner_token(self._incarnation, next(self._owners), epoch)
         metadata = take_over(self._runtime.metadata, topic, subscription, owner)
         records = self._read((topic, subscription), metadata, force) if metadata.cursor_ledger >= 0 else []
         if not records and metadata.snapshot:

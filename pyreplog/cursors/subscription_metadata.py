@@ -1,7 +1,8 @@
 """Metadata of a durable subscription: its settings, the owner of its cursor, and where the cursor is stored.
 
 Every change is a compare-and-set by the owner, a token that a process stores first when it opens the subscription. From
-then on the changes of a former owner fail, and it reports nothing as persisted that the new owner does not read.
+then on the changes of a former owner fail, and it reports nothing as persisted that the new owner does not read. The
+token holds the owner's epoch of the topic: a former owner of the topic cannot take a subscription back.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import dataclasses
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, NamedTuple, Self
 
 from pyreplog.cursors.subscription_config import SubscriptionConfig, SubscriptionType
 from pyreplog.errors import (
@@ -137,6 +138,34 @@ class SubscriptionMetadata(MetadataValue):
 
 Change = Callable[[SubscriptionMetadata], SubscriptionMetadata]
 
+_EPOCH_DIGITS_MAX = 19
+
+
+class TopicEpoch(NamedTuple):
+    """An epoch of a topic. token: of the topic's creation; one that is created again begins with epoch 1."""
+
+    token: str
+    epoch: int
+
+
+def owner_token(process: str, number: int, epoch: TopicEpoch | None) -> str:
+    """Return a token for `take_over`: number `number` of a process, in an epoch of the topic; None: not known."""
+    return f"{process}/{number}" if epoch is None else f"{process}/{number}/{epoch.epoch}/{epoch.token}"
+
+
+def _epoch_of(owner: str) -> TopicEpoch | None:
+    """Return the epoch in an owner's token; None: earlier versions stored none."""
+    parts = owner.split("/")
+    if len(parts) != 4 or not parts[2].isdecimal() or len(parts[2]) > _EPOCH_DIGITS_MAX:
+        return None
+    return TopicEpoch(parts[3], int(parts[2]))
+
+
+def _is_earlier(owner: str, current: str) -> bool:
+    """Return whether `owner` is a former owner of the topic, and `current` a later one."""
+    ours, theirs = _epoch_of(owner), _epoch_of(current)
+    return ours is not None and theirs is not None and ours.token == theirs.token and ours.epoch < theirs.epoch
+
 
 def load_subscription(store: MetadataStore, topic: str, name: str) -> SubscriptionMetadata:
     """Return the metadata of a subscription.
@@ -189,9 +218,14 @@ def change_subscription(
 
 
 def take_over(store: MetadataStore, topic: str, name: str, owner: str) -> SubscriptionMetadata:
-    """Make `owner`, a new token, the owner; return the stored metadata. Raises the errors of `load_subscription`."""
+    """Make `owner`, a new token, the owner; return the stored metadata.
+
+    Raises TopicFencedError if a later owner of the topic has it, and the errors of `load_subscription`.
+    """
     while True:
         current, version = _load(store, topic, name)
+        if _is_earlier(owner, current.owner):
+            raise TopicFencedError(topic, f"subscription {name} was taken over by a later owner, {current.owner}")
         changed = dataclasses.replace(current, owner=owner)
         try:
             if _put(store, topic, name, current, version, changed):

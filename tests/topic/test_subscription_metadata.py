@@ -16,11 +16,13 @@ from pyreplog.cursors.subscription_metadata import (
     SETTINGS_PROPERTY,
     SNAPSHOT_BYTES_MAX,
     SubscriptionMetadata,
+    TopicEpoch,
     change_subscription,
     create_subscription,
     delete_subscription,
     list_subscriptions,
     load_subscription,
+    owner_token,
     subscription_key,
     take_over,
 )
@@ -244,3 +246,29 @@ def test_a_damaged_page_says_where() -> None:
     }.items():
         with pytest.raises(InvalidEntryError, match=f"ledger 1, entry 2, {message}"):
             list(parse_page(wrong, 1, 2))
+
+
+@pytest.mark.parametrize("process", ["a", "b"])
+def test_a_former_owner_of_the_topic_does_not_take_it_back(memory: MemoryStore, process: str) -> None:
+    create_subscription(memory, "t", "s", MADE)
+    latest = owner_token("a", 1, TopicEpoch("t1", 10))
+    assert take_over(memory, "t", "s", latest).owner == latest
+    for epoch in (1, 9):
+        with pytest.raises(TopicFencedError, match=f"later owner, {latest}"):
+            take_over(memory, "t", "s", owner_token(process, 2, TopicEpoch("t1", epoch)))
+    assert load_subscription(memory, "t", "s").owner == latest
+
+
+@pytest.mark.parametrize(
+    "owner",
+    [
+        owner_token("b", 1, TopicEpoch("t1", 11)), owner_token("a", 2, TopicEpoch("t1", 10)),
+        owner_token("b", 1, TopicEpoch("created again", 1)), owner_token("b", 1, None), "b/1/x/t1", "b/1/" + "0" * 9999 + "/t1",
+    ],
+)  # fmt: skip
+def test_all_others_take_it_over(memory: MemoryStore, owner: str) -> None:
+    """A later owner, the same one, one of a topic that was created again, and those whose epoch is not known."""
+    create_subscription(memory, "t", "s", MADE)
+    take_over(memory, "t", "s", owner_token("a", 1, TopicEpoch("t1", 10)))
+    assert take_over(memory, "t", "s", owner).owner == owner
+    assert take_over(memory, "t", "s", owner_token("c", 1, TopicEpoch("t1", 12))).owner.startswith("c/1/12")

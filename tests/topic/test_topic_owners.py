@@ -21,6 +21,7 @@ from pyreplog.errors import (
 )
 from pyreplog.topic.owner import topics as topics_module
 from pyreplog.topic.owner.ownership import Claim
+from pyreplog.topic.owner.subscriptions import Subscriptions
 from pyreplog.topic.owner.topic import Topic
 from tests.topic.counting import Faults
 from tests.topic.handling import (
@@ -153,6 +154,63 @@ def test_any_first_call_of_a_former_owner_fails(cluster: Cluster, at: int, monke
         new.close()
         with cluster.topic(NAME) as third:
             assert third.subscriptions() == ["s", "t"]
+            check_backlog(third, "s", [])
+
+
+def test_a_former_owner_does_not_take_subscriptions_of_the_new_one(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It does not know them, nor the messages that were published since: it would set their cursors back."""
+    monkeypatch.setattr(topics_module, "MAINTENANCE_S", 86_400.0)
+    with life(cluster) as one, life(cluster) as other:
+        old = one.topic(NAME, **SMALL)
+        lose_lease(one)
+        new = other.topic(NAME)
+        with new.subscribe("s", start="earliest") as consumer:
+            fill(new, 6)
+            consumer.acknowledge(receive(consumer, 4))
+            consumer.flush()
+            with pytest.raises(TopicFencedError):
+                old.subscribe("s", start="earliest")
+            until(old.gone.done)
+            consumer.acknowledge(receive(consumer, 1))
+            consumer.flush()
+        new.close()
+        with cluster.topic(NAME) as third:
+            check_backlog(third, "s", [5])
+
+
+def test_an_owner_that_opens_the_topic_late_does_not_take_its_subscriptions(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It stood still when it had the topic, and not yet the subscriptions; another one had both meanwhile."""
+    recover = Subscriptions.recover
+    with life(cluster) as one, life(cluster) as other:
+        with one.topic(NAME, **SMALL, deduplicate=True) as topic:
+            topic.create_subscription("s", start="earliest")
+        late: list[Topic] = []
+
+        def recover_late(subscriptions: Subscriptions) -> list[str]:
+            if not late:
+                late.append(topic)
+                lose_lease(one)
+                new = other.topic(NAME)
+                fill(new, 6)
+                with new.subscribe("s") as consumer:
+                    consumer.acknowledge(receive(consumer, 4))
+                    consumer.flush()
+            return recover(subscriptions)
+
+        monkeypatch.setattr(Subscriptions, "recover", recover_late)
+        with pytest.raises(TopicFencedError):
+            one.topic(NAME)
+        new = other.topic(NAME)
+        check_backlog(new, "s", [4, 5])
+        with new.subscribe("s") as consumer:
+            consumer.acknowledge(receive(consumer, 2))
+            consumer.flush()
+        new.close()
+        with cluster.topic(NAME) as third:
             check_backlog(third, "s", [])
 
 

@@ -94,7 +94,7 @@ class SnapshotCursor(ABC):
         """Read the stored state, and all messages that were published since; create it if there is none."""
         self.create(self._context.managed.start)
         context, managed = self._context, self._context.managed
-        recovered = context.cursors.recover(context.name, self.name)
+        recovered = context.cursors.recover(context.name, self.name, epoch=managed.topic_epoch)
         if not recovered.records:
             raise InvalidMetadataError(f"record of {self.name}: there is none")
         self._sequence, self.mark, state = SystemCursorRecord.from_bytes(self.name, recovered.records[-1])

@@ -11,6 +11,7 @@ from contextlib import suppress
 from typing import Any
 
 from pyreplog.arguments import check_mapping
+from pyreplog.cursors.cursor_log import RecoveredSubscription
 from pyreplog.cursors.subscription_config import SubscriptionConfig
 from pyreplog.cursors.subscription_metadata import (
     SETTINGS_PROPERTY,
@@ -230,7 +231,7 @@ class Subscriptions:
             raise
 
     def _recover(self, name: str) -> Subscription:
-        recovered = self._cursors.recover(self._topic, name)
+        recovered = self._take_over(name)
         cursor = Cursor.restore(name, recovered.records)
         subscription = self._new(cursor, recovered.metadata.config)
         subscription.stored_settings = subscription.settings
@@ -239,6 +240,15 @@ class Subscriptions:
         subscription.first_era = era_of(recovered.metadata)
         subscription.persister = self._cursors.attach(recovered, subscription)
         return self._add(subscription)
+
+    def _take_over(self, name: str) -> RecoveredSubscription:
+        managed = self._context.managed
+        try:
+            return self._cursors.recover(self._topic, name, epoch=managed.topic_epoch)
+        except TopicFencedError:
+            with suppress(MetadataUnavailableError):
+                managed.verify()  # this process did not know, and closes the topic
+            raise
 
     def _new(self, cursor: Cursor, settings: SubscriptionConfig) -> Subscription:
         context = self._context

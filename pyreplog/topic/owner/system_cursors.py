@@ -10,7 +10,12 @@ from contextlib import suppress
 from functools import partial
 from typing import NamedTuple, Protocol
 
-from pyreplog.cursors.subscription_metadata import delete_subscription, load_subscription, take_over
+from pyreplog.cursors.subscription_metadata import (
+    delete_subscription,
+    load_subscription,
+    owner_token,
+    take_over,
+)
 from pyreplog.errors import (
     InvalidMetadataError,
     NoSuchSubscriptionError,
@@ -143,7 +148,8 @@ class SystemCursors:
 
     def _drop(self, name: str) -> bool:
         """Delete an obsolete cursor. Returns False, and leaves it, if its metadata cannot be decoded."""
-        context, owner = self._context, secrets.token_hex(16)
+        context = self._context
+        owner = owner_token(secrets.token_hex(8), 0, context.managed.topic_epoch)
         try:
             take_over(context.metadata, context.name, name, owner)
         except InvalidMetadataError:
@@ -159,7 +165,7 @@ class SystemCursors:
         context, owner = self._context, None
         managed, ledger = context.managed, -1
         try:
-            recovered = context.cursors.recover(context.name, name)
+            recovered = context.cursors.recover(context.name, name, epoch=managed.topic_epoch)
             owner, ledger = recovered.owner, recovered.metadata.cursor_ledger
             stored = stored_mark(name, [*recovered.records[-1:], recovered.metadata.snapshot], managed.end)
         except NoSuchSubscriptionError:

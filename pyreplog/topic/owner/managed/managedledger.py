@@ -11,6 +11,7 @@ from typing import NamedTuple, Self, TypeVar
 from pyreplog._native.machines.serial_executor import check_may_wait, in_callback
 from pyreplog._native.topic.messages import MessageBatch
 from pyreplog.clock import Clock, SystemClock
+from pyreplog.cursors.subscription_metadata import TopicEpoch
 from pyreplog.errors import (
     ClosedError,
     NoSuchLedgerError,
@@ -226,6 +227,12 @@ class ManagedLedger(Handle):
     def epoch(self) -> int:
         """Epoch of the owner; every owner raises it."""
         return self._store.chain.epoch
+
+    @property
+    def topic_epoch(self) -> TopicEpoch:
+        """The epoch, for the subscriptions of the topic."""
+        chain = self._store.chain
+        return TopicEpoch(chain.token, chain.epoch)
 
     @property
     def start(self) -> TopicPosition:
