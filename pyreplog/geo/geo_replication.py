@@ -76,7 +76,7 @@ class NamedPolicy(NamedTuple):
 
 
 class GeoReplication(Handle):
-    """The replication of a cluster's topics to other clusters; `Cluster.geo` is one.
+    """The replication of a cluster's topics to other clusters; made by `Cluster.geo`.
 
     Clusters and policies are kept in the metadata store, and hold for all processes of the cluster. The process that
     owns a topic sends it. A topic of a policy that nobody owns is opened by one of the servers, so that it is
@@ -99,7 +99,7 @@ class GeoReplication(Handle):
         super().__init__("geo-replication")
 
     def keep(self, topics: TopicsLike, may_open: Callable[[], bool]) -> None:
-        """Have the topics of this process replicated from now on; for `Cluster`.
+        """Start to replicate the topics of this process; for `Cluster`.
 
         Args:
             topics: the topics. Close this object before them.
@@ -343,7 +343,7 @@ class GeoReplication(Handle):
         )  # fmt: skip
 
     def resync(self, topic: str, target: str) -> None:
-        """Go on after an alarm: the histories diverged, or the target was detached.
+        """Begin to send again after an alarm: the histories diverged, or the target was detached.
 
         What this cluster does not have any more is noted at the target as lost. Find out first why the histories
         differ: see docs/geo.md.

@@ -158,7 +158,7 @@ class Keeper(Handle):
         self._opening: set[str] = set()
         self._failures: dict[str, tuple[float, int]] = {}  # by topic: pause in seconds, and when it may be opened
         self._idle: set[str] = set()  # topics that nobody owned and that had nothing unsent
-        self._listed: dict[str, bool] = {}  # by topic, of this configuration
+        self._listed: dict[str, tuple[str, ...]] = {}  # targets by topic, of this configuration
         self._config = ReplicationConfig()
         self._revision: bytes | None = None
         self._reread_us = 0
@@ -283,7 +283,7 @@ class Keeper(Handle):
         config, name = self._config, topic.name
         with self._lock:
             kept = self._kept.get(name)
-        if kept is None and not self._is_listed(name):
+        if kept is None and not self._targets(name):
             if topic in self._clean:
                 return
             if not _cursors(topic):
@@ -386,20 +386,21 @@ class Keeper(Handle):
             for replication in list(kept.replications.values()):
                 replication.replicator.close()
 
-    def _is_listed(self, name: str) -> bool:
-        """Whether a policy has a topic sent anywhere. False also if it cannot be read."""
-        config = self._config
-        listed = self._listed.get(name)
-        if listed is None:
+    def _targets(self, name: str) -> tuple[str, ...]:
+        """Return the targets that a policy names for a topic, added or not; none if it cannot be read."""
+        targets = self._listed.get(name)
+        if targets is None:
             try:
-                policy = config.policy_of(name)
+                policy = self._config.policy_of(name)
             except InvalidMetadataError:
                 policy = None
-            listed = policy is not None and policy.direction == "send" and any(
-                isinstance(config.clusters.get(target), RemoteCluster) for target in policy.targets
-            )  # fmt: skip
-            self._listed[name] = listed
-        return listed
+            targets = () if policy is None or policy.direction != "send" else policy.targets
+            self._listed[name] = targets
+        return targets
+
+    def _is_listed(self, name: str) -> bool:
+        """Whether a topic is to be opened for its replication: one of its targets was added."""
+        return any(isinstance(self._config.clusters.get(target), RemoteCluster) for target in self._targets(name))
 
     # ---- topics that nobody owns -----------------------------------------------------------------------------
 
@@ -435,8 +436,7 @@ class Keeper(Handle):
         """Return those topics that have nothing unsent for sure, from their metadata alone, in batches."""
         keys, rows = [], []
         for name in names:
-            policy = self._config.policy_of(name)
-            targets = () if policy is None else policy.targets
+            targets = self._targets(name)
             rows.append((name, targets))
             keys += [topic_key(name), *(subscription_key(name, CURSOR_PREFIX + target) for target in targets)]
         values = iter(self._store.get_many(keys))

@@ -238,8 +238,10 @@ class Client(Handle):
         return bytes.fromhex(self._ask("cluster"))
 
     def geo_status(self) -> list[dict[str, Any]]:
-        """Return the state of each replication that one of the servers runs, as dicts with the fields of
-        `ReplicatorStatus`.
+        """Return the state of each replication to another cluster that one of the servers runs.
+
+        Returns:
+            A dict with the fields of `ReplicatorStatus` for each topic and target.
 
         Raises:
             ReplogError: as `cluster_id`.
