@@ -5,7 +5,8 @@
 #   lint       ruff, mypy --strict, stubtest, and the documents and the API reference as a site, a warning is an error
 #   docs       the same site, in build/docs
 #   bench      every figure of docs/benchmarks.md, both sides in one run
-#   simulate   SEEDS seeded schedules of the ledger protocols, of replica groups, topics and auto-recovery: crashes, races
+#   simulate   SEEDS seeded schedules of the ledger protocols, of replica groups, topics, auto-recovery and replicated
+#              subscriptions: crashes, races
 #   crash      SEEDS seeded crashes of a disk model
 #   chaos      kills, stops and resumes processes of ledgers, topics and replica groups, and moves their clocks, for CHAOS_SECONDS
 #              each; prints the longest time without an acknowledgement
@@ -80,6 +81,7 @@ simulate: $(VENV)/test
 	$(BIN)/python -m tests.simulation.ha --seeds $(SEEDS)
 	$(BIN)/python -m tests.simulation.autorecovery --seeds $$(( $(SEEDS) / 10 ))
 	$(BIN)/python -m tests.simulation.topic --seeds $$(( $(SEEDS) / 10 ))
+	$(BIN)/python -m tests.simulation.geo --seeds $$(( $(SEEDS) / 10 ))
 	$(BIN)/python -m tests.interleaving --seeds $$(( $(SEEDS) / 10 ))
 
 chaos: $(VENV)/test

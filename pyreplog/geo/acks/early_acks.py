@@ -1,0 +1,61 @@
+"""Acknowledgements that arrive before their message: they wait, and count before it is delivered."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from pyreplog._native.topic.rangeset import RangeSet
+from pyreplog.geo.acks.lifecycle import SubscriptionLifecycle
+from pyreplog.geo.acks.origin_ranges import Ranges, copy_ranges
+from pyreplog.origins.origin import Origin
+
+
+class EarlyAcks:
+    """Knows how far each origin is stored here, and so which acknowledgements are early.
+
+    The acknowledgements themselves stay in the states of the subscriptions, which are durable.
+    """
+
+    def __init__(self) -> None:
+        self._stored: dict[Origin, int] = {}
+
+    def stored(self, origin: Origin) -> int:
+        """Return the offset below which an origin is stored here; 0: nothing is."""
+        return self._stored.get(origin, 0)
+
+    def present(self, origin: Origin, ranges: RangeSet) -> RangeSet:
+        """Return those of newly acknowledged messages that are stored here; the others wait."""
+        present = RangeSet()
+        present.add_ranges(*ranges.intersect(0, self.stored(origin)))
+        return present
+
+    def arrive(
+        self, origin: Origin, end: int, lifecycles: Mapping[str, SubscriptionLifecycle]
+    ) -> Iterator[tuple[str, Ranges]]:
+        """Note that an origin is stored up to `end`; yield what is acknowledged already of that, by subscription.
+
+        What lies in the base of a subscription counts as acknowledged: its creator, or who sought, passed it over.
+        """
+        begin = self.stored(origin)
+        if end <= begin:
+            return
+        self._stored[origin] = end
+        for name, lifecycle in lifecycles.items():
+            state = lifecycle.state
+            if state is None or max(state.acks.last(origin), state.bases.last(origin)) < begin:
+                continue
+            ranges = state.passed(origin, begin, end)
+            if len(ranges[0]):
+                yield name, ranges
+
+    def early(self, lifecycle: SubscriptionLifecycle) -> int:
+        """Return how many acknowledged messages of a subscription are not stored here yet."""
+        if lifecycle.state is None:
+            return 0
+        acks = lifecycle.state.acks
+        waiting = 0
+        for origin in acks:
+            ranges = copy_ranges(acks.of(origin))
+            ranges.remove(0, self.stored(origin))
+            waiting += ranges.total
+        return waiting

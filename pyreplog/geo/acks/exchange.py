@@ -1,0 +1,619 @@
+"""The state machine of all replicated subscriptions of one topic in one cluster."""
+
+from __future__ import annotations
+
+from collections import Counter, deque
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from pyreplog._native.topic.rangeset import RangeSet
+from pyreplog.errors import InvalidArgumentError
+from pyreplog.geo.acks.digests import digest_line
+from pyreplog.geo.acks.early_acks import EarlyAcks
+from pyreplog.geo.acks.effects import (
+    Acknowledge,
+    Diverged,
+    Drop,
+    Effect,
+    HomeChanged,
+    Persist,
+    Rebuild,
+    SeekLost,
+    Send,
+)
+from pyreplog.geo.acks.journal import ITEM_RANGES, JournalState, encode_record, snapshot_items
+from pyreplog.geo.acks.lifecycle import Change, SubscriptionLifecycle
+from pyreplog.geo.acks.messages import (
+    AcksItem,
+    Delta,
+    Digest,
+    DigestLine,
+    ForgottenItem,
+    Item,
+    Message,
+    StateItem,
+    Stored,
+    Summary,
+    TombstoneItem,
+    decode,
+    encode,
+    split_ranges,
+)
+from pyreplog.geo.acks.origin_ranges import Offsets, OriginRanges, copy_ranges, ranges_of, subtract
+from pyreplog.geo.acks.peer import Peer
+from pyreplog.geo.acks.subscription_state import FIRST_HOME, Generation, SubscriptionState
+from pyreplog.origins.origin import Origin
+
+SNAPSHOT_BYTES: Final = 1 << 16
+"""A snapshot is stored when records behind the last one have more bytes than this, and twice those of the snapshot."""
+SUMMARY_NAMES: Final = 4096
+DIGEST_BLOCKS: Final = 65_536
+
+
+@dataclass(frozen=True, slots=True)
+class _AcksRelease:
+    """Acknowledgements that neighbours may be told once they are durable here."""
+
+    name: str
+    token: str
+    generation: Generation
+    origin: Origin
+    ranges: RangeSet
+    source: bytes | None  # who sent them
+
+
+@dataclass(frozen=True, slots=True)
+class _HeaderRelease:
+    name: str
+    source: bytes | None
+
+
+@dataclass(frozen=True, slots=True)
+class _TombstoneRelease:
+    name: str
+    token: str
+
+
+@dataclass(frozen=True, slots=True)
+class _Reply:
+    """A message for a neighbour that says something is durable here."""
+
+    peer: bytes
+    message: Stored | Digest
+
+
+_Release = _AcksRelease | _HeaderRelease | _TombstoneRelease | _Reply
+
+
+class SubscriptionExchange:
+    """Merges the subscriptions of one topic with those of the clusters that it is replicated to and from.
+
+    Events are methods that return effects, to be carried out in their order. Nothing is sent before it is durable here,
+    and nothing is confirmed to a neighbour before. A neighbour's acknowledgements of an origin are taken once `prove`
+    said that both have the same history of it, in this session. Without changes nothing is sent, and nothing persisted.
+
+    Threads: one at a time.
+
+    Args:
+        origin: of the topic in this cluster.
+        participants: ids of all clusters that the topic is replicated in; this one, too.
+        neighbours: ids of those that there is a control connection to.
+        replayed: from `journal.replay`; None: there is no journal. Local cursors are to be set as for `Rebuild`. What a
+            durable cursor has acknowledged beyond that may be told again with `acknowledge`, but only if it was stored
+            with the same `SubscriptionState.header_digest`: else it may stem from another base.
+    """
+
+    def __init__(
+        self,
+        origin: Origin,
+        *,
+        participants: Collection[bytes],
+        neighbours: Collection[bytes],
+        replayed: JournalState | None = None,
+    ) -> None:
+        replayed = replayed or JournalState()
+        self.origin = origin
+        self.cluster = origin.cluster
+        self.early_acks = EarlyAcks()
+        self._participants = frozenset(participants)
+        self._peers = {peer: Peer(peer) for peer in sorted(neighbours)}
+        self._lifecycles = replayed.lifecycles
+        self._unknown = replayed.unknown
+        self._sequence = replayed.sequence
+        self._dirty: dict[tuple[str, Origin], RangeSet] = {}  # acknowledged here, not given to the journal yet
+        self._records: list[Item] = []
+        self._releases: list[_Release] = []
+        self._persisting: deque[tuple[int, tuple[Item, ...], list[_Release]]] = deque()
+        self._volatile: Counter[str] = Counter()  # names whose header is not durable yet
+        self._expired: dict[str, OriginRanges] = {}
+        self._journal_bytes = self._snapshot_bytes = 0
+        self._effects: list[Effect] = []
+        for lifecycle in self._lifecycles.values():
+            for token in lifecycle.tombstones:
+                lifecycle.confirm(token, self.cluster)
+
+    # ---- what is known ---------------------------------------------------------------------------------------------
+
+    def names(self) -> list[str]:
+        """Return the names of the subscriptions that exist."""
+        return [name for name, lifecycle in self._lifecycles.items() if lifecycle.state is not None]
+
+    def state(self, name: str) -> SubscriptionState | None:
+        """Return the state of a subscription, not to be changed; None: there is none."""
+        lifecycle = self._lifecycles.get(name)
+        return lifecycle.state if lifecycle is not None else None
+
+    def tombstones(self, name: str) -> frozenset[str]:
+        """Return the tokens of dead births that are still remembered."""
+        lifecycle = self._lifecycles.get(name)
+        return frozenset(lifecycle.tombstones) if lifecycle is not None else frozenset()
+
+    def peer(self, cluster: bytes) -> Peer:
+        """Return the neighbour of this id. Raises InvalidArgumentError if there is none."""
+        peer = self._peers.get(cluster)
+        if peer is None:
+            raise InvalidArgumentError(f"cluster {cluster.hex()}: expected a neighbour, found none of this id")
+        return peer
+
+    def unconfirmed(self, peer: bytes, name: str) -> OriginRanges:
+        """Return acknowledgements that a neighbour has not confirmed as durable there."""
+        lacking = self.peer(peer).unconfirmed(name)
+        for (other, origin), ranges in self._dirty.items():
+            if other == name:
+                lacking.add(origin, *ranges.intersect())
+        for releases in (self._releases, *(waiting for _, _, waiting in self._persisting)):
+            for release in releases:
+                if isinstance(release, _AcksRelease) and release.name == name and release.source != peer:
+                    lacking.add(release.origin, *release.ranges.intersect())
+        return lacking
+
+    def lacks_header(self, peer: bytes, name: str) -> bool:
+        """Return whether a neighbour has not confirmed the present generation, home and births of a subscription."""
+        if self._volatile[name] or self.peer(peer).lacks_header(name):
+            return True
+        return any(isinstance(release, _HeaderRelease) and release.name == name for release in self._releases)
+
+    def expired_here(self, name: str) -> OriginRanges:
+        """Return what expired or was evicted here alone, without having been acknowledged."""
+        expired = self._expired.get(name)
+        return expired.copy() if expired is not None else OriginRanges()
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether nothing is to be stored, sent or confirmed."""
+        return not (self._dirty or self._records or self._releases or self._persisting) and all(
+            peer.is_idle for peer in self._peers.values()
+        )
+
+    # ---- consumers and operators here ------------------------------------------------------------------------------
+
+    def create(self, name: str, token: str, bases: OriginRanges) -> list[Effect]:
+        """Create a subscription.
+
+        Args:
+            name: of the subscription.
+            token: random, never used before.
+            bases: what it starts behind, of messages that this cluster holds.
+
+        Raises:
+            InvalidArgumentError: it exists.
+        """
+        lifecycle = self._lifecycles.setdefault(name, SubscriptionLifecycle())
+        if not lifecycle.create(token, bases):
+            raise InvalidArgumentError(f"subscription {name!r}: expected a new name, found a subscription")
+        self._header_changed(name, None)
+        return self._stored_now()
+
+    def acknowledge(
+        self, name: str, token: str, generation: Generation, origin: Origin, starts: Offsets, ends: Offsets
+    ) -> list[Effect]:
+        """Take acknowledgements of consumers or operators here; those of another generation or birth change nothing.
+
+        What lies in the base is left out: nobody was given it, and a birth that is not known yet may have it delivered.
+
+        Args:
+            name: of the subscription.
+            token: of one of its births, as it was when the messages were delivered.
+            generation: in which they were delivered.
+            origin: of the messages.
+            starts: of ranges of offsets at the origin, int64.
+            ends: behind each range, int64.
+        """
+        lifecycle = self._lifecycles.get(name)
+        if lifecycle is None or lifecycle.state is None or not lifecycle.counts(token, generation):
+            return []
+        acknowledged = subtract(ranges_of(starts, ends), lifecycle.state.bases.of(origin))
+        new = lifecycle.state.acks.add(origin, *acknowledged.intersect())
+        if new:
+            self._dirty.setdefault((name, origin), RangeSet()).add_ranges(*new.intersect())
+        return []
+
+    def expire(self, name: str, origin: Origin, starts: Offsets, ends: Offsets) -> list[Effect]:
+        """Note what expired or was evicted here: other clusters are not told, they may still deliver it."""
+        if self.state(name) is not None:
+            self._expired.setdefault(name, OriginRanges()).add(origin, starts, ends)
+        return []
+
+    def seek(self, name: str, bases: OriginRanges) -> list[Effect]:
+        """Begin another generation: of all that is held here, `bases` alone counts as acknowledged."""
+        lifecycle = self._living(name)
+        lifecycle.seek(self.cluster, bases)
+        self._generation_changed(name)
+        self._effects.append(Rebuild(name))
+        self._header_changed(name, None)
+        return self._stored_now()
+
+    def delete(self, name: str) -> list[Effect]:
+        """Delete a subscription, in all clusters."""
+        self._buried(name, self._living(name).delete())
+        return self._stored_now()
+
+    def move(self, name: str, home: bytes) -> list[Effect]:
+        """Give a subscription to the consumers of one cluster alone; `NO_CLUSTER`: to those of all."""
+        moved = self._living(name).move(home)
+        assert moved is not None
+        self._effects.append(HomeChanged(name, moved))
+        self._header_changed(name, None)
+        return self._stored_now()
+
+    def _living(self, name: str) -> SubscriptionLifecycle:
+        lifecycle = self._lifecycles.get(name)
+        if lifecycle is None or lifecycle.state is None:
+            raise InvalidArgumentError(f"subscription {name!r}: expected one that exists, found none")
+        return lifecycle
+
+    # ---- messages of the topic -------------------------------------------------------------------------------------
+
+    def arrive(self, origin: Origin, end: int) -> list[Effect]:
+        """Note that an origin is stored up to `end` here, before any of that is delivered to consumers.
+
+        Early acknowledgements of it are effects: they are to be applied first. Of the topic's own origin, `end` is the
+        end of the topic.
+        """
+        for name, ranges in self.early_acks.arrive(origin, end, self._lifecycles):
+            state = self.state(name)
+            if state is not None:
+                self._effects.append(Acknowledge(name, min(state.tokens), state.generation, origin, ranges))
+        return self._taken()
+
+    # ---- connections -----------------------------------------------------------------------------------------------
+
+    def configure(self, participants: Collection[bytes], neighbours: Collection[bytes]) -> list[Effect]:
+        """Take other clusters; those that are gone count as having confirmed every tombstone."""
+        self._participants = frozenset(participants)
+        for cluster in self._peers.keys() - {*neighbours}:
+            del self._peers[cluster]
+        for cluster in sorted({*neighbours} - self._peers.keys()):
+            self._peers[cluster] = Peer(cluster)
+        for name, lifecycle in self._lifecycles.items():
+            for token in lifecycle.tombstones:
+                if lifecycle.is_settled(token, self._participants):  # neighbours are told that it is
+                    for peer in self._peers.values():
+                        peer.lack_tombstone(name, token)
+        self._settle_tombstones()
+        return self._stored_now()
+
+    def connect(self, peer: bytes, session: int, origin: Origin) -> list[Effect]:
+        """Begin a session with a neighbour, over an ordered connection of its own.
+
+        Args:
+            peer: id of the neighbour.
+            session: number that both know; never used before between them.
+            origin: what the neighbour's topic is as an origin. If it was created again, it has nothing any more.
+        """
+        self.peer(peer).connect(session, origin)
+        digests = [(name, lifecycle.digest()) for name, lifecycle in self._lifecycles.items()]
+        chunks = [digests[at : at + SUMMARY_NAMES] for at in range(0, len(digests), SUMMARY_NAMES)] or [[]]
+        for number, chunk in enumerate(chunks):
+            self._send(peer, Summary(session, tuple(chunk), number == len(chunks) - 1))
+        return self._taken()
+
+    def disconnect(self, peer: bytes) -> list[Effect]:
+        """End the session with a neighbour: the connection is lost."""
+        self.peer(peer).disconnect()
+        return []
+
+    def prove(self, peer: bytes, origin: Origin) -> list[Effect]:
+        """Note that a neighbour and this cluster have the same history of an origin; its acknowledgements count now.
+
+        It is told, with digests of what is acknowledged here, once that is durable.
+        """
+        neighbour = self.peer(peer)
+        session = neighbour.session
+        if session is None or origin in neighbour.proved:
+            return []
+        neighbour.proved.add(origin)
+        lines = self._digest_lines(origin)
+        chunks: list[list[DigestLine]] = [[]]
+        room = DIGEST_BLOCKS
+        for line in lines:
+            if room < 0:
+                chunks.append([])
+                room = DIGEST_BLOCKS
+            chunks[-1].append(line)
+            room -= len(line.blocks) + 16
+        for number, chunk in enumerate(chunks):
+            message = Digest(session, origin, tuple(chunk), number == len(chunks) - 1)
+            self._releases.append(_Reply(peer, message))
+        return self._stored_now()
+
+    def _digest_lines(self, origin: Origin) -> Iterator[DigestLine]:
+        for name, lifecycle in self._lifecycles.items():
+            state = lifecycle.state
+            if state is not None and state.acks.of(origin):
+                yield digest_line(name, state.acks_identity(), state.acks.of(origin))
+
+    # ---- messages of neighbours ------------------------------------------------------------------------------------
+
+    def receive(self, peer: bytes, data: bytes) -> list[Effect]:
+        """Take a message of a neighbour; one of another session changes nothing.
+
+        Raises:
+            InvalidRecordsError: it is malformed; end the connection.
+            MetadataVersionError: it is of another version.
+        """
+        message = decode(data)
+        neighbour = self.peer(peer)
+        if message.session != neighbour.session:
+            return []
+        match message:
+            case Summary():
+                for name in neighbour.summary(message, self._lifecycles):
+                    self._told_all(neighbour, name)
+                self._settle_tombstones()
+            case Digest():
+                neighbour.digest(message, self._lifecycles)
+                if message.is_last:
+                    for name in self.names():
+                        neighbour.has(name, message.origin, self._undurable(name, message.origin))
+            case Stored():
+                self._confirmed(neighbour, neighbour.stored(message.sequence))
+            case Delta():
+                if not neighbour.is_next(message.sequence):
+                    return []
+                for item in message.items:
+                    self._take_item(neighbour, item)
+                self._releases.append(_Reply(peer, Stored(message.session, message.sequence)))
+                return self._stored_now()
+        self._send_deltas()
+        return self._taken()
+
+    def _take_item(self, peer: Peer, item: Item) -> None:
+        match item:
+            case StateItem():
+                self._take_state(peer, item)
+            case AcksItem():
+                self._take_acks(peer, item)
+            case TombstoneItem():
+                self._take_tombstone(item)
+
+    def _take_state(self, peer: Peer, item: StateItem) -> None:
+        name = item.name
+        lifecycle = self._lifecycles.setdefault(name, SubscriptionLifecycle())
+        former = lifecycle.state
+        generation = former.generation if former is not None else None
+        home = former.home if former is not None else FIRST_HOME
+        change = lifecycle.merge(item.state())
+        if change.is_deleted or change.buried:
+            self._buried(name, change)
+            return
+        state = lifecycle.state
+        if state is None:  # the neighbour does not know that it is dead
+            for token in sorted(lifecycle.tombstones.keys() & {*item.tokens}):
+                self._releases.append(_TombstoneRelease(name, token))
+            return
+        merge = change.merge
+        if merge.is_replaced and generation is not None:
+            self._generation_changed(name)
+            if generation.cluster == self.cluster:
+                self._effects.append(SeekLost(name, generation, state.generation))
+        if merge.is_replaced or merge.is_widened:
+            self._effects.append(Rebuild(name))
+        if state.home != home:
+            self._effects.append(HomeChanged(name, state.home))
+        if merge.is_changed:
+            self._header_changed(name, peer.cluster)
+        if StateItem.of(name, state) != item:
+            peer.lack_header(name)
+
+    def _take_acks(self, peer: Peer, item: AcksItem) -> None:
+        lifecycle = self._lifecycles.get(item.name)
+        if lifecycle is None or lifecycle.state is None or not lifecycle.counts(item.token, item.generation):
+            return
+        if item.origin not in peer.proved:
+            return
+        last = item.ranges.last
+        if item.origin == self.origin and last is not None and last >= self.early_acks.stored(item.origin):
+            peer.proved.discard(item.origin)
+            self._effects.append(Diverged(peer.cluster, item.origin, last + 1))
+            return
+        state = lifecycle.state
+        new = state.acks.add(item.origin, *item.ranges.intersect())
+        peer.has(item.name, item.origin, item.ranges)
+        if not new:
+            return
+        self._records += self._acks_items(item.name, state, item.origin, new)
+        self._releases.append(
+            _AcksRelease(item.name, min(state.tokens), state.generation, item.origin, new, peer.cluster)
+        )
+        present = subtract(self.early_acks.present(item.origin, new), state.bases.of(item.origin))
+        if present:
+            self._effects.append(
+                Acknowledge(item.name, min(state.tokens), state.generation, item.origin, present.intersect())
+            )
+
+    def _take_tombstone(self, item: TombstoneItem) -> None:
+        lifecycle = self._lifecycles.setdefault(item.name, SubscriptionLifecycle())
+        lives = lifecycle.state is not None and item.token in lifecycle.state.tokens
+        if not lives and item.token not in lifecycle.tombstones and item.confirmed >= self._participants:
+            if lifecycle.is_empty:
+                del self._lifecycles[item.name]
+            return  # all had it, and this cluster has forgotten it
+        self._buried(item.name, lifecycle.bury(item.token, item.confirmed))
+
+    def _confirmed(self, peer: Peer, items: Sequence[Item]) -> None:
+        for item in items:
+            if isinstance(item, TombstoneItem) and item.confirmed >= self._participants:
+                peer.tell(item.name, item.token)
+        self._settle_tombstones()
+
+    def _undurable(self, name: str, origin: Origin) -> RangeSet:
+        """Acknowledgements that are not durable here yet: they are sent later."""
+        ranges = copy_ranges(self._dirty.get((name, origin), RangeSet()))
+        for releases in (self._releases, *(waiting for _, _, waiting in self._persisting)):
+            for release in releases:
+                if isinstance(release, _AcksRelease) and (release.name, release.origin) == (name, origin):
+                    ranges.add_ranges(*release.ranges.intersect())
+        return ranges
+
+    def _told_all(self, peer: Peer, name: str) -> None:
+        """The neighbour has the same tombstones: those that all clusters have are settled there, too."""
+        lifecycle = self._lifecycles[name]
+        for token in lifecycle.tombstones:
+            if lifecycle.is_settled(token, self._participants):
+                peer.tell(name, token)
+
+    # ---- what changed here -----------------------------------------------------------------------------------------
+
+    def _header_changed(self, name: str, source: bytes | None) -> None:
+        state = self.state(name)
+        assert state is not None
+        self._records.append(StateItem.of(name, state))
+        self._volatile[name] += 1
+        self._releases.append(_HeaderRelease(name, source))
+
+    def _generation_changed(self, name: str) -> None:
+        """Acknowledgements of the former generation are sent to nobody any more."""
+        for key in [key for key in self._dirty if key[0] == name]:
+            del self._dirty[key]
+        for peer in self._peers.values():
+            peer.drop(name)
+
+    def _buried(self, name: str, change: Change) -> None:
+        lifecycle = self._lifecycles[name]
+        if change.is_deleted:
+            self._generation_changed(name)
+            self._expired.pop(name, None)
+            self._effects.append(Drop(name))
+        for token in sorted(change.buried):
+            self._records.append(TombstoneItem(name, token, frozenset(lifecycle.tombstones[token])))
+            self._releases.append(_TombstoneRelease(name, token))
+
+    def _settle_tombstones(self) -> None:
+        """Forget tombstones that every cluster has, once every neighbour knows that and can send nothing older."""
+        for name, lifecycle in [*self._lifecycles.items()]:
+            for token in [*lifecycle.tombstones]:
+                if not lifecycle.is_settled(token, self._participants):
+                    continue
+                if all(peer.is_told(name, token) for peer in self._peers.values()):
+                    lifecycle.forget(token)
+                    self._records.append(ForgottenItem(name, token))
+                    for peer in self._peers.values():
+                        peer.forget(name, token)
+            if lifecycle.is_empty:
+                del self._lifecycles[name]
+
+    # ---- durability, and what follows it ---------------------------------------------------------------------------
+
+    def flush(self) -> list[Effect]:
+        """Persist what was acknowledged since the last flush, and send what is durable; every 0.2 s."""
+        self._send_deltas()
+        return self._stored_now()
+
+    def persisted(self, sequence: int) -> list[Effect]:
+        """Note that all records up to `sequence` are durable."""
+        is_urgent = False
+        while self._persisting and self._persisting[0][0] <= sequence:
+            _, items, releases = self._persisting.popleft()
+            for item in items:
+                if isinstance(item, StateItem):
+                    self._volatile.subtract([item.name])
+                    self._volatile += Counter()  # without zeros
+                elif isinstance(item, TombstoneItem):
+                    self._tombstone_stored(item)
+            is_urgent |= self._release(releases)
+        self._settle_tombstones()
+        if is_urgent:
+            self._send_deltas()
+        return self._stored_now() if self._records else self._taken()
+
+    def _tombstone_stored(self, item: TombstoneItem) -> None:
+        lifecycle = self._lifecycles.get(item.name)
+        if lifecycle is not None and lifecycle.confirm(item.token, self.cluster):
+            for peer in self._peers.values():
+                peer.lack_tombstone(item.name, item.token)
+
+    def _release(self, releases: Sequence[_Release]) -> bool:
+        """Let what is durable now go to neighbours; return whether it stems from here, and goes at once."""
+        is_urgent = False
+        for release in releases:
+            if isinstance(release, _Reply):
+                self._send(release.peer, release.message)
+                continue
+            for peer in self._peers.values():
+                match release:
+                    case _AcksRelease(name, token, generation, origin, ranges, source):
+                        lifecycle = self._lifecycles.get(name)
+                        if peer.cluster != source and lifecycle is not None and lifecycle.counts(token, generation):
+                            peer.lack(name, origin, ranges)
+                    case _HeaderRelease(name, source):
+                        if peer.cluster != source:
+                            peer.lack_header(name)
+                    case _TombstoneRelease(name, token):
+                        peer.lack_tombstone(name, token)
+            is_urgent |= isinstance(release, _TombstoneRelease) or release.source is None
+        return is_urgent
+
+    def _stored_now(self) -> list[Effect]:
+        """Persist what changed, and let replies wait for it, or for the last record; else they go at once."""
+        for (name, origin), ranges in self._dirty.items():
+            state = self.state(name)
+            if state is not None:
+                self._records += self._acks_items(name, state, origin, ranges)
+                self._releases.append(_AcksRelease(name, min(state.tokens), state.generation, origin, ranges, None))
+        self._dirty.clear()
+        if self._records:
+            self._persist()
+        elif self._releases and self._persisting:
+            self._persisting[-1][2].extend(self._releases)
+            self._releases.clear()
+        elif self._releases:
+            releases, self._releases = self._releases, []
+            if self._release(releases):
+                self._send_deltas()
+        return self._taken()
+
+    def _persist(self) -> None:
+        items, self._records = tuple(self._records), []
+        releases, self._releases = self._releases, []
+        self._sequence += 1
+        is_snapshot = self._journal_bytes > max(SNAPSHOT_BYTES, 2 * self._snapshot_bytes)
+        contents = [*snapshot_items(self._lifecycles, self._unknown)] if is_snapshot else items
+        data = encode_record(self._sequence, contents, is_snapshot=is_snapshot)
+        if is_snapshot:
+            self._snapshot_bytes, self._journal_bytes = len(data), 0
+        self._journal_bytes += len(data)
+        self._persisting.append((self._sequence, items, releases))
+        self._effects.append(Persist(self._sequence, data, is_snapshot))
+
+    @staticmethod
+    def _acks_items(name: str, state: SubscriptionState, origin: Origin, ranges: RangeSet) -> Iterator[Item]:
+        for part in split_ranges(ranges, ITEM_RANGES):
+            yield AcksItem(name, min(state.tokens), state.generation, origin, part)
+
+    # ---- sending ---------------------------------------------------------------------------------------------------
+
+    def _send(self, peer: bytes, message: Message) -> None:
+        neighbour = self._peers.get(peer)
+        if neighbour is not None and neighbour.session == message.session:
+            self._effects.append(Send(peer, message.session, encode(message)))
+
+    def _send_deltas(self) -> None:
+        for peer in self._peers.values():
+            for delta in peer.deltas(self._lifecycles, self._volatile.keys()):
+                self._send(peer.cluster, delta)
+
+    def _taken(self) -> list[Effect]:
+        effects, self._effects = self._effects, []
+        return effects

@@ -1,0 +1,160 @@
+"""The life of a subscription under one name: births in several clusters, deletion, and creation of the name again.
+
+Each creation has a token of its own. Creations that clusters make before they know of each other are births of one
+subscription as soon as a cluster sees both. A deletion kills the births that its cluster knew of, and what they were
+joined with; it leaves a tombstone for each token until every cluster has it durably, so that no delayed state brings
+the subscription back. Who creates the name again begins with another token, and inherits nothing.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass, field
+from hashlib import blake2b
+
+from pyreplog.geo.acks.origin_ranges import OriginRanges
+from pyreplog.geo.acks.subscription_state import (
+    FIRST_GENERATION,
+    FIRST_HOME,
+    Generation,
+    Home,
+    Merge,
+    SubscriptionState,
+)
+
+
+@dataclass
+class Change:
+    """What an event changed in a lifecycle.
+
+    Attributes:
+        merge: in the state that lives.
+        is_born: there was no subscription before.
+        is_deleted: there is none any more.
+        buried: tokens whose tombstones are new, or name more clusters than before.
+    """
+
+    merge: Merge = field(default_factory=Merge)
+    is_born: bool = False
+    is_deleted: bool = False
+    buried: set[str] = field(default_factory=set)
+
+
+class SubscriptionLifecycle:
+    """The subscription of one name: the state that lives, if any, and the tombstones of former ones.
+
+    Attributes:
+        state: None: there is no subscription.
+        tombstones: of each dead token, the clusters that have the tombstone durably.
+    """
+
+    __slots__ = ("state", "tombstones")
+
+    def __init__(self) -> None:
+        self.state: SubscriptionState | None = None
+        self.tombstones: dict[str, set[bytes]] = {}
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing is known under the name."""
+        return self.state is None and not self.tombstones
+
+    def create(self, token: str, bases: OriginRanges) -> bool:
+        """Create the subscription; return whether there was none.
+
+        Args:
+            token: random, of this creation alone.
+            bases: what the creator starts behind: of messages that it holds, and of no others.
+        """
+        if self.state is not None:
+            return False
+        self.state = SubscriptionState(frozenset({token}), FIRST_GENERATION, FIRST_HOME, bases.copy())
+        return True
+
+    def merge(self, other: SubscriptionState) -> Change:
+        """Merge the state that another cluster has under the name."""
+        change = Change()
+        if self.tombstones.keys() & other.tokens:
+            self._bury(other.tokens, change)
+        elif self.state is None:
+            self.state = other.copy()
+            change.merge = Merge(other.acks.copy(), is_replaced=True, is_changed=True)
+            change.is_born = True
+        else:
+            change.merge = self.state.merge(other)
+        return change
+
+    def bury(self, token: str, confirmed: Collection[bytes] = ()) -> Change:
+        """Note that the birth of a token is dead, and which clusters have its tombstone durably."""
+        change = Change()
+        self._bury([token], change)
+        if not self.tombstones[token].issuperset(confirmed):
+            self.tombstones[token].update(confirmed)
+            change.buried.add(token)
+        return change
+
+    def delete(self) -> Change:
+        """Delete the subscription: all births that are known here."""
+        change = Change()
+        if self.state is not None:
+            self._bury(self.state.tokens, change)
+        return change
+
+    def _bury(self, tokens: Iterable[str], change: Change) -> None:
+        dead = {*tokens}
+        if self.state is not None and self.state.tokens & dead:
+            dead |= self.state.tokens
+            self.state = None
+            change.is_deleted = True
+        for token in sorted(dead - self.tombstones.keys()):
+            self.tombstones[token] = set()
+            change.buried.add(token)
+
+    def confirm(self, token: str, cluster: bytes) -> bool:
+        """Note that `cluster` has a tombstone durably; return whether that is new."""
+        confirmed = self.tombstones.get(token)
+        if confirmed is None or cluster in confirmed:
+            return False
+        confirmed.add(cluster)
+        return True
+
+    def is_settled(self, token: str, participants: Collection[bytes]) -> bool:
+        """Return whether every one of the clusters has a tombstone durably."""
+        return token in self.tombstones and self.tombstones[token].issuperset(participants)
+
+    def forget(self, token: str) -> None:
+        """Remove a tombstone."""
+        self.tombstones.pop(token, None)
+
+    def seek(self, cluster: bytes, bases: OriginRanges) -> Generation | None:
+        """Begin another generation, in which all but `bases` is unacknowledged; None: there is no subscription.
+
+        Args:
+            cluster: id of the cluster in which it is sought.
+            bases: what lies before the position, of messages that this cluster holds.
+        """
+        state = self.state
+        if state is None:
+            return None
+        state.generation = Generation(state.generation.counter + 1, cluster)
+        state.bases, state.acks = bases.copy(), OriginRanges()
+        return state.generation
+
+    def move(self, cluster: bytes) -> Home | None:
+        """Give the subscription another home; None: there is no subscription."""
+        if self.state is None:
+            return None
+        self.state.home = Home(self.state.home.number + 1, cluster)
+        return self.state.home
+
+    def counts(self, token: str, generation: Generation) -> bool:
+        """Return whether acknowledgements of a birth and generation count for the state that lives."""
+        return self.state is not None and token in self.state.tokens and generation == self.state.generation
+
+    def digest(self) -> bytes:
+        """Return 8 bytes that stand for everything but the acknowledgements; the tombstones included."""
+        digest = blake2b(self.state.header_digest() if self.state is not None else b"", digest_size=8)
+        for token, confirmed in sorted(self.tombstones.items()):
+            digest.update(struct.pack("<H", len(token.encode())) + token.encode() + b"".join(sorted(confirmed)) + b"\0")
+        return digest.digest()

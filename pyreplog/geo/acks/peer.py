@@ -1,0 +1,264 @@
+"""What one neighbour lacks of the replicated subscriptions of a topic, and what is on its way to it."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Container, Iterator, Mapping
+from typing import Final
+
+from pyreplog._native.topic.rangeset import RangeSet
+from pyreplog.geo.acks.digests import differences
+from pyreplog.geo.acks.lifecycle import SubscriptionLifecycle
+from pyreplog.geo.acks.messages import (
+    AcksItem,
+    Delta,
+    Digest,
+    DigestLine,
+    Item,
+    StateItem,
+    Summary,
+    TombstoneItem,
+    split_ranges,
+)
+from pyreplog.geo.acks.origin_ranges import OriginRanges
+from pyreplog.origins.origin import Origin
+
+DELTAS_MAX: Final = 8
+"""Deltas on their way to one neighbour."""
+DELTA_RANGES: Final = 16_384
+"""Ranges of acknowledgements in one delta; a header of a subscription counts as its bases and 16."""
+
+
+class Peer:
+    """A neighbour: a cluster that this one has a control connection to, at times.
+
+    Attributes:
+        cluster: its id.
+        session: of the connection; None: there is none.
+        proved: origins whose history was proved in this session: of these it may send acknowledgements.
+        compared: origins of which it is known what the neighbour lacks, since this process began.
+    """
+
+    def __init__(self, cluster: bytes) -> None:
+        self.cluster = cluster
+        self.session: int | None = None
+        self.proved: set[Origin] = set()
+        self._origin: Origin | None = None
+        self.compared: set[Origin] = set()
+        self._admitted: set[Origin] = set()  # origins of which the neighbour takes acknowledgements in this session
+        self._is_compared = False  # the neighbour told in this session which subscriptions it has
+        self._named: set[str] = set()
+        self._lines: dict[Origin, dict[str, DigestLine]] = {}
+        self._headers: dict[str, None] = {}  # in their order, names whose header it lacks
+        self._tombstones: dict[tuple[str, str], None] = {}
+        self._unsent: dict[tuple[str, Origin], RangeSet] = {}
+        self._in_flight: deque[tuple[int, tuple[Item, ...]]] = deque()
+        self._sequence = 0
+        self._received = 0
+        self._told: set[tuple[str, str]] = set()
+
+    # ---- the connection --------------------------------------------------------------------------------------------
+
+    def connect(self, session: int, origin: Origin) -> None:
+        """Begin a session. Nothing but the summary is sent until the neighbour has told which subscriptions it has."""
+        self.disconnect()
+        if origin != self._origin:  # a topic that was created again has no subscriptions
+            self._origin = origin
+            self.compared.clear()
+        self.session = session
+        self._sequence = self._received = 0
+
+    def disconnect(self) -> None:
+        """End the session: what was on its way counts as unsent."""
+        self.session = None
+        self._is_compared = False
+        self.proved.clear()
+        self._admitted.clear()
+        self._named.clear()
+        self._lines.clear()
+        while self._in_flight:
+            _, items = self._in_flight.popleft()
+            for item in items:
+                match item:
+                    case StateItem():
+                        self._headers[item.name] = None
+                    case TombstoneItem():
+                        self._tombstones[item.name, item.token] = None
+                    case AcksItem():
+                        self.lack(item.name, item.origin, item.ranges)
+
+    def is_next(self, sequence: int) -> bool:
+        """Return whether a delta of the neighbour is the next one, and expect the one behind it."""
+        is_next = sequence == self._received + 1
+        self._received += is_next
+        return is_next
+
+    # ---- what it lacks ---------------------------------------------------------------------------------------------
+
+    def lack(self, name: str, origin: Origin, ranges: RangeSet) -> None:
+        """Note acknowledgements that it lacks."""
+        if ranges:
+            self._unsent.setdefault((name, origin), RangeSet()).add_ranges(*ranges.intersect())
+
+    def lack_header(self, name: str) -> None:
+        """Note that it lacks the present header of a subscription."""
+        self._headers[name] = None
+
+    def lack_tombstone(self, name: str, token: str) -> None:
+        """Note that it lacks a tombstone, or clusters that have it."""
+        self._tombstones[name, token] = None
+
+    def has(self, name: str, origin: Origin, ranges: RangeSet) -> None:
+        """Note that it has acknowledgements: it sent them."""
+        unsent = self._unsent.get((name, origin))
+        if unsent is not None:
+            unsent.remove_ranges(*ranges.intersect())
+            if not unsent:
+                del self._unsent[name, origin]
+
+    def drop(self, name: str) -> None:
+        """Forget acknowledgements of a subscription, of a generation that does not count any more."""
+        for key in [key for key in self._unsent if key[0] == name]:
+            del self._unsent[key]
+        for place, (sequence, items) in enumerate(self._in_flight):
+            kept = tuple(item for item in items if not (isinstance(item, AcksItem) and item.name == name))
+            self._in_flight[place] = sequence, kept
+
+    def summary(self, message: Summary, lifecycles: Mapping[str, SubscriptionLifecycle]) -> list[str]:
+        """Note what the neighbour lacks of what is here; return the names of which it has the same."""
+        same = []
+        for name, digest in message.digests:
+            self._named.add(name)
+            lifecycle = lifecycles.get(name)
+            if lifecycle is None:
+                continue
+            if lifecycle.digest() == digest:
+                same.append(name)
+            else:
+                self._lack_all(name, lifecycle)
+        if message.is_last:
+            for name, lifecycle in lifecycles.items():
+                if name not in self._named:
+                    self._lack_all(name, lifecycle)
+            self._is_compared = True
+        return same
+
+    def _lack_all(self, name: str, lifecycle: SubscriptionLifecycle) -> None:
+        if lifecycle.state is not None:
+            self.lack_header(name)
+        for token in lifecycle.tombstones:
+            self.lack_tombstone(name, token)
+
+    def digest(self, message: Digest, lifecycles: Mapping[str, SubscriptionLifecycle]) -> None:
+        """Take the neighbour's digests of an origin: what it lacks of it is exactly known then, and may be sent."""
+        origin = message.origin
+        lines = self._lines.setdefault(origin, {})
+        lines.update((line.name, line) for line in message.lines)
+        if not message.is_last:
+            return
+        del self._lines[origin]
+        self._admitted.add(origin)
+        self.compared.add(origin)
+        for key in [key for key in self._unsent if key[1] == origin]:
+            del self._unsent[key]
+        for name, lifecycle in lifecycles.items():
+            state = lifecycle.state
+            if state is None or not state.acks.of(origin):
+                continue
+            line = lines.get(name)
+            if line is not None and line.identity != state.acks_identity():
+                line = None
+            self.lack(name, origin, differences(state.acks.of(origin), line))
+
+    # ---- sending ---------------------------------------------------------------------------------------------------
+
+    def deltas(self, lifecycles: Mapping[str, SubscriptionLifecycle], held: Container[str] = ()) -> Iterator[Delta]:
+        """Yield what is to be sent now: headers and tombstones first, then acknowledgements of admitted origins.
+
+        Args:
+            lifecycles: of all names.
+            held: names of which nothing is sent, because their headers are not durable yet.
+        """
+        while self.session is not None and self._is_compared and len(self._in_flight) < DELTAS_MAX:
+            items = tuple(self._next_items(lifecycles, held))
+            if not items:
+                return
+            self._sequence += 1
+            self._in_flight.append((self._sequence, items))
+            yield Delta(self.session, self._sequence, items)
+
+    def _next_items(self, lifecycles: Mapping[str, SubscriptionLifecycle], held: Container[str]) -> Iterator[Item]:
+        room = DELTA_RANGES
+        for name in [name for name in self._headers if name not in held]:
+            if room <= 0:
+                return
+            del self._headers[name]
+            lifecycle = lifecycles.get(name)
+            if lifecycle is not None and lifecycle.state is not None:
+                room -= 16 + lifecycle.state.bases.ranges + 16 * len(lifecycle.state.tokens)
+                yield StateItem.of(name, lifecycle.state)
+        for name, token in [key for key in self._tombstones if key[0] not in held]:
+            if room <= 0:
+                return
+            del self._tombstones[name, token]
+            lifecycle = lifecycles.get(name)
+            if lifecycle is not None and token in lifecycle.tombstones:
+                room -= 16
+                yield TombstoneItem(name, token, frozenset(lifecycle.tombstones[token]))
+        for name, origin in [key for key in self._unsent if key[1] in self._admitted and key[0] not in held]:
+            if room <= 0:
+                return
+            lifecycle = lifecycles.get(name)
+            unsent = self._unsent.pop((name, origin))
+            if lifecycle is None or lifecycle.state is None:
+                continue
+            part, *rest = split_ranges(unsent, room)
+            for ranges in rest:
+                self.lack(name, origin, ranges)
+            room -= len(part) + 4
+            yield AcksItem(name, min(lifecycle.state.tokens), lifecycle.state.generation, origin, part)
+
+    def stored(self, sequence: int) -> list[Item]:
+        """Take the answer that deltas up to this one are durable at the neighbour; return their items."""
+        items: list[Item] = []
+        while self._in_flight and self._in_flight[0][0] <= sequence:
+            items += self._in_flight.popleft()[1]
+        return items
+
+    # ---- what is known about it ------------------------------------------------------------------------------------
+
+    def tell(self, name: str, token: str) -> None:
+        """Note that it has a tombstone that all clusters have, so that nothing of the birth comes from it any more."""
+        self._told.add((name, token))
+
+    def is_told(self, name: str, token: str) -> bool:
+        """Return whether it has a tombstone that all clusters have."""
+        return (name, token) in self._told
+
+    def forget(self, name: str, token: str) -> None:
+        """Forget a tombstone."""
+        self._told.discard((name, token))
+        self._tombstones.pop((name, token), None)
+
+    def unconfirmed(self, name: str) -> OriginRanges:
+        """Return the acknowledgements of a subscription of which the neighbour has not said that they are durable."""
+        lacking = OriginRanges()
+        for (other, origin), ranges in self._unsent.items():
+            if other == name:
+                lacking.add(origin, *ranges.intersect())
+        for _, items in self._in_flight:
+            for item in items:
+                if isinstance(item, AcksItem) and item.name == name:
+                    lacking.add(item.origin, *item.ranges.intersect())
+        return lacking
+
+    def lacks_header(self, name: str) -> bool:
+        """Return whether the neighbour has not said that it has the present header of a subscription."""
+        in_flight = (item for _, items in self._in_flight for item in items)
+        return name in self._headers or any(isinstance(item, StateItem) and item.name == name for item in in_flight)
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether nothing is on its way, or to be sent: what it does not take does not count."""
+        unsent = any(origin in self._admitted for _, origin in self._unsent)
+        return not (self._headers or self._tombstones or self._in_flight or unsent)

@@ -1,0 +1,148 @@
+"""What is acknowledged in one replicated subscription, as all clusters merge it.
+
+For each generation there are two sets, kept apart: the *bases* of all births (what each creator of the subscription
+started behind), of which the intersection counts, and what consumers and operators acknowledged, of which the union
+counts. Together they are the state. Both halves are semilattices: merging is commutative, associative and idempotent.
+A seek begins another generation; the higher one wins whole.
+"""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass, field
+from hashlib import blake2b
+from typing import NamedTuple
+
+from pyreplog._native.topic.rangeset import OFFSET_END, RangeSet
+from pyreplog.geo.acks.origin_ranges import OriginRanges, Ranges, copy_ranges, ranges_of
+from pyreplog.origins.origin import CLUSTER_BYTES, Origin
+
+NO_CLUSTER = bytes(CLUSTER_BYTES)
+
+
+class Generation(NamedTuple):
+    """Which seek a state follows. The higher one wins.
+
+    Attributes:
+        counter: 0: none; else one more than that of the generation that was sought in.
+        cluster: the id of the cluster in which it was.
+    """
+
+    counter: int
+    cluster: bytes
+
+
+class Home(NamedTuple):
+    """The cluster whose consumers receive the messages of a subscription. The higher number wins.
+
+    Attributes:
+        number: 0: as created; each handover counts.
+        cluster: its id; `NO_CLUSTER`: any cluster.
+    """
+
+    number: int
+    cluster: bytes
+
+    def admits(self, cluster: bytes) -> bool:
+        """Return whether consumers of `cluster` may receive messages."""
+        return self.cluster in (NO_CLUSTER, cluster)
+
+
+FIRST_GENERATION = Generation(0, NO_CLUSTER)
+FIRST_HOME = Home(0, NO_CLUSTER)
+
+
+@dataclass
+class Merge:
+    """What a merge changed.
+
+    Attributes:
+        added: acknowledgements that are new.
+        is_replaced: the state of a higher generation took the place of the former one.
+        is_widened: messages that were passed over are to be delivered: a birth started before them.
+        is_changed: tokens, generation, home or bases are others.
+    """
+
+    added: OriginRanges = field(default_factory=OriginRanges)
+    is_replaced: bool = False
+    is_widened: bool = False
+    is_changed: bool = False
+
+
+@dataclass
+class SubscriptionState:
+    """The state of a subscription in one cluster.
+
+    Attributes:
+        tokens: of its births: one, or several if clusters created it at the same time.
+        generation: the seek that it follows.
+        home: the cluster whose consumers receive messages.
+        bases: what all its births started behind.
+        acks: what was acknowledged in this generation.
+    """
+
+    tokens: frozenset[str]
+    generation: Generation = FIRST_GENERATION
+    home: Home = FIRST_HOME
+    bases: OriginRanges = field(default_factory=OriginRanges)
+    acks: OriginRanges = field(default_factory=OriginRanges)
+
+    def copy(self) -> SubscriptionState:
+        """Return an equal state of its own."""
+        return SubscriptionState(self.tokens, self.generation, self.home, self.bases.copy(), self.acks.copy())
+
+    def merge(self, other: SubscriptionState) -> Merge:
+        """Merge the state that another cluster has of the same subscription; `other` stays as it is."""
+        merge = Merge()
+        if not other.tokens <= self.tokens:
+            self.tokens |= other.tokens
+            merge.is_changed = True
+        if other.home > self.home:
+            self.home = other.home
+            merge.is_changed = True
+        if other.generation > self.generation:
+            self.generation = other.generation
+            self.bases, self.acks = other.bases.copy(), other.acks.copy()
+            merge.added = other.acks.copy()
+            merge.is_replaced = merge.is_changed = True
+        elif other.generation == self.generation:
+            merge.is_widened = self.bases.intersect_all(other.bases)
+            merge.is_changed |= merge.is_widened
+            merge.added = self.acks.add_all(other.acks)
+        return merge
+
+    def is_passed(self, origin: Origin, offset: int) -> bool:
+        """Return whether a message is acknowledged, or lies in the base."""
+        return self.acks.contains(origin, offset) or self.bases.contains(origin, offset)
+
+    def passed(self, origin: Origin, start: int = 0, end: int = OFFSET_END) -> Ranges:
+        """Return the ranges of an origin, from `start` to `end`, that are acknowledged or lie in the base."""
+        ranges = ranges_of(*self.acks.between(origin, start, end))
+        ranges.add_ranges(*self.bases.between(origin, start, end))
+        return ranges.intersect()
+
+    def passed_set(self, origin: Origin) -> RangeSet:
+        """Return all of an origin that is acknowledged or lies in the base."""
+        ranges = copy_ranges(self.acks.of(origin))
+        ranges.add_ranges(*self.bases.between(origin))
+        return ranges
+
+    def origins(self) -> set[Origin]:
+        """Return the origins of which anything is acknowledged, or lies in the base."""
+        return {*self.bases, *self.acks}
+
+    def header_digest(self) -> bytes:
+        """Return 8 bytes that stand for everything but the acknowledgements."""
+        digest = blake2b(struct.pack("<Q16sQ16s", *self.generation, *self.home), digest_size=8)
+        for token in sorted(self.tokens):
+            digest.update(token.encode() + b"\0")
+        for origin, ranges in sorted(self.bases.dump().items()):
+            digest.update(origin.cluster + origin.token.encode() + b"\0" + struct.pack("<Q", len(ranges)) + ranges)
+        return digest.digest()
+
+    def acks_identity(self) -> bytes:
+        """Return 8 bytes that stand for the generation and births which acknowledgements belong to."""
+        digest = blake2b(struct.pack("<Q16s", *self.generation), digest_size=8)
+        for token in sorted(self.tokens):
+            digest.update(token.encode() + b"\0")
+        return digest.digest()

@@ -1,0 +1,144 @@
+"""The connections between two clusters: one for messages of the topic, one for subscriptions. Each keeps its order."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from pyreplog.origins.origin import Origin
+
+if TYPE_CHECKING:
+    from .schedule import Schedule
+    from .sites import Entry, Site
+
+
+class Link:
+    def __init__(self, schedule: Schedule, one: Site, another: Site) -> None:
+        self.schedule, self.world = schedule, schedule.world
+        self.ends = one, another
+        self.session = 0
+        self.is_connected = False
+        self.is_barred = False
+        self.stalled: set[tuple[Site, str]] = set()  # directions in which nothing arrives any more
+        self.withheld: dict[Site, int] = {}  # what a cluster published before is never sent
+        self._arrivals: dict[tuple[Site, str], float] = {}
+        self._next: dict[tuple[Site, Origin], int] = {}
+        for site in self.ends:
+            site.links.append(self)
+        self.world.after(0.1 * self.world.random.random(), self._pump)
+
+    def __repr__(self) -> str:
+        return f"{self.ends[0]}-{self.ends[1]}"
+
+    def other(self, site: Site) -> Site:
+        return self.ends[1] if site is self.ends[0] else self.ends[0]
+
+    # ---- up and down -----------------------------------------------------------------------------------------------
+
+    def connect(self) -> None:
+        if self.is_connected or self.is_barred or not all(site.is_up and not site.is_removed for site in self.ends):
+            return
+        self.session += 1
+        self.is_connected = True
+        self.stalled.clear()
+        self._arrivals.clear()
+        self._next.clear()
+        self.world.note(self, "connected, session", self.session)
+        for site in self.ends:
+            site.do(site.exchange.connect(self.other(site).id, self.session, self.other(site).origin))
+        for site in self.ends:
+            self.prove_later(site)
+
+    def cut(self) -> None:
+        """Both ends learn it, maybe not at once; what is on its way is lost."""
+        if not self.is_connected:
+            return
+        self.world.note(self, "cut")
+        self.is_connected = False
+        for site in self.ends:
+            if site.is_up:
+                site.do(site.exchange.disconnect(self.other(site).id))
+
+    def half_cut(self, site: Site) -> None:
+        """Nothing of what `site` sends arrives any more, and nobody notices for a while."""
+        if self.is_connected:
+            self.world.note(self, "nothing arrives from", site)
+            self.stalled |= {(site, "data"), (site, "control")}
+            self.world.after(self.world.random.random(), self._cut_session, self.session)
+
+    def _cut_session(self, session: int) -> None:
+        if session == self.session:
+            self.cut()
+
+    # ---- what travels ----------------------------------------------------------------------------------------------
+
+    def _carry(self, site: Site, kind: str, call: Callable[..., Any], *arguments: Any) -> None:
+        """In the order of the connection, after a delay that is drawn."""
+        if not self.is_connected or (site, kind) in self.stalled:
+            return
+        delay = self.schedule.plan.delay_s * (0.5 + self.world.random.random())
+        arrival = max(self.world.now + delay, self._arrivals.get((site, kind), 0.0))
+        self._arrivals[site, kind] = arrival
+        self.world.at(arrival, self._arrive, self.session, site, kind, call, *arguments)
+
+    def _arrive(self, session: int, site: Site, kind: str, call: Callable[..., Any], *arguments: Any) -> None:
+        if (
+            session == self.session
+            and self.is_connected
+            and (site, kind) not in self.stalled
+            and self.other(site).is_up
+        ):
+            call(*arguments)
+
+    def send(self, site: Site, session: int, data: bytes) -> None:
+        if session == self.session:
+            self._carry(site, "control", self._receive, self.other(site), site, data)
+
+    def _receive(self, receiver: Site, sender: Site, data: bytes) -> None:
+        receiver.do(receiver.exchange.receive(sender.id, data))
+
+    def prove_later(self, site: Site) -> None:
+        """What both hold of an origin is compared when the replicator opens it; some time later."""
+        if self.is_connected:
+            delay = self.schedule.plan.delay_s * 3 * self.world.random.random()
+            self.world.after(delay, self._prove, self.session, site)
+
+    def _prove(self, session: int, site: Site) -> None:
+        if session == self.session and self.is_connected and site.is_up:
+            for origin in list(site.vector):
+                site.do(site.exchange.prove(self.other(site).id, origin))
+
+    # ---- messages of the topic -------------------------------------------------------------------------------------
+
+    def _pump(self) -> None:
+        for site in self.ends:
+            if self.is_connected and (site, "data") not in self.stalled:
+                self._replicate(site, self.other(site))
+        self.world.after(0.05 + 0.1 * self.world.random.random(), self._pump)
+
+    def _replicate(self, source: Site, target: Site) -> None:
+        for origin in list(source.vector):
+            is_own = origin == source.origin
+            if origin.cluster == target.id or not (is_own or self.schedule.plan.forwards):
+                continue
+            at = self._next.setdefault((source, origin), target.vector.get(origin, 0))
+            end = min(source.vector[origin], at + self.world.random.randint(1, 8))
+            if end > at:
+                entries = self._entries(source, origin, at, end, target)
+                self._next[source, origin] = end
+                self._carry(source, "data", self._store, target, target.topics, origin, at, end, entries)
+
+    def _entries(self, source: Site, origin: Origin, at: int, end: int, target: Site) -> list[Entry]:
+        if origin == source.origin:
+            candidates = source.log[at:end]
+        else:
+            candidates = [entry for entry in source.log if entry.origin == origin and at <= entry.number < end]
+        chosen = [entry for entry in candidates if entry.origin == origin]
+        least = self.withheld.get(source, 0) if origin == source.origin else 0
+        return [
+            entry for entry in chosen if entry.number >= least and (entry.only_to is None or target.id in entry.only_to)
+        ]
+
+    def _store(self, target: Site, topics: int, origin: Origin, at: int, end: int, entries: list[Entry]) -> None:
+        if topics == target.topics:
+            target.store(origin, at, end, entries)

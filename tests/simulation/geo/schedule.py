@@ -1,0 +1,275 @@
+"""One run: the subscriptions of a topic that is replicated between clusters, drawn from a seed."""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import dataclass
+from random import Random
+
+from pyreplog.geo.acks.subscription_state import NO_CLUSTER, SubscriptionState
+from pyreplog.origins.origin import Origin
+
+from ..invariants import demand
+from ..world import World
+from .faults import Faults
+from .links import Link
+from .sites import Site
+from .truth import Truth
+
+EDGES = {
+    (2, "mesh"): ((0, 1),),
+    (3, "mesh"): ((0, 1), (0, 2), (1, 2)),
+    (3, "chain"): ((0, 1), (1, 2)),
+    (4, "mesh"): ((0, 1), (0, 2), (0, 3), (1, 2), (1, 3), (2, 3)),
+    (4, "ring"): ((0, 1), (1, 2), (2, 3), (3, 0)),
+    (4, "star"): ((0, 1), (0, 2), (0, 3)),
+}
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What is drawn before a run begins."""
+
+    sites: int
+    shape: str
+    names: int
+    messages: int
+    publishers: int  # clusters that publish, one or all
+    filters: bool  # messages for some clusters only
+    busy_s: float
+    delay_s: float
+    disk_s: float
+    down_s: float
+    faults: int
+    crash_at_write: float
+    recreates: bool
+    removes: bool  # a cluster is gone for good in the end
+    is_still: bool = False
+
+    @property
+    def forwards(self) -> bool:
+        """Whether clusters forward what they got from others: where not all have links to all."""
+        return self.shape != "mesh" and not self.is_still
+
+    @classmethod
+    def draw(cls, random: Random) -> Plan:
+        sites, shape = random.choice([key for key in EDGES if key[0] > 2])
+        return cls(
+            sites=sites,
+            shape=shape,
+            names=random.choice((1, 1, 2)),
+            messages=random.randint(10, 50),
+            publishers=random.choice((1, sites, sites)),
+            filters=shape == "mesh" and random.random() < 0.3,
+            busy_s=random.choice((2.0, 4.0)),
+            delay_s=random.choice((0.002, 0.05, 0.15)),
+            disk_s=random.choice((0.001, 0.02, 0.1)),
+            down_s=random.choice((0.1, 0.5)),
+            faults=random.choice((0, 4, 8, 16, 30)),
+            crash_at_write=random.choice((0.0, 0.0, 0.01, 0.05)),
+            recreates=random.random() < 0.4,
+            removes=random.random() < 0.15 and shape in ("mesh", "star", "ring"),
+        )
+
+    @classmethod
+    def still(cls, sites: int, shape: str) -> Plan:
+        """Nothing goes wrong, and nothing happens by itself; nothing is forwarded."""
+        return cls(
+            sites=sites, shape=shape, names=0, messages=0, publishers=1, filters=False, busy_s=0.0, delay_s=0.01,
+            disk_s=0.001, down_s=0.1, faults=0, crash_at_write=0.0, recreates=False, removes=False, is_still=True,
+        )  # fmt: skip
+
+
+class Schedule:
+    """Runs it. Whatever breaks raises BrokenInvariantError, or what the shipped code raised."""
+
+    def __init__(self, seed: int, *, tracing: bool = False, plan: Plan | None = None) -> None:
+        self.world = World(seed, tracing=tracing)
+        self.plan = plan = plan or Plan.draw(self.world.random)
+        self.world.note(plan)
+        self.truth = Truth()
+        self.names = [f"s{number}" for number in range(plan.names)]
+        self.handovers = 0
+        self._tokens = itertools.count(1)
+        self.sites: list[Site] = []
+        self.sites += [Site(self, place) for place in range(plan.sites)]
+        self.active = {name: [self.world.random.choice(self.sites)] for name in self.names}
+        self.links = [Link(self, self.sites[one], self.sites[two]) for one, two in EDGES[plan.sites, plan.shape]]
+
+    def participants(self) -> list[bytes]:
+        return [site.id for site in self.present()]
+
+    def present(self) -> list[Site]:
+        return [site for site in self.sites if not site.is_removed]
+
+    def next_token(self) -> str:
+        return f"t{next(self._tokens):03d}"
+
+    # ---- a run -----------------------------------------------------------------------------------------------------
+
+    def run(self) -> None:
+        world, plan = self.world, self.plan
+        for site in self.sites:
+            site.boot()
+        for name in self.names:
+            creators = self.sites if world.chance(0.3) else [world.random.choice(self.sites)]
+            for site in creators:
+                world.after(0.3 * world.random.random(), self._create, site, name)
+        for _ in range(plan.messages):
+            world.at(plan.busy_s * world.random.random(), self._publish)
+        self._connect()
+        self._consume()
+        Faults(self).plan_all()
+        world.run(until=plan.busy_s)
+        self._settle()
+
+    def _create(self, site: Site, name: str) -> None:
+        site.create(name, self.world.random.randint(0, len(site.log)))
+
+    def _publish(self) -> None:
+        random = self.world.random
+        site = self.sites[0] if self.plan.publishers == 1 else random.choice(self.present())
+        if site.is_up:
+            only_to = None
+            if self.plan.filters and random.random() < 0.3:
+                only_to = frozenset({site.id, random.choice(self.sites).id})
+            for _ in range(random.choice((1, 1, 3))):
+                site.publish(only_to)
+
+    def _consume(self) -> None:
+        random = self.world.random
+        for name in self.names:
+            for site in self.active[name]:
+                if not site.is_removed:
+                    site.consume(name, random.randint(0, 4))
+        self.world.after(0.05 + 0.1 * random.random(), self._consume)
+
+    def _connect(self) -> None:
+        for link in self.links:
+            link.connect()
+        self.world.after(0.3 * self.world.random.random() + 0.05, self._connect)
+
+    # ---- afterwards ------------------------------------------------------------------------------------------------
+
+    def _settle(self) -> None:
+        """Faults stop; everything converges; a fail-over does what was told; then all falls silent."""
+        world = self.world
+        world.note("faults end")
+        world.is_calm = True
+        object.__setattr__(self.plan, "crash_at_write", 0.0)
+        for link in self.links:
+            link.is_barred = False
+            if link.stalled:
+                link.cut()
+        world.run(until=world.now + 4.0)
+        for site in self.present():
+            site.handover = None
+        if self.plan.removes:
+            self._remove(self.sites[-1])
+        for name in self.names:
+            self.present()[0].move(name, NO_CLUSTER)
+            self.active[name] = []
+        world.run(until=world.now + 6.0)
+        self._converged()
+        for link in self.links:
+            for site in link.ends:
+                self.check_readiness(link, site, exactly=True)
+        self._idle()
+        self._drain()
+        self._converged()
+        self._idle()
+
+    def _remove(self, gone: Site) -> None:
+        """A cluster is away for good: `geo cluster remove` in all others."""
+        self.world.note(gone, "is removed")
+        gone.crash()
+        gone.is_removed = True
+        self.links = [link for link in self.links if gone not in link.ends]
+        for site in self.present():
+            site.links = [link for link in site.links if gone not in link.ends]
+            site.do(site.exchange.configure(self.participants(), [link.other(site).id for link in site.links]))
+
+    def _drain(self) -> None:
+        """Consumers in one cluster take all that is to be delivered; nothing stays behind anywhere."""
+        world = self.world
+        for name in self.names:
+            site = world.random.choice(self.present())
+            self.active[name] = [site]
+        until = world.now + 60.0
+        while world.now < until and not all(self._is_drained(self.active[name][0], name) for name in self.names):
+            world.run(until=world.now + 0.5)
+        for name in self.names:
+            site = self.active[name][0]
+            demand(self._is_drained(site, name), "Liveness", f"{site} {name} does not come to its end")
+            self.active[name] = []
+        world.run(until=world.now + 4.0)
+
+    def _is_drained(self, site: Site, name: str) -> bool:
+        cursor = site.cursors.get(name)
+        return cursor is None or cursor.acked.covers(0, len(site.log))
+
+    def _converged(self) -> None:
+        for name in self.names:
+            states = [(site, site.exchange.state(name)) for site in self.present()]
+            alive = [(site, state) for site, state in states if state is not None]
+            demand(len(alive) in (0, len(states)), "Converges", f"{name} lives in {[site for site, _ in alive]}")
+            for site in self.present():
+                demand(
+                    not site.exchange.tombstones(name),
+                    "TombstonesEnd",
+                    f"{site} keeps {site.exchange.tombstones(name)}",
+                )
+            if not alive:
+                continue
+            first = alive[0][1]
+            for site, state in alive:
+                same = (state.tokens, state.generation, state.home) == (first.tokens, first.generation, first.home)
+                demand(same, "Converges", f"{name} at {site}: {state}, elsewhere {first}")
+                demand(state.bases == first.bases, "Converges", f"{name} at {site}: bases {state.bases}, {first.bases}")
+                self.truth.check_cursor(site, name)
+                self.truth.check_state(site, name)
+                dead = {token for token in state.tokens if self.truth.dead.get(token)}
+                demand(not dead, "TombstonesAreFinal", f"{name} at {site}: {dead}")
+            for link in self.links:
+                self._agree(link, name)
+            self._merges(name, [state for _, state in alive])
+
+    def _agree(self, link: Link, name: str) -> None:
+        """Two neighbours have the same acknowledgements of each origin that both hold."""
+        one, two = (site.exchange.state(name) for site in link.ends)
+        assert one is not None and two is not None
+        for origin in self._shared(link):
+            mine, theirs = one.acks.of(origin).dump(), two.acks.of(origin).dump()
+            demand(mine == theirs, "Converges", f"{name} of {origin.token} differs at {link}")
+
+    def _shared(self, link: Link) -> list[Origin]:
+        one, two = link.ends
+        return [origin for origin in one.vector if origin in two.vector]
+
+    def _merges(self, name: str, states: list[SubscriptionState]) -> None:
+        """Merging commutes: all states of all clusters, in two orders, twice."""
+        merged = []
+        for _ in range(2):
+            self.world.random.shuffle(states)
+            result = states[0].copy()
+            for state in (*states[1:], *states):
+                result.merge(state)
+            merged.append(result)
+        demand(merged[0] == merged[1], "MergingCommutes", f"{name}: {merged}")
+
+    def _idle(self) -> None:
+        """Without changes nothing is stored, and nothing sent."""
+        for site in self.present():
+            site.idle_writes = 0
+        self.world.run(until=self.world.now + 2.0)
+        for site in self.present():
+            demand(site.idle_writes == 0, "IdleWritesNothing", f"{site} did so {site.idle_writes} times")
+            demand(site.exchange.is_idle, "IdleWritesNothing", f"{site} is not idle")
+
+    def check_readiness(self, link: Link, site: Site, *, exactly: bool) -> None:
+        other = link.other(site)
+        if not (link.is_connected and site.is_up and other.is_up) or link.stalled:
+            return
+        for name in self.names:
+            if site.exchange.state(name) is not None and name in site.cursors:
+                self.truth.check_readiness(site, other, name, exactly=exactly)

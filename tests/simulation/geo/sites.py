@@ -1,0 +1,448 @@
+"""A cluster: its topic, what it keeps durably, cursors and consumers, around the shipped state machine."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from pyreplog._native.topic.rangeset import RangeSet
+from pyreplog.geo.acks.effects import (
+    Acknowledge,
+    Diverged,
+    Drop,
+    Effect,
+    HomeChanged,
+    Persist,
+    Rebuild,
+    SeekLost,
+    Send,
+)
+from pyreplog.geo.acks.exchange import SubscriptionExchange
+from pyreplog.geo.acks.handover import Handover, HandoverPhase
+from pyreplog.geo.acks.journal import replay
+from pyreplog.geo.acks.messages import Cursor as Reader
+from pyreplog.geo.acks.messages import TombstoneItem, decode_items
+from pyreplog.geo.acks.origin_ranges import OriginRanges
+from pyreplog.geo.acks.subscription_state import FIRST_GENERATION, Generation
+from pyreplog.geo.acks.translation import Runs, Translation
+from pyreplog.origins.origin import Origin
+
+from ..invariants import demand
+
+if TYPE_CHECKING:
+    from .links import Link
+    from .schedule import Schedule
+
+
+class Entry(NamedTuple):
+    """A message in the topic of one cluster."""
+
+    origin: Origin
+    number: int
+    only_to: frozenset[bytes] | None  # clusters that it is replicated to; None: all
+
+
+@dataclass
+class Cursor:
+    """The local cursor of a subscription: what the owner of a topic has."""
+
+    token: str
+    generation: Generation
+    acked: RangeSet = field(default_factory=RangeSet)
+    expired: RangeSet = field(default_factory=RangeSet)
+    pending: dict[int, tuple[str, Generation]] = field(default_factory=dict)
+
+
+class Site:
+    def __init__(self, schedule: Schedule, place: int) -> None:
+        self.schedule, self.world, self.truth = schedule, schedule.world, schedule.truth
+        self.letter = "abcd"[place]
+        self.id = bytes([place + 1]) * 16
+        self.links: list[Link] = []
+        self.is_up = True
+        self.is_removed = False
+        self.boots = 0
+        self.topics = 0
+        self.handover: Handover | None = None
+        self._disk_until = 0.0
+        self._touched: dict[str, None] = {}
+        self._translation: tuple[int, Translation] | None = None
+        self._new_topic()
+
+    def __repr__(self) -> str:
+        return self.letter
+
+    def _new_topic(self) -> None:
+        self.topics += 1
+        self.origin = Origin(self.id, f"{self.letter}{self.topics}")
+        self.log: list[Entry] = []
+        self.vector: dict[Origin, int] = {self.origin: 0}
+        self.runs: dict[Origin, list[tuple[int, int, int]]] = {}
+        self.gaps: dict[Origin, list[tuple[int, int]]] = {}
+        self.journal: list[bytes] = []
+        self.saved: dict[str, tuple[bytes, bytes]] = {}  # digest of the header, acknowledged
+        self.cursors: dict[str, Cursor] = {}
+        self.seen_dead: set[str] = set()  # tokens whose tombstones are durable here, or were
+        self.idle_writes = 0
+
+    # ---- the process -----------------------------------------------------------------------------------------------
+
+    def boot(self) -> None:
+        self.boots += 1
+        self.is_up = True
+        self.handover = None
+        self._translation = None
+        others = self.schedule.participants()
+        self.exchange = SubscriptionExchange(
+            self.origin,
+            participants=others,
+            neighbours=[link.other(self).id for link in self.links if not link.other(self).is_removed],
+            replayed=replay(self.journal),
+        )
+        self.cursors = {}
+        for origin, end in self.vector.items():
+            self.exchange.arrive(origin, end)
+        for name in self.exchange.names():
+            self._restore(name)
+        self.world.note(self, "boots with", self.exchange.names())
+        self.world.after(0.2 * self.world.random.random(), self._flush, self.boots)
+
+    def _restore(self, name: str) -> None:
+        """The cursor is what the journal has; what the cursor was saved with behind it counts, too."""
+        state = self.exchange.state(name)
+        assert state is not None
+        self._rebuild(name)
+        header, acked = self.saved.get(name, (b"", b""))
+        if header == state.header_digest():
+            token = min(state.tokens)
+            for origin, ranges in self.translation.to_origins(RangeSet.load(acked).intersect()).items():
+                self.exchange.acknowledge(name, token, state.generation, origin, *ranges)
+            self._rebuild(name)
+
+    def crash(self) -> None:
+        if self.is_up:
+            self.world.note(self, "crashes")
+            self.is_up = False
+            self.boots += 1
+            for link in self.links:
+                link.cut()
+            self.world.after(self.world.random.expovariate(1 / self.schedule.plan.down_s), self._come_back)
+
+    def _come_back(self) -> None:
+        if not self.is_up and not self.is_removed:
+            self.boot()
+
+    def recreate_topic(self) -> None:
+        """The topic is deleted, with its subscriptions here, and created again."""
+        if self.is_up:
+            self.world.note(self, "creates its topic again")
+            self.truth.forget_site(self)
+            for link in self.links:
+                link.cut()
+            self._new_topic()
+            self.boot()
+
+    def _flush(self, boot: int) -> None:
+        if boot == self.boots and self.is_up and not self.is_removed:
+            self._do(self.exchange.flush())
+            if self.world.chance(0.5):
+                self.save_cursors()
+            self._advance_handover()
+            self.world.after(0.2, self._flush, boot)
+
+    # ---- the topic -------------------------------------------------------------------------------------------------
+
+    @property
+    def translation(self) -> Translation:
+        if self._translation is None or self._translation[0] != len(self.log):
+            runs = {origin: Runs.of(runs) for origin, runs in self.runs.items()}
+            self._translation = len(self.log), Translation(self.origin, len(self.log), runs)
+        return self._translation[1]
+
+    def publish(self, only_to: frozenset[bytes] | None = None) -> None:
+        self.truth.published.add((self.origin, len(self.log)))
+        self.log.append(Entry(self.origin, len(self.log), only_to))
+        self._arrived(self.origin, len(self.log))
+
+    def store(self, origin: Origin, start: int, end: int, entries: list[Entry]) -> None:
+        """Take replicated messages: all that the sender has of the origin from `start` to `end`."""
+        stored = self.vector.get(origin, 0)
+        if start > stored or end <= stored:
+            return
+        at = stored
+        for entry in entries:
+            if entry.number >= stored:
+                if entry.number > at:
+                    self.gaps.setdefault(origin, []).append((at, entry.number))
+                self._note_place(origin, entry.number)
+                self.log.append(entry)
+                at = entry.number + 1
+        if end > at:
+            self.gaps.setdefault(origin, []).append((at, end))
+        self._arrived(origin, end)
+        if stored == 0:
+            for link in self.links:
+                link.prove_later(self)
+
+    def _note_place(self, origin: Origin, number: int) -> None:
+        runs = self.runs.setdefault(origin, [])
+        if runs and (runs[-1][0] + runs[-1][2], runs[-1][1] + runs[-1][2]) == (number, len(self.log)):
+            runs[-1] = runs[-1][0], runs[-1][1], runs[-1][2] + 1
+        else:
+            runs.append((number, len(self.log), 1))
+
+    def _arrived(self, origin: Origin, end: int) -> None:
+        """Early acknowledgements are applied before anything is delivered; the topic's own offsets count all messages."""
+        self.vector[origin] = end
+        self.vector[self.origin] = len(self.log)
+        self._do(self.exchange.arrive(origin, end))
+        self._do(self.exchange.arrive(self.origin, len(self.log)))
+
+    def held(self) -> OriginRanges:
+        return self.translation.held_below(len(self.log))
+
+    def foreign(self) -> OriginRanges:
+        """Offsets of origins that are known to hold messages of others."""
+        foreign = OriginRanges()
+        for local, entry in enumerate(self.log):
+            if entry.origin != self.origin:
+                foreign.add(self.origin, np.array([local]), np.array([local + 1]))
+        for origin, gaps in self.gaps.items():
+            numbers = [number for start, end in gaps for number in range(start, end)]
+            others = [number for number in numbers if (origin, number) not in self.truth.published]
+            foreign.add(origin, np.array(others, np.int64), np.array(others, np.int64) + 1)
+        return foreign
+
+    def has_gap(self, key: tuple[Origin, int]) -> bool:
+        return any(start <= key[1] < end for start, end in self.gaps.get(key[0], ()))
+
+    # ---- effects ---------------------------------------------------------------------------------------------------
+
+    def do(self, effects: list[Effect]) -> None:
+        self._do(effects)
+
+    def _do(self, effects: list[Effect]) -> None:
+        boot = self.boots
+        for effect in effects:
+            if boot != self.boots:
+                return
+            match effect:
+                case Persist():
+                    self._persist(effect)
+                case Send(peer, session, data):
+                    self.idle_writes += 1
+                    link = next(link for link in self.links if link.other(self).id == peer)
+                    link.send(self, session, data)
+                case Acknowledge():
+                    self._apply(effect)
+                case Rebuild(name):
+                    self._rebuild(name)
+                case Drop(name):
+                    self.world.note(self, "drops", name)
+                    self.cursors.pop(name, None)
+                    self.saved.pop(name, None)
+                case SeekLost():
+                    self.truth.lost_seeks += 1
+                case HomeChanged(name, home):
+                    self.world.note(self, name, "has its home", home.number, home.cluster[:1])
+                case Diverged():
+                    demand(False, "NobodyDiverges", f"{self}: {effect}")
+        for name in self._touched:
+            if self.exchange.state(name) is not None:
+                self.truth.check_state(self, name)
+                self.truth.check_cursor(self, name)
+        self._touched.clear()
+
+    def _persist(self, effect: Persist) -> None:
+        self.idle_writes += 1
+        chance = self.schedule.plan.crash_at_write
+        if self.world.chance(chance / 2):
+            self.crash()
+            return
+        self._disk_until = max(
+            self.world.now + self.schedule.plan.disk_s * self.world.random.random(), self._disk_until
+        )
+        self.world.at(self._disk_until, self._persisted, self.boots, effect)
+
+    def _persisted(self, boot: int, effect: Persist) -> None:
+        if boot != self.boots:
+            return
+        if effect.is_snapshot:
+            self.journal = []
+        self.journal.append(effect.data)
+        count = int.from_bytes(effect.data[4:8], "little")
+        buried = {
+            item.token for item in decode_items(Reader(effect.data, 16), count) if isinstance(item, TombstoneItem)
+        }
+        self.seen_dead |= buried
+        for token in buried:
+            self.truth.dead.setdefault(token, set()).add(self.letter)
+        if self.world.chance(self.schedule.plan.crash_at_write / 2):
+            self.crash()
+            return
+        self._do(self.exchange.persisted(effect.sequence))
+
+    def _apply(self, effect: Acknowledge) -> None:
+        cursor = self.cursors[effect.name]
+        state = self.exchange.state(effect.name)
+        assert state is not None and effect.generation == state.generation == cursor.generation
+        starts, ends = self.translation.to_local(effect.origin, effect.ranges)
+        cursor.acked.add_ranges(starts, ends)
+        for start, end in zip(starts, ends, strict=True):
+            for local in range(int(start), int(end)):
+                if cursor.pending.pop(local, None) is not None:
+                    self.truth.dropped += 1
+                self.truth.early += local >= len(self.log) - 3
+        self._touched[effect.name] = None
+
+    def _rebuild(self, name: str) -> None:
+        state = self.exchange.state(name)
+        if state is None:
+            return
+        former = self.cursors.get(name)
+        cursor = Cursor(min(state.tokens), state.generation)
+        for origin in sorted(state.origins()):
+            cursor.acked.add_ranges(*self.translation.to_local(origin, state.passed(origin)))
+        if former is not None:
+            cursor.expired = former.expired
+            cursor.acked.add_ranges(*former.expired.intersect())
+        self.cursors[name] = cursor
+        self._touched[name] = None
+
+    def save_cursors(self) -> None:
+        """Cursors are durable on their own: earlier or later than what clusters exchanged."""
+        for name, cursor in self.cursors.items():
+            rest = RangeSet()
+            rest.add_ranges(*cursor.acked.intersect())
+            rest.remove_ranges(*cursor.expired.intersect())
+            state = self.exchange.state(name)
+            assert state is not None
+            self.saved[name] = state.header_digest(), rest.dump()
+
+    # ---- consumers and operators -----------------------------------------------------------------------------------
+
+    def delivers(self, name: str) -> bool:
+        state = self.exchange.state(name) if self.is_up else None
+        if state is None or name not in self.cursors or not state.home.admits(self.id):
+            return False
+        return self.handover is None or self.handover.delivers
+
+    def consume(self, name: str, most: int) -> None:
+        """A consumer takes messages in their order, and acknowledges some of those that it holds in any order."""
+        if not self.delivers(name):
+            return
+        cursor, random = self.cursors[name], self.world.random
+        state = self.exchange.state(name)
+        assert state is not None
+        for local, entry in enumerate(self.log):
+            if most <= 0:
+                break
+            if local not in cursor.acked and local not in cursor.pending:
+                self.truth.check_delivery(self, name, (entry.origin, entry.number))
+                cursor.pending[local] = cursor.token, cursor.generation
+                most -= 1
+        for local in sorted(cursor.pending):
+            key = self.log[local].origin, self.log[local].number
+            demand(not state.acks.contains(*key), "AcknowledgedThereIsDroppedHere", f"{self} {name} holds {key[1]}")
+        for local in random.sample(sorted(cursor.pending), random.randint(0, len(cursor.pending))):
+            self.acknowledge(name, local, *cursor.pending.pop(local))
+
+    def acknowledge(self, name: str, local: int, token: str, generation: Generation) -> None:
+        cursor, state = self.cursors[name], self.exchange.state(name)
+        assert state is not None
+        counts = token in state.tokens and generation == state.generation
+        whole = np.array([local]), np.array([local + 1])
+        entry = self.log[local]
+        if counts:
+            cursor.acked.add(local, local + 1)
+            self.truth.acknowledged(name, state, (entry.origin, entry.number))
+        for origin, ranges in self.translation.to_origins(whole).items():
+            self._do(self.exchange.acknowledge(name, token, generation, origin, *ranges))
+
+    def acknowledge_late(self, name: str) -> None:
+        """A consumer that was told of a seek too late acknowledges what it got before."""
+        cursor = self.cursors.get(name)
+        if self.is_up and cursor is not None and self.log:
+            local = self.world.random.randrange(len(self.log))
+            former = Generation(max(cursor.generation.counter - 1, 0), cursor.generation.cluster)
+            if former != cursor.generation:
+                self.acknowledge(name, local, cursor.token, former if former.counter else FIRST_GENERATION)
+
+    def release(self, name: str) -> None:
+        """Consumers end: what they hold is delivered again."""
+        if name in self.cursors:
+            self.cursors[name].pending.clear()
+
+    def expire(self, name: str) -> None:
+        """The oldest messages that nobody acknowledged expire, here alone."""
+        cursor = self.cursors.get(name)
+        if not self.is_up or cursor is None:
+            return
+        for local in [local for local in range(len(self.log)) if local not in cursor.acked][:2]:
+            cursor.pending.pop(local, None)
+            cursor.expired.add(local, local + 1)
+            cursor.acked.add(local, local + 1)
+            whole = np.array([local]), np.array([local + 1])
+            for origin, ranges in self.translation.to_origins(whole).items():
+                self._do(self.exchange.expire(name, origin, *ranges))
+
+    def create(self, name: str, position: int) -> None:
+        if self.is_up and self.exchange.state(name) is None:
+            token = self.schedule.next_token()
+            self.world.note(self, "creates", name, token, "at", position)
+            bases = self.translation.held_below(position)
+            self.truth.born(token, bases)
+            effects = self.exchange.create(name, token, bases)
+            self._rebuild(name)
+            self._do(effects)
+
+    def seek(self, name: str, position: int) -> None:
+        if self.is_up and self.exchange.state(name) is not None:
+            bases = self.translation.held_below(position)
+            effects = self.exchange.seek(name, bases)
+            state = self.exchange.state(name)
+            assert state is not None
+            self.world.note(self, "seeks", name, "to", position, "in", state.generation.counter)
+            self.truth.sought(name, state, bases)
+            self._do(effects)
+
+    def delete(self, name: str) -> None:
+        state = self.exchange.state(name) if self.is_up else None
+        if state is not None:
+            self.world.note(self, "deletes", name)
+            self._do(self.exchange.delete(name))
+
+    def move(self, name: str, home: bytes) -> None:
+        if self.is_up and self.exchange.state(name) is not None:
+            self._do(self.exchange.move(name, home))
+
+    def hand_over(self, name: str, target: Site) -> None:
+        if self.delivers(name) and not target.is_removed:
+            self.world.note(self, "hands over to", target)
+            self.handover = Handover(self.exchange, name, target.id)
+            self.release(name)
+            self._handed, self._target = name, target
+            self._do(self.handover.stopped())
+            self._advance_handover()
+
+    def _advance_handover(self) -> None:
+        handover = self.handover
+        if handover is None:
+            return
+        before = handover.phase
+        effects = handover.advance()
+        state = self.exchange.state(self._handed)
+        if before is HandoverPhase.DRAINING and handover.phase is HandoverPhase.MOVING:
+            assert state is not None
+            acked = {
+                (entry.origin, entry.number) for entry in self.log if state.acks.contains(entry.origin, entry.number)
+            }
+            self.truth.handed[self._handed, min(state.tokens), state.generation, state.home] = acked
+        self._do(effects)
+        if handover.phase is HandoverPhase.MOVING and before is not HandoverPhase.MOVING:
+            self.schedule.handovers += 1
+            self.schedule.active[self._handed] = [self._target]
+        if handover.phase in (HandoverPhase.DONE, HandoverPhase.CANCELLED):
+            self.handover = None

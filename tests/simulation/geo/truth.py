@@ -1,0 +1,146 @@
+"""What consumers and operators did, and what must hold of it in every cluster."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pyreplog.geo.acks.origin_ranges import OriginRanges
+from pyreplog.geo.acks.readiness import readiness
+from pyreplog.geo.acks.subscription_state import FIRST_GENERATION, Generation, Home, SubscriptionState
+from pyreplog.origins.origin import Origin
+
+from ..invariants import demand
+
+if TYPE_CHECKING:
+    from .sites import Site
+
+Key = tuple[Origin, int]
+Life = tuple[str, str, Generation]
+"""Name of a subscription, token of one of its births, generation."""
+
+
+def messages_of(ranges: OriginRanges) -> set[Key]:
+    """Return the members of a small set."""
+    keys = set()
+    for origin in ranges:
+        for start, end in zip(*ranges.between(origin), strict=True):
+            keys.update((origin, number) for number in range(int(start), int(end)))
+    return keys
+
+
+class Truth:
+    """Knows all, and demands."""
+
+    def __init__(self) -> None:
+        self.acked: dict[Life, set[Key]] = {}
+        self.published: set[Key] = set()
+        self.births: dict[str, set[Key]] = {}
+        self.seeks: dict[Life, set[Key]] = {}
+        self.dead: dict[str, set[str]] = {}  # the sites that have a tombstone durably, or had
+        self.handed: dict[tuple[str, str, Generation, Home], set[Key]] = {}
+        self.delivered = self.repeated = self.early = self.dropped = self.lost_seeks = self.compared = self.ready = 0
+
+    # ---- what they do ----------------------------------------------------------------------------------------------
+
+    def acknowledged(self, name: str, state: SubscriptionState, key: Key) -> None:
+        self.acked.setdefault((name, min(state.tokens), state.generation), set()).add(key)
+
+    def sought(self, name: str, state: SubscriptionState, bases: OriginRanges) -> None:
+        """A seek that was lost in a crash may have had the same generation: nobody else knows of it."""
+        life = name, min(state.tokens), state.generation
+        for token in state.tokens:
+            self.acked.pop((name, token, state.generation), None)
+        self.seeks[life] = messages_of(bases)
+
+    def born(self, token: str, bases: OriginRanges) -> None:
+        self.births[token] = messages_of(bases)
+
+    def forget_site(self, site: Site) -> None:
+        """A topic that is created again has nothing of what was handed over to its cluster, or deleted there alone."""
+        self.handed = {key: acked for key, acked in self.handed.items() if key[3].cluster != site.id}
+        for knowing in self.dead.values():
+            knowing.discard(site.letter)
+
+    # ---- what must hold --------------------------------------------------------------------------------------------
+
+    def is_acked(self, name: str, state: SubscriptionState, key: Key) -> bool:
+        """Whether a consumer or an operator acknowledged a message, in this generation, under any of the births."""
+        return any(key in self.acked.get((name, token, state.generation), ()) for token in state.tokens)
+
+    def may_pass(self, name: str, state: SubscriptionState, key: Key) -> bool:
+        """Whether a message may count as acknowledged: it was, or all creators, or who sought, started behind it."""
+        if self.is_acked(name, state, key):
+            return True
+        if state.generation == FIRST_GENERATION:
+            return all(key in self.births[token] for token in state.tokens)
+        return any(key in self.seeks.get((name, token, state.generation), ()) for token in state.tokens)
+
+    def check_cursor(self, site: Site, name: str) -> None:
+        """Acknowledgements stem from consumers or commands; nothing else is passed over; all that counts is applied."""
+        state, cursor = site.exchange.state(name), site.cursors[name]
+        assert state is not None
+        for local, entry in enumerate(site.log):
+            key = entry.origin, entry.number
+            passed = local in cursor.acked
+            if passed and local not in cursor.expired and not self.may_pass(name, state, key):
+                demand(False, "NothingUnacknowledgedIsPassedOver", f"{site} {name} {local}: {entry}")
+            if not passed and state.is_passed(*key):
+                demand(False, "EarlyAcksPrecedeDelivery", f"{site} {name} would deliver {entry}")
+
+    def check_state(self, site: Site, name: str) -> None:
+        """Tombstones are final; bases are what all creators started behind."""
+        state = site.exchange.state(name)
+        assert state is not None
+        demand(
+            not state.tokens & site.seen_dead,
+            "TombstonesAreFinal",
+            f"{site} {name} lives again: {sorted(state.tokens)}",
+        )
+
+    def check_delivery(self, site: Site, name: str, key: Key) -> None:
+        """What a neighbour knows to be exchanged is not delivered again."""
+        state = site.exchange.state(name)
+        assert state is not None
+        demand(state.home.admits(site.id), "HandoverIsKept", f"{site} {name} delivers, home is {state.home}")
+        demand(not state.is_passed(*key), "EarlyAcksPrecedeDelivery", f"{site} {name} delivers {key[1]}")
+        for token in state.tokens:
+            handed = self.handed.get((name, token, state.generation, state.home), set())
+            demand(key not in handed, "HandoverRepeatsNothing", f"{site} {name} delivers {key[1]} again")
+        self.delivered += 1
+        self.repeated += self.is_acked(name, state, key)
+        for link in site.links:
+            other = link.other(site)
+            theirs = other.exchange.state(name) if other.is_up and link.is_connected else None
+            if theirs is None or theirs.generation != state.generation or not theirs.tokens & state.tokens:
+                continue
+            if theirs.acks.contains(*key) and key[0] in other.exchange.peer(site.id).compared:
+                unconfirmed = other.exchange.unconfirmed(site.id, name)
+                demand(
+                    unconfirmed.contains(*key), "ExchangedAcksAreNotRedelivered", f"{site} {name} {key[1]} of {other}"
+                )
+
+    def check_readiness(self, site: Site, other: Site, name: str, *, exactly: bool) -> None:
+        """What a fail-over would lose or repeat is what is told, or less; exactly that when nothing is on its way."""
+        state = site.exchange.state(name)
+        assert state is not None
+        cursor = site.cursors[name]
+        told = readiness(site.exchange, name, other.id, site.held(), {**other.vector}, site.foreign())
+        theirs = other.exchange.state(name)
+        if not told.is_known or not told.is_current:
+            return
+        demand(theirs is not None or exactly is False, "ReadinessIsActual", f"{site} {name}: {other} has none")
+        if theirs is None or theirs.acks_identity() != state.acks_identity():
+            return
+        stored = {(entry.origin, entry.number) for entry in other.log}
+        mine = {(entry.origin, entry.number): local for local, entry in enumerate(site.log)}
+        lost = {key for key, local in mine.items() if local not in cursor.acked and key not in stored}
+        lost = {key for key in lost if not other.has_gap(key)}
+        demand(lost == messages_of(told.lost), "ReadinessIsActual", f"{site} {name} would lose {lost}")
+        repeated = {key for key in stored if state.acks.contains(*key) and not theirs.is_passed(*key)}
+        repeated = {key for key in repeated if not state.bases.contains(*key)}
+        predicted = messages_of(told.repeated)
+        demand(repeated <= predicted, "ReadinessIsActual", f"{site} {name}: {other} repeats {repeated - predicted}")
+        if exactly:
+            demand(repeated >= predicted & stored, "ReadinessIsActual", f"{site} {name}: told {predicted - repeated}")
+        self.compared += 1
+        self.ready += told.is_ready
