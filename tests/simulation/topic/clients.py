@@ -194,6 +194,7 @@ class FarConsumer:
         self._sought: int | None = None  # all from there on has to come
         self._came: set[int] = set()  # since the last seek
         self._moving: tuple[Process, int, AppendFuture[int]] | None = None  # by somebody else, to that offset
+        self.has_subscribed = False
         self.is_done = False
         self.flushes = self.seeks = 0
         self._world.after(0.05, self.live)
@@ -244,9 +245,17 @@ class FarConsumer:
 
         def attached(_: object) -> None:
             consumer.attached(attachment, 0)
+            self._note_start()
             self._consumer, self._attachment = consumer, attachment
 
         self._expect(attachment.attach(), attached, lambda: consumer.refuse_calls(ClosedError("refused")))
+
+    def _note_start(self) -> None:
+        """What was trimmed before there was the subscription, it does not need."""
+        topic = None if self.road.line is None else self.road.line.process.topic
+        if not self.has_subscribed and topic is not None:
+            self.has_subscribed = True
+            self._schedule.invariants.begins(NAME, topic.start)
 
     def _receive(self, consumer: PartitionConsumer, attachment: RemoteSubscription, count: int) -> None:
         got: list[int] = []
