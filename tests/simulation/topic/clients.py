@@ -6,7 +6,14 @@ from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
-from pyreplog.errors import ClosedError, DisconnectedError, NotConnectedError, OutcomeUnknownError, PeerTimeoutError
+from pyreplog.errors import (
+    ClosedError,
+    DisconnectedError,
+    NotConnectedError,
+    OutcomeUnknownError,
+    PeerTimeoutError,
+    ReplogError,
+)
 from pyreplog.future import AppendFuture
 from pyreplog.topic.client.partitions.partitioned_consumer import PartitionConsumer
 from pyreplog.topic.client.remote.connection_pool import ConnectionPool, OnOutcome, outcome_of
@@ -322,8 +329,13 @@ class FarConsumer:
         if owner is None or owner.topic is None or NAME not in owner.topic.subscriptions():
             return
         self._world.note("somebody seeks", at)
+        try:
+            future = owner.topic.subscription(NAME).seek(at)
+        except ReplogError as error:
+            self._world.note("which is refused", type(error).__name__)
+            return
         self._sought, self._came = None, set()
-        self._moving = owner, at, owner.topic.subscription(NAME).seek(at)
+        self._moving = owner, at, future
 
     def _look_at_seek(self, attachment: RemoteSubscription) -> None:
         """Until the client has heard of it, what it acknowledges does not count."""
