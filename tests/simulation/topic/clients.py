@@ -223,9 +223,11 @@ class FarConsumer:
             self._receive(self._consumer, self._attachment, self._world.random.randint(1, 6))
         elif choice < 0.9 or self._world.is_calm:
             self._flush(self._consumer)
+        elif self._moving is not None:
+            return  # of two seeks at once nobody knows which is the last
         elif choice < 0.95:
             self._seek(self._consumer)
-        elif self._moving is None:
+        else:
             self._somebody_seeks()
 
     def _expect(
@@ -305,12 +307,12 @@ class FarConsumer:
         """Back."""
         at = max(self._acked, default=0) // 2
         self._world.note("the client seeks", at)
-        self._sought, self._came = None, set()
+        self._begin_to_move(at)
         self._forget()
 
         def sought(_: int) -> None:
             self.seeks += 1
-            self._moved(at)
+            self._sought = at
 
         self._expect(consumer.seek_async(at), sought)
 
@@ -318,8 +320,9 @@ class FarConsumer:
         """What was acknowledged may come again: the subscription is moved."""
         self._acked, self._flushed = set(), set()
 
-    def _moved(self, at: int) -> None:
-        self._sought = at
+    def _begin_to_move(self, at: int) -> None:
+        """The subscription may pass over what is before, though nobody may ever know whether it was moved."""
+        self._sought, self._came = None, set()
         self._schedule.invariants.acked[NAME] |= set(range(at))
 
     def _somebody_seeks(self) -> None:
@@ -334,7 +337,7 @@ class FarConsumer:
         except ReplogError as error:
             self._world.note("which is refused", type(error).__name__)
             return
-        self._sought, self._came = None, set()
+        self._begin_to_move(at)
         self._moving = owner, at, future
 
     def _look_at_seek(self, attachment: RemoteSubscription) -> None:
@@ -346,16 +349,16 @@ class FarConsumer:
         line = self.road.line
         if line is None or not attachment._handle:
             return
-        if line.process is not owner:
+        if owner.is_over or not owner.owns or (line.process is not owner and future.done()):
             self._moving = None  # whether that happened nobody knows
             return
-        if owner.topic is None or NAME not in owner.topic.subscriptions():
+        if line.process is not owner or owner.topic is None or NAME not in owner.topic.subscriptions():
             return
         if future.done() and attachment._era == owner.topic.subscription(NAME).era:
             self._moving = None
             if future.exception() is None:
                 self.seeks += 1
-                self._moved(at)
+                self._sought = at
 
     def _changed(self, consumer: PartitionConsumer) -> None:
         """It looks for itself, now and then."""
