@@ -6,7 +6,14 @@ from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
-from pyreplog.errors import ClosedError, DisconnectedError, NotConnectedError, OutcomeUnknownError, PeerTimeoutError
+from pyreplog.errors import (
+    ClosedError,
+    DisconnectedError,
+    NotConnectedError,
+    OutcomeUnknownError,
+    PeerTimeoutError,
+    ReplogError,
+)
 from pyreplog.future import AppendFuture
 from pyreplog.topic.client.partitions.partitioned_consumer import PartitionConsumer
 from pyreplog.topic.client.remote.connection_pool import ConnectionPool, OnOutcome, outcome_of
@@ -194,6 +201,7 @@ class FarConsumer:
         self._sought: int | None = None  # all from there on has to come
         self._came: set[int] = set()  # since the last seek
         self._moving: tuple[Process, int, AppendFuture[int]] | None = None  # by somebody else, to that offset
+        self.has_subscribed = False
         self.is_done = False
         self.flushes = self.seeks = 0
         self._world.after(0.05, self.live)
@@ -215,9 +223,11 @@ class FarConsumer:
             self._receive(self._consumer, self._attachment, self._world.random.randint(1, 6))
         elif choice < 0.9 or self._world.is_calm:
             self._flush(self._consumer)
+        elif self._moving is not None:
+            return  # of two seeks at once nobody knows which is the last
         elif choice < 0.95:
             self._seek(self._consumer)
-        elif self._moving is None:
+        else:
             self._somebody_seeks()
 
     def _expect(
@@ -244,9 +254,17 @@ class FarConsumer:
 
         def attached(_: object) -> None:
             consumer.attached(attachment, 0)
+            self._note_start()
             self._consumer, self._attachment = consumer, attachment
 
         self._expect(attachment.attach(), attached, lambda: consumer.refuse_calls(ClosedError("refused")))
+
+    def _note_start(self) -> None:
+        """What was trimmed before there was the subscription, it does not need."""
+        topic = None if self.road.line is None else self.road.line.process.topic
+        if not self.has_subscribed and topic is not None:
+            self.has_subscribed = True
+            self._schedule.invariants.begins(NAME, topic.start)
 
     def _receive(self, consumer: PartitionConsumer, attachment: RemoteSubscription, count: int) -> None:
         got: list[int] = []
@@ -289,12 +307,12 @@ class FarConsumer:
         """Back."""
         at = max(self._acked, default=0) // 2
         self._world.note("the client seeks", at)
-        self._sought, self._came = None, set()
+        self._begin_to_move(at)
         self._forget()
 
         def sought(_: int) -> None:
             self.seeks += 1
-            self._moved(at)
+            self._sought = at
 
         self._expect(consumer.seek_async(at), sought)
 
@@ -302,8 +320,9 @@ class FarConsumer:
         """What was acknowledged may come again: the subscription is moved."""
         self._acked, self._flushed = set(), set()
 
-    def _moved(self, at: int) -> None:
-        self._sought = at
+    def _begin_to_move(self, at: int) -> None:
+        """The subscription may pass over what is before, though nobody may ever know whether it was moved."""
+        self._sought, self._came = None, set()
         self._schedule.invariants.acked[NAME] |= set(range(at))
 
     def _somebody_seeks(self) -> None:
@@ -313,8 +332,13 @@ class FarConsumer:
         if owner is None or owner.topic is None or NAME not in owner.topic.subscriptions():
             return
         self._world.note("somebody seeks", at)
-        self._sought, self._came = None, set()
-        self._moving = owner, at, owner.topic.subscription(NAME).seek(at)
+        try:
+            future = owner.topic.subscription(NAME).seek(at)
+        except ReplogError as error:
+            self._world.note("which is refused", type(error).__name__)
+            return
+        self._begin_to_move(at)
+        self._moving = owner, at, future
 
     def _look_at_seek(self, attachment: RemoteSubscription) -> None:
         """Until the client has heard of it, what it acknowledges does not count."""
@@ -325,16 +349,16 @@ class FarConsumer:
         line = self.road.line
         if line is None or not attachment._handle:
             return
-        if line.process is not owner:
+        if owner.is_over or not owner.owns or (line.process is not owner and future.done()):
             self._moving = None  # whether that happened nobody knows
             return
-        if owner.topic is None or NAME not in owner.topic.subscriptions():
+        if line.process is not owner or owner.topic is None or NAME not in owner.topic.subscriptions():
             return
         if future.done() and attachment._era == owner.topic.subscription(NAME).era:
             self._moving = None
             if future.exception() is None:
                 self.seeks += 1
-                self._moved(at)
+                self._sought = at
 
     def _changed(self, consumer: PartitionConsumer) -> None:
         """It looks for itself, now and then."""

@@ -89,6 +89,10 @@ class Invariants:
         lost = set(range(at, end)) - came
         demand(not lost, "ASeekBringsAllAgain", f"from {at} on the client never got {sorted(lost)}")
 
+    def begins(self, name: str, start: int) -> None:
+        """A subscription is new; before its start it needs nothing."""
+        self.acked[name].update(range(start))
+
     # ---- in the end -----------------------------------------------------------------------------------------
 
     def stored(self, start: int, contents: dict[int, bytes]) -> None:

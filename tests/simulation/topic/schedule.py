@@ -131,6 +131,11 @@ class Schedule:
                 last.wait_until(lambda: False, 0.5)
         topic = last.topic
         assert topic is not None, "nobody can own it"
+        if self.far.has_subscribed:
+            demand(clients.NAME in topic.subscriptions(), "SubscriptionsStay", f"there is no {clients.NAME}")
+        else:
+            self.invariants.begins(clients.NAME, topic.start)
+            topic.create_subscription(clients.NAME, start="earliest")  # what it does not keep from now on may go
         values_by_offset = {
             offset: value
             for batch in topic.read()
