@@ -7,10 +7,11 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from pyreplog.errors import LeaseLostError, MetadataUnavailableError, OutcomeUnknownError
+from pyreplog.geo.revision import REVISION
 from pyreplog.metadata.lease import Lease, LeaseState
 from pyreplog.metadata.memory import MemoryStore
 from pyreplog.metadata.store import MetadataStore, Versioned
-from pyreplog.metadata.watching import Watch
+from pyreplog.metadata.watching import Watch, Watchers
 
 if TYPE_CHECKING:
     from .processes import Process
@@ -55,7 +56,9 @@ class Way(MetadataStore):
         return sorted(self.call(lambda: self.host.list(key), writes=False))
 
     def _watch(self, key: str, callback: Callable[[str], object]) -> Watch:
-        raise NotImplementedError("nobody waits for a topic to be free here: it tries again")
+        """Return a watch that is never told: nothing is replicated to other clusters here."""
+        assert key == REVISION, "nobody waits for a topic to be free here: it tries again"
+        return Watch(Watchers(), key, callback)
 
     def _lease(self, ttl: float, on_loss: Callable[[], object] | None) -> Lease:
         return self.call(lambda: HeldLease(self, ttl, on_loss))
