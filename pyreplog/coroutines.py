@@ -26,23 +26,24 @@ HandleT = TypeVar("HandleT", bound=Closeable)
 P = ParamSpec("P")
 
 
-def check_may_block(call: str) -> None:
+def check_may_block(call: str, instead: str = "") -> None:
     """Raise InvalidArgumentError if a blocking call would stop an event loop, or comes from a callback.
 
-    call: name of the call; with `_async` appended it is the name of its coroutine.
+    call: name of the call. instead: name of what a coroutine awaits; "": that of the call with `_async` appended.
     """
     if _get_running_loop() is not None:
-        refuse_to_block(call)
+        refuse_to_block(call, instead)
     check_may_wait()
 
 
-def refuse_to_block(call: str) -> None:
+def refuse_to_block(call: str, instead: str = "") -> None:
     """Raise InvalidArgumentError in an event loop, which a blocking call would stop; see `check_may_block`.
 
     In a notebook a cell may block the loop: it serves nothing but the cell that runs.
     """
     if "ipykernel" not in sys.modules:
-        raise InvalidArgumentError(f"{call}() would block the running event loop: await {call}_async() instead")
+        form = instead or f"{call}_async"
+        raise InvalidArgumentError(f"{call}() would block the running event loop: await {form}() instead")
 
 
 def in_thread(blocking: Callable[Concatenate[S, P], T]) -> Callable[Concatenate[S, P], Coroutine[Any, Any, T]]:

@@ -21,7 +21,7 @@ from pyreplog.arguments import as_int, check_bool, check_mapping, check_type
 from pyreplog.bookie.config import BookieConfig, BookieSettings
 from pyreplog.bookie.identity import count_bookies, known_bookies
 from pyreplog.clock import Clock, SystemClock
-from pyreplog.coroutines import in_thread, opening
+from pyreplog.coroutines import check_may_block, in_thread, opening
 from pyreplog.errors import (
     ClosedError,
     InvalidArgumentError,
@@ -248,6 +248,7 @@ class LedgerCluster(Handle):
             OutcomeUnknownError: the metadata store may have created the ledger; it stays empty.
             ClosedError: the cluster was closed.
         """
+        check_may_block("create_ledger")
         self._check_open()
         ensemble = as_int("ensemble", ensemble)
         copies = ensemble if write_quorum is None else as_int("write_quorum", write_quorum)
@@ -334,8 +335,8 @@ class LedgerCluster(Handle):
             MetadataUnavailableError: the metadata store does not answer.
             ClosedError: the cluster was closed.
         """
+        check_may_block("open_ledger")
         self._check_open()
-        check_may_wait()
         key = _key(password)
         check_bool("recover", recover)
         check_bool("force", force)
@@ -386,6 +387,7 @@ class LedgerCluster(Handle):
             MetadataUnavailableError: the metadata store does not answer.
             ClosedError: the cluster was closed.
         """
+        check_may_block("delete_ledger")
         self._check_open()
         ledger, store = as_int("ledger", ledger), self._runtime.metadata
         while True:
@@ -409,6 +411,7 @@ class LedgerCluster(Handle):
             MetadataUnavailableError: the metadata store does not answer.
             ClosedError: the cluster was closed.
         """
+        check_may_block("delete_garbled")
         self._check_open()
         delete_garbled(self._runtime.metadata, name)
 
@@ -419,6 +422,7 @@ class LedgerCluster(Handle):
             MetadataUnavailableError: the metadata store does not answer.
             ClosedError: the cluster was closed.
         """
+        check_may_block("ledgers")
         self._check_open()
         return list_ledgers(self._runtime.metadata)
 
@@ -434,6 +438,7 @@ class LedgerCluster(Handle):
             MetadataUnavailableError: the metadata store does not answer.
             ClosedError: the cluster was closed.
         """
+        check_may_block("ledger_metadata")
         self._check_open()
         return load_ledger(self._runtime.metadata, as_int("ledger", ledger)).metadata
 
@@ -459,8 +464,8 @@ class LedgerCluster(Handle):
             MetadataUnavailableError: the metadata store does not answer.
             ClosedError: the cluster was closed.
         """
+        check_may_block("status")
         self._check_open()
-        check_may_wait()
         bookies, store = self._runtime.bookie_statuses(), self._runtime.metadata
         running = {bookie.bookie for bookie in bookies}
         intact, garbled = survey(store)
@@ -483,6 +488,7 @@ class LedgerCluster(Handle):
         Raises:
             ClosedError: the cluster was closed.
         """
+        check_may_block("limbo")
         self._check_open()
         asked = LimboQuery(status.bookie for status in self._runtime.bookie_statuses())
         found: list[tuple[int, str]] = self._run(0, asked)
@@ -506,6 +512,7 @@ class LedgerCluster(Handle):
             MetadataUnavailableError: the metadata store does not answer.
             ClosedError: the cluster was closed.
         """
+        check_may_block("bookie_count")
         self._check_open()
         return count_bookies(self._runtime.metadata)
 
@@ -536,6 +543,7 @@ class LedgerCluster(Handle):
             MetadataUnavailableError: the metadata store does not answer.
             ClosedError: the cluster was closed.
         """
+        check_may_block("count_copies")
         key, metadata = _key(password), self.ledger_metadata(ledger)
         if metadata.state is not State.CLOSED:
             raise InvalidArgumentError(
@@ -566,8 +574,8 @@ class LedgerCluster(Handle):
             MetadataUnavailableError: the metadata store does not answer.
             ClosedError: the cluster was closed.
         """
+        check_may_block("repair")
         self._check_open()
-        check_may_wait()
         repair = LedgerRepair(self._runtime.metadata, _key(password), self._run)
         if ledger is not None:
             repair.repair_ledger(as_int("ledger", ledger))

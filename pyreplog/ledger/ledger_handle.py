@@ -12,10 +12,10 @@ from pyreplog._native.ledger.ledger_base import LedgerBase
 from pyreplog._native.ledger.staging import Staging
 from pyreplog._native.log.batch import RecordBatch
 from pyreplog._native.machines.effects import Settle
-from pyreplog._native.machines.serial_executor import check_may_wait, in_callback
+from pyreplog._native.machines.serial_executor import in_callback
 from pyreplog.arguments import as_int
 from pyreplog.clock import Clock
-from pyreplog.coroutines import check_may_block
+from pyreplog.coroutines import check_may_block, refuse_to_block
 from pyreplog.errors import ClosedError, OutcomeUnknownError, ReplogError, WindowFullError
 from pyreplog.future import AppendFuture, as_timeout, set_result, settle_all
 from pyreplog.handles import Handle, warn_of_leak
@@ -210,7 +210,8 @@ class Ledger(Handle, LedgerBase):
         Raises:
             ReplogError: as `append`.
         """
-        return self._wait(lambda: self.submit_batch(values, keys, event_times, messages=messages))
+        check_may_block("append_batch", "submit_batch")
+        return self._runtime.wait(self.submit_batch(values, keys, event_times, messages=messages))
 
     def submit(
         self, value: ReadableBuffer, key: ReadableBuffer | None = None, *, event_time: Time | None = None
@@ -347,10 +348,6 @@ class Ledger(Handle, LedgerBase):
         self._staging(ids)
         settle_all(outcomes(entries, ids))
 
-    def _wait(self, submit: Callable[[], AppendFuture[T]]) -> T:
-        check_may_wait()
-        return self._runtime.wait(submit())
-
     # ---- reading --------------------------------------------------------------------------------------------
 
     def read_range(self, start: int, end: int, *, bytes_max: int = RANGE_BYTES_MAX) -> AppendFuture[RecordBatch]:
@@ -437,6 +434,9 @@ class Ledger(Handle, LedgerBase):
         else:
             last.add_done_callback(lambda _: set_result(future, None))
         return future
+
+    def _refuse_loop(self) -> None:
+        refuse_to_block("append", "submit")
 
     def _has_room(self, windows: float = 1.0) -> bool:
         return self._writer.has_room(windows * self._window_bytes, windows * self._window_entries)

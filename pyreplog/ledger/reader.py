@@ -11,7 +11,7 @@ from typing import Any, SupportsIndex, TypeVar, overload
 from pyreplog._native.log.batch import RecordBatch
 from pyreplog._native.log.record import Record
 from pyreplog.arguments import as_int
-from pyreplog.coroutines import in_thread, iterating
+from pyreplog.coroutines import check_may_block, in_thread, iterating
 from pyreplog.errors import (
     ClosedError,
     InvalidArgumentError,
@@ -157,6 +157,7 @@ class LedgerReader(Handle):
             ClosedError: the reader was closed.
             ForkedError: this process is a fork of the one that opened the reader.
         """
+        check_may_block("read")
         self._check_open()
         start = 0 if start is None else as_int("start", start)
         end = self._lac + 1 if end is None else as_int("end", end)
@@ -181,6 +182,7 @@ class LedgerReader(Handle):
             NoSuchEntryError: enough bookies say that they do not have an entry.
             ReplogError: as `read`.
         """
+        check_may_block("read_unconfirmed")
         self._check_open()
         start, end = as_int("start", start), as_int("end", end)
         if not 0 <= start < end:
@@ -198,6 +200,7 @@ class LedgerReader(Handle):
         Raises:
             ReplogError: as `read`.
         """
+        check_may_block("get")
         number = as_int("entry", entry)
         return next(self.read(number, number + 1))[0]
 
@@ -249,6 +252,7 @@ class LedgerReader(Handle):
 
     get_async = in_thread(get)
     read_async = iterating(read)
+    read_unconfirmed_async = iterating(read_unconfirmed)
 
     def _batches(self, start: int, end: int) -> Iterator[RecordBatch]:
         meta = self.metadata
@@ -300,7 +304,10 @@ class LedgerReader(Handle):
             MetadataUnavailableError: the metadata store does not answer.
             ClosedError: the reader was closed.
         """
+        check_may_block("refresh")
         return self._look(0)
+
+    refresh_async = in_thread(refresh)
 
     def wait_beyond(self, entry: int, timeout: float | None = None) -> bool:
         """Wait until an entry above `entry` is confirmed, or the ledger is closed.
@@ -315,6 +322,7 @@ class LedgerReader(Handle):
         Raises:
             ReplogError: as `refresh`.
         """
+        check_may_block("wait_beyond")
         self._check_open()
         seconds, entry = as_timeout(timeout), as_int("entry", entry)
         deadline = None if seconds is None else time.monotonic() + seconds
@@ -405,15 +413,21 @@ class LedgerReader(Handle):
     # ---- following, in coroutines -----------------------------------------------------------------------------
 
     async def _follow_batches_async(self, start: int, timeout: float | None) -> AsyncIterator[RecordBatch]:
-        while await self._wait_beyond_async(start - 1, timeout):
+        while await self.wait_beyond_async(start - 1, timeout):
             batch = await self._result_async(self.read_range(start, self._lac + 1), self._waited_for)
             start = batch[-1].entry + 1
             yield batch
 
-    async def _wait_beyond_async(self, entry: int, timeout: float | None) -> bool:
-        """Do as `wait_beyond`, without blocking the event loop."""
+    async def wait_beyond_async(self, entry: int, timeout: float | None = None) -> bool:
+        """Do what `wait_beyond` does, in a coroutine.
+
+        Args:
+            entry: number of an entry; -1 waits for the first one.
+            timeout: seconds; None: as long as it takes.
+        """
         self._check_open()
-        deadline = None if timeout is None else time.monotonic() + timeout
+        seconds, entry = as_timeout(timeout), as_int("entry", entry)
+        deadline = None if seconds is None else time.monotonic() + seconds
         while self._lac <= entry and not self.is_closed:
             began = time.monotonic()
             left_ms = POLL_MS if deadline is None else min(POLL_MS, int((deadline - began) * 1000))

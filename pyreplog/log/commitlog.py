@@ -34,7 +34,7 @@ from pyreplog.errors import (
     ReplogError,
     WindowFullError,
 )
-from pyreplog.future import AppendFuture, set_result
+from pyreplog.future import AppendFuture, set_result, settle_all
 from pyreplog.log import indexes, log_cursor, names, recovery, retention, startup, truncation
 from pyreplog.log.checkpoint import CheckpointFile
 from pyreplog.log.commit import GroupCommit
@@ -65,6 +65,12 @@ MAPPED_MAX = 1024
 
 WINDOW_BYTES = 4 << 20
 """Half of what waits in memory for a sync, at most: an event loop appends on while there is less."""
+
+_ROOM_BYTES = 64 << 10
+"""Room that `room()` gives at the end of a segment: shorter entries that follow it never begin one in an event loop."""
+
+_BLANK_BYTES = 32
+"""Size of the record that ends a segment."""
 
 _LOCK_S = 0.01
 _ROLL_S = 0.001
@@ -104,6 +110,10 @@ class CommitLog(LogView, Appender):
         self._files = files if files is not None else RealFiles()
         self._error: ReplogError | None = ClosedError(f"{path} was not opened")
         self._lock = threading.RLock()  # the table of segments, the checkpoint, and all that changes them
+        self._room_lock = threading.Lock()
+        self._wanted_room, self._room_waiters = 0, list[AppendFuture[None]]()  # under the lock; see `_want_room`
+        self._is_making_room = False  # the thread inside waits for the disk
+        self._room_error: DiskError | None = None  # why the room that was wanted last could not be made
         self._pid = os.getpid()
         self._clock: Clock = clock if clock is not None else SystemClock()
         with opening_told(path):
@@ -145,6 +155,7 @@ class CommitLog(LogView, Appender):
         self._housekeeper: Housekeeper[CommitLog] = Housekeeper(
             self,
             preparing=[
+                BackgroundTask("making room", CommitLog._make_wanted_room),
                 BackgroundTask("retention", CommitLog._retain),
                 BackgroundTask("preparing a segment", CommitLog._prepare),
             ],
@@ -210,26 +221,100 @@ class CommitLog(LogView, Appender):
 
     def _reserve(self, segments: int) -> None:
         """Have so many segments ready, so that a batch never stops half way for lack of space."""
-        self._pool.prepare(segments)
+        self._is_making_room = True
+        try:
+            self._pool.prepare(segments)
+        finally:
+            self._is_making_room = False
 
     def _rebuild(self) -> None:
         """The table of the writer is always right."""
 
     def _make_room(self, stride: int) -> None:
         segment, end, entry, last_time = self._state
-        if self._staged:
-            self._commits.flush()
-            if end - segment.base + stride <= segment.size - 32:
+        self._is_making_room = True
+        try:
+            if self._staged:
+                self._commits.flush()
+                if end - segment.base + stride <= segment.size - _BLANK_BYTES:
+                    self._widen_stage(stride)
+                    return
+            self._roll(segment, entry, last_time)
+            if self._staged:
                 self._widen_stage(stride)
-                return
-        self._roll(segment, entry, last_time)
-        if self._staged:
-            self._widen_stage(stride)
+        finally:
+            self._is_making_room = False
 
-    def _check_stage(self) -> None:
-        """Raise WindowFullError if the caller is an event loop, and would wait for records that are not synced yet."""
-        if self.staged_bytes >= WINDOW_BYTES and _get_running_loop() is not None:
-            raise WindowFullError(f"{self.path}: twice its window waits to be synced; await room() before submit()")
+    def _check_inside(self) -> None:
+        """Raise WindowFullError if the caller is an event loop, and the thread inside waits for the disk."""
+        if self._is_making_room and _get_running_loop() is not None:
+            raise WindowFullError(f"{self.path}: room is being made; await room() before submit()")
+
+    def _check_room(self, size: int, segments: int) -> None:
+        """Raise WindowFullError if the caller is an event loop, and would wait for the disk. It is inside.
+
+        size: bytes of the records. segments: how many they begin.
+        """
+        if _get_running_loop() is None:
+            return
+        if not self._staged:
+            if self._pool.ready >= segments:
+                return
+            self._want_room(segments, None)
+        elif segments or size > WINDOW_BYTES:
+            if not segments and not self.staged_bytes:
+                self._widen_stage(size)
+                return
+            if size > self.segment_bytes - HEADER_BYTES - _BLANK_BYTES:
+                raise WindowFullError(
+                    f"{self.path}: a batch of {size} bytes is longer than a segment; submit it in parts, or in a thread"
+                )
+            self._want_room(size, None)
+        error, self._room_error = self._room_error, None
+        if error is not None:  # room could not be made
+            raise error
+        raise WindowFullError(f"{self.path}: {size} bytes wait for the disk; await room() before submit()")
+
+    def _want_room(self, wanted: int, future: AppendFuture[None] | None) -> None:
+        """Have a thread of the log make room, and then complete the future.
+
+        wanted: in a synced log bytes that fit, in others how many segments are ready.
+        """
+        with self._room_lock:
+            self._wanted_room = max(self._wanted_room, wanted)
+            if future is not None:
+                self._room_waiters.append(future)
+        self._housekeeper.wake_preparing()
+
+    def _make_wanted_room(self) -> float:
+        """Do what event loops may not wait for: begin the next segment, or have it ready."""
+        with self._room_lock:
+            wanted, self._wanted_room = self._wanted_room, 0
+            waiters, self._room_waiters = self._room_waiters, []
+        if not wanted and not waiters:
+            return IDLE_S
+        self._room_error = None
+        try:
+            if not self._staged:
+                self._pool.prepare(wanted)
+            else:
+                self._enter()
+                try:
+                    if self._free_bytes < wanted:
+                        self._make_room(wanted)
+                finally:
+                    self._leave()
+        except DiskError as error:
+            self._room_error = error  # for the next submit
+        finally:
+            settle_all([(future, None) for future in waiters])
+        return IDLE_S
+
+    def _end_room(self) -> None:
+        """Complete what waits for room, because the log takes no more entries."""
+        with self._room_lock:
+            waiters, self._room_waiters = self._room_waiters, []
+        settle_all([(future, None) for future in waiters])
 
     def _roll(self, segment: Segment, entry: int, last_time: int) -> None:
         """Seal the active segment and go on in the next one. The caller is inside the append path."""
@@ -276,6 +361,7 @@ class CommitLog(LogView, Appender):
         self._error = self._error or poisoned
         self._set_open(False)
         self._submitted.fail(poisoned)
+        self._end_room()
         logger.error("%s", poisoned)
         return poisoned
 
@@ -309,18 +395,27 @@ class CommitLog(LogView, Appender):
     def room(self) -> AppendFuture[None]:
         """Return a future that is done as soon as `submit` need not wait: `await log.room()` before it in a coroutine.
 
-        On a synced log it waits while 4 MiB or more wait to be synced; other logs always have room. The entry that
-        begins a segment still waits until the segment before it is on disk.
+        There is room for entries of 64 KiB in all, or of a sixteenth of a segment if that is less. After `submit` has
+        refused longer ones with WindowFullError, the next `room()` is done when there is room for them. On a synced log
+        it also waits while 4 MiB or more wait to be synced.
 
         Returns:
-            An `AppendFuture`, done when there is room, or when the log takes no more entries.
+            An `AppendFuture`, done when there is room, when room could not be made (`submit` says why), or when the log
+                takes no more entries.
 
         Raises:
             ClosedError: the log was closed.
         """
         self.check_open()
         future: AppendFuture[None] = AppendFuture()
-        if self._staged and self.staged_bytes >= WINDOW_BYTES:
+        least = min(_ROOM_BYTES, self.segment_bytes // 16)
+        segment, end, _, _ = self._state
+        is_short = end - segment.base + least > segment.size - _BLANK_BYTES and (self._staged or not self._pool.ready)
+        if self._wanted_room or self._is_making_room or is_short:
+            self._want_room(least if self._staged else 1, future)
+            if not self.is_usable:
+                self._end_room()
+        elif self._staged and self.staged_bytes >= WINDOW_BYTES:
             synced = self.when_synced(None, self.staged_end - WINDOW_BYTES + 8)
             synced.add_done_callback(lambda _: set_result(future, None))
         else:
@@ -332,15 +427,21 @@ class CommitLog(LogView, Appender):
     def sync(self) -> int:
         """Sync the log: all that was appended before the call is durable when it returns.
 
-        Any thread may call it; it blocks.
+        Any thread may call it; it blocks. A coroutine awaits `sync_async`.
 
         Returns:
             The number of the first entry that the sync does not cover.
 
         Raises:
+            InvalidArgumentError: called in a coroutine or a callback.
             PoisonedError: the sync failed.
             ClosedError: the log was closed.
         """
+        check_may_block("sync")
+        return self._sync()
+
+    def _sync(self) -> int:
+        """Sync the log, also in an event loop that closes or truncates it."""
         if self._error is not None or os.getpid() != self._pid:
             self._refuse()
         if self._staged:
@@ -535,7 +636,7 @@ class CommitLog(LogView, Appender):
         """
         self.check_open()
         as_int("entry", entry)
-        self.sync()  # the cut end will count as synced: so must all before it
+        self._sync()  # the cut end will count as synced: so must all before it
         with self._lock:
             self._enter()
             try:
@@ -719,7 +820,7 @@ class CommitLog(LogView, Appender):
             return min(left, IDLE_S)
         self._last_sync = time.monotonic()
         if self._state[1] > self.tail.synced_end and self._error is None:
-            self.sync()
+            self._sync()
         return min(interval, IDLE_S)
 
     # ---- state ----------------------------------------------------------------------------------------------
@@ -807,7 +908,7 @@ class CommitLog(LogView, Appender):
                 if self._staged:
                     self._commits.flush()
                 else:
-                    self.sync()
+                    self._sync()
                 self._set_open(False)
             finally:
                 self._leave()
@@ -822,6 +923,7 @@ class CommitLog(LogView, Appender):
         self._commits.stop()
         self._housekeeper.stop()
         self._watcher.stop(self._error)
+        self._end_room()
         try:
             with self._lock:
                 self._pool.close()

@@ -186,7 +186,7 @@ def test_hundreds_of_tasks(cluster: LedgerCluster) -> None:
         return await ledger.submit(b"%d" % number)
 
     async def main() -> list[int]:
-        ledger = cluster.create_ledger(3, 3, 2, window_bytes=WINDOW)
+        ledger = await cluster.create_ledger_async(3, 3, 2, window_bytes=WINDOW)
         try:
             return await asyncio.gather(*(append_one(ledger, number) for number in range(30)))
         finally:

@@ -75,7 +75,7 @@ class Bench:
         self.metadata.leases[-1].expire()
         until(lambda: len(self.jobs) > jobs)
 
-    def keys(self) -> list[int]:
+    def keyed(self) -> list[int]:
         """The ledgers that have keys."""
         return [int(name) for name in self.memory.list(WRITERS)]
 
@@ -112,7 +112,7 @@ def test_a_ledger_that_is_closed_at_once_costs_nothing(bench: Bench) -> None:
     assert bench.metadata.calls == [] and len(bench.timers) == 1
     bench.keys.release(1)
     bench.run(timers=False).run()
-    assert bench.metadata.calls == [] and bench.keys() == []
+    assert bench.metadata.calls == [] and bench.keyed() == []
 
 
 def test_ledgers_share_a_timer_and_a_lease(bench: Bench) -> None:
@@ -120,12 +120,12 @@ def test_ledgers_share_a_timer_and_a_lease(bench: Bench) -> None:
         bench.keys.hold(ledger)
     assert len(bench.timers) == 1
     bench.run()
-    assert bench.keys() == [0, 1, 2, 3, 4] and bench.metadata.calls == ["lease"]
+    assert bench.keyed() == [0, 1, 2, 3, 4] and bench.metadata.calls == ["lease"]
     bench.keys.release(2)
     bench.keys.release(2)
     bench.keys.hold(9)
     bench.run()
-    assert bench.keys() == [0, 1, 3, 4, 9] and bench.metadata.calls == ["lease", "delete"]
+    assert bench.keyed() == [0, 1, 3, 4, 9] and bench.metadata.calls == ["lease", "delete"]
 
 
 def test_a_ledger_that_comes_as_the_timer_is_due_is_not_forgotten(bench: Bench) -> None:
@@ -134,7 +134,7 @@ def test_a_ledger_that_comes_as_the_timer_is_due_is_not_forgotten(bench: Bench) 
     due()
     bench.keys.hold(2)
     bench.run()
-    assert bench.keys() == [1, 2]
+    assert bench.keyed() == [1, 2]
 
 
 def test_what_was_lost_with_a_lease_is_made_again(bench: Bench, caplog: pytest.LogCaptureFixture) -> None:
@@ -143,14 +143,14 @@ def test_what_was_lost_with_a_lease_is_made_again(bench: Bench, caplog: pytest.L
         bench.keys.hold(ledger)
     bench.run()
     bench.lose_lease()
-    assert bench.keys() == []
+    assert bench.keyed() == []
     bench.keys.release(2)
     bench.run(timers=False)
-    assert bench.keys() == [1, 3]
+    assert bench.keyed() == [1, 3]
     assert "the lease of 3 ledgers that are open for appending was lost" in caplog.text
     bench.keys.release(1)
     bench.keys.release(3)
-    assert bench.run().keys() == []
+    assert bench.run().keyed() == []
 
 
 def test_a_key_of_a_lost_lease_that_is_still_there_is_replaced(bench: Bench) -> None:
@@ -160,7 +160,7 @@ def test_a_key_of_a_lost_lease_that_is_still_there_is_replaced(bench: Bench) -> 
     bench.keys.hold(1)
     bench.run()
     earlier.close()
-    assert bench.keys() == [1]
+    assert bench.keyed() == [1]
 
 
 @pytest.mark.parametrize("method", ["lease", "delete"])
@@ -180,7 +180,7 @@ def test_while_the_store_is_away_there_is_one_more_attempt_at_a_time(bench: Benc
     assert len(bench.timers) == 2  # the next attempt, and that of the ledgers that came
     while bench.timers:
         bench.run()
-    assert len(bench.metadata.calls) > calls and bench.keys() == [5]
+    assert len(bench.metadata.calls) > calls and bench.keyed() == [5]
 
 
 @pytest.mark.parametrize("done", [True, False])
@@ -190,8 +190,8 @@ def test_an_unknown_outcome(bench: Bench, done: bool) -> None:
     bench.metadata.fail("delete", OutcomeUnknownError("the reply was lost"), done=done)
     bench.keys.release(1)
     bench.run(timers=False)
-    assert len(bench.timers) == 1 and bench.keys() == ([] if done else [1])
-    assert bench.run().keys() == [] and bench.timers == []
+    assert len(bench.timers) == 1 and bench.keyed() == ([] if done else [1])
+    assert bench.run().keyed() == [] and bench.timers == []
 
 
 def test_a_key_that_may_exist_is_deleted(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -206,9 +206,9 @@ def test_a_key_that_may_exist_is_deleted(bench: Bench, monkeypatch: pytest.Monke
     with monkeypatch.context() as patched:
         patched.setattr(MemoryLease, "create", lose)
         bench.run()
-    assert bench.keys() == [1]
+    assert bench.keyed() == [1]
     bench.keys.release(1)
-    assert bench.run().keys() == []
+    assert bench.run().keyed() == []
 
 
 def test_each_client_has_its_own(bench: Bench) -> None:
@@ -222,8 +222,8 @@ def test_each_client_has_its_own(bench: Bench) -> None:
     incarnations = {LedgerWriterIdentity.decode(value.value).incarnation for value in values if value is not None}
     assert len(incarnations) == 2
     bench.lose_lease()
-    assert bench.keys() == [2]
-    assert bench.run().keys() == [1, 2]
+    assert bench.keyed() == [2]
+    assert bench.run().keyed() == [1, 2]
 
 
 def test_its_close_ends_the_keys_though_the_store_lives_on(bench: Bench) -> None:
@@ -232,9 +232,9 @@ def test_its_close_ends_the_keys_though_the_store_lives_on(bench: Bench) -> None
     bench.run()
     bench.keys.stop()
     bench.keys.hold(2)
-    assert bench.run().keys() == [1]
+    assert bench.run().keyed() == [1]
     bench.keys.close()
-    assert bench.run().keys() == []
+    assert bench.run().keyed() == []
 
 
 def test_it_changes_nothing_behind_its_close(bench: Bench) -> None:

@@ -126,3 +126,28 @@ def test_the_link_is_lost_in_the_middle(wire: Wire, topic: Topic, meddler: Meddl
     go_on(meddler._send)
     until(lambda: topic.end == 4)
     assert stored(topic) == {0: b"before", 1: b"first", 2: b"second", 3: b"third"}
+
+
+@pytest.mark.parametrize("bad", range(4), ids=["first", "second", "third", "last"])
+def test_only_what_bookies_refuse_fails(topic: Topic, meddler: Meddler, bad: int) -> None:
+    """Messages that were queued together are one request: others than the refused one are stored, in order."""
+    values = [b"bad" if number == bad else b"good %d" % number for number in range(4)]
+
+    def judge(bookie: str, request: Any, on_reply: Any) -> None:
+        deed = meddler.saying(status=ReplyStatus.INVALID) if b"bad" in bytes(request.records) else meddler.pass_on
+        deed(bookie, request, on_reply)
+
+    meddler.rule(meddler.hold, kind=RequestKind.ADD)
+    futures = [topic.submit_batch([b"on its way"])]
+    meddler.wait_for(RequestKind.ADD)
+    futures += [topic.submit_batch([value]) for value in values]
+    meddler.clear()
+    meddler.rule(judge, kind=RequestKind.ADD)
+    meddler.release()
+    assert futures.pop(0).result(PATIENCE_S) == range(1, 2)
+    with pytest.raises(EntryRefusedError):
+        futures.pop(bad).result(PATIENCE_S)
+    assert [future.result(PATIENCE_S) for future in futures] == [range(offset, offset + 1) for offset in (2, 3, 4)]
+    meddler.clear()
+    del values[bad]
+    assert list(stored(topic).values()) == [b"before", b"on its way", *values]

@@ -139,20 +139,69 @@ def test_when_a_ledger_is_full() -> None:
         assert pipeline.is_full(config, 500 + age_us) is full
 
 
+def refused_together(pipeline: AppendPipeline, kept: int = 0) -> list[PublishBatch]:
+    """Send what is next to a ledger that refuses it; return what is given up."""
+    failed: AppendFuture[range] = AppendFuture()
+    set_exception(failed, EntryRefusedError(1, "no"))
+    pipeline.sent(pipeline.take(9), failed)
+    assert isinstance(pipeline.take_confirmed()[1], EntryRefusedError)
+    pipeline.end_ledger(kept)
+    pipeline.begin_ledger(0)
+    return pipeline.note_refusal()
+
+
+def stored_alone(pipeline: AppendPipeline) -> list[PublishBatch]:
+    landed: AppendFuture[range] = AppendFuture()
+    set_result(landed)
+    pipeline.sent(pipeline.take(9), landed)
+    return pipeline.take_confirmed()[0]
+
+
 def test_what_bookies_refuse_is_tried_a_few_times() -> None:
     pipeline = AppendPipeline(ORIGIN)
     bad, good = EntryBatch([b"bad"], [1]), EntryBatch([b"good"], [1])
-    pipeline.add([bad, good])
-    for _ in range(REFUSALS_MAX - 1):
-        failed: AppendFuture[range] = AppendFuture()
-        set_exception(failed, EntryRefusedError(1, "no"))
-        pipeline.sent(pipeline.take(9), failed)
-        assert isinstance(pipeline.take_confirmed()[1], EntryRefusedError) and pipeline.end_ledger(0) == []
-        assert pipeline.refuse_first() == []
-        pipeline.begin_ledger(0)
+    pipeline.add([bad])
+    assert refused_together(pipeline) == []
+    pipeline.add([good])
+    for _ in range(REFUSALS_MAX - 2):
+        assert refused_together(pipeline) == [], "alone, though another one is queued"
     assert pipeline.pending == (7, 2)
-    assert pipeline.refuse_first() == [bad] and pipeline.pending == (4, 1)
-    assert pipeline.drop() == [good] and pipeline.refuse_first() == [] and pipeline.pending == (0, 0)
+    assert refused_together(pipeline) == [bad] and pipeline.pending == (4, 1)
+    assert pipeline.drop() == [good] and pipeline.note_refusal() == [] and pipeline.pending == (0, 0)
+
+
+def test_of_a_group_only_the_refused_batch_is_given_up() -> None:
+    pipeline = AppendPipeline(ORIGIN)
+    batches = [EntryBatch([b"%d" % number], [1]) for number in range(5)]
+    pipeline.add(batches[:4])
+    assert refused_together(pipeline) == [], "any of them"
+    pipeline.add(batches[4:])
+    for number in (0, 1):
+        assert pipeline.is_due and stored_alone(pipeline) == [batches[number]]
+    for _ in range(REFUSALS_MAX - 1):
+        assert refused_together(pipeline) == []
+    assert refused_together(pipeline) == [batches[2]]
+    assert stored_alone(pipeline) == [batches[3]]
+    pipeline.add([EntryBatch([b"5"], [1])])
+    assert len(stored_alone(pipeline)) == 2, "who came later was no suspect: together again"
+    assert pipeline.pending == (0, 0) and pipeline.end == TopicPosition(5, 5, 5)
+
+
+def test_a_suspect_is_not_sent_beside_others() -> None:
+    pipeline = AppendPipeline(ORIGIN)
+    pipeline.add([EntryBatch([bytes(STAGE_BYTES)], [1]), EntryBatch([bytes(STAGE_BYTES)], [1])])
+    assert refused_together(pipeline) == []
+    pipeline.sent(pipeline.take(9), AppendFuture())
+    assert pipeline.is_queued and not pipeline.is_due
+
+
+def test_batches_that_the_ledger_kept_are_no_suspects() -> None:
+    pipeline = AppendPipeline(ORIGIN)
+    pipeline.add([EntryBatch([b"%d" % number], [1]) for number in range(3)])
+    for attempt in range(REFUSALS_MAX - 1):
+        assert refused_together(pipeline, kept=0 if attempt else 2) == []
+    (given_up,) = refused_together(pipeline)
+    assert given_up.entries == [b"2"] and pipeline.pending == (0, 0)
 
 
 def test_half_of_a_submission() -> None:

@@ -43,7 +43,7 @@ def test_a_ledger_and_a_topic(tmp_path: Path) -> None:
     with open_cluster(tmp_path) as cluster, cluster.topic("topic", **SMALL) as topic:
 
         async def main() -> list[bytes]:
-            with cluster.create_ledger(1, 1, 1) as ledger:
+            async with await cluster.create_ledger_async(1, 1, 1) as ledger:
                 entries = await asyncio.gather(*(outcome(ledger.submit(b"%d" % n)) for n in range(COUNT)))
             assert sorted(entries) == list(range(COUNT))
             values = []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,7 +12,14 @@ import pytest
 
 import pyreplog
 from pyreplog import AppendFuture, CommitLog
-from pyreplog.errors import ClosedError, OutcomeUnknownError, PoisonedError, WindowFullError
+from pyreplog.errors import (
+    ClosedError,
+    DiskFullError,
+    InvalidArgumentError,
+    OutcomeUnknownError,
+    PoisonedError,
+    WindowFullError,
+)
 from pyreplog.log.commitlog import WINDOW_BYTES
 from pyreplog.log.files import RealFiles
 
@@ -121,3 +129,176 @@ def test_a_flush_without_an_outcome_says_so(log: CommitLog, files: HeldFiles) ->
     files.may_sync.set()
     log.flush(timeout=PATIENCE_S)
     assert future.done() and future.result(0) == 0
+
+
+# ---- the begin of a segment ------------------------------------------------------------------------------------
+
+SEGMENT = 1 << 20
+SMALL = bytes(50_000)
+
+
+@pytest.fixture
+def short(tmp_path: Path, files: HeldFiles) -> Iterator[CommitLog]:
+    with pyreplog.open(tmp_path / "short", durability="synced", segment_bytes=SEGMENT, files=files) as log:
+        yield log
+
+
+async def fill_segment(log: CommitLog, value: bytes = SMALL) -> list[AppendFuture[int]]:
+    """Submit until the log has to begin a segment."""
+    futures: list[AppendFuture[int]] = []
+    with pytest.raises(WindowFullError, match="room"):
+        while len(futures) * len(value) <= SEGMENT:
+            futures.append(log.submit(value))
+    return futures
+
+
+def test_an_event_loop_does_not_wait_at_the_begin_of_a_segment(short: CommitLog, files: HeldFiles) -> None:
+    async def append() -> None:
+        files.may_sync.clear()
+        futures = await fill_segment(short)
+        assert len(futures) == (SEGMENT - 4096) // (len(SMALL) + 16)
+        with pytest.raises(WindowFullError):
+            short.submit_batch([SMALL, SMALL])
+        room = short.room()
+        assert not room.done()
+        files.may_sync.set()
+        await room
+        last = short.submit_batch([SMALL, SMALL])
+        assert await last == range(len(futures), len(futures) + 2)
+        assert [await future for future in futures] == list(range(len(futures)))
+
+    asyncio.run(append())
+
+
+@pytest.mark.parametrize("durability", ["appended", "synced"])
+@pytest.mark.parametrize("spares", [1, 3])
+def test_short_entries_behind_room_are_never_refused(tmp_path: Path, durability: str, spares: int) -> None:
+    settings = {"durability": durability, "segment_bytes": 1 << 16, "spare_segments": spares}
+    values = [b"%05d" % number * (1 + number % 700) for number in range(1000)]
+
+    async def append(log: CommitLog) -> list[int]:
+        futures = []
+        for value in values:
+            await log.room()
+            futures.append(log.submit(value))
+        return [await future for future in futures]
+
+    with pyreplog.open(tmp_path / "log", **settings) as log:
+        assert asyncio.run(append(log)) == list(range(len(values)))
+        assert log[:] == values
+
+
+def test_a_long_entry_is_refused_once(short: CommitLog) -> None:
+    long = bytes(SEGMENT * 2 // 3)
+
+    async def append() -> None:
+        for number in range(5):
+            await short.room()
+            if number:
+                with pytest.raises(WindowFullError):
+                    short.submit(long)
+                await short.room()
+            assert await short.submit(long) == number
+
+    asyncio.run(append())
+
+
+def test_a_batch_that_is_longer_than_a_segment_says_so(short: CommitLog) -> None:
+    batch = [SMALL] * 30
+
+    async def append() -> None:
+        with pytest.raises(WindowFullError, match="longer than a segment; submit it in parts"):
+            short.submit_batch(batch)
+
+    asyncio.run(append())
+    assert short.end == 0
+    assert short.submit_batch(batch).result(PATIENCE_S) == range(30), "a thread waits"
+
+
+def test_an_event_loop_does_not_wait_for_a_thread_that_begins_a_segment(short: CommitLog, files: HeldFiles) -> None:
+    files.may_sync.clear()
+    threads = [threading.Thread(target=short.submit_batch, args=([SMALL] * 30,))]
+    threads[0].start()
+
+    async def append() -> None:
+        refused = 0
+        while not refused:
+            try:
+                short.submit(b"")
+                await asyncio.sleep(0)
+            except WindowFullError:
+                refused += 1
+        room = short.room()
+        assert not room.done()
+        files.may_sync.set()
+        await room
+
+    asyncio.run(append())
+    threads[0].join(PATIENCE_S)
+    short.flush(PATIENCE_S)
+
+
+class HeldCreation(RealFiles):
+    """All files but the first are created when they are let go, or not at all."""
+
+    def __init__(self) -> None:
+        self.may_create, self.is_full, self.created = threading.Event(), False, 0
+
+    def create(self, path: Path, size: int, *, zeroed: bool) -> int:
+        self.created += 1
+        assert self.created == 1 or self.may_create.wait(PATIENCE_S)
+        if self.is_full:
+            raise DiskFullError(errno.ENOSPC, f"{path}: no room")
+        return super().create(path, size, zeroed=zeroed)
+
+
+@pytest.mark.parametrize("is_full", [False, True], ids=["slow", "full"])
+def test_an_event_loop_does_not_wait_for_a_segment_to_be_prepared(tmp_path: Path, is_full: bool) -> None:
+    """If the disk has no room, the next submit says so."""
+    files = HeldCreation()
+
+    async def append(log: CommitLog) -> None:
+        numbers = [await future for future in await fill_segment(log)]
+        room = log.room()
+        assert not room.done()
+        files.is_full = is_full
+        files.may_create.set()
+        await room
+        if is_full:
+            with pytest.raises(DiskFullError):
+                log.submit(SMALL)
+            files.is_full = False
+            await log.room()
+        assert await log.submit(SMALL) == len(numbers)
+
+    with pyreplog.open(tmp_path / "log", segment_bytes=SEGMENT, files=files) as log:
+        try:
+            asyncio.run(append(log))
+        finally:
+            files.may_create.set()
+
+
+def test_room_ends_with_a_log_that_is_closed(tmp_path: Path) -> None:
+    files = HeldCreation()
+    log = pyreplog.open(tmp_path / "log", segment_bytes=SEGMENT, files=files)
+
+    async def append() -> AppendFuture[None]:
+        await fill_segment(log)
+        return log.room()
+
+    room = asyncio.run(append())
+    closing = threading.Thread(target=log.close)
+    closing.start()
+    files.may_create.set()
+    assert room.result(PATIENCE_S) is None
+    closing.join(PATIENCE_S)
+
+
+def test_sync_does_not_block_an_event_loop(log: CommitLog) -> None:
+    async def sync() -> None:
+        log.submit(b"a")
+        with pytest.raises(InvalidArgumentError, match=r"sync\(\) would block .*sync_async"):
+            log.sync()
+        assert await log.sync_async() == 1
+
+    asyncio.run(sync())

@@ -207,7 +207,7 @@ def append_received(Appender log not None, data, int64_t count, int64_t skip, co
     InvalidRecordsError or RecordTooLargeError (nothing was appended), and the errors of CommitLog.append.
     """
     cdef _ReceivedParts batch = _ReceivedParts(data, count, skip, control)
-    cdef int64_t entry, end = log.put_locked(batch.block, batch.count + batch.front, &entry)
+    cdef int64_t entry, end = log.put_locked(batch.block, batch.count + batch.front, True, &entry)
     return entry, end
 
 

@@ -8,6 +8,8 @@ from pyreplog._native.ledger.ledger_writer_base cimport LedgerWriterBase
 from pyreplog._native.log.future cimport AppendFuture
 from pyreplog._native.machines.serial_executor cimport check_may_wait
 
+from asyncio import _get_running_loop
+
 
 cdef class LedgerBase:
     """Base of `pyreplog.ledger.ledger_handle.Ledger`, which is also a Handle.
@@ -61,6 +63,8 @@ cdef class LedgerBase:
         cdef AppendFuture ids
         if self._error is not None or <int64_t>self._pid != getpid():
             self._check_open()
+        if _get_running_loop() is not None:
+            self._refuse_loop()
         check_may_wait()
         if not self._writer.room(<double>self._window_bytes, <double>self._window_entries):
             self._make_room()
@@ -102,6 +106,10 @@ cdef class LedgerBase:
             self._tell_later()
         if self.on_progress is not None:
             self.on_progress()
+
+    def _refuse_loop(self):
+        """Raise InvalidArgumentError, because `append` would block an event loop."""
+        raise NotImplementedError
 
     def _give_room(self):
         raise NotImplementedError

@@ -1,9 +1,9 @@
 """The append path: records are encoded into the mapped segment, or into a stage that a group commit writes.
 
 Threads: every call runs under the GIL; large batches release it while `inside` keeps other threads out. The Python
-subclass implements `_make_room` (roll, or flush the stage), `_check_stage` (raise WindowFullError if the caller must not
-wait for that), `_reserve` (segments for a whole batch), `_refuse` (raise the reason why the log is not open),
-`wait_synced` and `_request_commit`.
+subclass implements `_make_room` (roll, or flush the stage), `_check_room` and `_check_inside` (raise WindowFullError if
+the caller must not wait for that), `_reserve` (segments for a whole batch), `_refuse` (raise the reason why the log is
+not open), `wait_synced` and `_request_commit`.
 """
 
 from cpython.buffer cimport Py_buffer, PyBuffer_Release
@@ -110,7 +110,10 @@ cdef class Appender(LogViewBase):
     def _make_room(self, stride):
         raise NotImplementedError
 
-    def _check_stage(self):
+    def _check_room(self, size, segments):
+        raise NotImplementedError
+
+    def _check_inside(self):
         raise NotImplementedError
 
     def _reserve(self, segments):
@@ -327,8 +330,8 @@ cdef class Appender(LogViewBase):
     def submit(self, value, key=None, *, event_time=None, properties=None):
         """Append one entry without waiting for its durability.
 
-        Any thread and any event loop may call it. On a synced log a thread waits while 8 MiB wait to be synced; an event
-        loop never does: there `submit` raises WindowFullError. Await `room()` before.
+        Any thread and any event loop may call it. A thread waits while 8 MiB wait to be synced, and while the next
+        segment is begun. An event loop never waits: there `submit` raises WindowFullError. Await `room()` before.
 
         Args:
             value: bytes-like, at most a segment long.
@@ -345,7 +348,7 @@ cdef class Appender(LogViewBase):
             InvalidArgumentError: `event_time` or `properties` is outside its bounds.
             RecordTooLargeError: the record does not fit into a segment, or the key is too long.
             DiskFullError: there is no room for another segment.
-            WindowFullError: twice the window waits to be synced, in an event loop. Nothing was appended.
+            WindowFullError: the entry has to wait for the disk, in an event loop. Nothing was appended.
             PoisonedError: a sync has failed.
             ClosedError: the log was closed.
             ForkedError: a parent process opened the log.
@@ -395,10 +398,7 @@ cdef class Appender(LogViewBase):
 
     cdef int64_t put_part(self, const Part *part, AppendFuture future, bint waits, int64_t *entry) except -1:
         """Append, and queue the future. No Python code runs in between, because it could cut the log."""
-        cdef int64_t end
-        if self.staged and not waits:
-            self.check_stage(rec.stride_of(rec.part_length(part, SHORT_HEADER)))
-        end = self.put_locked(part, 1, entry)
+        cdef int64_t end = self.put_locked(part, 1, waits, entry)
         if future is not None:
             future.value = entry[0]
             if self.staged:
@@ -407,23 +407,21 @@ cdef class Appender(LogViewBase):
                 future.publish(future.value, None)
         return end
 
-    cdef int check_stage(self, int64_t bytes) except -1:
-        """Before an append that does not wait for its sync: have it refused if it would wait for room in the stage, and
-        its caller must not."""
-        if self.inside or self.pos + bytes > self.limit:
-            self._check_stage()
-        return 0
-
-    cdef int64_t put_locked(self, const Part *parts, Py_ssize_t count, int64_t *entry) except -1:
+    cdef int64_t put_locked(self, const Part *parts, Py_ssize_t count, bint waits, int64_t *entry) except -1:
         """Enter, put, publish, leave. Return the position after the last record, and set the number of the first
-        entry."""
-        cdef int64_t end
+        entry. waits: the caller may wait for the disk, even if it is an event loop."""
+        cdef int64_t end, total
+        if self.inside and not waits:
+            self._check_inside()
         self.enter()
         try:
             entry[0] = self.next_entry
             if self.first_entry < 0:
                 raise UnnumberedError(self.path)
-            self.put(parts, count, measure(parts, count, self.active.size))
+            total = measure(parts, count, self.active.size)
+            if self.pos + total > self.limit and not waits:
+                self._check_room(total, rolls(parts, count, self.pos, self.active.size))
+            self.put(parts, count, total)
             end = self.active.base + self.pos
             if not self.staged:
                 self.publish()
@@ -533,9 +531,7 @@ cdef class Appender(LogViewBase):
             if not self.open:
                 self._refuse()
             return range(self.next_entry, self.next_entry), None
-        if self.staged and not waits:
-            self.check_stage(measure(batch.block, batch.count + batch.front, self.active.size))
-        end = self.put_locked(batch.block, batch.count + batch.front, &entry)
+        end = self.put_locked(batch.block, batch.count + batch.front, waits, &entry)
         return range(entry, entry + batch.count), end
 
     def append_columns(self, values, keys=None, event_times=None):
@@ -565,7 +561,7 @@ cdef class Appender(LogViewBase):
             if not self.open:
                 self._refuse()
             return range(self.next_entry, self.next_entry)
-        end = self.put_locked(columns.parts, columns.count, &entry)
+        end = self.put_locked(columns.parts, columns.count, True, &entry)
         if self.staged:
             self.wait_synced(end)
         return range(entry, entry + columns.count)
@@ -609,6 +605,11 @@ cdef class Appender(LogViewBase):
         They do if durability is "synced", and the log is no copy of another.
         """
         return self.staged
+
+    @property
+    def _free_bytes(self):
+        """Bytes of records that fit into the active segment, and into the stage."""
+        return self.limit - self.pos
 
     @property
     def staged_end(self):

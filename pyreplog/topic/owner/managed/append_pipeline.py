@@ -19,7 +19,7 @@ GROUP_BYTES = 1 << 20
 """Approximate bytes of queued entries that are sent together."""
 
 REFUSALS_MAX = 3
-"""Attempts for an entry that bookies refuse, each in another ledger."""
+"""Attempts for a batch that bookies refuse, each alone and in another ledger."""
 
 
 class PendingAppend(NamedTuple):
@@ -46,6 +46,8 @@ class AppendPipeline:
         self._queued_bytes = 0
         self._pending: deque[PendingAppend] = deque()
         self._added_bytes, self._added_entries = end.size, end.entries  # up to `end`, plus those without an outcome
+        self._unstored = 0  # batches that the last ledger did not keep: the first ones of the queue
+        self._suspects = 0  # first batches without an outcome, of which bookies refuse one: each is sent alone
 
     @property
     def is_queued(self) -> bool:
@@ -57,9 +59,9 @@ class AppendPipeline:
         """Whether batches are to be sent now.
 
         The first batch is sent at once. Batches that come while the ledger is busy are sent together, because a few
-        large requests cost much less than many small ones.
+        large requests cost much less than many small ones. A suspect of a refusal is sent when nothing else is pending.
         """
-        return bool(self._queue) and (not self._pending or self._queued_bytes >= STAGE_BYTES)
+        return bool(self._queue) and (not self._pending or (not self._suspects and self._queued_bytes >= STAGE_BYTES))
 
     @property
     def has_pending(self) -> bool:
@@ -104,12 +106,12 @@ class AppendPipeline:
     def take(self, entries_max: int) -> list[PublishBatch]:
         """Return the next batches to be sent, at least one, with about GROUP_BYTES and at most `entries_max` entries.
 
-        The caller passes them to `sent`, `put_back` or `refuse`.
+        A suspect of a refusal is taken alone. The caller passes them to `sent`, `put_back` or `refuse`.
         """
         queue = self._queue
         taken = [queue.popleft()]
         size, entries = taken[0].entry_bytes, len(taken[0].entries)
-        while queue:
+        while queue and not self._suspects:
             size, entries = size + queue[0].entry_bytes, entries + len(queue[0].entries)
             if size > GROUP_BYTES or entries > entries_max:
                 break
@@ -140,6 +142,7 @@ class AppendPipeline:
                 return confirmed, error
             append = self._pending.popleft()
             self._confirm(append.batches)
+            self._clear(len(append.batches))
             confirmed += append.batches
         return confirmed, None
 
@@ -165,14 +168,20 @@ class AppendPipeline:
                 count = len(batch.entries)
                 if count <= room:
                     self._confirm([batch])
+                    self._clear(1)
                     kept.append(batch)
                 else:
                     self._split(batch, max(room, 0))
                     unstored.append(batch)
                 room -= count
         self._pending.clear()
+        self._unstored = len(unstored)
         self.put_back(unstored)
         return kept
+
+    def _clear(self, count: int) -> None:
+        """Note that the first batches without an outcome have one now: they are no suspects."""
+        self._suspects = max(self._suspects - count, 0)
 
     def _split(self, batch: PublishBatch, count: int) -> None:
         """Note that the first `count` entries of a batch are stored, and cut them off."""
@@ -188,6 +197,7 @@ class AppendPipeline:
         """Remove and return all batches without an outcome, in order."""
         dropped = [batch for append in self._pending for batch in append.batches]
         self._pending.clear()
+        self._clear(len(dropped))
         self._forget(dropped)
         return dropped + self.drop_queued()
 
@@ -195,21 +205,28 @@ class AppendPipeline:
         """Remove and return the queued batches."""
         dropped = list(self._queue)
         self._queue.clear()
-        self._queued_bytes = 0
+        self._queued_bytes = self._unstored = 0
+        self._suspects = min(self._suspects, sum([len(append.batches) for append in self._pending]))
         self._forget(dropped)
         return dropped
 
     def refuse(self, batches: Sequence[PublishBatch]) -> None:
         """Forget batches that were taken, because no ledger can store them."""
+        self._clear(len(batches))
         self._forget(batches)
 
     def _forget(self, batches: Sequence[PublishBatch]) -> None:
         self._added_bytes -= sum([batch.entry_bytes for batch in batches])
         self._added_entries -= sum([len(batch.entries) for batch in batches])
 
-    def refuse_first(self) -> list[PublishBatch]:
-        """Note that bookies refused the first queued batch; remove and return it after too many attempts."""
-        if not self._queue:
+    def note_refusal(self) -> list[PublishBatch]:
+        """Note that bookies refused a batch which the last ledger did not keep; return it after too many attempts.
+
+        Which batch it was is known if it was the only one. Otherwise each of them is sent alone from now on.
+        """
+        unstored, self._unstored = self._unstored, 0
+        self._suspects = max(self._suspects, unstored)
+        if unstored != 1:
             return []
         first = self.take(0)
         first[0].refusals += 1

@@ -369,7 +369,7 @@ class ChainWriter:
         self._settle(kept)
         self.on_room()
         if isinstance(failed, EntryRefusedError):
-            self._settle_unstored(self._pipeline.refuse_first(), failed)
+            self._settle_unstored(self._pipeline.note_refusal(), failed)
         if failed is not None:
             self._pause_after(failed)
         self._flow()
