@@ -228,14 +228,17 @@ class Sequencer:
             if work.batches or work.outcomes or work.has_news:
                 self._carry_out(work, is_awaited=is_awaited)
 
-    def with_gates(self, call: Callable[[int], T]) -> T:
+    def with_gates(self, call: Callable[[int], T], *, admits: bool = False) -> T:
         """Return the result of a call that uses the gates, with the lock, and settle what follows from it.
 
-        call: is passed the offset up to which the gates know the topic.
+        call: is passed the offset up to which the gates know the topic. admits: raise the error of `stop` instead, if
+        that was called.
         """
         with defer_sigint:
             work = _Work()
             with self._lock:
+                if admits and self._error is not None:
+                    raise self._error
                 result = call(self._end)
                 for gate in self._gates:
                     self._follow(gate, work)
