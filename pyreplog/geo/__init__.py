@@ -6,5 +6,6 @@ the identity with the message, so that it refuses what it has, and says after an
 | module | what it holds |
 |---|---|
 | `policy` | `ReplicationPolicy`: what is sent to which clusters, and how |
+| `protocol` | the state machines that send a topic to a target; no I/O |
 | `replicator_like` | what the keeper needs of the replicator of one topic and one target; its status |
 """
