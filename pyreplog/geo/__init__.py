@@ -7,5 +7,8 @@ the identity with the message, so that it refuses what it has, and says after an
 |---|---|
 | `policy` | `ReplicationPolicy`: what is sent to which clusters, and how |
 | `protocol` | the state machines that send a topic to a target; no I/O |
+| `replicator` | replicates one topic to one target |
+| `geo_cursor` | the durable cursor of a replicator, which trimming waits for |
+| `target_link` | the connection to one target cluster |
 | `replicator_like` | what the keeper needs of the replicator of one topic and one target; its status |
 """
