@@ -11,5 +11,6 @@ the identity with the message, so that it refuses what it has, and says after an
 | `geo_replication`, `keeper` | `Cluster.geo`; starts and stops replicators, and opens topics that nobody owns |
 | `server_registration` | the servers that live, and which of them opens a topic |
 | `metrics` | numbers for Prometheus |
+| `protocol` | the state machines that send a topic to a target; no I/O |
 | `replicator_like` | what the keeper needs of the replicator of one topic and one target; its status |
 """

@@ -37,7 +37,7 @@ FILE_VERSIONS = {
     "metadata of ledgers, topics, subscriptions, partitions": ("pyreplog.topic.model.chain", "LedgerChain.VERSION"),
     "layout of the metadata store": ("pyreplog.metadata.layout", "LAYOUT"),
     "metadata of bookies, owners of topics": ("pyreplog.bookie.identity", "METADATA_VERSION"),
-    "producer snapshots": ("pyreplog.topic.model.producer_snapshot", "VERSION"),
+    "producer snapshots, origins snapshots": ("pyreplog.topic.model.producer_snapshot", "VERSION"),
     "`metadata.sqlite`": ("pyreplog.metadata.database", "FORMAT"),
     "manifests of backups and offloaded logs": ("pyreplog.offload.manifest", "VERSION"),
     "`pyreplog.checkpoint` of a RocketMQ directory": ("pyreplog.rocketmq.synced_position", "VERSION"),
@@ -53,6 +53,7 @@ SAME_ROW = {
     ("pyreplog.topic.model.partitioned_metadata", "PartitionedMetadata.VERSION"): (
         "pyreplog.topic.model.chain", "LedgerChain.VERSION",
     ),
+    ("pyreplog.origins.snapshot", "VERSION"): ("pyreplog.topic.model.producer_snapshot", "VERSION"),
     ("pyreplog.cursors.cursor_record", "VERSION"): ("pyreplog.cursors.cursor_pages", "VERSION"),
     ("pyreplog.log.backup.manifest", "VERSION"): ("pyreplog.offload.manifest", "VERSION"),
 }  # fmt: skip

@@ -102,11 +102,20 @@ class SystemCursors:
         context: the topic.
         live: the cursors that parts of this process move.
         obsolete: names of cursors that the topic does not need any more. They are deleted when it is opened.
+        dormant: cursors that parts of this process move once they are stored: they are live if they are stored when the
+            topic is opened, and otherwise from `begin` on.
     """
 
-    def __init__(self, context: TopicContext, live: Sequence[SystemCursor], obsolete: Collection[str]) -> None:
+    def __init__(
+        self,
+        context: TopicContext,
+        live: Sequence[SystemCursor],
+        obsolete: Collection[str],
+        dormant: Sequence[SystemCursor] = (),
+    ) -> None:
         self._context, self._obsolete = context, obsolete
         self._live = {cursor.name: cursor for cursor in live}
+        self._dormant = {cursor.name: cursor for cursor in dormant}
         self._lock = threading.Lock()  # guards the table; never held while anything waits
         self._changing = threading.Lock()  # held while a cursor is deleted
         self._stored: dict[str, _StoredCursor] = {}
@@ -118,6 +127,8 @@ class SystemCursors:
         errors of the metadata store.
         """
         for name in names:
+            if name in self._dormant:
+                self._live[name] = self._dormant[name]
             if name in self._live or (name in self._obsolete and self._drop(name)):
                 continue
             stored = self._read(name)
@@ -125,6 +136,10 @@ class SystemCursors:
                 self._stored[name] = stored
         for cursor in self._live.values():
             cursor.recover()
+
+    def begin(self, cursor: SystemCursor) -> None:
+        """Note that a dormant cursor was stored, and is moved from now on."""
+        self._live = {**self._live, cursor.name: cursor}  # a copy: others may be reading the table
 
     def _drop(self, name: str) -> bool:
         """Delete an obsolete cursor. Returns False, and leaves it, if its metadata cannot be decoded."""
