@@ -16,6 +16,8 @@ from pyreplog.autorecovery.auto_recovery import AutoRecovery
 from pyreplog.clock import Clock
 from pyreplog.coroutines import check_may_block
 from pyreplog.future import as_timeout
+from pyreplog.geo.geo_replication import GeoReplication
+from pyreplog.geo.replicator_like import make_replicator
 from pyreplog.handles import make_part_of
 from pyreplog.ledger import cluster as ledgers
 from pyreplog.ledger.closing import reserve_s
@@ -49,6 +51,7 @@ class Cluster(ledgers.LedgerCluster):
     _topics: Topics | None = None
     _topics_lock: threading.Lock
     _auto_recovery: AutoRecovery | None = None
+    _geo: GeoReplication | None = None
 
     def __init__(self, what: str, runtime: RuntimeBase, clock: Clock) -> None:
         self._topics_lock = threading.Lock()
@@ -175,27 +178,56 @@ class Cluster(ledgers.LedgerCluster):
         with self._topics_lock:
             if self._topics is None:
                 self._topics = Topics(self, self._clock)
+                self._replicate(self._topics, self._made_geo())
             return self._topics
 
+    @property
+    def geo(self) -> GeoReplication:
+        """The replication of topics to other clusters: clusters, policies and state. See docs/geo.md.
+
+        Raises:
+            ClosedError: the cluster was closed.
+        """
+        self._check_open()
+        with self._topics_lock:
+            return self._made_geo()
+
+    def _made_geo(self) -> GeoReplication:
+        """Return the object; the caller holds the lock."""
+        if self._geo is None:
+            self._geo = GeoReplication(self.metadata, self._clock, make_replicator)
+            make_part_of(self._geo, self)
+        return self._geo
+
+    def _replicate(self, topics: Topics, geo: GeoReplication) -> None:
+        """Have the topics of this process replicated, also those that it opens only for that."""
+        is_alone, after_us = self._runtime.embedded_bookies is not None, int(_RECOVERY_AFTER_S * 1e6)
+        clock, opens_from_us = self._clock, self._clock.monotonic_us() + after_us
+        geo.keep(topics, lambda: bool(topics.address) or (is_alone and clock.monotonic_us() >= opens_from_us))
+        topics.geo_status = geo.status_rows
+
     def metrics(self) -> list[Metric]:
-        """Return the metrics of the ledgers and of the topics that this process owns, for `pyreplog.metrics`.
+        """Return the metrics of the ledgers, the topics of this process and their replication, for `pyreplog.metrics`.
 
         Raises:
             ClosedError: the cluster was closed.
         """
         metrics = super().metrics()
-        return metrics if self._topics is None else [*metrics, *self._topics.metrics()]
+        if self._topics is not None:
+            metrics = [*metrics, *self._topics.metrics()]
+        return metrics if self._geo is None else [*metrics, *self._geo.metrics()]
 
     def _close_ledgers(self, deadline: float | None) -> None:
         super().close(None if deadline is None else max(deadline - time.monotonic(), 0.0))
 
     def _end_forgotten(self) -> None:
         """Store what the topics have to store, and then release the resources."""
-        try:
+        with ExitStack() as cleanup:
+            cleanup.callback(super()._end_forgotten)
             if self._topics is not None:
-                self._topics.close()
-        finally:
-            super()._end_forgotten()
+                cleanup.callback(self._topics.close)
+            if self._geo is not None:
+                cleanup.callback(self._geo.close)
 
     def close(self, timeout: float | None = CLOSE_S) -> None:
         """Close the topics that this process owns, all at once, and then the ledgers; release all resources.
@@ -221,3 +253,5 @@ class Cluster(ledgers.LedgerCluster):
                 if deadline is not None:
                     self._runtime.end_calls_by(deadline)
                 cleanup.callback(self._topics.close, None if limit is None else limit - reserve_s(limit))
+            if self._geo is not None and not sys.is_finalizing():  # replicators read topics
+                cleanup.callback(self._geo.close)

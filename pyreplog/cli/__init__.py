@@ -10,7 +10,7 @@
 | `clusterbookies`, `clusterrebalance`, `clusterscrub`, `clusterrecovery` | actions of `cluster` that change something |
 | `ha`, `hanode`, `harocketmq` | commands on replica groups: common parts, nodes, RocketMQ's wire |
 | `haclient` | appending to a replica group, and reading it |
-| `serve`, `topic`, `subscription`, `top` | commands on topics |
+| `serve`, `topic`, `subscription`, `top`, `geo` | commands on topics; replication to other clusters |
 | `report`, `export` | reports and Parquet files |
 | `shared` | parts that several commands use |
 | `input`, `explaining`, `topics`, `live` | parts of `ingest`, `dump`, `topic`, `top` |

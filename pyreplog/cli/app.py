@@ -40,6 +40,7 @@ COMMANDS = (
     "ha",
     "topic",
     "subscription",
+    "geo",
     "serve",
     "top",
     "report",

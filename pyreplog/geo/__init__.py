@@ -6,6 +6,11 @@ the identity with the message, so that it refuses what it has, and says after an
 | module | what it holds |
 |---|---|
 | `policy` | `ReplicationPolicy`: what is sent to which clusters, and how |
+| `policies`, `revision` | policies and orders in the metadata store; the key that tells of their changes |
+| `clusters` | the other clusters, and what is needed to connect to them |
+| `geo_replication`, `keeper` | `Cluster.geo`; starts and stops replicators, and opens topics that nobody owns |
+| `server_registration` | the servers that live, and which of them opens a topic |
+| `metrics` | numbers for Prometheus |
 | `protocol` | the state machines that send a topic to a target; no I/O |
 | `replicator` | replicates one topic to one target |
 | `geo_cursor` | the durable cursor of a replicator, which trimming waits for |

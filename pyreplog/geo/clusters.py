@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import ssl
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
@@ -15,8 +14,10 @@ from pyreplog.errors import (
     ClusterExistsError,
     ClusterUnreachableError,
     CorruptionError,
+    GeoError,
     HandshakeError,
     InvalidArgumentError,
+    InvalidMessageError,
     InvalidMetadataError,
     NoSuchClusterError,
     ReplogError,
@@ -40,7 +41,7 @@ _FILES = ("secret_file", "tls_ca", "tls_cert", "tls_key")
 
 @dataclass(frozen=True, kw_only=True)
 class RemoteCluster(MetadataValue):
-    """Another cluster: where its topic servers are, and how to authenticate there.
+    """Another cluster, its servers and how to authenticate there; made by `GeoReplication.add_cluster`.
 
     Attributes:
         uuid: the 16 bytes that identify it, as 32 hexadecimal digits.
@@ -151,28 +152,15 @@ def load_clusters(store: MetadataStore) -> dict[str, RemoteCluster | InvalidMeta
     return clusters
 
 
-def find_cluster(store: MetadataStore, name: str) -> RemoteCluster:
-    """Return a remote cluster.
-
-    Raises:
-        NoSuchClusterError: no cluster of that name was added.
-        InvalidMetadataError: its value cannot be read.
-    """
-    stored = store.get(cluster_key(name))
-    if stored is None:
-        raise no_such_cluster(name, [unquote_name(key) for key in store.list(CLUSTERS)])
-    return RemoteCluster.decode(stored.value)
-
-
 def no_such_cluster(name: str, known: list[str]) -> NoSuchClusterError:
     """Return the error for a name that was not added; it names those that were."""
     names = ", ".join(sorted(known)) or "none"
     return NoSuchClusterError(name, f"it was not added; there are: {names}. Add it with `geo cluster add`")
 
 
-def absolute_files(files: Mapping[str, str | os.PathLike[str] | None]) -> dict[str, str | None]:
-    """Return the paths of files with credentials in the form in which they are stored."""
-    return {name: None if path is None else str(Path(path).absolute()) for name, path in files.items()}
+def absolute_path(path: str | os.PathLike[str] | None) -> str | None:
+    """Return the path of a file with credentials in the form in which it is stored."""
+    return None if path is None else str(Path(path).absolute())
 
 
 def probe(name: str, cluster: RemoteCluster, timeout: float = PROBE_S) -> str:
@@ -186,16 +174,25 @@ def probe(name: str, cluster: RemoteCluster, timeout: float = PROBE_S) -> str:
     with cluster.connect(name, timeout) as client:
         try:
             return client.cluster_id().hex()
-        except AuthenticationError as error:
-            source = cluster.secret_file or "no file: give the secret of its servers with secret_file"
-            raise ClusterCredentialsError(name, f"its servers refuse the secret in {source}: {error}") from error
-        except HandshakeError as error:
-            raise ClusterCredentialsError(name, f"its servers at {cluster.url} refuse this cluster: {error}") from error
         except ReplogError as error:
-            raise ClusterUnreachableError(
-                name, f"no server at {cluster.url} answers: {error}. Check the URL, that `pyreplog serve` runs there, "
-                "and that TLS is used by both sides or by neither",
-            ) from error  # fmt: skip
+            raise connection_error(name, cluster, error) from error
+
+
+def connection_error(name: str, cluster: RemoteCluster, error: ReplogError) -> GeoError:
+    """Return the error for a failed connection to a cluster: it says what to do, and names the file with the secret."""
+    refusal: BaseException | None = error
+    while refusal is not None and not isinstance(refusal, HandshakeError):
+        refusal = refusal.__cause__
+    if isinstance(refusal, AuthenticationError):
+        source = cluster.secret_file or "no file: give the secret of its servers with secret_file"
+        return ClusterCredentialsError(name, f"its servers refuse the secret in {source}: {refusal}")
+    if isinstance(error, InvalidMessageError):
+        text = f"its servers at {cluster.url} have an older version, to which nothing can be sent: upgrade them"
+        return ClusterUnreachableError(name, text)
+    return ClusterUnreachableError(
+        name, f"no server at {cluster.url} answers: {error}. Check the URL, that `pyreplog serve` runs there, and that "
+        "TLS is used by both sides or by neither",
+    )  # fmt: skip
 
 
 def add_cluster(store: MetadataStore, name: str, cluster: RemoteCluster) -> None:

@@ -68,20 +68,17 @@ class StoredPolicy(MetadataValue):
 
 @dataclass(frozen=True, kw_only=True)
 class TopicControls(MetadataValue):
-    """Commands of operators to the replicators of a topic, and what must outlive them.
+    """Orders of operators to the replicators of a topic.
 
     Attributes:
         paused: targets that get nothing until `resume`.
         resync: targets for which `resync` was ordered and not begun.
-        detached: targets whose backlog grew beyond its bound, and why. They get nothing, and keep no messages, until
-            `resync`.
     """
 
     KIND: ClassVar[str] = "controls of replication"
 
     paused: tuple[str, ...] = ()
     resync: tuple[str, ...] = ()
-    detached: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
     @property
     def is_empty(self) -> bool:
@@ -92,7 +89,6 @@ class TopicControls(MetadataValue):
     def _decode_fields(cls, fields: dict[str, Any]) -> dict[str, Any]:
         for name in ("paused", "resync"):
             fields[name] = tuple(_texts(name, field(fields, name, list)))
-        _texts("detached", [*field(fields, "detached", dict), *fields["detached"].values()])
         return fields
 
 
@@ -249,8 +245,7 @@ class ReplicationConfig:
                 raise controls
             if controls is not None:
                 combined = TopicControls(
-                    paused=(*combined.paused, *controls.paused), resync=(*combined.resync, *controls.resync),
-                    detached={**controls.detached, **combined.detached},
+                    paused=(*combined.paused, *controls.paused), resync=(*combined.resync, *controls.resync)
                 )  # fmt: skip
         return combined
 

@@ -5,9 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
+from pyreplog.errors import ClusterUnreachableError
 from pyreplog.geo.policy import ReplicationPolicy
 
-ReplicatorState = Literal["connecting", "running", "paused", "diverged", "detached", "failed", "closed"]
+ReplicatorState = Literal[
+    "connecting", "running", "paused", "diverged", "detached", "failed", "closed", "unowned", "unknown"
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,6 +25,7 @@ class ReplicatorStatus:
         target: name of the target cluster.
         state: "connecting": also between attempts; "running"; "paused"; "diverged": the two histories differ, people
             decide; "detached": the backlog grew beyond its bound; "failed": an error that repetition does not help.
+            Without a replicator: "unowned": no process has the topic open; "unknown": its owner was not asked.
         stored: everything of the topic below this offset is stored at the target, or was skipped for a cause; None: the
             target has not told it since this process owns the topic.
         end: offset behind the topic's last confirmed message.
@@ -86,3 +90,10 @@ class ReplicatorLike(Protocol):
     def status(self) -> ReplicatorStatus:
         """Return the present state."""
         ...
+
+
+def make_replicator(
+    topic: object, target: str, cluster: object, policy: ReplicationPolicy, partitions: int | None
+) -> ReplicatorLike:
+    """Placeholder until the replicator is there."""
+    raise ClusterUnreachableError(target, "this build has no replicator")

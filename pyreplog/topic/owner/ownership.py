@@ -40,7 +40,8 @@ logger = logging.getLogger(__name__)
 
 LEASE_MS = 10_000
 VERSION = 1
-_ROOT = "/topic-owners"
+OWNERS = "/topic-owners"
+"""Key below which each topic with an owner has one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +98,7 @@ def owner_of(store: MetadataStore, topic: str) -> TopicOwner | None:
 
 def owner_key(topic: str) -> str:
     """Return the key of a topic's owner. Raises the errors of `names.check_name`."""
-    return f"{_ROOT}/{quote_name(check_name(topic))}"
+    return f"{OWNERS}/{quote_name(check_name(topic))}"
 
 
 class _State(enum.Enum):

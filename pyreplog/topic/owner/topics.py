@@ -96,6 +96,10 @@ class Topics(Handle):
         self._cluster_id = b""
         self._runs = 0
         self._clock_watch = ClockWatch(clock)
+        self.on_opened: list[Callable[[Topic], object]] = []
+        """Called with each topic that was opened, before it is returned; they must not block."""
+        self.geo_status: Callable[[], list[dict[str, Any]]] = list
+        """Returns the state of each replication to another cluster that this process runs, for clients."""
         super().__init__("topics")
         for part in (self, self.cursors, self.ownership):
             make_part_of(part, cluster)
@@ -215,6 +219,8 @@ class Topics(Handle):
                 self._check_open()
                 self._open[name] = topic
             undo.pop_all()
+        for call in self.on_opened:
+            call(topic)
         self._maintain_later()
         self._watch_clock_later()
         return topic
@@ -257,6 +263,10 @@ class Topics(Handle):
         """Return the names of all topics, of any owner; for partitioned ones, those of their partitions."""
         self._check_open()
         return sorted(unquote_name(name) for name in self.metadata.list(TOPICS))
+
+    def partitions_of(self, name: str) -> int | None:
+        """Return the number of partitions of a topic; None: it has none, or does not exist."""
+        return self.partitioned.find(name)
 
     def opened(self) -> list[Topic]:
         """Return the topics that this process owns."""

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from pyreplog.errors import InvalidArgumentError, InvalidMessageError, ReplogError
+from pyreplog.metadata.layout import cluster_id
 from pyreplog.topic.model.wire.json_codec import decode_start, encode_stats
 from pyreplog.topic.owner.topic import Topic
 from pyreplog.topic.owner.topics import Topics
@@ -37,6 +38,10 @@ def call(topics: Topics, topic: str, name: str, arguments: str) -> str:
         if isinstance(error, ReplogError):
             raise
         raise InvalidArgumentError(f"{name}: {error}") from error
+
+
+def _cluster(topics: Topics) -> str:
+    return json.dumps(cluster_id(topics.metadata).hex())
 
 
 def _partitions(topics: Topics, topic: str) -> str:
@@ -105,6 +110,8 @@ def _delete(topic: Topic) -> str:
 _CLIENT_CALLS: dict[str, Callable[..., str]] = {
     "topics": lambda topics: json.dumps(topics.names()),
     "partitioned_topics": lambda topics: json.dumps(topics.partitioned.names()),
+    "cluster": _cluster,
+    "geo_status": lambda topics: json.dumps(topics.geo_status()),
     "partitions": _partitions,
     "make_partitions": _make_partitions,
     "remove_partitioned": _remove_partitioned,

@@ -231,6 +231,29 @@ class Client(Handle):
         check_may_block("topics")
         return list(self._ask("topics"))
 
+    def cluster_id(self) -> bytes:
+        """Return the 16 random bytes that tell the cluster of the servers from others.
+
+        Raises:
+            PeerError: no server answers.
+            InvalidMessageError: the server has an older version, which does not know this call.
+            AuthenticationError: the secret is wrong; other HandshakeErrors say why a server refuses this client.
+        """
+        check_may_block("cluster_id")
+        return bytes.fromhex(self._ask("cluster"))
+
+    def geo_status(self) -> list[dict[str, Any]]:
+        """Return the state of each replication to another cluster that one of the servers runs.
+
+        Returns:
+            A dict with the fields of `ReplicatorStatus` for each topic and target.
+
+        Raises:
+            ReplogError: as `cluster_id`.
+        """
+        check_may_block("geo_status")
+        return list(self._ask("geo_status"))
+
     def partitioned_topics(self) -> list[str]:
         """List the names of all partitioned topics.
 

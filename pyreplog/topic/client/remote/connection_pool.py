@@ -77,7 +77,7 @@ FOREVER_S = 86_400.0
 
 READ_ONLY_CALLS = frozenset(
     {"topics", "partitioned_topics", "partitions", "where", "position", "config", "stats", "internal_stats",
-     "last_sequence", "subscriptions"}
+     "last_sequence", "subscriptions", "cluster", "geo_status"}
 )  # fmt: skip
 """Names of calls that change nothing."""
 

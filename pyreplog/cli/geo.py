@@ -1,0 +1,319 @@
+"""`pyreplog geo`: replicate topics to other clusters, and show how far that is."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+from pyreplog.cli.shared import serving, settings, targets, tls
+from pyreplog.cli.shared.output import amount, duration, print_fields, print_json, say
+from pyreplog.cli.shared.tables import Table, print_tables
+from pyreplog.clock import SystemClock
+from pyreplog.cluster import Cluster
+from pyreplog.errors import InvalidArgumentError, NoSuchTopicError
+from pyreplog.geo.geo_replication import decode_status
+from pyreplog.geo.policies import names_of
+from pyreplog.geo.policy import ReplicationPolicy
+from pyreplog.geo.replicator_like import ReplicatorStatus
+from pyreplog.ledger.embedded import METADATA
+
+NAME = "geo"
+HELP = "replicate topics to other clusters"
+
+EXIT_ALARM = 11
+"""Exit code of `geo status` when somebody has to decide or do something, as of `cluster health`."""
+
+_LISTS = {"targets", "replicated_from"}
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    actions = parser.add_subparsers(title="actions", metavar="ACTION", required=True)
+    clusters = actions.add_parser("cluster", help="other clusters", description="add, list and remove other clusters")
+    cluster_actions = clusters.add_subparsers(title="actions", metavar="ACTION", required=True)
+    for parsers, table in ((cluster_actions, _CLUSTER_ACTIONS), (actions, _ACTIONS)):
+        for name, text, add, run_action in table:
+            action = parsers.add_parser(name, help=text, description=text)
+            add(action)
+            action.set_defaults(action=run_action)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    return int(arguments.action(arguments))
+
+
+# ---- arguments -------------------------------------------------------------------------------------------------
+
+
+def _add_target(parser: argparse.ArgumentParser) -> None:
+    targets.add_target(parser, "directory of a cluster, or its metadata store")
+    parser.add_argument("--secret-file", metavar="FILE", type=Path, help="file with the secret of servers and bookies")
+    tls.add_client_arguments(parser)
+
+
+def _add_cluster(parser: argparse.ArgumentParser) -> None:
+    _add_target(parser)
+    parser.add_argument("name", metavar="NAME", help="name of the other cluster in policies")
+    parser.add_argument("url", metavar="URL", help=f"its topic servers: {targets.SCHEME}host:port,host:port")
+    for option, text in (
+        ("secret-file", "file with the secret of its servers"),
+        ("tls-ca", "use TLS; certificates that have signed those of its servers"),
+        ("tls-cert", "certificate of this cluster's servers, for servers there that require one"),
+        ("tls-key", "private key of that certificate"),
+    ):
+        parser.add_argument(
+            f"--remote-{option}", metavar="FILE", type=Path, help=f"{text}; each server here reads its own file"
+        )
+    parser.add_argument("--uuid", help="what identifies it, if none of its servers can be asked now")
+
+
+def _add_cluster_remove(parser: argparse.ArgumentParser) -> None:
+    _add_target(parser)
+    parser.add_argument("name", metavar="NAME", help="name of the other cluster")
+    parser.add_argument("--force", action="store_true", help="also if policies name it")
+
+
+def _add_name(parser: argparse.ArgumentParser) -> None:
+    _add_target(parser)
+    parser.add_argument("name", metavar="TOPIC", help="name of the topic, or a prefix of names")
+    parser.add_argument("--prefix", action="store_true", help="TOPIC is a prefix; '' is that of all topics")
+
+
+def _add_set(parser: argparse.ArgumentParser) -> None:
+    _add_name(parser)
+    parser.add_argument(
+        "settings", metavar="NAME=VALUE", nargs="+",
+        help="settings of the policy; targets=a,b are the clusters; the value none removes a bound",
+    )  # fmt: skip
+    parser.set_defaults(config=None)
+
+
+def _add_show(parser: argparse.ArgumentParser) -> None:
+    _add_target(parser)
+    parser.add_argument(
+        "topic", metavar="TOPIC", nargs="?", help="the policy that holds for it (default: all policies)"
+    )
+
+
+def _add_status(parser: argparse.ArgumentParser) -> None:
+    targets.add_arguments(parser)
+    parser.add_argument("topic", metavar="TOPIC", nargs="?", help="name of a topic (default: all)")
+
+
+def _add_order(parser: argparse.ArgumentParser) -> None:
+    _add_target(parser)
+    parser.add_argument("topic", metavar="TOPIC", help="name of the topic; of one with partitions, all of them")
+    parser.add_argument("--to", metavar="CLUSTER", help="the target (default: each of the policy)")
+
+
+def _add_resync(parser: argparse.ArgumentParser) -> None:
+    _add_target(parser)
+    parser.add_argument("topic", metavar="TOPIC", help="name of the topic; of one with partitions, all of them")
+    parser.add_argument("--to", metavar="CLUSTER", required=True, help="the target")
+    targets.add_yes(parser)
+
+
+# ---- clusters --------------------------------------------------------------------------------------------------
+
+
+def _open(arguments: argparse.Namespace) -> Cluster:
+    """Open the cluster. Its topics are not used, so that nothing is replicated by this process.
+
+    A directory may be open in a server: only its metadata store is opened here.
+    """
+    target = arguments.target
+    if targets.is_directory(arguments):
+        path = Path(target) / METADATA
+        if not path.exists():
+            raise InvalidArgumentError(f"{target} holds no cluster")
+        target = f"sqlite:{path}"
+    secret = serving.secret(arguments.secret_file)
+    return Cluster.connect(target, secret=secret, tls=tls.client_context(arguments))
+
+
+def _cluster_add(arguments: argparse.Namespace) -> int:
+    with _open(arguments) as cluster:
+        added = cluster.geo.add_cluster(
+            arguments.name, arguments.url, secret_file=arguments.remote_secret_file, tls_ca=arguments.remote_tls_ca,
+            tls_cert=arguments.remote_tls_cert, tls_key=arguments.remote_tls_key, uuid=arguments.uuid,
+        )  # fmt: skip
+    if arguments.json:
+        print_json({"name": arguments.name, **_cluster(added)})
+    else:
+        say(f"{arguments.name} is the cluster {added.uuid} at {added.url}")
+    return 0
+
+
+def _cluster_list(arguments: argparse.Namespace) -> int:
+    with _open(arguments) as cluster:
+        clusters = cluster.geo.clusters()
+    if arguments.json:
+        print_json({name: _cluster(known) for name, known in clusters.items()})
+    else:
+        rows = [(name, known.uuid, known.url, known.secret_file or "") for name, known in sorted(clusters.items())]
+        print_tables([Table(("cluster", "uuid", "servers", "secret file"), rows)])
+    return 0
+
+
+def _cluster(cluster: Any) -> dict[str, Any]:
+    return {item.name: getattr(cluster, item.name) for item in dataclasses.fields(cluster) if item.name != "kept"}
+
+
+def _cluster_remove(arguments: argparse.Namespace) -> int:
+    with _open(arguments) as cluster:
+        cluster.geo.remove_cluster(arguments.name, force=arguments.force)
+    if arguments.json:
+        print_json({"removed": arguments.name})
+    return 0
+
+
+# ---- policies --------------------------------------------------------------------------------------------------
+
+
+def _set(arguments: argparse.Namespace) -> int:
+    wanted = _settings(arguments)
+    with _open(arguments) as cluster:
+        policy = cluster.geo.set_policy(arguments.name, prefix=arguments.prefix, **wanted)
+    _print_policy(arguments, policy)
+    return 0
+
+
+def _settings(arguments: argparse.Namespace) -> dict[str, Any]:
+    """Return fields of ReplicationPolicy. A list is names with commas between them."""
+    bounds = {item.name for item in dataclasses.fields(ReplicationPolicy) if "None" in str(item.type)}
+    values: dict[str, Any] = {}
+    for name, value in settings.settings(arguments).items():
+        if value == "none" and name in bounds:
+            values[name] = None
+        elif name in _LISTS and not isinstance(value, list):
+            values[name] = tuple(part for part in str(value).split(",") if part)
+        else:
+            values[name] = value
+    return values
+
+
+def _unset(arguments: argparse.Namespace) -> int:
+    with _open(arguments) as cluster:
+        existed = cluster.geo.remove_policy(arguments.name, prefix=arguments.prefix)
+    if not existed:
+        kind = "prefix" if arguments.prefix else "topic"
+        raise NoSuchTopicError(arguments.name, f"no policy was set for this {kind}: `geo show` lists all")
+    if arguments.json:
+        print_json({"removed": arguments.name, "prefix": arguments.prefix})
+    return 0
+
+
+def _show(arguments: argparse.Namespace) -> int:
+    with _open(arguments) as cluster:
+        if arguments.topic is not None:
+            policy = cluster.geo.policy(arguments.topic)
+            if policy is None and not arguments.json:
+                say(f"no policy holds for {arguments.topic}")
+            else:
+                _print_policy(arguments, policy, is_shown=True)
+            return 0
+        policies = cluster.geo.policies()
+    if arguments.json:
+        print_json([{"name": row.name, "prefix": row.is_prefix, **vars(row.policy)} for row in policies])
+    else:
+        rows = [
+            (row.name + "*" * row.is_prefix, ", ".join(row.policy.targets), row.policy.direction, row.policy.start,
+             row.policy.forward)
+            for row in policies
+        ]  # fmt: skip
+        print_tables([Table(("topics", "targets", "direction", "start", "forward"), rows)])
+    return 0
+
+
+def _print_policy(arguments: argparse.Namespace, policy: ReplicationPolicy | None, *, is_shown: bool = False) -> None:
+    if arguments.json:
+        print_json(None if policy is None else vars(policy))
+    elif policy is not None and is_shown:
+        print_fields((name, _value(value)) for name, value in vars(policy).items())
+
+
+def _value(value: object) -> str:
+    return ", ".join(value) if isinstance(value, tuple) else str(value).lower()
+
+
+# ---- orders and state ------------------------------------------------------------------------------------------
+
+
+def _pause(arguments: argparse.Namespace) -> int:
+    with _open(arguments) as cluster:
+        cluster.geo.pause(arguments.topic, arguments.to)
+    return 0
+
+
+def _resume(arguments: argparse.Namespace) -> int:
+    with _open(arguments) as cluster:
+        cluster.geo.resume(arguments.topic, arguments.to)
+    return 0
+
+
+def _resync(arguments: argparse.Namespace) -> int:
+    if not arguments.yes:
+        raise InvalidArgumentError(
+            f"what {arguments.to} lacks of {arguments.topic} and this cluster does not have any more would be noted "
+            "there as lost: confirm it with --yes"
+        )
+    with _open(arguments) as cluster:
+        cluster.geo.resync(arguments.topic, arguments.to)
+    return 0
+
+
+def _status(arguments: argparse.Namespace) -> int:
+    """Ask one server for its own replications, or all servers of a cluster."""
+    if arguments.target.startswith(targets.SCHEME):
+        with targets.client(arguments, arguments.target) as client:
+            rows = [decode_status(row) for row in client.geo_status()]
+        rows = [row for row in rows if arguments.topic is None or arguments.topic in names_of(row.topic)]
+    else:
+        context, secret = tls.client_context(arguments), serving.secret(arguments.secret_file)
+        with _open(arguments) as cluster:
+            rows = cluster.geo.status(arguments.topic, everywhere=True, secret=secret, tls=context)
+    now_us = SystemClock().now_us()
+    if arguments.json:
+        more = [{"skipped": dict(row.skipped), "age_s": _age_s(row, now_us)} for row in rows]
+        print_json([{**dataclasses.asdict(row), **fields} for row, fields in zip(rows, more, strict=True)])
+    else:
+        print_tables([_table(rows, now_us)])
+        for row in rows:
+            if row.alarm:
+                say(f"alarm: {row.topic} to {row.target}: {row.alarm}")
+            elif row.error:
+                say(f"{row.topic} to {row.target}: {row.error}")
+    return EXIT_ALARM if any(row.alarm for row in rows) else 0
+
+
+def _age_s(row: ReplicatorStatus, now_us: int) -> float | None:
+    return None if row.oldest_unsent_us is None else max(now_us - row.oldest_unsent_us, 0) / 1e6
+
+
+def _table(rows: list[ReplicatorStatus], now_us: int) -> Table:
+    cells = []
+    for row in rows:
+        age_s = _age_s(row, now_us)
+        cells.append(
+            (row.topic, row.target, row.state, "-" if row.stored is None else f"{row.stored:,}", f"{row.end:,}",
+             f"{row.unsent_messages:,}", amount(row.unsent_bytes), "-" if age_s is None else duration(age_s))
+        )  # fmt: skip
+    header = ("topic", "target", "state", "stored", "end", "unsent", "bytes", "age")
+    return Table(header, cells, frozenset(place for place, row in enumerate(rows) if row.alarm))
+
+
+_CLUSTER_ACTIONS = (
+    ("add", "add another cluster, or change its servers and files", _add_cluster, _cluster_add),
+    ("list", "list the other clusters", _add_target, _cluster_list),
+    ("remove", "send nothing to a cluster any more; its messages stay", _add_cluster_remove, _cluster_remove),
+)
+_ACTIONS = (
+    ("set", "set the policy of a topic or a prefix", _add_set, _set),
+    ("unset", "remove the policy of a topic or a prefix", _add_name, _unset),
+    ("show", "show policies", _add_show, _show),
+    ("status", "show what targets lack, and alarms", _add_status, _status),
+    ("pause", "send nothing more of a topic; its messages are kept", _add_order, _pause),
+    ("resume", "send again, after pause", _add_order, _resume),
+    ("resync", "go on after histories diverged, or a target was detached", _add_resync, _resync),
+)

@@ -1,0 +1,550 @@
+"""Keeper: has the topics of this process replicated as their policies say, and opens listed topics that nobody owns."""
+
+from __future__ import annotations
+
+import logging
+import random
+import threading
+from collections.abc import Callable, Collection, Iterable
+from contextlib import ExitStack
+from dataclasses import replace
+from functools import partial
+from typing import Protocol
+from weakref import WeakSet
+
+from pyreplog.clock import Clock
+from pyreplog.cursors.subscription_metadata import SubscriptionMetadata, subscription_key
+from pyreplog.errors import (
+    ClosedError,
+    InvalidMetadataError,
+    NoSuchSubscriptionError,
+    NoSuchTopicError,
+    ReplogError,
+    TopicFencedError,
+    TopicOwnedError,
+)
+from pyreplog.geo.clusters import RemoteCluster
+from pyreplog.geo.policies import ReplicationConfig, TopicControls, change_controls, load_config
+from pyreplog.geo.policy import ReplicationPolicy
+from pyreplog.geo.replicator_like import ReplicatorLike, ReplicatorStatus
+from pyreplog.geo.revision import REVISION
+from pyreplog.geo.server_registration import SERVERS, ServerRegistration, choose_server
+from pyreplog.handles import Handle, make_part_of
+from pyreplog.ledger.driver import Runtime, TimerLike
+from pyreplog.ledger.thread_pool import ThreadPool
+from pyreplog.metadata.store import MetadataStore
+from pyreplog.metadata.watching import Watch
+from pyreplog.net.sockets import weak_callback
+from pyreplog.topic.model.chain import LedgerChain
+from pyreplog.topic.model.routing import partition_of
+from pyreplog.topic.model.system_cursor_record import stored_mark
+from pyreplog.topic.owner.ownership import OWNERS
+from pyreplog.topic.owner.topic import Topic
+from pyreplog.topic_names import TOPICS, topic_key, unquote_name
+
+logger = logging.getLogger(__name__)
+
+CURSOR_PREFIX = "pyreplog.geo."
+"""Of the names of the durable cursors, before the name of the target."""
+
+ROUND_S = 15.0
+"""Seconds between two rounds without a change."""
+SETTLE_S = 0.5
+"""Seconds between a change and the round, within which other changes come."""
+REREAD_S = 600.0
+"""Seconds after which all keys are read again, though the revision is the same."""
+JOIN_S = 2.0
+"""Seconds between the registration of a server and the round in which it opens topics."""
+RETRY_AFTER_S = 2.0
+"""Seconds between a round that could not do all, and the next one."""
+RETRY_S, RETRY_MOST_S = 1.0, 60.0
+"""Seconds until a topic that could not be opened is opened again: at first, and at most."""
+_MISSING = "no cluster of this name was added: add it (`geo cluster add`), or change the policy"
+OPENERS = 4
+"""Topics that are opened at a time, so that a server which takes over thousands does not overload anybody."""
+
+
+class MakeReplicator(Protocol):
+    """Makes the replicator of a topic and a target; it is started by the caller."""
+
+    def __call__(
+        self, topic: Topic, target: str, cluster: RemoteCluster, policy: ReplicationPolicy, partitions: int | None
+    ) -> ReplicatorLike:
+        """Return the replicator.
+
+        Args:
+            topic: the topic, or partition, that this process owns.
+            target: name of the target.
+            cluster: the target.
+            policy: the policy of the topic.
+            partitions: number of partitions of the topic, of which this one is a part; None: it has none.
+
+        Raises:
+            ReplogError: it cannot be made now; the keeper tries again later.
+        """
+        ...
+
+
+class TopicsLike(Protocol):
+    """The topics of this process, as far as the keeper uses them."""
+
+    on_opened: list[Callable[[Topic], object]]
+
+    @property
+    def runtime(self) -> Runtime: ...
+    @property
+    def metadata(self) -> MetadataStore: ...
+    @property
+    def address(self) -> str: ...
+
+    def opened(self) -> list[Topic]:
+        """Return the topics that this process owns."""
+        ...
+
+    def open(self, name: str, *, create: bool = True) -> Topic:
+        """Open a topic, see `Cluster.topic`."""
+        ...
+
+    def work(self, job: Callable[[], object]) -> None:
+        """Run a job that may wait for ledgers."""
+        ...
+
+    def partitions_of(self, name: str) -> int | None:
+        """Return the number of partitions of a topic; None: it has none, or does not exist."""
+        ...
+
+
+class _Replication:
+    """A replicator, and what it was made and told with."""
+
+    def __init__(self, replicator: ReplicatorLike, cluster: RemoteCluster, policy: ReplicationPolicy) -> None:
+        self.replicator, self.cluster, self.policy = replicator, cluster, policy
+        self.is_paused = False
+
+
+class _KeptTopic:
+    """A topic of this process, and its replications by target."""
+
+    def __init__(self, topic: Topic) -> None:
+        self.topic = topic
+        self.replications: dict[str, _Replication] = {}
+        self.is_settled = False
+        """Whether cursors of targets that no policy names any more were looked for, and deleted."""
+        self.missing: dict[str, str] = {}
+        """Targets that get nothing though a policy names them, and why."""
+
+
+class Keeper(Handle):
+    """Starts and stops the replicators of one process. Any thread may use it.
+
+    It learns of changes from watches of a few keys, whatever the number of topics, and reads policies in batches. Idle
+    topics have no thread and no timer; those which have nothing unsent are not even opened.
+
+    Args:
+        topics: the topics of this process. Close the keeper before them.
+        clock: source of time.
+        make: makes replicators.
+        may_open: open listed topics that nobody owns: this process serves topics, or has the cluster alone.
+    """
+
+    def __init__(self, topics: TopicsLike, clock: Clock, make: MakeReplicator, may_open: Callable[[], bool]) -> None:
+        self._topics, self._store, self._clock = topics, topics.metadata, clock
+        self._make, self._may_open = make, may_open
+        self._registration = ServerRegistration(self._store)
+        self._round_lock = threading.Lock()  # held by a round
+        self._lock = threading.Lock()  # guards the tables; never held while anything waits
+        self._kept: dict[str, _KeptTopic] = {}
+        self._dirty: set[str] = set()  # names of topics to look at in the next round
+        self._opening: set[str] = set()
+        self._failures: dict[str, tuple[float, int]] = {}  # by topic: pause in seconds, and when it may be opened
+        self._idle: set[str] = set()  # topics that nobody owned and that had nothing unsent
+        self._listed: dict[str, tuple[str, ...]] = {}  # targets by topic, of this configuration
+        self._config = ReplicationConfig()
+        self._revision: bytes | None = None
+        self._reread_us = 0
+        self._clean: WeakSet[Topic] = WeakSet()  # topics that are not replicated, and have no cursors of targets
+        self._due_us: int | None = None  # when the next round begins
+        self._timer: TimerLike | None = None
+        self._pool: ThreadPool | None = None
+        self._watches: list[Watch] = []
+        self.failure: ReplogError | None = None
+        """Why the last round ended early."""
+        super().__init__("keeper of geo-replication")
+        make_part_of(self._registration, self)
+
+    # ---- rounds ---------------------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Begin. Without any key of geo-replication this costs one watch."""
+        self._check_open()
+        self._topics.on_opened.append(weak_callback(self._opened))
+        self._watches.append(self._store.watch(REVISION, weak_callback(self._changed)))
+
+    @property
+    def server(self) -> str:
+        """The name under which this process is registered as a server."""
+        return self._registration.name
+
+    @property
+    def config(self) -> ReplicationConfig:
+        """The clusters, policies and controls of the last round."""
+        return self._config
+
+    def _changed(self, _: str) -> None:
+        """Something changed; the very first call has nothing to wait for."""
+        self.wake(SETTLE_S if self._revision is not None else 0.0)
+
+    def _opened(self, topic: Topic) -> None:
+        with self._lock:
+            self._dirty.add(topic.name)
+            self._idle.discard(topic.name)
+        if self._revision is not None:
+            self.wake()
+
+    def wake(self, seconds: float = 0.0) -> None:
+        """Have a round begin, at the latest after some time.
+
+        Args:
+            seconds: seconds until then.
+        """
+        due_us = self._clock.monotonic_us() + int(seconds * 1e6)
+        with self._lock:
+            if self._error is not None or (self._due_us is not None and self._due_us <= due_us):
+                return
+            if self._timer is not None:
+                self._timer.cancel()
+            self._due_us = due_us
+            self._timer = self._topics.runtime.wake_after(seconds, weak_callback(self._begin_round))
+
+    def _begin_round(self) -> None:
+        self._topics.work(weak_callback(self._timed_round))
+
+    def _timed_round(self) -> None:
+        with self._lock:
+            self._due_us = self._timer = None
+        try:
+            is_active = self.round()
+            self.failure = None
+        except ClosedError:
+            return
+        except ReplogError as error:
+            if self.failure is None or type(self.failure) is not type(error):
+                logger.warning("geo-replication waits, and tries again: %s", error)
+            self.failure, is_active = error, True
+        if is_active:  # a watch brings the next round forward
+            self.wake(RETRY_AFTER_S if self.failure is not None or self._dirty else ROUND_S * random.uniform(0.8, 1.2))
+
+    def round(self) -> bool:
+        """Look at what changed once. Calls wait for each other.
+
+        Returns:
+            Whether this cluster has anything to do with geo-replication.
+
+        Raises:
+            ReplogError: errors of the metadata store. What could not be read is not concluded to be gone.
+        """
+        with self._round_lock:
+            self._check_open()
+            revision, now_us = self._store.get(REVISION), self._clock.monotonic_us()
+            if revision is None:
+                return False
+            is_read = revision.value != self._revision or now_us >= self._reread_us
+            if is_read:
+                config = load_config(self._store)
+                with self._lock:
+                    self._config, self._revision = config, revision.value
+                    self._listed, self._idle, self._reread_us = {}, set(), now_us + int(REREAD_S * 1e6)
+            self._look_at_opened(all_of_them=is_read)
+            if self._may_open():
+                self._open_unowned()
+            return True
+
+    # ---- topics of this process -----------------------------------------------------------------------------
+
+    def _look_at_opened(self, *, all_of_them: bool) -> None:
+        opened = {topic.name: topic for topic in self._topics.opened()}
+        with self._lock:
+            dirty, self._dirty = self._dirty, set()
+            gone = [name for name, kept in self._kept.items() if opened.get(name) is not kept.topic]
+        for name in gone:
+            self._drop(name)
+        for name in opened if all_of_them else dirty & opened.keys():
+            try:
+                self._apply(opened[name])
+            except (ClosedError, TopicFencedError):
+                self._drop(name)
+            except ReplogError as error:
+                logger.warning("topic %s: its replication is looked at again later: %s", name, error)
+                with self._lock:
+                    self._dirty.add(name)
+
+    def _apply(self, topic: Topic) -> None:
+        """Start, stop and change the replications of a topic as its policy says."""
+        config, name = self._config, topic.name
+        with self._lock:
+            kept = self._kept.get(name)
+        if kept is None and not self._targets(name):
+            if topic in self._clean:
+                return
+            if not _cursors(topic):
+                self._clean.add(topic)
+                return
+        try:
+            policy, controls = config.policy_of(name), config.controls_of(name)
+        except InvalidMetadataError as error:  # unknown is not no: all stays as it is
+            logger.warning("topic %s: its replication stays as it is: %s", name, error)
+            return
+        if kept is None:
+            kept = _KeptTopic(topic)
+            with self._lock:
+                self._kept[name] = kept
+            topic.gone.add_done_callback(partial(weak_callback(self._gone), topic))
+        wanted = () if policy is None or policy.direction != "send" else policy.targets
+        kept.missing = {target: _MISSING for target in wanted if target not in config.clusters}
+        unreadable = {target for target, known in config.clusters.items() if isinstance(known, InvalidMetadataError)}
+        targets = {
+            target: known for target in wanted
+            if isinstance(known := config.clusters.get(target), RemoteCluster)
+        }  # fmt: skip
+        for target in kept.replications.keys() - targets.keys() - (unreadable & {*wanted}):
+            logger.info("topic %s: it is no longer replicated to %s", name, target)
+            kept.replications.pop(target).replicator.remove()
+        for target, cluster in targets.items():
+            assert policy is not None
+            try:
+                self._replicate(kept, target, cluster, policy, controls)
+            except (ClosedError, TopicFencedError):
+                raise
+            except ReplogError as error:  # the other targets do not wait for it
+                logger.warning("topic %s: it is not replicated to %s, another attempt follows: %s", name, target, error)
+                kept.missing[target] = str(error)
+                with self._lock:
+                    self._dirty.add(name)
+        if not kept.is_settled:
+            self._delete_cursors(topic, {*targets, *(unreadable & {*wanted})})
+            kept.is_settled = True
+        if topic.gone.done():
+            self._drop(name)
+
+    def _replicate(
+        self, kept: _KeptTopic, target: str, cluster: RemoteCluster, policy: ReplicationPolicy, controls: TopicControls
+    ) -> None:
+        """Have a topic replicated to a target, with this policy."""
+        topic, replication = kept.topic, kept.replications.get(target)
+        if replication is not None and replication.cluster != cluster:
+            kept.replications.pop(target).replicator.close()
+            replication = None
+        if replication is None:
+            partition = partition_of(topic.name)
+            partitions = None if partition is None else self._topics.partitions_of(partition[0])
+            replication = _Replication(self._make(topic, target, cluster, policy, partitions), cluster, policy)
+            kept.replications[target] = replication
+            if target in controls.paused:
+                replication.is_paused = True
+                replication.replicator.pause()
+            replication.replicator.start()
+        elif replication.policy != policy:
+            replication.policy = policy
+            replication.replicator.configure(policy)
+        if replication.is_paused != (target in controls.paused):
+            replication.is_paused = not replication.is_paused
+            (replication.replicator.pause if replication.is_paused else replication.replicator.resume)()
+        if target in controls.resync:
+            replication.replicator.resync()
+            self._note_resync(topic.name, target)
+
+    def _note_resync(self, topic: str, target: str) -> None:
+        """Delete the order. If this fails it is carried out once more, which changes nothing."""
+
+        change_controls(
+            self._store, topic,
+            lambda controls: replace(controls, resync=tuple(name for name in controls.resync if name != target)),
+        )  # fmt: skip
+
+    def _delete_cursors(self, topic: Topic, wanted: Collection[str]) -> None:
+        """Delete the cursors of targets that no policy names, so that no message is kept for them any more."""
+        for name in _cursors(topic):
+            if name.removeprefix(CURSOR_PREFIX) not in wanted:
+                try:
+                    topic.delete_subscription(name)
+                    logger.info("topic %s: the cursor %s was deleted, because no policy names it", topic.name, name)
+                except NoSuchSubscriptionError:
+                    continue
+
+    def _gone(self, topic: Topic, _: object) -> None:
+        with self._lock:
+            kept = self._kept.get(topic.name)
+        if kept is not None and kept.topic is topic:
+            self._drop(topic.name)
+        self.wake(SETTLE_S)
+
+    def _drop(self, name: str) -> None:
+        """End the replications of a topic that this process does not own any more. The cursors stay."""
+        with self._lock:
+            kept = self._kept.pop(name, None)
+        if kept is not None:
+            for replication in list(kept.replications.values()):
+                replication.replicator.close()
+
+    def _targets(self, name: str) -> tuple[str, ...]:
+        """Return the targets that a policy names for a topic, added or not; none if it cannot be read."""
+        targets = self._listed.get(name)
+        if targets is None:
+            try:
+                policy = self._config.policy_of(name)
+            except InvalidMetadataError:
+                policy = None
+            targets = () if policy is None or policy.direction != "send" else policy.targets
+            self._listed[name] = targets
+        return targets
+
+    def _is_listed(self, name: str) -> bool:
+        """Whether a topic is to be opened for its replication: one of its targets was added."""
+        return any(isinstance(self._config.clusters.get(target), RemoteCluster) for target in self._targets(name))
+
+    # ---- topics that nobody owns -----------------------------------------------------------------------------
+
+    def _open_unowned(self) -> None:
+        """Open the listed topics that nobody owns, and for which all servers choose this one."""
+        if len(self._watches) == 1:
+            callback = weak_callback(self._changed)
+            self._watches += [self._store.watch(key, callback) for key in (SERVERS, OWNERS, TOPICS)]
+        if self._registration.keep(self._topics.address) and self._topics.address:
+            self.wake(JOIN_S)
+            return  # servers that start at the same time share the topics
+        servers = self._store.list(SERVERS)
+        names, owned = self._store.list(TOPICS), {*self._store.list(OWNERS)}
+        self._idle -= {unquote_name(name) for name in owned}
+        unowned = [unquote_name(name) for name in names if name not in owned]
+        now_us = self._clock.monotonic_us()
+        with self._lock:
+            self._failures = {name: failure for name, failure in self._failures.items() if name in {*unowned}}
+            waiting = {name for name, (_, at_us) in self._failures.items() if now_us < at_us}
+        mine = [
+            name for name in unowned
+            if self._is_listed(name) and name not in self._idle and name not in waiting
+            and name not in self._opening and choose_server(name, servers or [self._registration.name])
+            == self._registration.name
+        ]  # fmt: skip
+        idle = self._caught_up(mine)
+        self._idle |= idle
+        for name in mine:
+            if name not in idle:
+                self._open_later(name)
+
+    def _caught_up(self, names: list[str]) -> set[str]:
+        """Return those topics that have nothing unsent for sure, from their metadata alone, in batches."""
+        keys, rows = [], []
+        for name in names:
+            targets = self._targets(name)
+            rows.append((name, targets))
+            keys += [topic_key(name), *(subscription_key(name, CURSOR_PREFIX + target) for target in targets)]
+        values = iter(self._store.get_many(keys))
+        idle = set()
+        for name, targets in rows:
+            chain, cursors = next(values), [next(values) for _ in targets]
+            try:
+                marks = [None if cursor is None else cursor.value for cursor in cursors]
+                if chain is not None and _has_all(chain.value, marks):
+                    idle.add(name)
+            except InvalidMetadataError as error:
+                logger.debug("topic %s: it is opened to see what is unsent: %s", name, error)
+        return idle
+
+    def _open_later(self, name: str) -> None:
+        with self._lock:
+            if self._error is not None:
+                return
+            if self._pool is None:
+                self._pool = ThreadPool(OPENERS, "pyreplog-geo")
+            self._opening.add(name)
+            self._pool.submit(partial(weak_callback(self._open), name))
+
+    def _open(self, name: str) -> None:
+        """Open a topic, in a thread of the pool. Its `on_opened` has it replicated."""
+        try:
+            self._check_open()
+            self._topics.open(name, create=False)
+        except (TopicOwnedError, NoSuchTopicError, ClosedError) as error:
+            logger.debug("topic %s: it is not opened here: %s", name, error)
+            self._failed(name)
+        except Exception as error:
+            logger.warning("topic %s: it is to be replicated, but could not be opened: %s", name, error)
+            self._failed(name)
+        else:
+            with self._lock:
+                self._failures.pop(name, None)
+        finally:
+            with self._lock:
+                self._opening.discard(name)
+
+    def _failed(self, name: str) -> None:
+        with self._lock:
+            pause_s = min(max(2 * self._failures.get(name, (0.0, 0))[0], RETRY_S), RETRY_MOST_S)
+            self._failures[name] = pause_s, self._clock.monotonic_us() + int(pause_s * 1e6)
+
+    # ---- status ---------------------------------------------------------------------------------------------
+
+    def _all_kept(self) -> list[_KeptTopic]:
+        with self._lock:
+            return list(self._kept.values())
+
+    def statuses(self, topics: Iterable[str] | None = None) -> list[ReplicatorStatus]:
+        """Return the state of each replication of this process, by topic and target.
+
+        Args:
+            topics: names of topics; None: all.
+        """
+        wanted = None if topics is None else {*topics}
+        rows = []
+        for kept in self._all_kept():
+            if wanted is not None and kept.topic.name not in wanted:
+                continue
+            rows += [replication.replicator.status() for replication in list(kept.replications.values())]
+            rows += [_failed(kept.topic, target, why) for target, why in kept.missing.items()]
+        return sorted(rows, key=lambda row: (row.topic, row.target))
+
+    def _let_go(self) -> None:
+        for watch in self._watches:
+            watch.close()
+        with ExitStack() as stack:
+            stack.callback(self._registration.close)
+            for name in list(self._kept):
+                stack.callback(self._drop, name)
+            with self._lock:
+                pool, self._pool = self._pool, None
+            if pool is not None:
+                stack.callback(pool.close, 5.0)
+
+
+def _failed(topic: Topic, target: str, why: str) -> ReplicatorStatus:
+    """Return the state of a target that nothing is sent to: all that is stored counts as unsent."""
+    start, end = topic.managed.start, topic.managed.end
+    return ReplicatorStatus(
+        topic.name, target, "failed", None, end.offset, end.offset - start.offset, end.size - start.size, error=why,
+        alarm=why,
+    )  # fmt: skip
+
+
+def _cursors(topic: Topic) -> list[str]:
+    return [cursor.name for cursor in topic.internal_stats().cursors if cursor.name.startswith(CURSOR_PREFIX)]
+
+
+def _has_all(chain_value: bytes, cursors: list[bytes | None]) -> bool:
+    """Return whether the cursors of all targets are at the end of a topic that was closed in good order.
+
+    Raises InvalidMetadataError if a value cannot be read.
+    """
+    chain = LedgerChain.decode(chain_value)
+    if chain.open_ledger is not None or chain.deleted:
+        return chain.deleted
+    for value in cursors:
+        if value is None:
+            return False
+        metadata = SubscriptionMetadata.decode(value)
+        if metadata.cursor_ledger >= 0:
+            return False
+        mark = stored_mark("", [metadata.snapshot]).mark
+        if mark is None or mark.offset < chain.end.offset:
+            return False
+    return True
