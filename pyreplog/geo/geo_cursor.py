@@ -63,8 +63,8 @@ class GeoState(NamedTuple):
             value: dict[str, Any] = json.loads(data)
             others = {Origin(bytes.fromhex(row[0]), str(row[1])): _note(row[2:]) for row in value["others"]}
             own = None if value["own"] is None else _note(value["own"])
-            cause = value["withheld"]
-            withheld = GapCause(cause) if cause in GapCause._value2member_map_ else GapCause.LOST
+            causes = {cause.value: cause for cause in GapCause}
+            withheld = causes.get(value["withheld"], GapCause.LOST)
             return cls(int(value["begin"]), withheld, own, others, value["detached"] is True)
         except (ValueError, KeyError, TypeError, IndexError, RecursionError) as error:
             raise InvalidMetadataError(f"record of {name}: {error!r}") from error
