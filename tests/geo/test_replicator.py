@@ -60,6 +60,7 @@ def test_what_is_published_arrives_in_its_order_and_as_the_same_bytes(a: Site, b
     has_all(replicator, 200)
     assert values(b.topic()) == sent
     assert entries(b.topic()) == entries(a.topic())
+    assert [first for first, _ in entries(a.topic())] == [*range(0, 200, 10)]
     assert b.topic().config == a.topic().config
     status = replicator.status()
     assert (status.state, status.unsent_messages, status.unsent_bytes, status.sent_messages) == ("running", 0, 0, 200)
