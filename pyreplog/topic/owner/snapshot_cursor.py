@@ -51,6 +51,8 @@ class SnapshotCursor(ABC):
 
     name: str
     needed_by: str
+    replays = True
+    """Whether messages behind the mark are part of the state."""
 
     def __init__(self, context: TopicContext) -> None:
         self._context = context
@@ -101,7 +103,7 @@ class SnapshotCursor(ABC):
         self._known = _Located(0, self.mark, StateSnapshot(self.mark.offset, state))
         self._restore(state)
         at = max(self.mark.offset, managed.start.offset)
-        while at < managed.end.offset:
+        while self.replays and at < managed.end.offset:
             batch = context.runtime.wait(managed.read(at))
             self._replay(batch)
             at = batch.end

@@ -31,6 +31,9 @@ from pyreplog.topic.owner.topic_context import TopicContext
 
 logger = logging.getLogger(__name__)
 
+ADOPTED_PREFIX = "pyreplog.geo."
+"""Prefix of cursors that a part of this process may adopt after the topic was opened."""
+
 
 class SystemCursor(Protocol):
     """A system cursor that a part of the topic moves. Any thread may call its methods."""
@@ -146,6 +149,33 @@ class SystemCursors:
         """Note that a dormant cursor was stored, and is moved from now on."""
         self._live = {**self._live, cursor.name: cursor}  # a copy: others may be reading the table
 
+    def adopt(self, cursor: SystemCursor) -> None:
+        """Recover a cursor, and have this process move it from now on, in place of one with its name. Blocks.
+
+        Until it is recovered, the stored one keeps messages. Raises the errors of its `recover`.
+        """
+        with self._changing:
+            self._context.managed.verify()  # otherwise the cursor may be that of the next owner
+            cursor.recover()
+            self.begin(cursor)
+            with self._lock:
+                self._stored.pop(cursor.name, None)
+
+    def remove(self, name: str) -> None:
+        """Delete a cursor that was adopted, or is stored, so that it keeps no messages any more. Blocks.
+
+        Raises the errors of `delete`.
+        """
+        with self._changing:
+            cursor = self._live.get(name)
+            if cursor is not None:
+                cursor.close()
+            self._delete(name, None)
+            self._live = {other: kept for other, kept in self._live.items() if other != name}
+            with self._lock:
+                self._stored.pop(name, None)
+        self._context.touch()
+
     def _drop(self, name: str) -> bool:
         """Delete an obsolete cursor. Returns False, and leaves it, if its metadata cannot be decoded."""
         context = self._context
@@ -177,7 +207,8 @@ class SystemCursors:
             ledger = metadata.cursor_ledger
             stored = StoredMark(stored_mark(name, [metadata.snapshot], managed.end).mark, str(error))
         mark = managed.start if stored.mark is None else max(stored.mark, managed.start)
-        self._warn(name, mark, stored.problem)
+        if stored.problem or not name.startswith(ADOPTED_PREFIX):
+            self._warn(name, mark, stored.problem)
         return _StoredCursor(SystemCursorStatus(name, mark, "unknown" if stored.problem else "stored", ledger), owner)
 
     def _warn(self, name: str, mark: TopicPosition, problem: str) -> None:

@@ -125,7 +125,7 @@ class Topic(Handle):
         self.is_used = True
         """Whether anything happened to it since the last maintenance."""
         self._runtime = topics.runtime
-        context = TopicContext(
+        self.context = context = TopicContext(
             managed, clock, topics.runtime, topics.metadata, topics.cursors, touch=self.touch,
             check_open=self._check_open, work=topics.work, open_topic=topics.open_any,
         )  # fmt: skip
@@ -218,6 +218,11 @@ class Topic(Handle):
         self._check_open()
         check_may_block("internal_stats")
         return self._report.internal_stats(self._publisher)
+
+    @property
+    def system_cursors(self) -> SystemCursors:
+        """The cursors that parts of this process move, and stored ones."""
+        return self._system_cursors
 
     # ---- publishing -----------------------------------------------------------------------------------------
 

@@ -88,6 +88,11 @@ class Client(Handle):
         self._topics: dict[str, RemoteTopic | RemotePartitionedTopic] = {}
         super().__init__(f"client of {url}")
 
+    @property
+    def pool(self) -> ConnectionPool:
+        """The connections, for geo-replication and operators."""
+        return self._pool
+
     @overload
     def topic(
         self, name: str, *, partitions: int, create: bool = True, **settings: Unpack[TopicSettings]
