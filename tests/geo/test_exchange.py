@@ -447,3 +447,18 @@ def test_effects_of_messages_of_former_sessions() -> None:
     clusters["b"].do(clusters["b"].exchange.receive(side.id, late.data))
     assert len(clusters["b"].journal) == records and clusters["b"].acked("s", "a") == []
     assert all(isinstance(persist, Persist) for persist in side.journal)
+
+
+def test_a_topic_that_is_created_again_has_told_nothing() -> None:
+    clusters = linked()
+    side = clusters["a"]
+    side.acknowledge("s", "a", 1)
+    clusters.settle()
+    clusters.cut("ab")
+    other = clusters["b"]
+    other.journal.clear()
+    other.origin = origin("b", 2)
+    other.boot()
+    clusters.connect("ab", proved=False)
+    told = readiness(side.exchange, "s", other.id, bases(a=10), {origin("a"): 10})
+    assert not told.is_known
