@@ -38,6 +38,7 @@ FILE_VERSIONS = {
     "layout of the metadata store": ("pyreplog.metadata.layout", "LAYOUT"),
     "metadata of bookies, owners of topics": ("pyreplog.bookie.identity", "METADATA_VERSION"),
     "producer snapshots, origins snapshots": ("pyreplog.topic.model.producer_snapshot", "VERSION"),
+    "records of replicated subscriptions": ("pyreplog.geo.acks.journal", "VERSION"),
     "`metadata.sqlite`": ("pyreplog.metadata.database", "FORMAT"),
     "manifests of backups and offloaded logs": ("pyreplog.offload.manifest", "VERSION"),
     "`pyreplog.checkpoint` of a RocketMQ directory": ("pyreplog.rocketmq.synced_position", "VERSION"),

@@ -173,7 +173,9 @@ class Peer:
     # ---- sending ---------------------------------------------------------------------------------------------------
 
     def deltas(self, lifecycles: Mapping[str, SubscriptionLifecycle], held: Container[str] = ()) -> Iterator[Delta]:
-        """Yield what is to be sent now: headers and tombstones first, then acknowledgements of admitted origins.
+        """Yield what is to be sent now: tombstones, headers, then acknowledgements of admitted origins.
+
+        In this order: a name that was created again is not to be joined with the birth that is dead.
 
         Args:
             lifecycles: of all names.
@@ -189,14 +191,6 @@ class Peer:
 
     def _next_items(self, lifecycles: Mapping[str, SubscriptionLifecycle], held: Container[str]) -> Iterator[Item]:
         room = DELTA_RANGES
-        for name in [name for name in self._headers if name not in held]:
-            if room <= 0:
-                return
-            del self._headers[name]
-            lifecycle = lifecycles.get(name)
-            if lifecycle is not None and lifecycle.state is not None:
-                room -= 16 + lifecycle.state.bases.ranges + 16 * len(lifecycle.state.tokens)
-                yield StateItem.of(name, lifecycle.state)
         for name, token in [key for key in self._tombstones if key[0] not in held]:
             if room <= 0:
                 return
@@ -205,6 +199,14 @@ class Peer:
             if lifecycle is not None and token in lifecycle.tombstones:
                 room -= 16
                 yield TombstoneItem(name, token, frozenset(lifecycle.tombstones[token]))
+        for name in [name for name in self._headers if name not in held]:
+            if room <= 0:
+                return
+            del self._headers[name]
+            lifecycle = lifecycles.get(name)
+            if lifecycle is not None and lifecycle.state is not None:
+                room -= 16 + lifecycle.state.bases.ranges + 16 * len(lifecycle.state.tokens)
+                yield StateItem.of(name, lifecycle.state)
         for name, origin in [key for key in self._unsent if key[1] in self._admitted and key[0] not in held]:
             if room <= 0:
                 return

@@ -152,7 +152,7 @@ class Pip33:
         self.clusters = {name: Pip33Cluster(self, name) for name in names}
         self.failing: set[str] = set()
         self.resent: list[tuple[Pip33Cluster, Entry]] = []
-        for one, two in links:
+        for one, two in (tuple(link) for link in links):
             self.clusters[one].cursors[two] = self.clusters[two].cursors[one] = 0
 
     def subscribe(self, name: str) -> None:

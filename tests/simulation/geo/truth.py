@@ -21,7 +21,7 @@ Life = tuple[str, str, Generation]
 
 def messages_of(ranges: OriginRanges) -> set[Key]:
     """Return the members of a small set."""
-    keys = set()
+    keys: set[Key] = set()
     for origin in ranges:
         for start, end in zip(*ranges.between(origin), strict=True):
             keys.update((origin, number) for number in range(int(start), int(end)))

@@ -1,0 +1,464 @@
+"""The exchange of subscriptions between clusters: what is sent when, what counts, and what survives."""
+
+from __future__ import annotations
+
+import pytest
+
+from pyreplog.errors import InvalidArgumentError
+from pyreplog.geo.acks.effects import Acknowledge, Diverged, Drop, HomeChanged, Persist, Rebuild, SeekLost, Send
+from pyreplog.geo.acks.handover import Handover, HandoverPhase
+from pyreplog.geo.acks.messages import AcksItem, Delta, Stored, decode, encode
+from pyreplog.geo.acks.origin_ranges import OriginRanges, ranges_of
+from pyreplog.geo.acks.readiness import readiness
+from pyreplog.geo.acks.subscription_state import NO_CLUSTER, Generation
+
+from .exchanging import Clusters, bases, cluster_id, origin, span, whole
+
+
+def linked(letters: str = "ab", links: tuple[str, ...] | None = None, base: OriginRanges | None = None) -> Clusters:
+    """Clusters with the subscription s, which a created."""
+    clusters = Clusters(letters, links)
+    clusters.connect_all()
+    clusters["a"].do(clusters["a"].exchange.create("s", "t1", base or OriginRanges()))
+    clusters.settle()
+    return clusters
+
+
+# ---- acknowledgements ------------------------------------------------------------------------------------------------
+
+
+def test_individual_acknowledgements_reach_the_other_cluster() -> None:
+    clusters = linked()
+    clusters["a"].acknowledge("s", "a", 5, 1, 3)
+    clusters["a"].acknowledge("s", "b", 0)
+    clusters.settle()
+    assert (clusters["b"].acked("s", "a"), clusters["b"].acked("s", "b")) == ([1, 3, 5], [0])
+    applied = [effect for effect in clusters["b"].effects if isinstance(effect, Acknowledge)]
+    assert {(effect.origin, effect.ranges[0].size) for effect in applied} == {(origin("a"), 3), (origin("b"), 1)}
+
+
+def test_nothing_is_sent_before_it_is_durable() -> None:
+    clusters = linked()
+    side = clusters["a"]
+    side.is_fast = False
+    side.acknowledge("s", "a", 1)
+    side.do(side.exchange.flush())
+    assert not side.outbox
+    clusters.cut("ab")
+    clusters.connect("ab")
+    for _ in range(5):
+        clusters.carry()
+        side.do(side.exchange.flush())
+    assert clusters["b"].acked("s", "a") == []
+    side.do(side.exchange.persisted(side.journal[-1].sequence))
+    clusters.settle()
+    assert clusters["b"].acked("s", "a") == [1]
+
+
+def test_what_is_received_is_confirmed_once_it_is_durable() -> None:
+    clusters = linked()
+    other = clusters["b"]
+    other.is_fast = False
+    clusters["a"].acknowledge("s", "a", 1)
+    clusters["a"].do(clusters["a"].exchange.flush())
+    clusters.carry()
+    assert not other.outbox and other.acked("s", "a") == [1]
+    assert clusters["a"].exchange.unconfirmed(other.id, "s").total == 1
+    other.do(other.exchange.persisted(other.journal[-1].sequence))
+    assert [type(decode(send.data)) for send in other.outbox] == [Stored]
+    clusters.carry()
+    assert not clusters["a"].exchange.unconfirmed(other.id, "s")
+
+
+def test_a_delta_that_brings_nothing_new_is_confirmed_behind_what_is_not_durable_yet() -> None:
+    """The same acknowledgement came by another way, and is being stored."""
+    clusters = linked("abc")
+    side = clusters["c"]
+    side.is_fast = False
+    for letter in "ab":
+        clusters[letter].acknowledge("s", "a", 1)
+        clusters[letter].do(clusters[letter].exchange.flush())
+    clusters.carry()
+    assert not side.outbox
+    side.do(side.exchange.persisted(side.journal[-1].sequence))
+    assert {send.peer for send in side.outbox if isinstance(decode(send.data), Stored)} == {*map(cluster_id, "ab")}
+
+
+def test_acknowledgements_of_an_origin_count_once_its_history_is_proved_in_the_session() -> None:
+    clusters = Clusters()
+    clusters.connect("ab", proved=False)
+    clusters["a"].do(clusters["a"].exchange.create("s", "t1", OriginRanges()))
+    clusters["a"].acknowledge("s", "a", 1)
+    clusters["a"].acknowledge("s", "b", 2)
+    clusters.settle()
+    other = clusters["b"]
+    assert (other.acked("s", "a"), other.acked("s", "b")) == ([], [])
+    other.do(other.exchange.prove(cluster_id("a"), origin("a")))
+    clusters.settle()
+    assert (other.acked("s", "a"), other.acked("s", "b")) == ([1], [])
+    clusters.cut("ab")
+    clusters["a"].acknowledge("s", "a", 7)
+    clusters.connect("ab", proved=False)
+    clusters.settle()
+    assert other.acked("s", "a") == [1]
+
+
+def test_acknowledgements_that_nobody_admitted_are_not_taken() -> None:
+    """Whatever a neighbour sends."""
+    clusters = linked()
+    clusters.cut("ab")
+    clusters.connect("ab", proved=False)
+    clusters.carry()
+    item = AcksItem("s", "t1", Generation(0, NO_CLUSTER), origin("a"), ranges_of(*span(9)))
+    clusters["b"].do(clusters["b"].exchange.receive(cluster_id("a"), encode(Delta(clusters.session, 1, (item,)))))
+    assert clusters["b"].acked("s", "a") == []
+
+
+def test_acknowledgements_come_by_way_of_a_third_cluster() -> None:
+    clusters = linked("abc", ("ab", "bc"))
+    clusters["a"].acknowledge("s", "a", 4)
+    clusters.settle()
+    assert clusters["c"].acked("s", "a") == [4]
+
+
+def test_messages_of_this_cluster_that_it_does_not_have_were_never_acknowledged() -> None:
+    """It was rolled back: what comes in their place is delivered."""
+    clusters = linked()
+    clusters["b"].acknowledge("s", "a", 999, 1000, 1001)
+    clusters.settle()
+    assert [effect for effect in clusters["a"].effects if isinstance(effect, Diverged)]
+    assert clusters["a"].acked("s", "a") == []
+
+
+def test_early_acknowledgements_count_before_the_message_is_delivered() -> None:
+    clusters = linked()
+    clusters["a"].acknowledge("s", "a", 1500)
+    clusters.settle()
+    side = clusters["b"]
+    assert not [effect for effect in side.taken() if isinstance(effect, Acknowledge)]
+    assert side.exchange.early_acks.stored(origin("a")) == 1000
+    side.boot()
+    assert side.acked("s", "a") == [1500]
+    effects = side.exchange.arrive(origin("a"), 1501)
+    (effect,) = effects
+    assert isinstance(effect, Acknowledge) and effect.ranges[0].tolist() == [1500]
+    assert not side.exchange.arrive(origin("a"), 1600)
+
+
+def test_old_generations_change_nothing() -> None:
+    clusters = linked()
+    clusters["a"].acknowledge("s", "a", 1)
+    clusters.settle()
+    clusters["a"].do(clusters["a"].exchange.seek("s", bases(a=1)))
+    clusters["b"].acknowledge("s", "a", 2)
+    clusters.settle()
+    for side in clusters.sides.values():
+        assert side.acked("s", "a") == []
+        side.acknowledge("s", "a", 3, generation=Generation(0, NO_CLUSTER))
+        assert side.acked("s", "a") == []
+    assert [effect for effect in clusters["b"].effects if isinstance(effect, Rebuild)]
+
+
+def test_what_was_on_its_way_does_not_count_in_the_next_generation() -> None:
+    clusters = linked()
+    side = clusters["a"]
+    side.acknowledge("s", "a", 1)
+    side.do(side.exchange.flush())
+    assert side.outbox
+    clusters.cut("ab")
+    side.do(side.exchange.seek("s", OriginRanges()))
+    clusters.connect("ab")
+    clusters.settle()
+    assert clusters["b"].acked("s", "a") == []
+
+
+def test_the_base_is_no_acknowledgement() -> None:
+    """A cursor cannot tell them apart; what lies in the base may have to be delivered for another birth."""
+    clusters = linked(base=bases(a=10))
+    clusters["a"].acknowledge("s", "a", 3, 12)
+    assert clusters["a"].acked("s", "a") == [12]
+
+
+def test_expiry_stays_here() -> None:
+    clusters = linked()
+    clusters["a"].do(clusters["a"].exchange.expire("s", origin("a"), *whole(0, 5)))
+    clusters.settle()
+    assert clusters["b"].acked("s", "a") == clusters["a"].acked("s", "a") == []
+    told = readiness(clusters["a"].exchange, "s", cluster_id("b"), bases(a=10), {origin("a"): 10})
+    assert told.is_ready and told.revived.total == 5
+
+
+def test_idle_clusters_write_and_send_nothing() -> None:
+    clusters = linked("abc")
+    clusters["a"].acknowledge("s", "a", 1, 2, 3)
+    clusters.settle()
+    records = [len(side.journal) for side in clusters.sides.values()]
+    for side in clusters.sides.values():
+        assert side.exchange.is_idle
+        assert side.exchange.flush() == []
+    assert [len(side.journal) for side in clusters.sides.values()] == records
+
+
+def test_after_a_reconnect_only_differences_are_sent() -> None:
+    clusters = linked()
+    side = clusters["a"]
+    side.do(side.exchange.acknowledge("s", "t1", Generation(0, NO_CLUSTER), origin("b"), *span(*range(0, 900, 2))))
+    clusters.settle()
+    clusters.cut("ab")
+    side.acknowledge("s", "a", 1)
+    for other in clusters.sides.values():
+        other.boot()
+    clusters.connect("ab")
+    carried: list[Delta] = []
+    for _ in range(6):
+        for other in clusters.sides.values():
+            other.do(other.exchange.flush())
+            deltas = [decode(send.data) for send in other.outbox]
+            carried += [message for message in deltas if isinstance(message, Delta)]
+        clusters.carry()
+    assert sum(len(item.ranges) for delta in carried for item in delta.items if isinstance(item, AcksItem)) <= 1
+    assert clusters["b"].acked("s", "b") == [*range(0, 900, 2)]
+
+
+# ---- lives of subscriptions --------------------------------------------------------------------------------------------
+
+
+def test_a_subscription_is_created_elsewhere_with_the_base_of_its_creator() -> None:
+    """Not at the latest, and not at the earliest (apache/pulsar#20767)."""
+    clusters = linked(base=bases(a=10, b=3))
+    state = clusters["b"].exchange.state("s")
+    assert state is not None and state.bases == bases(a=10, b=3)
+    assert [type(effect) for effect in clusters["b"].effects] == [Rebuild]
+
+
+def test_births_that_did_not_know_of_each_other_lose_nothing() -> None:
+    clusters = Clusters()
+    clusters["a"].do(clusters["a"].exchange.create("s", "t1", bases(a=10, b=10)))
+    clusters["b"].do(clusters["b"].exchange.create("s", "t2", bases(a=4)))
+    clusters["b"].acknowledge("s", "b", 7)
+    clusters.connect_all()
+    for side in clusters.sides.values():
+        state = side.exchange.state("s")
+        assert state is not None and state.tokens == {"t1", "t2"} and state.bases == bases(a=4)
+        assert side.acked("s", "b") == [7]
+
+
+def test_a_name_is_taken_once() -> None:
+    clusters = linked()
+    with pytest.raises(InvalidArgumentError, match="expected a new name"):
+        clusters["b"].exchange.create("s", "t2", OriginRanges())
+    for act in (clusters["a"].exchange.delete, lambda name: clusters["a"].exchange.seek(name, OriginRanges())):
+        with pytest.raises(InvalidArgumentError, match="expected one that exists"):
+            act("nobody")
+
+
+def test_deletion_is_final_and_its_tombstones_end() -> None:
+    clusters = linked("abc")
+    clusters.cut("bc")
+    clusters.cut("ac")
+    clusters["c"].acknowledge("s", "a", 1)
+    clusters["a"].do(clusters["a"].exchange.delete("s"))
+    clusters.settle()
+    assert clusters["b"].exchange.state("s") is None
+    assert clusters["b"].exchange.tombstones("s") == {"t1"}, "c has not confirmed"
+    clusters.connect_all()
+    for side in clusters.sides.values():
+        assert side.exchange.state("s") is None and not side.exchange.tombstones("s")
+        assert side.exchange.names() == []
+    assert [effect for effect in clusters["c"].effects if isinstance(effect, Drop)]
+
+
+def test_a_deleted_subscription_does_not_come_back() -> None:
+    """From a cluster that was away (apache/pulsar#6464), nor from its journal."""
+    clusters = linked("abc")
+    clusters.cut("bc")
+    clusters["a"].do(clusters["a"].exchange.delete("s"))
+    clusters.cut("ac")
+    clusters.settle()
+    clusters["b"].boot()
+    clusters.connect("bc")
+    clusters.settle()
+    assert clusters["c"].exchange.state("s") is None
+    clusters["c"].boot()
+    assert clusters["c"].exchange.names() == []
+
+
+def test_created_again_it_inherits_nothing() -> None:
+    clusters = linked()
+    clusters["a"].acknowledge("s", "a", 1, 2)
+    clusters.settle()
+    clusters.cut("ab")
+    clusters["b"].acknowledge("s", "a", 3)
+    clusters["a"].do(clusters["a"].exchange.delete("s"))
+    clusters["a"].do(clusters["a"].exchange.create("s", "t2", OriginRanges()))
+    clusters.connect_all()
+    for side in clusters.sides.values():
+        state = side.exchange.state("s")
+        assert state is not None and state.tokens == {"t2"}
+        assert side.acked("s", "a") == []
+
+
+def test_a_removed_cluster_counts_as_having_confirmed() -> None:
+    clusters = linked("abc")
+    for pair in ("ac", "bc"):
+        clusters.cut(pair)
+    clusters["a"].do(clusters["a"].exchange.delete("s"))
+    clusters.settle()
+    assert clusters["a"].exchange.tombstones("s") == {"t1"}
+    for letter, other in ("ab", "ba"):
+        side = clusters[letter]
+        side.do(side.exchange.configure([side.id, cluster_id(other)], [cluster_id(other)]))
+    clusters.settle()
+    assert not clusters["a"].exchange.tombstones("s") and not clusters["b"].exchange.tombstones("s")
+    with pytest.raises(InvalidArgumentError, match="expected a neighbour"):
+        clusters["a"].exchange.peer(cluster_id("c"))
+
+
+def test_of_two_seeks_the_loser_is_told() -> None:
+    clusters = linked()
+    clusters.cut("ab")
+    for letter, end in (("a", 5), ("b", 7)):
+        clusters[letter].do(clusters[letter].exchange.seek("s", bases(a=end)))
+        clusters[letter].taken()
+    clusters.connect_all()
+    for side in clusters.sides.values():
+        state = side.exchange.state("s")
+        assert state is not None and state.generation == Generation(1, cluster_id("b")) and state.bases == bases(a=7)
+    lost = [effect for effect in clusters["a"].effects if isinstance(effect, SeekLost)]
+    assert lost == [SeekLost("s", Generation(1, cluster_id("a")), Generation(1, cluster_id("b")))]
+    assert not [effect for effect in clusters["b"].effects if isinstance(effect, SeekLost)]
+
+
+def test_a_seek_that_is_not_durable_is_told_to_nobody() -> None:
+    """After a crash there may be another one of the same number."""
+    clusters = linked()
+    side = clusters["a"]
+    side.is_fast = False
+    side.do(side.exchange.seek("s", bases(a=5)))
+    clusters.cut("ab")
+    clusters.connect("ab")
+    for _ in range(4):
+        clusters.carry()
+        side.do(side.exchange.flush())
+    state = clusters["b"].exchange.state("s")
+    assert state is not None and state.generation.counter == 0
+
+
+def test_what_the_journal_has_is_what_a_crash_leaves() -> None:
+    clusters = linked("abc", base=bases(b=4))
+    clusters["a"].acknowledge("s", "a", *range(0, 400, 2))
+    clusters.settle()
+    clusters["b"].do(clusters["b"].exchange.seek("s", bases(a=1)))
+    clusters.settle()
+    for number in range(3000):
+        clusters["c"].acknowledge("s", "a", number % 1000)
+        clusters["c"].do(clusters["c"].exchange.flush())
+    clusters.settle()
+    snapshots = [persist for persist in clusters["c"].journal if persist.is_snapshot]
+    for side in clusters.sides.values():
+        before = side.exchange.state("s")
+        side.boot()
+        assert side.exchange.state("s") == before and before is not None
+    assert snapshots
+
+
+# ---- handover and readiness ----------------------------------------------------------------------------------------
+
+
+def test_a_handover_waits_until_the_other_cluster_has_all() -> None:
+    clusters = linked()
+    side, target = clusters["a"], clusters["b"]
+    target.is_fast = False
+    side.acknowledge("s", "a", 1)
+    handover = Handover(side.exchange, "s", target.id)
+    assert not handover.delivers
+    side.do(handover.stopped())
+    side.do(side.exchange.flush())
+    clusters.carry()
+    side.do(handover.advance())
+    assert handover.phase is HandoverPhase.DRAINING
+    target.do(target.exchange.persisted(target.journal[-1].sequence))
+    clusters.carry()
+    side.do(handover.advance())
+    assert handover.phase is HandoverPhase.MOVING and not handover.cancel()
+    target.is_fast = True
+    clusters.settle()
+    side.do(handover.advance())
+    assert handover.phase is HandoverPhase.DONE
+    for other in clusters.sides.values():
+        state = other.exchange.state("s")
+        assert state is not None and state.home.admits(target.id) and not state.home.admits(side.id)
+    assert [effect for effect in target.effects if isinstance(effect, HomeChanged)]
+    with pytest.raises(InvalidArgumentError, match="delivered here"):
+        Handover(side.exchange, "s", target.id)
+
+
+def test_a_handover_to_a_cluster_that_has_told_nothing_waits() -> None:
+    clusters = Clusters()
+    side = clusters["a"]
+    side.do(side.exchange.create("s", "t1", OriginRanges()))
+    side.acknowledge("s", "a", 1)
+    side.do(side.exchange.flush())
+    handover = Handover(side.exchange, "s", cluster_id("b"))
+    side.do(handover.stopped())
+    assert handover.phase is HandoverPhase.DRAINING
+    assert handover.cancel() and handover.delivers
+    side.do(handover.advance())
+    assert handover.phase is HandoverPhase.CANCELLED
+
+
+def test_readiness_tells_what_would_be_lost_and_repeated() -> None:
+    clusters = linked()
+    side, target = clusters["a"], cluster_id("b")
+    clusters.cut("ab")
+    side.acknowledge("s", "a", 1, 8)
+    told = readiness(side.exchange, "s", target, bases(a=10), {origin("a"): 5})
+    assert [[*ends] for ends in told.lost.between(origin("a"))] == [[5, 9], [8, 10]]
+    assert [[*ends] for ends in told.repeated.between(origin("a"))] == [[1], [2]]
+    assert told.is_known and told.is_current and not told.is_ready
+    clusters.connect_all()
+    assert readiness(side.exchange, "s", target, bases(a=10), {origin("a"): 10}).is_ready
+    side.do(side.exchange.seek("s", OriginRanges()))
+    assert not readiness(side.exchange, "s", target, bases(a=10), {origin("a"): 10}).is_current
+
+
+def test_readiness_after_a_restart_is_not_known_until_the_other_cluster_tells() -> None:
+    clusters = linked()
+    side = clusters["a"]
+    side.acknowledge("s", "a", 1)
+    clusters.settle()
+    clusters.cut("ab")
+    side.boot()
+    assert not readiness(side.exchange, "s", cluster_id("b"), bases(a=10), {origin("a"): 10}).is_known
+    clusters.connect_all()
+    assert readiness(side.exchange, "s", cluster_id("b"), bases(a=10), {origin("a"): 10}).is_ready
+
+
+def test_effects_of_messages_of_former_sessions() -> None:
+    clusters = linked()
+    side = clusters["a"]
+    side.acknowledge("s", "a", 1)
+    side.do(side.exchange.flush())
+    (late,) = side.outbox
+    assert isinstance(late, Send)
+    clusters.cut("ab")
+    clusters.connect("ab")
+    records = len(clusters["b"].journal)
+    clusters["b"].do(clusters["b"].exchange.receive(side.id, late.data))
+    assert len(clusters["b"].journal) == records and clusters["b"].acked("s", "a") == []
+    assert all(isinstance(persist, Persist) for persist in side.journal)
+
+
+def test_a_topic_that_is_created_again_has_told_nothing() -> None:
+    clusters = linked()
+    side = clusters["a"]
+    side.acknowledge("s", "a", 1)
+    clusters.settle()
+    clusters.cut("ab")
+    other = clusters["b"]
+    other.journal.clear()
+    other.origin = origin("b", 2)
+    other.boot()
+    clusters.connect("ab", proved=False)
+    told = readiness(side.exchange, "s", other.id, bases(a=10), {origin("a"): 10})
+    assert not told.is_known

@@ -1,0 +1,45 @@
+"""Messages and records of replicated subscriptions of every version are read, and written the same."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from pyreplog.geo.acks.journal import VERSION, encode_record, replay
+from pyreplog.geo.acks.messages import decode, encode
+from tests.golden.subscriptions import ORIGIN, items, messages, state
+
+RECORDED = {
+    int(path.stem.removeprefix("subscriptions-v")): json.loads(path.read_text())
+    for path in sorted(Path(__file__).parent.glob("subscriptions-v*.json"))
+}
+
+
+def test_there_is_one_for_the_present_version() -> None:
+    assert {1, VERSION} <= RECORDED.keys()
+
+
+@pytest.mark.parametrize("version", RECORDED)
+@pytest.mark.parametrize("name", messages())
+def test_messages(version: int, name: str) -> None:
+    data, message = bytes.fromhex(RECORDED[version][name]), messages()[name]
+    decoded = decode(data)
+    assert encode(decoded) == encode(message) == data
+    if name in ("summary", "digest", "stored"):
+        assert decoded == message
+
+
+@pytest.mark.parametrize("version", RECORDED)
+def test_records(version: int) -> None:
+    record, snapshot = (bytes.fromhex(RECORDED[version][name]) for name in ("record", "snapshot"))
+    assert (record, snapshot) == (encode_record(1, items()), encode_record(9, items(), is_snapshot=True))
+    for records, sequence in (([record], 1), ([record, snapshot], 9)):
+        replayed = replay(records)
+        assert replayed.sequence == sequence
+        assert replayed.lifecycles.keys() == {"s"}
+        restored = replayed.lifecycles["s"].state
+        assert restored == state()
+        assert restored is not None and restored.acks.last(ORIGIN) == 299_999
+        assert [item.kind for item in replayed.unknown] == [77]
