@@ -207,15 +207,15 @@ class Node(Handle):
         master = self._master
         return master is not None and master.group.fenced is None
 
-    def hears_master(self, within_s: float) -> bool:
+    def hears_master(self, timeout: float) -> bool:
         """Return whether the node is master, or has heard from its master lately.
 
         Args:
-            within_s: how long ago the master may have been heard last, seconds.
+            timeout: how long ago the master may have been heard last, seconds.
         """
-        check_seconds("within_s", within_s)
+        check_seconds("timeout", timeout)
         replica = self._replica
-        return replica is None or (replica.is_streaming and replica.silent_us <= within_s * 1e6)
+        return replica is None or (replica.is_streaming and replica.silent_us <= timeout * 1e6)
 
     @property
     def is_streaming(self) -> bool:
@@ -572,13 +572,13 @@ class Node(Handle):
             return False
         return self._context.reactor.drive(lambda: replica.leader == master, _RESTORED_S)
 
-    def take_over(self, master: str, patience_s: float) -> None:
-        """Become master, if `master` is lost: neither it nor another member that hears from it says no, within that
-        time. Errors: as `promote`."""
+    def take_over(self, master: str, timeout: float) -> None:
+        """Become master, if `master` is lost: neither it nor another member that hears from it says no, within `timeout`
+        seconds. Errors: as `promote`."""
         with self._changing:
             replica = self._candidate()
             if replica is not None:
-                self._be_elected(replica, master=master, if_lost=True, patience_s=patience_s)
+                self._be_elected(replica, master=master, if_lost=True, patience_s=timeout)
 
     def _candidate(self) -> Replica | None:
         """This node as it may be promoted; None: it is master. Errors: as `promote`."""
