@@ -207,15 +207,15 @@ class Node(Handle):
         master = self._master
         return master is not None and master.group.fenced is None
 
-    def hears_master(self, within_s: float) -> bool:
+    def hears_master(self, timeout: float) -> bool:
         """Return whether the node is master, or has heard from its master lately.
 
         Args:
-            within_s: how long ago the master may have been heard last, seconds.
+            timeout: how long ago the master may have been heard last, seconds.
         """
-        check_seconds("within_s", within_s)
+        check_seconds("timeout", timeout)
         replica = self._replica
-        return replica is None or (replica.is_streaming and replica.silent_us <= within_s * 1e6)
+        return replica is None or (replica.is_streaming and replica.silent_us <= timeout * 1e6)
 
     @property
     def is_streaming(self) -> bool:
@@ -572,13 +572,15 @@ class Node(Handle):
             return False
         return self._context.reactor.drive(lambda: replica.leader == master, _RESTORED_S)
 
-    def take_over(self, master: str, patience_s: float) -> None:
-        """Become master, if `master` is lost: neither it nor another member that hears from it says no, within that
-        time. Errors: as `promote`."""
+    def take_over(self, master: str, timeout: float) -> None:
+        """Become master, if `master` is lost: neither it nor another member that hears from it says no.
+
+        It waits `timeout` seconds for what the master still holds. Errors: as `promote`.
+        """
         with self._changing:
             replica = self._candidate()
             if replica is not None:
-                self._be_elected(replica, master=master, if_lost=True, patience_s=patience_s)
+                self._be_elected(replica, master=master, if_lost=True, patience_s=timeout)
 
     def _candidate(self) -> Replica | None:
         """This node as it may be promoted; None: it is master. Errors: as `promote`."""
@@ -713,8 +715,12 @@ class Node(Handle):
     def vote(self, prepare: Prepare) -> Message:
         """Answer a candidate; what the answer promises is durable before this returns.
 
-        ReplicationError: not now. A node whose log is not open does not know what it holds, and a node that is becoming
-        master cannot be fenced.
+        Args:
+            prepare: the request of the candidate.
+
+        Raises:
+            ReplicationError: not now. A node whose log is not open does not know what it holds, and a node that is
+                becoming master cannot be fenced.
         """
         context, master = self._context, self._master
         with context.lock:
@@ -777,7 +783,7 @@ class Node(Handle):
         return mark if self._log is None else LogPosition(*canonical(mark, self._log.segment_bytes))
 
     def log_ends(self) -> tuple[LogPosition, LogPosition]:
-        """Where its log ends, whatever its role is: what was received, and what is known to be on disk."""
+        """Return where the node's log ends, whatever its role: what was received, and what is known to be on disk."""
         log = self._log
         if log is None:
             return ORIGIN, ORIGIN
@@ -823,14 +829,25 @@ class Node(Handle):
         return stats
 
     def status(self) -> StatusReply:
+        """Return the reply to a request for the node's state: `stats()` as JSON, also of a node that is closed."""
         return StatusReply(json.dumps(self._describe()).encode())
 
     def command(self, connection: ServerConnection, number: int, command: Command) -> None:
-        """What somebody wants of this node; in another thread, for it may take long."""
+        """Execute a command of a client in another thread, because it may take long.
+
+        Args:
+            connection: connection of the client.
+            number: number of the request, to be answered.
+            command: what the node is to do.
+        """
         self._commands.take(connection, number, command)
 
     def connection_lost(self, connection: Connection) -> None:
-        """A connection has ended."""
+        """Forget what a client had asked for.
+
+        Args:
+            connection: the connection that has ended.
+        """
         self._commands.leave(connection)
         self.clients.leave(connection)
 

@@ -482,8 +482,12 @@ class LogView(LogViewBase, Closeable):
         self.tail.wait_for(visible, timeout_us)
 
     def wait_growth(self, position: int, timeout_us: int) -> None:
-        """Wait while the visible end is at a position, at most so many microseconds; it may return sooner. For who has
-        looked at `end_position` just before, and looks again."""
+        """Wait while the visible end is at a position; may return sooner, so that the caller looks again.
+
+        Args:
+            position: `end_position`, as the caller has seen it just before.
+            timeout_us: microseconds to wait at most.
+        """
         self._sleep(position, timeout_us)
 
     def wake(self) -> None:

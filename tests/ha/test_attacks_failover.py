@@ -48,10 +48,10 @@ class Stub:
     def is_leading(self) -> bool:
         return self.role == "master"
 
-    def hears_master(self, within_s: float) -> bool:
+    def hears_master(self, timeout: float) -> bool:
         return not self.is_silent
 
-    def take_over(self, master: str, patience_s: float) -> None:
+    def take_over(self, master: str, timeout: float) -> None:
         self.challenged.append(master)
         self.promote()
 

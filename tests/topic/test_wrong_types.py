@@ -410,7 +410,7 @@ def _of_nodes() -> Iterator[Case]:
     )
     yield case("follow", "master", lambda node, wrong: node.follow(wrong), NO_TEXT)
     yield case("promote", "force", lambda node, wrong: node.promote(force=wrong), NO_BOOL)
-    yield case("hears_master", "within_s", lambda node, wrong: node.hears_master(wrong), (*NO_SECONDS, None))
+    yield case("hears_master", "timeout", lambda node, wrong: node.hears_master(wrong), (*NO_SECONDS, None))
     for name, wrong in {
         "members": no_names, "sync_replicas": (*NO_INT, None), "force": NO_BOOL, "peers": NO_MAPPING, "name": NO_TEXT,
         "port": NO_INT, "secret": ("text", 7, STRANGE), "tls_server": ("text", 7, STRANGE),

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Unpack
 
+from pyreplog.arguments import as_int, as_microseconds
 from pyreplog.clock import Clock, SystemClock
 from pyreplog.errors import (
     ClosedError,
@@ -29,6 +30,7 @@ from pyreplog.handles import Handle
 from pyreplog.log.commitlog import CommitLog
 from pyreplog.log.reader import LogReader
 from pyreplog.purgatory import Purgatory
+from pyreplog.times import Time
 
 logger = logging.getLogger(__name__)
 
@@ -120,19 +122,23 @@ class Applier(Handle):
 
     # ---- commands -------------------------------------------------------------------------------------------
 
-    def start(self, *, until_entry: int | None = None, until_time_us: int | None = None) -> None:
+    def start(self, *, until_entry: int | None = None, until_time: Time | None = None) -> None:
         """Start to apply, from the stored position on.
 
         Args:
             until_entry: end before this entry; None: go on.
-            until_time_us: end before the first entry that was appended at or after this time, microseconds since
-                1970-01-01 UTC. The applier waits for such an entry. None: go on.
+            until_time: end before the first entry that was appended at or after this time, a datetime with a time zone
+                or microseconds since 1970-01-01 UTC. The applier waits for such an entry. None: go on.
 
         Raises:
-            InvalidArgumentError: the applier runs already.
+            WrongTypeError: an argument has another type.
+            InvalidArgumentError: the applier runs already, or `until_time` has no time zone.
             ReplogError: the store failed.
         """
-        until = StopBefore(*(NEVER if end is None else end for end in (until_entry, until_time_us)))
+        until = StopBefore(
+            NEVER if until_entry is None else as_int("until_entry", until_entry),
+            NEVER if until_time is None else as_microseconds("until_time", until_time),
+        )
         with self._at_rest():
             with self._changed:
                 self._check_open()  # again: close does not wait for this command

@@ -264,7 +264,21 @@ class ProducerLike(_Handle, Protocol):
     ) -> AnyOffset:
         """Publish one message, and wait until it is confirmed.
 
-        The arguments are those of `TopicLike.publish`.
+        Args:
+            value: bytes, or anything with a buffer.
+            key: likewise; messages of one key have an order. None: no key.
+            properties: names and values.
+            event_time: when it happened: a datetime with a time zone, or microseconds since 1970-01-01 UTC.
+            deliver_at: when shared subscriptions get it, likewise; None or 0: at once.
+            delay: seconds from now, instead of `deliver_at`.
+            sequence: number of the message, if the topic deduplicates; None: the next number.
+            timeout: seconds; None: the timeout of the client; without limit for a topic of this process.
+
+        Returns:
+            The offset of the message; DUPLICATE (-1) if its number was published before.
+
+        Raises:
+            ReplogError: as `TopicLike.publish`.
         """
         ...
 
@@ -287,7 +301,22 @@ class ProducerLike(_Handle, Protocol):
     ) -> OffsetFuture:
         """Publish one message without waiting.
 
-        The arguments are those of `TopicLike.submit`.
+        Args:
+            value: bytes, or anything with a buffer.
+            key: likewise; messages of one key have an order. None: no key.
+            properties: names and values.
+            event_time: when it happened: a datetime with a time zone, or microseconds since 1970-01-01 UTC.
+            deliver_at: when shared subscriptions get it, likewise; None or 0: at once.
+            delay: seconds from now, instead of `deliver_at`.
+            sequence: number of the message, if the topic deduplicates; None: the next number.
+            timeout: seconds that a thread waits for room; None: the timeout of the client; without limit for a topic of
+                this process.
+
+        Returns:
+            A future that gives the offset.
+
+        Raises:
+            ReplogError: as `TopicLike.submit`.
         """
         ...
 
@@ -305,7 +334,21 @@ class ProducerLike(_Handle, Protocol):
     ) -> AnyOffsets:
         """Publish several messages, and wait until all are confirmed.
 
-        The arguments are those of `TopicLike.publish_batch`.
+        Args:
+            values: bytes-like objects, or columns: (offsets, data), numpy or Arrow arrays.
+            keys: likewise; None: no keys.
+            properties: one mapping, or None, for each value.
+            event_times: one time, or None, for each value.
+            deliver_at: one time, or None, for each value.
+            delay: seconds from now, for all of them.
+            sequences: ascending numbers, one for each value, if the topic deduplicates.
+            timeout: seconds; None: the timeout of the client; without limit for a topic of this process.
+
+        Returns:
+            The offsets of the messages.
+
+        Raises:
+            ReplogError: as `TopicLike.publish_batch`.
         """
         ...
 
@@ -328,7 +371,22 @@ class ProducerLike(_Handle, Protocol):
     ) -> OffsetsFuture:
         """Publish several messages without waiting.
 
-        The arguments are those of `TopicLike.submit_batch`.
+        Args:
+            values: bytes-like objects, or columns: (offsets, data), numpy or Arrow arrays.
+            keys: likewise; None: no keys.
+            properties: one mapping, or None, for each value.
+            event_times: one time, or None, for each value.
+            deliver_at: one time, or None, for each value.
+            delay: seconds from now, for all of them.
+            sequences: ascending numbers, one for each value, if the topic deduplicates.
+            timeout: seconds that a thread waits for room; None: the timeout of the client; without limit for a topic of
+                this process.
+
+        Returns:
+            A future that gives the offsets.
+
+        Raises:
+            ReplogError: as `TopicLike.submit_batch`.
         """
         ...
 

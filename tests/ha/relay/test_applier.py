@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Generator, Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
@@ -19,6 +20,7 @@ from pyreplog.errors import (
     LockedError,
     PositionError,
     TrimmedError,
+    WrongTypeError,
 )
 from pyreplog.ha.relay import Advance, Applied, Applier, ApplierState, PositionFile
 from pyreplog.ha.relay.space_limit import incoming_bytes
@@ -148,7 +150,8 @@ def test_until_an_entry(relay, workers):
         assert memory.numbers() == list(range(100))
 
 
-def test_until_a_time(tmp_path):
+@pytest.mark.parametrize("end", [10**15 + 1_000_000, datetime(2001, 9, 9, 1, 46, 41, tzinfo=UTC)], ids=str)
+def test_until_a_time(tmp_path, end):
     clock = ManualClock(10**15)
     memory = Memory()
     with relay_log(tmp_path / "relay", clock=clock) as relay:
@@ -156,7 +159,7 @@ def test_until_a_time(tmp_path):
             fill(relay, 10)
             clock.advance(1_000_000)
         with applier_of(relay, memory, clock=clock) as applier:
-            applier.start(until_time_us=10**15 + 1_000_000)
+            applier.start(until_time=end)
             assert applier.wait_ended(WAIT_S) is ApplierState.FINISHED
             assert memory.numbers() == list(range(10))
 
@@ -638,3 +641,18 @@ def test_exactly_once_in_sqlite(relay, tmp_path):
         stored = table.positions.load()
         assert stored == applier.position
     assert table.numbers() == list(range(300))
+
+
+@pytest.mark.parametrize(
+    ("name", "wrong", "error"),
+    [
+        ("until_entry", "7", WrongTypeError),
+        ("until_time", 1.5, WrongTypeError),
+        ("until_time", datetime(2001, 9, 9), InvalidArgumentError),
+    ],
+)
+def test_what_no_end_is(relay, name, wrong, error):
+    with applier_of(relay, Memory()) as applier:
+        with pytest.raises(error, match=name):
+            applier.start(**{name: wrong})
+        applier.start()
