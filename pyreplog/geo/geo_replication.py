@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import ssl
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from dataclasses import asdict, fields, replace
 from typing import Any, NamedTuple, Unpack
 
@@ -42,6 +43,7 @@ from pyreplog.geo.policies import (
 from pyreplog.geo.policy import ReplicationPolicy, ReplicationSettings
 from pyreplog.geo.replicator_like import ReplicatorState, ReplicatorStatus
 from pyreplog.geo.server_registration import list_servers
+from pyreplog.geo.target_links import TargetLinks
 from pyreplog.handles import Handle, make_part_of
 from pyreplog.metadata.store import MetadataStore
 from pyreplog.metrics import Metric
@@ -93,8 +95,10 @@ class GeoReplication(Handle):
     See docs/geo.md.
     """
 
-    def __init__(self, store: MetadataStore, clock: Clock, make: MakeReplicator) -> None:
-        self._store, self._clock, self._make = store, clock, make
+    def __init__(self, store: MetadataStore, clock: Clock, make: MakeReplicator | None = None) -> None:
+        self._store, self._clock = store, clock
+        self._links = TargetLinks()
+        self._make: MakeReplicator = self._links if make is None else make
         self._keeper: Keeper | None = None
         super().__init__("geo-replication")
 
@@ -485,8 +489,10 @@ class GeoReplication(Handle):
     status_async = in_thread(status)
 
     def _let_go(self) -> None:
-        if self._keeper is not None:
-            self._keeper.close()
+        with ExitStack() as stack:
+            stack.callback(self._links.close)
+            if self._keeper is not None:
+                stack.callback(self._keeper.close)
 
 
 def _checked_uuid(uuid: str | None) -> str:

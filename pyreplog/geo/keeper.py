@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import random
 import threading
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
@@ -82,6 +82,10 @@ class MakeReplicator(Protocol):
         Raises:
             ReplogError: it cannot be made now; the keeper tries again later.
         """
+        ...
+
+    def retain(self, clusters: Mapping[str, RemoteCluster]) -> None:
+        """Close what belongs to other clusters than these, which are all that can be read."""
         ...
 
 
@@ -255,6 +259,10 @@ class Keeper(Handle):
                     self._config, self._revision = config, revision.value
                     self._listed, self._idle, self._reread_us = {}, set(), now_us + int(REREAD_S * 1e6)
             self._look_at_opened(all_of_them=is_read)
+            if is_read and not any(isinstance(known, InvalidMetadataError) for known in self._config.clusters.values()):
+                self._make.retain({
+                    name: known for name, known in self._config.clusters.items() if isinstance(known, RemoteCluster)
+                })  # fmt: skip
             if self._may_open():
                 self._open_unowned()
             return True

@@ -64,6 +64,7 @@ class Replicator:
         policy: what is sent, and how fast.
         cluster_ids: returns the ids of the clusters with these names; for `replicated_from`.
         partitions: if the topic is a partition, the number of partitions of its topic; otherwise 0.
+        explain: returns the text of an error, for the status.
     """
 
     def __init__(
@@ -75,8 +76,9 @@ class Replicator:
         *,
         cluster_ids: Callable[[Sequence[str]], frozenset[bytes]] | None = None,
         partitions: int = 0,
+        explain: Callable[[Exception], str] = str,
     ) -> None:
-        self.topic, self.target = topic, target
+        self.topic, self.target, self._explain = topic, target, explain
         self._link, self._policy, self._partitions = link, policy, partitions
         self._cluster_ids = cluster_ids
         self._context: TopicContext = topic.context
@@ -239,7 +241,7 @@ class Replicator:
         """Return the present state; what is unsent is counted from what the target said it has, also if it is away."""
         sender, end = self._sender, self.topic.managed.end
         if sender is None:
-            error = "" if self._error is None else str(self._error)
+            error = "" if self._error is None else self._explain(self._error)
             unsent = end.offset - self.topic.managed.start.offset
             return ReplicatorStatus(
                 self.topic.name, self.target, self._state(None), None, end.offset, unsent,
@@ -259,7 +261,7 @@ class Replicator:
             sent_bytes=sender.sent_bytes,
             skipped=tuple((cause.name.lower(), count) for cause, count in sorted(sender.skipped.items())),
             reconnects=max(sender.opens - 1, 0),
-            error="" if sender.error is None else str(sender.error),
+            error="" if sender.error is None else self._explain(sender.error),
             alarm=self._alarm or sender.alarm,
         )
 

@@ -13,9 +13,11 @@ from typing import Any, get_args
 import pytest
 import yaml
 
+import pyreplog
 from pyreplog.geo.metrics import geo_metrics
 from pyreplog.geo.replicator_like import ReplicatorState, ReplicatorStatus
 from tests.guides import ROOT, blocks, fences, run_as_promised, server
+from tests.waiting import until
 
 GUIDE = ROOT / "docs" / "geo.md"
 SERVED = re.compile(r"^\$ pyreplog serve (\S+) .*--listen (\S+)$", re.MULTILINE)
@@ -47,10 +49,17 @@ def test_the_commands_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
             for listen, address in places.items():
                 console = console.replace(listen, address)
             for command, printed in re.findall(r"^\$ pyreplog (.*)\n((?:(?!\$ ).*\n)*)", console, re.MULTILINE):
+                if command.startswith("topic consume"):
+                    until(lambda: "orders" in topics_of(places["127.0.0.1:7402"]))
                 line = [sys.executable, "-W", "error", "-m", "pyreplog", *shlex.split(command)]
                 done = subprocess.run(line, capture_output=True, text=True, timeout=120, check=False)
                 assert done.returncode == 0, done.stderr
                 assert not printed or done.stdout == printed
+
+
+def topics_of(address: str) -> list[str]:
+    with pyreplog.connect(f"pyreplog://{address}") as client:
+        return client.topics()
 
 
 def test_operations_name_all_metrics() -> None:

@@ -23,6 +23,7 @@ from pyreplog.errors import (
     UnsupportedRequestError,
 )
 from pyreplog.handles import Handle
+from pyreplog.metadata.layout import cluster_id
 from pyreplog.net.connection import Connection
 from pyreplog.net.fair_executor import FairExecutor
 from pyreplog.net.handshake import NodeIdentity, Secret
@@ -502,7 +503,8 @@ class TopicServer(Handle):
                 Server(
                     self._reactor, self._service, host=host, port=port,
                     identity=NodeIdentity(
-                        service=SERVICE, version=VERSION, extended_from=EXTENDED_FROM, features=FEATURES
+                        service=SERVICE, version=VERSION, extended_from=EXTENDED_FROM, features=FEATURES,
+                        cluster=cluster_id(self._topics.metadata).hex(),
                     ),
                     secret=Secret.of(secret), tls=tls, limits=limits or LIMITS,
                 )

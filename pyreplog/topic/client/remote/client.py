@@ -38,6 +38,7 @@ def connect(
     tls: ssl.SSLContext | None = None,
     limits: Limits | None = None,
     timeout: float = TIMEOUT_S,
+    cluster: bytes | None = None,
 ) -> Client:
     """Make a client of topic servers (`pyreplog serve`). It connects when a connection is first needed.
 
@@ -49,6 +50,8 @@ def connect(
         limits: limits of each connection; None: the defaults.
         timeout: seconds that calls wait by default, except those that receive; publishing and consuming are retried for
             so long when a connection is lost.
+        cluster: the 16 bytes that identify the cluster of the servers, see `Client.cluster_id`; others are refused with
+            WrongClusterError. None: any cluster.
 
     Returns:
         The client.
@@ -71,7 +74,7 @@ def connect(
         servers = [parse_address(server) for server in match["servers"].split(",")]
     except InvalidMessageError as error:
         raise InvalidArgumentError(f"url: expected pyreplog://host:port, found {url!r}: {error}") from None
-    return Client(url, ConnectionPool(servers, secret=secret, tls=tls, limits=limits, timeout=timeout))
+    return Client(url, ConnectionPool(servers, secret=secret, tls=tls, limits=limits, timeout=timeout, cluster=cluster))
 
 
 class Client(Handle):

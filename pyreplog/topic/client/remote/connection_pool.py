@@ -145,8 +145,10 @@ class ConnectionPool:
         tls: ssl.SSLContext | None,
         limits: Limits | None,
         timeout: float,
+        cluster: bytes | None = None,
     ) -> None:
         self.timeout = timeout
+        self._expected = NodeIdentity(service=SERVICE, cluster="" if cluster is None else cluster.hex())
         self.client = secrets.token_hex(8)
         self._entries, self._tls, self._limits = list(entries), tls, _in_time(limits or LIMITS, timeout / len(entries))
         self._secret = Secret.of(secret)
@@ -238,7 +240,7 @@ class ConnectionPool:
                 channel = self._channels[address, publishes] = Channel(
                     self.reactor, address,
                     identity=NodeIdentity(version=VERSION, extended_from=EXTENDED_FROM, features=FEATURES),
-                    expected=NodeIdentity(service=SERVICE),
+                    expected=self._expected,
                     secret=self._secret, tls=self._tls,
                     limits=self._limits,
                 )  # fmt: skip
