@@ -452,6 +452,8 @@ class Sender:
             self._read_on(now_us)
             self._tell_gaps(now_us)
             self._settle_progress()
+        if self._fence_ends_us is not None:
+            self._wake(self._fence_ends_us)
         return self._take()
 
     def _take(self) -> list[Effect]:

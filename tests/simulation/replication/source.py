@@ -42,6 +42,7 @@ class Log:
         self.other = Origin(b"X" * 16, "other")
         self.far = Origin(CLUSTER, "far")
         self.entries: list[SourceEntry] = []
+        self.forwarded: list[SourceEntry] = []  # those of the other cluster, also after they were trimmed
         self.start = self.end = self.begin = 0
         self._ends = {self.other: 0, self.far: 0}
         self._causes: dict[tuple[Origin, int], str] = {}
@@ -69,6 +70,8 @@ class Log:
         for offset in range(self.end, self.end + messages):
             self._causes[self.own, offset] = kind
         self.entries.append(entry)
+        if origin == self.other:
+            self.forwarded.append(entry)
         self.end += messages
 
     def begins_here(self) -> None:
