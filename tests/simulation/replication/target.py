@@ -1,21 +1,24 @@
-"""A topic of the target cluster: the rules of the gate, with entries on their way, and owners that crash."""
+"""A topic of the target cluster: the shipped gates, a log that takes its time, and owners that crash."""
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any
 
 from pyreplog._native.system.checksum import crc32c
 from pyreplog.errors import (
     BacklogFullError,
     InvalidEntryError,
-    OriginGapError,
-    OriginHistoryError,
     OriginSessionError,
+    ReplogError,
     TopicFencedError,
 )
-from pyreplog.origins.origin import GAPS_MAX, Gap, LastEntry, Origin, OriginEntry, OriginState
+from pyreplog.future import AppendFuture, settle_all
+from pyreplog.origins.attribute import OriginAttribute
+from pyreplog.origins.gate import Admission, GateState, OriginGate, OriginGates, check_entries
+from pyreplog.origins.origin import Gap, Origin, OriginEntry
 
 from ..world import World
 from .invariants import Invariants
@@ -27,34 +30,32 @@ POISON = b"poison"
 Reply = Callable[[Any], None]
 
 
-class Push(NamedTuple):
-    """An entry on its way, or gaps behind the last one."""
+@dataclass(eq=False)
+class Call:
+    """A REPLICATE."""
 
-    origin: Origin
-    entry: OriginEntry | None
-    gaps: tuple[Gap, ...]
-    end: int
+    gate: OriginGate
+    session: int
+    entries: Sequence[OriginEntry]
+    gaps: Sequence[Gap]
+    future: AppendFuture[int] = field(default_factory=AppendFuture)
 
-
-@dataclass
-class Gate:
-    """One origin. calls: wait until everything below an offset is stored."""
-
-    session: int = 0
-    stored: int = 0
-    last: LastEntry | None = None
-    pushed: int = 0
-    calls: list[tuple[int, Reply]] = field(default_factory=list)
-    openings: list[tuple[int, Reply]] = field(default_factory=list)
+    @property
+    def end(self) -> int:
+        return self.gaps[-1].end if self.gaps else self.entries[-1].end
 
 
 class Target:
-    """What is stored survives crashes. `is_up`: it answers."""
+    """What is stored survives crashes: the log, and the last snapshot of the gates. `is_up`: it answers."""
 
     def __init__(self, world: World, invariants: Invariants, store_s: float) -> None:
         self.world, self._invariants, self._store_s = world, invariants, store_s
-        self.gates: dict[Origin, Gate] = {}
-        self._pushes: list[Push] = []
+        self._log: list[tuple[OriginAttribute, OriginEntry]] = []
+        self._snapshot: tuple[int, list[GateState]] = (0, [])  # of the log up to there
+        self._gates = OriginGates(TOPIC)
+        self._pushes: deque[tuple[Call, Admission]] = deque()
+        self._replies: dict[AppendFuture[Any], None] = {}  # in their order
+        self._is_storing = False
         self._life = 0
         self.is_up = True
         self.is_full = False  # its quota refuses messages
@@ -63,125 +64,165 @@ class Target:
     # ---- requests --------------------------------------------------------------------------------------------
 
     def open(self, origin: Origin, session: int, reply: Reply) -> bool:
+        """Open a session; False: nobody is there."""
         if not self.is_up:
             return False
-        gate = self.gates.setdefault(origin, Gate())
-        if session < gate.session:
-            reply(OriginSessionError(TOPIC, f"fenced by {gate.session}"))
-            return True
-        gate.session = session
-        gate.openings.append((session, reply))
+        gate = self._gates.get(origin) or self._gates.add(GateState(origin, 0, 0, None, ()))
+        future: AppendFuture[Any] = AppendFuture()
+        self._answer(future, reply)
+        try:
+            gate.open(session, future)
+        except ReplogError as error:
+            settle_all([(future, error)])
         self._settle(gate)
         return True
 
     def replicate(
         self, origin: Origin, session: int, entries: Sequence[OriginEntry], gaps: Sequence[Gap], reply: Reply
     ) -> bool:
+        """Store entries; False: nobody is there."""
         if not self.is_up:
             return False
-        gate = self.gates.get(origin, Gate())
+        gate = self._gates.get(origin)
         try:
-            if self.is_full:
-                raise BacklogFullError(TOPIC, "full")
-            pushes, end = self._judge(origin, gate, session, entries, gaps)
-        except (OriginSessionError, OriginGapError, OriginHistoryError, InvalidEntryError, BacklogFullError) as error:
+            if gate is None:
+                raise OriginSessionError(TOPIC, "none is open")
+            check_entries(entries, gaps)
+            self._invariants.claim(origin, [*gaps, *(gap for entry in entries for gap in entry.gaps)])
+            if any(entry.value == POISON for entry in entries):
+                raise InvalidEntryError("poison")
+        except ReplogError as error:
             self.refusals += 1
             reply(error)
             return True
-        gate.pushed = max(gate.pushed, end)
-        gate.calls.append((end, reply))
-        for push in pushes:
-            self._pushes.append(push)
-            self.world.after(self._store_s * self.world.random.random(), self._stored, self._life)
-        self._settle(gate)
+        call = Call(gate, session, entries, gaps)
+        self._answer(call.future, reply)
+        self._admit(call)
         return True
 
-    def _judge(
-        self, origin: Origin, gate: Gate, session: int, entries: Sequence[OriginEntry], gaps: Sequence[Gap]
-    ) -> tuple[list[Push], int]:
-        if session != gate.session:
-            raise OriginSessionError(TOPIC, f"fenced by {gate.session}")
-        at, pushes = gate.pushed, list[Push]()
-        assert len(gaps) <= GAPS_MAX and all(len(entry.gaps) <= GAPS_MAX for entry in entries)
-        end = 0
-        for entry in entries:
-            end = entry.end
-            if entry.value == POISON:
-                raise InvalidEntryError("poison")
-            if entry.end <= at:
-                continue
-            kept, at = self._clip(at, entry.gaps)
-            if entry.first > at:
-                raise OriginGapError(TOPIC, f"expected {at}, found {entry.first}")
-            if entry.first < at:
-                raise OriginHistoryError(TOPIC, f"across {at}: {entry.first} to {entry.end}")
-            at = entry.end
-            pushes.append(Push(origin, entry, kept, at))
-        kept, at = self._clip(at, gaps)
-        if kept:
-            pushes.append(Push(origin, None, kept, at))
-        return pushes, max(end, gaps[-1].end if gaps else 0)
+    def _answer(self, future: AppendFuture[Any], reply: Reply) -> None:
+        self._replies[future] = None
 
-    def _clip(self, at: int, gaps: Sequence[Gap]) -> tuple[tuple[Gap, ...], int]:
-        kept = []
-        for gap in gaps:
-            if gap.end <= at:
-                continue
-            if gap.start > at:
-                raise OriginGapError(TOPIC, f"expected {at}, found a gap from {gap.start} on")
-            kept.append(gap._replace(start=at))
-            at = gap.end
-        return tuple(kept), at
+        def done(_: object) -> None:
+            if future in self._replies:
+                del self._replies[future]
+                error = future.exception()
+                reply(error if error is not None else future.result())
+
+        future.add_done_callback(done)
+
+    def _admit(self, call: Call) -> None:
+        gate = call.gate
+        try:
+            if self.is_full:
+                raise BacklogFullError(TOPIC, "full")
+            admission = gate.judge(call.session, call.entries, call.gaps)
+        except ReplogError as error:
+            self.refusals += 1
+            settle_all([(call.future, error)])
+            return
+        if admission is None:
+            gate.wait(call)
+        else:
+            gate.push(admission)
+            if admission.entries:
+                self._pushes.append((call, admission))
+                self.world.after(self._store_s * self.world.random.random(), self._stored, self._life)
+            else:
+                gate.notify(call.end, call.future)
+        self._settle(gate)
 
     # ---- storing ---------------------------------------------------------------------------------------------
 
     def _stored(self, life: int) -> None:
-        if life == self._life and self._pushes:
-            self._store(self._pushes.pop(0))
+        """The entries of the oldest call are stored; rarely only some of them, and the ledger says so."""
+        if life != self._life or not self._pushes:
+            return
+        call, admission = self._pushes.popleft()
+        if admission.run.error is not None:
+            call.gate.failed([], admission.run.error)
+        elif not self.world.is_calm and self.world.chance(0.02):
+            count = self.world.random.randrange(len(admission.entries))
+            self._append(admission, count)
+            error = BacklogFullError(TOPIC, "no room for the rest")
+            call.gate.failed(admission.entries[:count], error)
+            settle_all([(call.future, error)])
+        else:
+            self._append(admission, len(admission.entries))
+            call.gate.settled(admission.entries)
+            call.gate.notify(call.end, call.future)
+        if admission.run.error is not None and not call.future.done():
+            settle_all([(call.future, admission.run.error)])
+        self._settle(call.gate)
 
-    def _store(self, push: Push) -> None:
-        gate = self.gates[push.origin]
-        self._invariants.store(push.origin, gate.stored, push.entry, push.gaps, push.end)
-        if push.entry is not None:
-            entry = push.entry
-            gate.last = LastEntry(entry.first, entry.end, crc32c(entry.value), entry.publish_time_us)
-        gate.stored = push.end
-        self._settle(gate)
+    def _append(self, admission: Admission, count: int) -> None:
+        for attribute, entry in zip(admission.attributes[:count], admission.entries[:count], strict=True):
+            origin = next(gate.origin for gate in self._gates if gate.key == attribute.key)
+            self._invariants.store(origin, attribute.gaps, entry)
+            self._log.append((attribute, entry))
 
-    def _settle(self, gate: Gate) -> None:
-        done = [reply for end, reply in gate.calls if end <= gate.stored]
-        gate.calls = [call for call in gate.calls if call[0] > gate.stored]
-        for reply in done:
-            reply(gate.stored)
-        if gate.pushed == gate.stored:
-            openings, gate.openings = gate.openings, []
-            for session, reply in openings:
-                if session < gate.session:
-                    reply(OriginSessionError(TOPIC, f"fenced by {gate.session}"))
-                else:
-                    reply(OriginState(gate.stored, gate.last))
+    def _settle(self, gate: OriginGate) -> None:
+        """Do what a gate asks for after each of its events."""
+        settle_all(gate.take_outcomes())
+        for call in gate.take_waiting():
+            self._admit(call)
+        if gate.has_news:
+            self._store_snapshot()
+
+    def _store_snapshot(self) -> None:
+        if self._is_storing:
+            return
+        self._is_storing = True
+        states = [gate.snapshot() for gate in self._gates]
+        mark = len(self._log)
+        self.world.after(self._store_s * self.world.random.random(), self._snapshot_stored, self._life, mark, states)
+
+    def _snapshot_stored(self, life: int, mark: int, states: list[GateState]) -> None:
+        if life != self._life:
+            return
+        self._is_storing = False
+        self._snapshot = mark, states
+        for state in states:
+            self._invariants.note_gaps(state.origin, state.stored, state.gaps)
+        for state in states:
+            gate = self._gates.get(state.origin)
+            assert gate is not None
+            gate.persisted(state)
+            self._settle(gate)
+        if any(gate.has_news for gate in self._gates):
+            self._store_snapshot()
+
+    # ---- the end of an owner -----------------------------------------------------------------------------------
 
     def crash(self) -> None:
-        """The owner dies; the next one finds any first part of what was on its way."""
+        """The owner dies; the next one finds any first part of what was on its way, whatever callers were told."""
         self.crashes += 1
         self._life += 1
-        self.is_up = False
-        for gate in self.gates.values():
-            gate.calls, gate.openings = [], []
-        kept = self.world.random.randint(0, len(self._pushes))
-        pushes, self._pushes = self._pushes, []
-        for push in pushes[:kept]:
-            self._store(push)
-        for gate in self.gates.values():
-            gate.pushed = gate.stored
+        self.is_up = self._is_storing = False
+        self._replies.clear()
+        for _, admission in list(self._pushes)[: self.world.random.randint(0, len(self._pushes))]:
+            if admission.run.error is None:
+                self._append(admission, len(admission.entries))
+        self._pushes.clear()
+        mark, states = self._snapshot
+        self._gates = OriginGates(TOPIC)
+        for state in states:
+            self._gates.add(state)
+        for attribute, entry in self._log[max(mark - self.world.random.randrange(3), 0) :]:
+            gate = self._gates.by_key(attribute.key)
+            assert gate is not None, "an entry of an origin without a stored session"
+            gate.replay(attribute, entry.messages, crc32c(entry.value))
+        for gate in self._gates:
+            self._invariants.recovered(gate.origin, gate.stored)
 
     def recover(self) -> None:
+        """The next owner answers."""
         self.is_up = True
 
     def change_owner(self) -> None:
         """All calls fail, and their outcome is not known to the caller."""
-        calls = [reply for gate in self.gates.values() for _, reply in (*gate.calls, *gate.openings)]
+        waiting = list(self._replies)
         self.crash()
+        self._replies.update(dict.fromkeys(waiting))
         self.is_up = True
-        for reply in calls:
-            reply(TopicFencedError(TOPIC, "another process owns it"))
+        settle_all([(future, TopicFencedError(TOPIC, "another process owns it")) for future in waiting])

@@ -355,9 +355,9 @@ class Publisher:
         self._sequencer.enter(batch)
         return batch.future
 
-    def with_gates(self, call: Callable[[int], T]) -> T:
+    def with_gates(self, call: Callable[[int], T], *, admits: bool = False) -> T:
         """Return the result of a call that uses the gates, see `Sequencer.with_gates`."""
-        return self._sequencer.with_gates(call)
+        return self._sequencer.with_gates(call, admits=admits)
 
     def on_news(self, call: Callable[[], object]) -> None:
         """Have a function called when the gates have to be stored before a caller gets its result."""
