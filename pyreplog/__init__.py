@@ -388,9 +388,9 @@ if not TYPE_CHECKING:  # else every name would be one of this module
     def __getattr__(name: str) -> Any:
         if name not in _LATER:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-        found = getattr(import_module(f"pyreplog.{_LATER[name]}"), name)
-        globals()[name] = found
-        return found
+        value = getattr(import_module(f"pyreplog.{_LATER[name]}"), name)
+        globals()[name] = value
+        return value
 
 
 def __dir__() -> list[str]:

@@ -24,11 +24,11 @@ def load_checksummed(data: bytes, format: str, version: int, place: str | Path) 
     """
     try:
         whole = json.loads(data)
-        found, content = whole["version"], whole["content"]
+        stored_version, content = whole["version"], whole["content"]
         if whole["format"] != format:
             raise ValueError(f"format {whole['format']!r}")
-        if found > version:
-            raise FormatVersionError(place, found, version)
+        if stored_version > version:
+            raise FormatVersionError(place, stored_version, version)
         if type(content) is not dict or whole["crc32c"] != crc32c(_canonical(content)):
             raise ValueError("a wrong CRC-32C")
     except (TypeError, KeyError, RecursionError) as error:

@@ -97,17 +97,17 @@ class _Collector:
     def collect(self) -> Iterator[Family]:
         families: dict[str, Metric] = {}
         try:
-            found = list(self._source())
+            metrics = list(self._source())
         except ReplogError as error:  # closed, most likely; the other sources tell theirs
             logger.warning("metrics: %s", error)
-            found = []
+            metrics = []
         except Exception as error:
             logger.error("metrics: a source failed: %r", error)
-            found = []
-        for metric in found:
-            there = families.setdefault(metric.name, metric)
-            if there is not metric:  # of another bookie, say: a name may come once
-                families[metric.name] = there._replace(samples=there.samples + metric.samples)
+            metrics = []
+        for metric in metrics:
+            family = families.setdefault(metric.name, metric)
+            if family is not metric:  # of another bookie, say: a name may come once
+                families[metric.name] = family._replace(samples=family.samples + metric.samples)
         yield from map(self._family, families.values())
 
     def _family(self, metric: Metric) -> Family:

@@ -268,9 +268,9 @@ class Purgatory:
     def _expire(self, outcomes: list[Outcome], _: None, now_us: int) -> None:
         for watch in self._wheel.expire(now_us):
             number = self._lines[watch.key].number
-            found = "has no number yet" if number == -inf else f"is at {number}"
+            progress = "has no number yet" if number == -inf else f"is at {number}"
             waited = f"the time to wait for {watch.key!r} to reach {watch.threshold} ran out"
-            outcomes.append((watch.future, OutcomeUnknownError(f"{waited}, it {found}: it may still get there")))
+            outcomes.append((watch.future, OutcomeUnknownError(f"{waited}, it {progress}: it may still get there")))
             self._leave_early(watch)
 
     # What the events have in common.

@@ -180,7 +180,7 @@ def _sorted(racks: Iterator[RackState]) -> State:
 
 
 def _with(state: State, at: int, rack: RackState) -> State:
-    return _sorted(rack if number == at else one for number, one in enumerate(state))
+    return _sorted(rack if number == at else count for number, count in enumerate(state))
 
 
 def _missing(state: State) -> int:

@@ -148,12 +148,12 @@ class OpenLedgerRecovery:
         self._read_keys(concerned)
         self._ask_ends([opened for opened in concerned.values() if opened.key is False])
         now_us = self._clock.monotonic_us()
-        for ledger, one in concerned.items():
-            watched = self._watch_of(ledger, one.metadata.last_fragment)
-            watched.leaving, watched.has_writer = one.leaving, one.key is not False
-            verdict = watched.watch.observe(now_us, one.key, one.ends, asked_us=asked_us)
+        for ledger, opened in concerned.items():
+            watched = self._watch_of(ledger, opened.metadata.last_fragment)
+            watched.leaving, watched.has_writer = opened.leaving, opened.key is not False
+            verdict = watched.watch.observe(now_us, opened.key, opened.ends, asked_us=asked_us)
             if verdict is Verdict.RECOVER:
-                self._recover(one, report)
+                self._recover(opened, report)
             else:
                 (report.nudged if verdict is Verdict.NUDGE else report.waiting).append(ledger)
         self._nudge({bookie for ledger in report.nudged for bookie in concerned[ledger].leaving})
@@ -166,7 +166,7 @@ class OpenLedgerRecovery:
 
         Ledgers that had no writer and are not given any more are loaded once more: others may have recovered them.
         """
-        without = {ledger: one.leaving for ledger, one in self._watched.items() if not one.has_writer}
+        without = {ledger: watched.leaving for ledger, watched in self._watched.items() if not watched.has_writer}
         named = {**without, **ledgers}
         wanted = [ledger for ledger in named if ledger not in self._recoveries]
         concerned: dict[int, _Open] = {}

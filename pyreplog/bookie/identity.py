@@ -342,11 +342,12 @@ def _cluster_of(path: Path, kept: BookieIdentity, store: MetadataStore) -> bytes
     """
     cluster = _cluster(store)
     if cluster != kept.cluster:
-        found = "no cluster" if cluster is None else f"cluster {cluster.hex()}"
+        other_cluster = "no cluster" if cluster is None else f"cluster {cluster.hex()}"
         raise ForeignDirectoryError(
-            f"{path}: bookie {kept.id} is of cluster {kept.cluster.hex()}, and the {store.what} holds {found}: one "
-            "root is for one cluster. Start the bookie with the metadata of its cluster, or, for a new bookie of the "
-            "other cluster, with an empty directory. If the metadata were emptied, restore them. Nothing was changed"
+            f"{path}: bookie {kept.id} is of cluster {kept.cluster.hex()}, and the {store.what} holds {other_cluster}: "
+            "one root is for one cluster. Start the bookie with the metadata of its cluster, or, for a new bookie of "
+            "the other cluster, with an empty directory. If the metadata were emptied, restore them. Nothing was "
+            "changed"
         )
     return kept.cluster
 

@@ -316,16 +316,16 @@ class MultiLedgerLog(CommitLog):
     def _rewrite_header(self, base: int, fd: int) -> None:
         """Write the header block of a segment. The epoch of one that is not mapped is known by a stamp."""
         mapped = next(segment for start, _, segment in self._segment_table() if start == base)
-        found, size = os.pread(fd, HEADER_BYTES + 16, 0), self.segment_bytes
+        current, size = os.pread(fd, HEADER_BYTES + 16, 0), self.segment_bytes
         try:
-            *_, epoch = decode_header(str(names.segment_path(self.path, base)), found[:HEADER_BYTES])
+            *_, epoch = decode_header(str(names.segment_path(self.path, base)), current[:HEADER_BYTES])
         except CorruptionError:
-            known = [mapped.epoch] if mapped is not None else self._epochs_of(base, found[HEADER_BYTES:])
+            known = [mapped.epoch] if mapped is not None else self._epochs_of(base, current[HEADER_BYTES:])
             if not known:
                 raise
             epoch = known[0]
         header = encode_header(self.uuid, base, size, UNNUMBERED, epoch)
-        if found[:HEADER_BYTES] != header:
+        if current[:HEADER_BYTES] != header:
             self._files.write(fd, header, 0)
 
     def _epochs_of(self, base: int, record: bytes) -> list[int]:
@@ -337,10 +337,10 @@ class MultiLedgerLog(CommitLog):
         except OSError:
             pass
         epochs = range(self._pool.epoch + 1)
-        found = (
+        stamped = (
             find_epoch(self.uuid, base, self.segment_bytes, int.from_bytes(stamp, "little"), epochs) for stamp in stamps
         )
-        return [epoch for epoch in found if epoch is not None]
+        return [epoch for epoch in stamped if epoch is not None]
 
     def _rewrite_end(self, segment: Segment, fd: int) -> None:
         """Write the blank of a sealed segment, and zeros up to its end."""

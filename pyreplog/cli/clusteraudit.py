@@ -133,7 +133,7 @@ def _report_json(report: CopyReport) -> dict[str, Any]:
 
 
 def _bounds(ranges: Iterable[range]) -> list[list[int]]:
-    return [[found.start, found.stop, found.step] for found in ranges]
+    return [[entry_range.start, entry_range.stop, entry_range.step] for entry_range in ranges]
 
 
 def _print(audit: ClusterAudit, shown: int | None) -> None:
@@ -154,11 +154,11 @@ def _print(audit: ClusterAudit, shown: int | None) -> None:
         ("with all copies in one rack", None, survey.rack_violations),
         ("whose metadata cannot be read", None, survey.garbled),
     ]
-    for what, entries, ledgers in rows:
+    for heading, entries, ledgers in rows:
         if some := sorted(ledgers):
             number = counted(len(some), "ledger")
             of = "" if entries is None else f"{counted(entries, 'entry')} of "
-            say(f"  {what}: {of}{number}{_named(some, shown)}")
+            say(f"  {heading}: {of}{number}{_named(some, shown)}")
     if survey.missing:
         say(f"  copies on bookies that do not run: {survey.missing:,}")
     if survey.bytes_to_copy or survey.bytes_away:
@@ -191,10 +191,10 @@ def _print_copies(copies: CopyAudit, shown: int | None) -> None:
     )
     for ledger, report in sorted(copies.reports.items())[:shown]:
         for bookie, member in report.members.items():
-            for what, ranges in (("differ", member.differs), ("missing", member.missing), ("unknown", member.unknown)):
+            for state, ranges in (("differ", member.differs), ("missing", member.missing), ("unknown", member.unknown)):
                 if ranges:
-                    why = f" ({member.why})" if what == "unknown" and member.why else ""
-                    say(f"    ledger {ledger}, {bookie}: {what}: entries {_some(ranges)}{why}")
+                    why = f" ({member.why})" if state == "unknown" and member.why else ""
+                    say(f"    ledger {ledger}, {bookie}: {state}: entries {_some(ranges)}{why}")
         if report.nowhere:
             say(f"    ledger {ledger}: on no bookie: entries {_some(report.nowhere)}")
     if shown is not None and len(copies.reports) > shown:
@@ -203,7 +203,9 @@ def _print_copies(copies: CopyAudit, shown: int | None) -> None:
 
 def _some(ranges: Sequence[range], limit: int = 8) -> str:
     parts = [
-        str(found[0]) if len(found) == 1 else f"{found[0]} to {found[-1]}" + (f" by {found.step}" * (found.step > 1))
-        for found in ranges[:limit]
+        str(entry_range[0])
+        if len(entry_range) == 1
+        else f"{entry_range[0]} to {entry_range[-1]}" + (f" by {entry_range.step}" * (entry_range.step > 1))
+        for entry_range in ranges[:limit]
     ]
     return ", ".join(parts) + (f" and {len(ranges) - limit} ranges more" if len(ranges) > limit else "")

@@ -57,11 +57,11 @@ def _plan(arguments: argparse.Namespace) -> int:
 
 
 def _as_json(inputs: PlanInputs, plan: Plan, simulated: SimulatedDurability | None) -> dict[str, Any]:
-    made = {"inputs": asdict(inputs), **asdict(plan)}
+    document = {"inputs": asdict(inputs), **asdict(plan)}
     if simulated is not None:
         intervals = {name: getattr(simulated, name)._asdict() for name in ("losses_per_year", "events_per_year")}
-        made["simulated"] = {**asdict(simulated), **intervals}
-    return made
+        document["simulated"] = {**asdict(simulated), **intervals}
+    return document
 
 
 def _finite(value: Any) -> Any:

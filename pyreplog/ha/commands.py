@@ -123,7 +123,7 @@ def _count(command: dict[str, Any], name: str) -> int:
 
 def _addresses(command: dict[str, Any]) -> dict[str, str]:
     value = command.get("addresses")
-    if not isinstance(value, dict) or not all(isinstance(there, str) for there in value.values()):
+    if not isinstance(value, dict) or not all(isinstance(address, str) for address in value.values()):
         raise InvalidMessageError(f"peers: addresses: expected texts by name, found {_short(value)}")
     return value
 

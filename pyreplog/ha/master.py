@@ -166,10 +166,10 @@ class Master:
         keys: Iterable[ReadableBuffer | None] | None,
         event_times: Iterable[Time | None] | None,
     ) -> AppendFuture[range]:
-        made, position = self._write(self.log.append_batch_pending, values, keys, event_times, None)
+        entries, position = self._write(self.log.append_batch_pending, values, keys, event_times, None)
         if position is not None:
-            return self._acknowledge(made, position)
-        nothing = AppendFuture(made)
+            return self._acknowledge(entries, position)
+        nothing = AppendFuture(entries)
         set_result(nothing)
         return nothing
 
@@ -285,7 +285,7 @@ class Master:
         waits = self._is_received_enough and group.members.quorum.k > 0 and not group.fallback.is_alone
         if waits and self._pending_commits.lot.is_waking:
             return
-        due = [one for one in list(self._followers.values()) if one.is_due and not one.sender.feed.leave()]
+        due = [each for each in list(self._followers.values()) if each.is_due and not each.sender.feed.leave()]
         if waits and not due:
             return
         with defer_sigint:

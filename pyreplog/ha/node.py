@@ -322,7 +322,7 @@ class Node(Handle):
     ) -> AppendFuture[int]:
         """Append one entry without waiting for replicas.
 
-        Any thread and any event loop may call it; the latter awaits `node.log.room()` before, if the log is synced.
+        Any thread and any event loop may call it; the latter awaits `node.log.room()` before.
 
         Args:
             value: bytes-like, at most a segment long.
@@ -335,7 +335,7 @@ class Node(Handle):
             the errors of `append` about replicas.
 
         Raises:
-            WindowFullError: twice the window of the log waits to be synced, in an event loop. Nothing was appended.
+            WindowFullError: the entry has to wait for the disk, in an event loop. Nothing was appended.
             ReplogError: as `append`. Nothing was appended.
         """
         leader = self._master if self._error is None else None

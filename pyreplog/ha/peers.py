@@ -54,13 +54,13 @@ class Peers:
                 raise InvalidArgumentError(
                     f"expected addresses by name, of 1 to {NAME_BYTES_MAX} bytes, found {name!r}"
                 )
-        parsed = {name: parse_address(there) for name, there in addresses.items()}
+        parsed = {name: parse_address(address) for name, address in addresses.items()}
         with self._lock:
             count = len(self._addresses.keys() | parsed.keys())
             if count > ADDRESSES_MAX:
                 raise InvalidArgumentError(f"expected addresses of at most {ADDRESSES_MAX} members, found {count}")
             channels = self._channels
-            moved = [name for name, there in parsed.items() if name in channels and channels[name].address != there]
+            moved = [name for name, address in parsed.items() if name in channels and channels[name].address != address]
             left = [channels.pop(name) for name in moved]
             self._addresses.update(addresses)
         for channel in left:
@@ -88,15 +88,15 @@ class Peers:
         A channel that pauses between attempts to connect is replaced by a new one, for the caller wants to know now.
         """
         with self._lock:
-            there, known = self._addresses.get(member), self._channels.get(member)
+            address, known = self._addresses.get(member), self._channels.get(member)
             if known is not None and known.error is None:
                 return known
-            if there is None or self._closed:
+            if address is None or self._closed:
                 raise NotConnectedError(
                     f"no address of member {member} is known, or this node is being closed; give it with "
                     "peers, or learn_peers"
                 )
-            channel = self._channels[member] = self._connect(member, there)
+            channel = self._channels[member] = self._connect(member, address)
         if known is not None:
             known.close()
         return channel

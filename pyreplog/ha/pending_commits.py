@@ -95,11 +95,11 @@ class PendingCommits:
 
     def _watch_together(self, loop: AbstractEventLoop) -> None:
         """The appends of a loop's round, if it was not taken before."""
-        there = self._rounds.take(loop)
-        if there is not None:
+        round_batch = self._rounds.take(loop)
+        if round_batch is not None:
             whole = AppendFuture[None]()
-            whole.add_done_callback(there.settle)
-            self.watch(there.position, whole)
+            whole.add_done_callback(round_batch.settle)
+            self.watch(round_batch.position, whole)
 
     # ---- what happens ---------------------------------------------------------------------------------------
 

@@ -30,11 +30,11 @@ class RemoteNode(Closeable):
     def __init__(
         self, address: str, *, secret: bytes | Secret | None = None, tls: ssl.SSLContext | None = None
     ) -> None:
-        self.address, there = address, parse_address(address)
+        self.address, host_and_port = address, parse_address(address)
         known = Secret.of(secret)
         self._reactor = Reactor()
         self._channel = Channel(
-            self._reactor, there, expected=NodeIdentity(service=SERVICE),
+            self._reactor, host_and_port, expected=NodeIdentity(service=SERVICE),
             identity=NodeIdentity(service=SERVICE), secret=known, tls=tls,
         )  # fmt: skip
 
@@ -82,7 +82,7 @@ def _understood(address: str, body: bytes) -> dict[str, Any]:
 
 def _parsed(data: bytes) -> object:
     try:
-        found: object = json.loads(data)
+        document: object = json.loads(data)
     except ValueError:
         return None
-    return found
+    return document

@@ -491,8 +491,8 @@ class LedgerCluster(Handle):
         check_may_block("limbo")
         self._check_open()
         asked = LimboQuery(status.bookie for status in self._runtime.bookie_statuses())
-        found: list[tuple[int, str]] = self._run(0, asked)
-        return found
+        in_limbo: list[tuple[int, str]] = self._run(0, asked)
+        return in_limbo
 
     def _lacking(self, metadata: LedgerMetadata) -> dict[str, int]:
         """Return the bookies that an open ledger goes on without. What a closed ledger lacks is in the repair notes."""

@@ -48,17 +48,17 @@ def migrate(store: MetadataStore) -> int:
         MetadataVersionError: the store has a newer layout.
         ReplogError: the store's errors. Repeat the migration.
     """
-    found = store.get(CLUSTER)
-    if found is None:
+    stored = store.get(CLUSTER)
+    if stored is None:
         raise InvalidMetadataError(f"there is no {CLUSTER}: the store is not that of a cluster, or is new")
-    cluster, is_older = decode_cluster(found.value)
+    cluster, is_older = decode_cluster(stored.value)
     flat = [name for name in store.list(LEDGERS) if is_flat(name)]
     if not is_older and not flat:
         return 0
     running = store.list(AVAILABLE)
     if running:
         raise MetadataLayoutError(f"bookies are registered, stop them first: {', '.join(running)}")
-    version = store.put(CLUSTER, encode_cluster(cluster, is_migrating=True), found.version)
+    version = store.put(CLUSTER, encode_cluster(cluster, is_migrating=True), stored.version)
     for at in range(0, len(flat), BATCH):
         keys = [f"{LEDGERS}/{name}" for name in flat[at : at + BATCH]]
         for key, value in zip(keys, store.get_many(keys), strict=True):

@@ -42,4 +42,4 @@ class BookieStates(FollowedFolder[BookieState]):
     def leaving(self) -> list[str]:
         """Return the bookies whose places others are to take, in the order of LEAVING_PHASES, then of their ids."""
         leaving = [(state.phase, bookie) for bookie, state in self.items() if state.phase in LEAVING_PHASES]
-        return [bookie for phase, bookie in sorted(leaving, key=lambda one: (LEAVING_PHASES.index(one[0]), one[1]))]
+        return [bookie for phase, bookie in sorted(leaving, key=lambda row: (LEAVING_PHASES.index(row[0]), row[1]))]

@@ -386,8 +386,8 @@ class CommitLog(LogView, Appender):
         Raises:
             ReplogError: as `append_batch`.
         """
-        made, position = self.append_batch_pending(values, keys, event_times, None)
-        return self.when_synced(made, position if position is not None else 0)
+        entries, position = self.append_batch_pending(values, keys, event_times, None)
+        return self.when_synced(entries, position if position is not None else 0)
 
     def _request_commit(self) -> None:
         self._commits.request()

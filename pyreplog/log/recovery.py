@@ -370,5 +370,5 @@ def check_directory(path: Path) -> None:
     if path.exists() and not path.is_dir():
         raise NotALogError(f"{path} is a file; a log is a directory")
     for other in names.no_files(path):
-        what = "a directory" if other.is_dir() else "something else" if other.exists() else "a link to nowhere"
-        raise CorruptionError(other, int(other.stem) if other.stem.isdigit() else 0, "a file", what)
+        occupant = "a directory" if other.is_dir() else "something else" if other.exists() else "a link to nowhere"
+        raise CorruptionError(other, int(other.stem) if other.stem.isdigit() else 0, "a file", occupant)

@@ -116,15 +116,15 @@ def open_tail(path: Path, files: Files, started: StartupResult) -> Tail:
     Readers trust it as soon as it names this boot and this log, if its visible end is not 0: words of another boot or
     log are cleared before it does. Those of this boot stay, for readers that go by them; but for what recovery has cut.
     """
-    page, uuid, found = path / names.TAIL, started.checkpoint.uuid, started.found
+    page, uuid, recovered = path / names.TAIL, started.checkpoint.uuid, started.found
     if not page.exists() or page.stat().st_size < PAGE:
         files.replace_small(page, bytes(PAGE))
     with open_changing(page) as file:
         files.allocate(file.fileno(), page, PAGE)
         tail = Tail(file, writable=True)
     is_own = tail.belongs_to(boot_id(), uuid)
-    if is_own and tail.visible > found.end:
-        truncation.tell_readers(path, uuid, Truncation(found.end, found.entry, found.checkpoint.epoch))
+    if is_own and tail.visible > recovered.end:
+        truncation.tell_readers(path, uuid, Truncation(recovered.end, recovered.entry, recovered.checkpoint.epoch))
     if not is_own or tail_page.fault(path, tail, started.checkpoint) is not None:
         tail.unreplicated = False
         tail.publish(

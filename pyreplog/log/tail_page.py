@@ -109,10 +109,10 @@ def fault(directory: Path, tail: Tail, checkpoint: Checkpoint) -> CorruptionErro
         (_VISIBLE_ENTRY, low <= shown[1] <= min(high, end[1]), f"an entry from {low} to {min(high, end[1])}", shown[1]),
         (_SYNCED_ENTRY, 0 <= synced[1] <= end[1], f"an entry up to {end[1]}", synced[1]),
     )
-    for offset, is_right, expected, found in wanted:
+    for offset, is_right, expected, actual in wanted:
         if not is_right:
             return CorruptionError(
-                directory / names.TAIL, offset, f"{expected}, in the page of an open log", f"{found}; close the "
+                directory / names.TAIL, offset, f"{expected}, in the page of an open log", f"{actual}; close the "
                 "log and open it for writing again, which makes the page anew from the segments",
             )  # fmt: skip
     return None

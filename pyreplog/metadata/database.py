@@ -77,7 +77,7 @@ def _before_fork() -> None:
     locked there for ever, and whatever the child opened would hang."""
     _registering.acquire()
     _held_to_fork.append(_registering)
-    _held_to_fork.extend(there._lock for there in list(_databases) if there._lock.acquire(timeout=_FORK_WAITS_S))
+    _held_to_fork.extend(db._lock for db in list(_databases) if db._lock.acquire(timeout=_FORK_WAITS_S))
 
 
 def _after_fork() -> None:
@@ -120,8 +120,8 @@ class Database:
     def _set_up(self) -> None:
         with self._translated():
             tables = self._connection.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]
-            found = self._connection.execute("PRAGMA application_id").fetchone()[0]  # comes with the tables
-            if tables and found != APPLICATION_ID:
+            application_id = self._connection.execute("PRAGMA application_id").fetchone()[0]  # comes with the tables
+            if tables and application_id != APPLICATION_ID:
                 raise InvalidArgumentError(
                     f"{self.path}: expected the metadata of a cluster, found an SQLite database of another application"
                 )

@@ -143,8 +143,8 @@ class NodeIdentity:
     def __post_init__(self) -> None:
         if len(self.incarnation) != hello.INCARNATION_BYTES:
             raise InvalidArgumentError(f"incarnation: expected 16 bytes, found {len(self.incarnation)}")
-        for what in ("node", "cluster", "service"):
-            hello.name_bytes(getattr(self, what), what)
+        for field in ("node", "cluster", "service"):
+            hello.name_bytes(getattr(self, field), field)
         hello.check_features(self.features)
 
 

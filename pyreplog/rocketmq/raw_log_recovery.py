@@ -51,8 +51,8 @@ def _check_foreign(directory: Path, file: RawFile, fault: RecordFault, bases: li
     later = [base for base in bases if base > file.base]
     intact = _intact_behind(directory, file, offset, later, files)
     if intact is not None:
-        found = f"{fault.found}; intact records follow at {intact}"
-        raise CorruptionError(file.path, file.base + offset, fault.expected, found)
+        actual = f"{fault.found}; intact records follow at {intact}"
+        raise CorruptionError(file.path, file.base + offset, fault.expected, actual)
 
 
 def _intact_behind(directory: Path, file: RawFile, offset: int, later: list[int], files: Files) -> int | None:

@@ -94,9 +94,9 @@ def check_sizes(directory: Path, bases: list[int], size: int) -> None:
     """Errors: NotALogError, a file of another size, or one that does not follow the one before."""
     for i, base in enumerate(bases):
         path = path_of(directory, base)
-        found = path.stat().st_size
-        if found != size:
-            raise NotALogError(f"{path}: expected a file of {size} bytes, as the others are, found {found}")
+        actual = path.stat().st_size
+        if actual != size:
+            raise NotALogError(f"{path}: expected a file of {size} bytes, as the others are, found {actual}")
         if base != bases[0] + i * size or base % size:
             raise NotALogError(
                 f"{path}: expected position {bases[0] + i * size} for a name: a file is missing, or foreign"

@@ -85,8 +85,8 @@ class RawLog(Handle):
         self._files.sync_directory(self.directory / rawfile.FOLDER)  # an earlier life may have ended just before that
         self._proven = synced_position.load(self.directory)
         bases = rawfile.listed(self.directory)
-        found = self._proven.file_bytes if self._proven else _size_of_first(self.directory, bases)
-        self.file_bytes = _checked(file_bytes, found)
+        stored_bytes = self._proven.file_bytes if self._proven else _size_of_first(self.directory, bases)
+        self.file_bytes = _checked(file_bytes, stored_bytes)
         rawfile.check_sizes(self.directory, bases, self.file_bytes)
         end = 0
         if bases:
@@ -208,14 +208,14 @@ class RawLog(Handle):
         with self._syncing:
             if file is not None:
                 self.sync()
-            made = rawfile.create(self.directory, position, self.file_bytes, self._files)
+            created = rawfile.create(self.directory, position, self.file_bytes, self._files)
             if file is None:
                 self._whole = self._end = position
             else:
                 file.close()
-            self._writing = made
+            self._writing = created
             self._bases = [*self._bases, position]
-        return made
+        return created
 
     def sync(self) -> int:
         """Sync the log: all that has landed before the call is on disk when it returns.
@@ -335,8 +335,8 @@ class RawLog(Handle):
             stop = min(at - file.base + max(size, BLANK_BYTES), len(file.view))
             reached, fault = walk(file.view, at - file.base, stop, file.base)
             if fault is not None or file.base + reached == at:
-                _, expected, found = fault or RecordFault(at, "a whole record", "a part of one")
-                raise InvalidRecordsError(at, expected, found)
+                _, expected, actual = fault or RecordFault(at, "a whole record", "a part of one")
+                raise InvalidRecordsError(at, expected, actual)
             if reached < len(file.view):
                 yield at, file.view[at - file.base : reached]
             at = file.base + reached

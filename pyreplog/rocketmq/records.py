@@ -149,7 +149,7 @@ def decode(record: memoryview | bytes) -> RocketMQMessage:
     return RocketMQMessage(
         topic=topic,
         body=bytes(record[at : at + size]),
-        properties=dict(one.split(_NAME_END, 1) for one in named if _NAME_END in one),
+        properties=dict(pair.split(_NAME_END, 1) for pair in named if _NAME_END in pair),
         queue=queue,
         queue_offset=queue_offset,
         flag=flag,
@@ -249,9 +249,9 @@ def _verify(file: memoryview, offset: int, length: int, torn: bool = False) -> R
             sum_of = properties + 2 + int.from_bytes(file[properties : properties + 2], "big") - offset
     if size != length or sum_of != length:
         return RecordFault(offset, f"fields of {length} bytes in all", f"fields that end elsewhere, size {size}")
-    found = crc32(file[start:topic]) & _CRC_MASK
-    if body and found != crc:
-        return RecordFault(offset, f"a body with CRC {crc:#010x}", f"{found:#010x}")
+    computed = crc32(file[start:topic]) & _CRC_MASK
+    if body and computed != crc:
+        return RecordFault(offset, f"a body with CRC {crc:#010x}", f"{computed:#010x}")
     if torn and (0 in file[topic + width : properties] or 0 in file[properties + 2 : end]):
         return RecordFault(offset, "a topic and properties without zeros", "zeros")
     return None

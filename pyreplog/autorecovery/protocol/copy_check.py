@@ -71,12 +71,12 @@ class MemberReport:
 
     def add(self, ranges: list[range], entries: Iterable[range]) -> None:
         """Add ranges to one of the lists; neighbours are joined."""
-        for found in entries:
+        for entry_range in entries:
             last = ranges[-1] if ranges else None
-            if last is not None and last.step == found.step and last[-1] + last.step == found.start:
-                ranges[-1] = range(last.start, found[-1] + 1, found.step)
+            if last is not None and last.step == entry_range.step and last[-1] + last.step == entry_range.start:
+                ranges[-1] = range(last.start, entry_range[-1] + 1, entry_range.step)
             elif len(ranges) < RANGES_MAX:
-                ranges.append(found)
+                ranges.append(entry_range)
             else:
                 self.is_cut = True
 
@@ -279,9 +279,9 @@ def unreadable_entries(report: CopyReport, write_quorum: int) -> tuple[range, ..
         write_quorum: number of copies of each entry.
     """
     lacking = [
-        np.arange(found.start, found.stop, found.step, dtype=np.int64)
+        np.arange(entry_range.start, entry_range.stop, entry_range.step, dtype=np.int64)
         for member in report.members.values()
-        for found in (*member.missing, *member.unknown)
+        for entry_range in (*member.missing, *member.unknown)
     ]
     if not lacking:
         return ()
@@ -312,5 +312,5 @@ def _odd_ones(piece: _Piece) -> list[str]:
     for digests in groups.values():
         (digest, most), *_ = Counter(digests.values()).most_common(1)
         agreed = digest if 2 * most > len(digests) else None
-        odd += [bookie for bookie, found in digests.items() if found != agreed]
+        odd += [bookie for bookie, copy_digest in digests.items() if copy_digest != agreed]
     return odd

@@ -149,9 +149,9 @@ class MasterMachine(CommitPointBase):
         if heir := self.successor(now_us):
             raise NotMasterError(f"{self.name} is handing over to {heir}")
         least = self.config.min_in_sync
-        if least and len(found := self.in_sync(now_us)) < least:
+        if least and len(present := self.in_sync(now_us)) < least:
             raise NotEnoughReplicasError(
-                f"min_in_sync: expected {least} replicas connected and caught up, found {', '.join(found) or 'none'}"
+                f"min_in_sync: expected {least} replicas connected and caught up, found {', '.join(present) or 'none'}"
             )
 
     def floor(self, now_us: int) -> int | None:

@@ -313,11 +313,11 @@ class Applier(Handle):
         with self._changed:
             while self._machine.state is ApplierState.RUNNING or self._machine.in_flight:
                 visible = self._relay.end_position
-                found = self._pipeline.take(self._clock.now_us())
-                if isinstance(found, ApplyTask):
+                task = self._pipeline.take(self._clock.now_us())
+                if isinstance(task, ApplyTask):
                     self._changed.notify_all()
-                    return found
-                self._pause(found, visible)
+                    return task
+                self._pause(task, visible)
             self._changed.notify_all()
             return None
 

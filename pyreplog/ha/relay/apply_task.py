@@ -71,9 +71,11 @@ class ApplyTask:
 
     def refused(self, error: Exception) -> ApplyError:
         """The error that names its first record."""
-        made = ApplyError(self.group.advance.before.entry, self._batch[0].position, f"{type(error).__name__}: {error}")
-        made.__cause__ = error
-        return made
+        failure = ApplyError(
+            self.group.advance.before.entry, self._batch[0].position, f"{type(error).__name__}: {error}"
+        )
+        failure.__cause__ = error
+        return failure
 
 
 def keep(store: PositionStore, advance: Advance, *, prove: bool) -> None:

@@ -75,9 +75,9 @@ class PositionFile:
             DiskFullError: nothing was stored.
             OSError: nothing was stored.
         """
-        found = self.load()
-        if found is not None:
-            raise PositionError(f"{self.path} holds a position, entry {found.entry}, already")
+        stored = self.load()
+        if stored is not None:
+            raise PositionError(f"{self.path} holds a position, entry {stored.entry}, already")
         self._write(applied)
 
     def save(self, advance: Advance) -> None:

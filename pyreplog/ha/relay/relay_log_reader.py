@@ -77,8 +77,8 @@ class RelayLogReader:
 
     def _compare(self, at: Applied) -> None:
         """The last record that was handed out must still be the one in the log."""
-        found = self._check_before(at.entry)
-        if found and at.check and found != at.check:
+        before = self._check_before(at.entry)
+        if before and at.check and before != at.check:
             raise TruncatedError(
                 f"entry {at.entry - 1}, which was applied, has been cut from {self.relay.path}, and another one is in "
                 "its place: what was applied is of another history"

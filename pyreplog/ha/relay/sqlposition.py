@@ -157,7 +157,7 @@ class SqlPosition:
         try:
             cursor = connection.cursor()
             try:
-                made = work(cursor)
+                result = work(cursor)
                 connection.commit()
             finally:
                 cursor.close()
@@ -166,7 +166,7 @@ class SqlPosition:
             raise
         finally:
             connection.close()
-        return made
+        return result
 
     def __repr__(self) -> str:
         return f"<SqlPosition {self.name!r} in {self.table}>"

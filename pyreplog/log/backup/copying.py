@@ -127,10 +127,10 @@ class _Copy:
             return
         last = self._pieces[-1]
         base, first = last.base + self._size, last.first_entry + last.entries
-        found = (segment.uuid, segment.base, segment.first_entry)
-        if found != (self._uuid, base, first if segment.first_entry >= 0 else segment.first_entry) or not last.sealed:
+        actual = (segment.uuid, segment.base, segment.first_entry)
+        if actual != (self._uuid, base, first if segment.first_entry >= 0 else segment.first_entry) or not last.sealed:
             expected = f"the segment at {base} of log {self._uuid.hex()} with first entry {first}"
-            raise CorruptionError(segment.path, segment.base, expected, f"{found[1]}, {found[0].hex()}, {found[2]}")
+            raise CorruptionError(segment.path, segment.base, expected, f"{actual[1]}, {actual[0].hex()}, {actual[2]}")
 
     def _copy(self, segment: Segment, stop: int) -> Piece:
         """Verify the records up to offset `stop` and copy them, with the blank behind them if they reach that far."""

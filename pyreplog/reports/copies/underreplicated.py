@@ -46,12 +46,12 @@ class UnderReplicated(OnCopies):
         order = np.argsort(ledgers)
         at = order[np.searchsorted(ledgers, rows["ledger"], sorter=order)]
         write, ack = quorums.reshape(-1, 2)[at].T
-        found, unknown = write - rows["missing"] - rows["unknown"], rows["unknown"]
+        intact, unknown = write - rows["missing"] - rows["unknown"], rows["unknown"]
         table = self.table(
             {
                 "ledger_id": rows["ledger"], "first_entry": rows["first"], "last_entry": rows["last"],
-                "entries": rows["entries"], "expected": write, "found": found, "unknown": unknown,
-                "lost": found + unknown == 0, "below_ack": found + unknown < ack,
+                "entries": rows["entries"], "expected": write, "found": intact, "unknown": unknown,
+                "lost": intact + unknown == 0, "below_ack": intact + unknown < ack,
             }
         )  # fmt: skip
         return table.sort_by([(name, "ascending") for name in ("ledger_id", "first_entry", "found", "unknown")])

@@ -138,11 +138,11 @@ class StreamPlanner:
         for key, position in offset.positions.items():
             positions[key] = position
             if key not in partitions:
-                what = f"log {position.name} ({key[0]})" if self._source.kind == "logs" else f"topic {key[0]}"
-                self._lose(CheckpointError(f"{what} in the checkpoint does not exist; {_LENIENT}, or {_NEW}"))
+                place = f"log {position.name} ({key[0]})" if self._source.kind == "logs" else f"topic {key[0]}"
+                self._lose(CheckpointError(f"{place} in the checkpoint does not exist; {_LENIENT}, or {_NEW}"))
             elif position.token != partitions[key].token:
-                what = partitions[key].what
-                self._lose(CheckpointError(f"{what} was deleted and created again; {_NEW}, or {_LENIENT}"))
+                place = partitions[key].what
+                self._lose(CheckpointError(f"{place} was deleted and created again; {_NEW}, or {_LENIENT}"))
                 positions[key] = partitions[key].at(partitions[key].start)
             else:
                 positions[key] = self._checked(position, partitions[key])

@@ -249,7 +249,7 @@ class ChainReader:
             self._search(
                 part,
                 search,
-                lambda found: set_result(done, end if found is None else found.first),
+                lambda entry: set_result(done, end if entry is None else entry.first),
                 partial(set_exception, done),
             )
         return done
