@@ -11,7 +11,7 @@ more entries: the next owner of the topic reads the log, and knows.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 from pyreplog._native.system.checksum import crc32c
@@ -412,7 +412,7 @@ class OriginGates:
         self._gates: dict[Origin, OriginGate] = {}
         self._keys: dict[int, OriginGate] = {}
 
-    def __iter__(self) -> Any:
+    def __iter__(self) -> Iterator[OriginGate]:
         return iter(self._gates.values())
 
     def __len__(self) -> int:

@@ -4,6 +4,7 @@ that may happen to the owner; and what the owner says is stored is what a scan o
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -38,6 +39,7 @@ from pyreplog.origins import snapshot
 from pyreplog.origins.attribute import OriginAttribute
 from pyreplog.origins.gate import GateState
 from pyreplog.origins.origin import Gap, GapCause, LastEntry, Origin, OriginEntry, OriginState
+from pyreplog.origins.position_map import PositionMap
 from pyreplog.topic.model.positions import TopicPosition
 from pyreplog.topic.model.system_cursor_record import SystemCursorRecord
 from pyreplog.topic.owner import topics as topics_module
@@ -125,6 +127,11 @@ def check_log(topic: Topic, origin: Origin = ORIGIN) -> list[tuple[int, int]]:
     state = topic.origins.all()[origin]
     assert state.last == last and state.stored >= at
     assert all(first < second for first, second in pairwise(found))
+    positions = PositionMap()
+    for batch in topic.read():
+        positions.add_batch(batch, origin.key)
+    assert all(positions.local_of(first) == here and positions.origin_of(here) == first for first, here in found)
+    assert sum(count for _, _, count in positions.runs()) == len(found)
     return found
 
 
@@ -493,6 +500,47 @@ def test_a_cursor_that_is_damaged_keeps_the_topic_from_being_opened(cluster: Clu
     with pytest.raises(InvalidMetadataError, match="origins snapshot"):
         cluster.topic(NAME, **SETTINGS)
     delete_subscription(store, NAME, ORIGINS, None)
+
+
+def test_everything_at_once(cluster: Cluster, topic: Topic) -> None:
+    """Threads publish, replicate from two origins over ever new sessions, store snapshots and roll ledgers."""
+    ends = {ORIGIN: 120, OTHER: 90}
+
+    def source(origin: Origin) -> None:
+        session = at = 0
+        while at < ends[origin]:
+            session += 1
+            at = opened(topic, session, origin).stored
+            sent = []
+            for first in range(at, min(at + 20, ends[origin])):
+                items = [entry(first)] if first % 5 else []
+                gaps = [] if first % 5 else [Gap(first, first + 1, GapCause.FILTERED)]
+                sent.append(topic.origins.replicate(origin, session, items, gaps))
+            if session % 2:
+                for future in sent:
+                    at = future.result(PATIENCE_S)
+
+    def others() -> int:
+        published = 0
+        while not all(future.done() for future in replicating):
+            topic.publish(b"local")
+            published += 1
+            if published % 10 == 0:
+                topic.origins.store().result(PATIENCE_S)
+            if published % 25 == 0:
+                topic.managed.roll().result(PATIENCE_S)
+        return published
+
+    with ThreadPoolExecutor(3) as pool:
+        replicating = [pool.submit(source, origin) for origin in ends]
+        publishing = pool.submit(others)
+        for done in replicating:
+            done.result(PATIENCE_S)
+        local = publishing.result(PATIENCE_S)
+    for origin, end in ends.items():
+        assert [first for first, _ in check_log(topic, origin)] == [first for first in range(end) if first % 5]
+        assert topic.origins.all()[origin].stored == end
+    assert topic.end == local + sum(end - end // 5 for end in ends.values())
 
 
 # ---- failures --------------------------------------------------------------------------------------------------
