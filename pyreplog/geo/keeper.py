@@ -57,6 +57,8 @@ JOIN_S = 2.0
 """Seconds between the registration of a server and the round in which it opens topics."""
 RETRY_AFTER_S = 2.0
 """Seconds between a round that could not do all, and the next one."""
+NEW_S = 5.0
+"""Seconds within which a process begins to serve topics, if it ever does."""
 RETRY_S, RETRY_MOST_S = 1.0, 60.0
 """Seconds until a topic that could not be opened is opened again: at first, and at most."""
 _MISSING = "no cluster of this name was added: add it (`geo cluster add`), or change the policy"
@@ -166,6 +168,7 @@ class Keeper(Handle):
         self._config = ReplicationConfig()
         self._revision: bytes | None = None
         self._reread_us = 0
+        self._began_us = clock.monotonic_us()
         self._clean: WeakSet[Topic] = WeakSet()  # topics that are not replicated, and have no cursors of targets
         self._due_us: int | None = None  # when the next round begins
         self._timer: TimerLike | None = None
@@ -236,7 +239,14 @@ class Keeper(Handle):
                 logger.warning("geo-replication waits, and tries again: %s", error)
             self.failure, is_active = error, True
         if is_active:  # a watch brings the next round forward
-            self.wake(RETRY_AFTER_S if self.failure is not None or self._dirty else ROUND_S * random.uniform(0.8, 1.2))
+            self.wake(self._pause_s())
+
+    def _pause_s(self) -> float:
+        """Return the seconds until the next round."""
+        is_new = self._clock.monotonic_us() < self._began_us + NEW_S * 1e6
+        if self.failure is not None or self._dirty or (is_new and not self._may_open()):
+            return RETRY_AFTER_S
+        return ROUND_S * random.uniform(0.8, 1.2)
 
     def round(self) -> bool:
         """Look at what changed once. Calls wait for each other.
