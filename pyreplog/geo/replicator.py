@@ -20,6 +20,7 @@ from pyreplog.geo.protocol.effects import (
     CheckEntry,
     Disconnect,
     Effect,
+    EntryRefused,
     OpenOrigin,
     Progress,
     RaiseAlarm,
@@ -388,6 +389,12 @@ class Replicator:
                 if self._cursor is not None:
                     self._cursor.progressed(effect)
                     self._check_backlog()
+            elif isinstance(effect, EntryRefused):
+                logger.error(
+                    "topic %s: messages %d to %d of origin %s/%s are skipped: %s can never store them: %s",
+                    self.topic.name, effect.first, effect.end, effect.origin.cluster.hex(), effect.origin.token,
+                    self.target, effect.error,
+                )  # fmt: skip
             elif isinstance(effect, RaiseAlarm):
                 self._tell_alarm(effect.text)
             else:

@@ -12,6 +12,7 @@ from pyreplog.geo.protocol.effects import (
     CheckEntry,
     Disconnect,
     Effect,
+    EntryRefused,
     OpenOrigin,
     Progress,
     RaiseAlarm,
@@ -169,6 +170,8 @@ class Process:
             world.at(max(effect.at_us / 1e6, world.now), partial(self.do, sender.woke))
         elif isinstance(effect, Progress):
             world.after(0.03 * world.random.random(), self._persist, effect)
+        elif isinstance(effect, EntryRefused):
+            pass
         elif isinstance(effect, RaiseAlarm):
             raise BrokenInvariantError("FalseAlarm", effect.text)
         else:
