@@ -32,7 +32,6 @@ from pyreplog.geo.target_link import Opening, Target, TargetSession
 from pyreplog.net.backoff import Backoff
 from pyreplog.origins.attribute import OriginAttribute
 from pyreplog.origins.origin import Origin, OriginState
-from pyreplog.topic.model.backlog import BacklogLimit
 from pyreplog.topic.owner.managed.entry_reader import EntryBatch, StoredEntry
 from pyreplog.topic.owner.topic import Topic
 from pyreplog.topic.owner.topic_context import TopicContext
@@ -134,7 +133,6 @@ class Replicator:
             return
         state = cursor.state
         self._cursor = cursor
-        cursor.limit = backlog_limit(self._policy)
         self._sender = Sender(
             self.topic.origin, self._settings(), epoch=self.topic.managed.epoch, begin=state.begin,
             withheld=state.withheld, own_note=state.own, notes=state.others, mark=cursor.offset, random=random.random,
@@ -164,9 +162,6 @@ class Replicator:
 
         def configure() -> None:
             self._policy = policy
-            if self._cursor is not None:
-                self._cursor.limit = backlog_limit(policy)
-                self.topic.touch()  # publishers may wait for the former limit
             if self._sender is not None:
                 self._do(self._sender.configure, self._settings())
                 self._check_backlog()
@@ -450,10 +445,3 @@ def _creation_settings(config: dict[str, Any]) -> dict[str, Any]:
 
 def _as_exception(error: BaseException) -> Exception:
     return error if isinstance(error, Exception) else ReplogError(str(error))
-
-
-def backlog_limit(policy: ReplicationPolicy) -> BacklogLimit | None:
-    """Return the bound of a target's backlog beyond which publishers stop; None: there is none."""
-    if policy.backlog_bytes is None or policy.backlog_policy == "detach":
-        return None
-    return BacklogLimit(policy.backlog_bytes, "held" if policy.backlog_policy == "hold" else "refused")

@@ -14,7 +14,6 @@ from pyreplog.cursors.subscription_metadata import SubscriptionMetadata, create_
 from pyreplog.errors import InvalidMetadataError, KeyExistsError, ReplogError
 from pyreplog.future import AppendFuture, set_result
 from pyreplog.topic.client.publishing.publisher import Publisher
-from pyreplog.topic.model.backlog import BacklogLimit
 from pyreplog.topic.model.positions import ORIGIN, TopicPosition, position, then
 from pyreplog.topic.model.system_cursor_record import SystemCursorRecord
 from pyreplog.topic.owner.topic_context import TopicContext
@@ -52,8 +51,6 @@ class SnapshotCursor(ABC):
 
     name: str
     needed_by: str
-    limit: BacklogLimit | None = None
-    """A bound of what it keeps, beside the quotas of the topic."""
     replays = True
     """Whether messages behind the mark are part of the state."""
 

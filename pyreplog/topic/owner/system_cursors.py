@@ -20,7 +20,6 @@ from pyreplog.errors import (
 )
 from pyreplog.future import AppendFuture, set_result
 from pyreplog.topic.client.publishing.publisher import Publisher
-from pyreplog.topic.model.backlog import BacklogLimit
 from pyreplog.topic.model.positions import TopicPosition, then
 from pyreplog.topic.model.system_cursor_record import StoredMark, stored_mark
 from pyreplog.topic.owner.topic_context import TopicContext
@@ -49,11 +48,6 @@ class SystemCursor(Protocol):
     @property
     def cursor_ledger(self) -> int:
         """Ledger of the last stored state; -1: the metadata store."""
-        ...
-
-    @property
-    def limit(self) -> BacklogLimit | None:
-        """A bound of what it keeps, beside the quotas of the topic."""
         ...
 
     def recover(self) -> None:
@@ -86,14 +80,12 @@ class SystemCursorStatus(NamedTuple):
         state: "open": a part of this process moves it; "stored": no part does; "unknown": no part does, and its newest
             record cannot be understood.
         cursor_ledger: ledger of its last stored state; -1: the metadata store, or not known.
-        limit: a bound of what it keeps; None: none.
     """
 
     name: str
     mark: TopicPosition
     state: str
     cursor_ledger: int
-    limit: BacklogLimit | None = None
 
 
 class _StoredCursor(NamedTuple):
@@ -233,8 +225,7 @@ class SystemCursors:
     def all(self) -> list[SystemCursorStatus]:
         """Return all system cursors, live and stored ones."""
         live = [
-            SystemCursorStatus(cursor.name, cursor.mark, "open", cursor.cursor_ledger, cursor.limit)
-            for cursor in self._live.values()
+            SystemCursorStatus(cursor.name, cursor.mark, "open", cursor.cursor_ledger) for cursor in self._live.values()
         ]
         with self._lock:
             return [*live, *(stored.status for stored in self._stored.values())]
