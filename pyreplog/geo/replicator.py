@@ -5,19 +5,22 @@ from __future__ import annotations
 import json
 import logging
 import random
+from collections import deque
 from collections.abc import Callable, Sequence
 from functools import partial
+from itertools import pairwise
 from typing import Any
 
 from pyreplog.errors import ClosedError, ConfigError, ReplogError, TopicFencedError, TrimmedError
 from pyreplog.event_queue import EventQueue
 from pyreplog.future import AppendFuture
-from pyreplog.geo.geo_cursor import GeoCursor
+from pyreplog.geo.geo_cursor import GeoCursor, cursor_name
 from pyreplog.geo.policy import ReplicationPolicy
 from pyreplog.geo.protocol.effects import (
     CheckEntry,
     Disconnect,
     Effect,
+    EntryRefused,
     OpenOrigin,
     Progress,
     RaiseAlarm,
@@ -32,11 +35,18 @@ from pyreplog.geo.target_link import Opening, Target, TargetSession
 from pyreplog.net.backoff import Backoff
 from pyreplog.origins.attribute import OriginAttribute
 from pyreplog.origins.origin import Origin, OriginState
+from pyreplog.topic.model.backlog import Publishing
+from pyreplog.topic.model.positions import TopicPosition
 from pyreplog.topic.owner.managed.entry_reader import EntryBatch, StoredEntry
 from pyreplog.topic.owner.topic import Topic
 from pyreplog.topic.owner.topic_context import TopicContext
 
 logger = logging.getLogger(__name__)
+
+ENDS_MAX = 256
+"""Ends of the topic that are noted, for the bytes of a backlog."""
+HELD_SHARE = 0.9
+"""Share of `backlog_bytes` at which publishers go on."""
 
 UNKNOWN = Origin(b"", "")
 """Stands for an origin that the topic does not know any more; its messages are not forwarded."""
@@ -89,7 +99,8 @@ class Replicator:
         self._sender: Sender | None = None
         self._sessions: dict[Origin, TargetSession] = {}
         self._error: ReplogError | None = None  # why it could not begin
-        self._is_paused = self._is_over = self._is_told = False
+        self._ends: deque[TopicPosition] = deque()  # of the topic, from the last one that the target has reached on
+        self._is_paused = self._is_over = self._is_told = self._holds = False
         self._alarm = ""
 
     # ---- control -------------------------------------------------------------------------------------------------
@@ -133,11 +144,13 @@ class Replicator:
             return
         state = cursor.state
         self._cursor = cursor
+        self._ends.append(max(cursor.mark, self.topic.managed.start))
         self._sender = Sender(
             self.topic.origin, self._settings(), epoch=self.topic.managed.epoch, begin=state.begin,
             withheld=state.withheld, own_note=state.own, notes=state.others, mark=cursor.offset, random=random.random,
         )  # fmt: skip
         self.topic.managed.on_grow.append(self._grew)
+        self.topic.managed.on_fenced.append(self._fenced)
         self._tell_growth()
         if not self._is_paused and not state.is_detached:
             self._do(self._sender.resume)
@@ -223,8 +236,10 @@ class Replicator:
             if self._is_over:
                 return
             self._is_over = True
+            self._hold(False)
             if self._sender is not None:
                 self.topic.managed.on_grow.remove(self._grew)
+                self.topic.managed.on_fenced.remove(self._fenced)
                 self._carry_out(self._sender.close())
             if self._cursor is not None:
                 self._cursor.store()
@@ -277,11 +292,25 @@ class Replicator:
         return _STATES[sender.state]
 
     def _unsent_bytes(self, unsent: int) -> int:
-        """Return the bytes of the unsent messages, as if all behind the cursor's mark were of one size."""
-        end, mark = self.topic.managed.end, self.topic.managed.start
-        if self._cursor is not None and self._cursor.mark.offset > mark.offset:
-            mark = self._cursor.mark
-        return (end.size - mark.size) * min(unsent, end.offset - mark.offset) // max(end.offset - mark.offset, 1)
+        """Return the bytes of the unsent messages, as if all between two ends of the topic were of one size."""
+        end = self.topic.managed.end
+        offset, size = end.offset - unsent, end.size
+        for later, earlier in pairwise([*reversed(self._ends)]):
+            if earlier.offset <= offset < later.offset:
+                part = (later.size - earlier.size) * (offset - earlier.offset)
+                return end.size - earlier.size - part // (later.offset - earlier.offset)
+            size = earlier.size
+        return end.size - size if unsent else 0
+
+    def _note_end(self, end: TopicPosition) -> None:
+        """Note how many bytes the topic has now, and forget ends that the target has reached."""
+        ends, stored = self._ends, 0 if self._sender is None else self._sender.stored
+        while len(ends) > 1 and ends[1].offset <= stored:
+            ends.popleft()
+        if len(ends) > ENDS_MAX:
+            self._ends = ends = deque([*ends][::2])
+        if not ends or end.offset > ends[-1].offset:
+            ends.append(end)
 
     # ---- events --------------------------------------------------------------------------------------------------
 
@@ -297,27 +326,48 @@ class Replicator:
             self._is_told = True
             self._events.post(self._tell_growth)
 
+    def _fenced(self, _: TopicFencedError) -> None:
+        self.close()
+
     def _tell_growth(self) -> None:
         self._is_told = False
         if self._sender is not None and not self._is_over:
             managed = self.topic.managed
+            self._note_end(managed.end)
             self._do(self._sender.grew, managed.start.offset, managed.end.offset)
             self._check_backlog()
 
     def _check_backlog(self) -> None:
-        """Detach if the backlog is larger than the policy allows."""
+        """Apply the backlog policy: hold or refuse publishers, or detach, if more waits than the policy allows."""
         sender, cursor, policy = self._sender, self._cursor, self._policy
-        if policy.backlog_bytes is None or policy.backlog_policy != "detach" or sender is None or cursor is None:
+        if sender is None or cursor is None or self._is_detached:
             return
-        waiting = self._unsent_bytes(sender.unsent_messages)
-        if waiting > policy.backlog_bytes and not self._is_detached:
-            self._alarm = (
-                f"{waiting} bytes waited for {self.target}, more than backlog_bytes={policy.backlog_bytes}: "
-                "replication ended, and messages are trimmed without it; `resync` begins again"
-            )
-            self._tell_alarm(self._alarm)
-            self._carry_out(sender.pause())
-            cursor.set_detached(True)
+        most, waiting = policy.backlog_bytes, self._unsent_bytes(sender.unsent_messages)
+        is_over = most is not None and waiting > (HELD_SHARE * most if self._holds else most)
+        if is_over and policy.backlog_policy == "detach":
+            self._hold(False)
+            self._detach(sender, cursor, waiting)
+        elif is_over is not self._holds:
+            self._hold(is_over)
+
+    def _hold(self, holds: bool) -> None:
+        """Hold publishers of the topic, or refuse their messages, until the target has caught up."""
+        if holds or self._holds:
+            self._holds = holds
+            publishing: Publishing = "open"
+            if holds:
+                publishing = "held" if self._policy.backlog_policy == "hold" else "refused"
+            reason = f"more than backlog_bytes={self._policy.backlog_bytes} wait for the cluster {self.target}"
+            self.topic.maintenance.hold(cursor_name(self.target), publishing, reason)
+
+    def _detach(self, sender: Sender, cursor: GeoCursor, waiting: int) -> None:
+        self._alarm = (
+            f"{waiting} bytes waited for {self.target}, more than backlog_bytes={self._policy.backlog_bytes}: "
+            "replication ended, and messages are trimmed without it; `resync` begins again"
+        )
+        self._tell_alarm(self._alarm)
+        self._carry_out(sender.pause())
+        cursor.set_detached(True)
 
     def _tell_alarm(self, text: str) -> None:
         logger.error("topic %s: replication to %s stopped: %s", self.topic.name, self.target, text)
@@ -338,6 +388,13 @@ class Replicator:
             elif isinstance(effect, Progress):
                 if self._cursor is not None:
                     self._cursor.progressed(effect)
+                    self._check_backlog()
+            elif isinstance(effect, EntryRefused):
+                logger.error(
+                    "topic %s: messages %d to %d of origin %s/%s are skipped: %s can never store them: %s",
+                    self.topic.name, effect.first, effect.end, effect.origin.cluster.hex(), effect.origin.token,
+                    self.target, effect.error,
+                )  # fmt: skip
             elif isinstance(effect, RaiseAlarm):
                 self._tell_alarm(effect.text)
             else:

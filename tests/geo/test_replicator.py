@@ -14,7 +14,8 @@ from random import Random
 
 import pytest
 
-from pyreplog.geo.policy import ReplicationPolicy
+from pyreplog.errors import BacklogFullError
+from pyreplog.geo.policy import GeoBacklogPolicy, ReplicationPolicy
 from pyreplog.geo.replicator import Replicator
 from pyreplog.origins.origin import OriginEntry
 from pyreplog.topic.model.wire.protocol import Replicate, decode_request, encode_request
@@ -329,6 +330,28 @@ def test_a_backlog_beyond_its_bound_detaches_until_resync(a: Site, b: Site) -> N
         publish(a, 100, 110)
         has_all(replicator, 110)
         assert values(b.topic("t", **SYNCED))[-10:] == [b"a %d" % number for number in range(100, 110)]
+
+
+@pytest.mark.parametrize("backlog_policy", ["hold", "error"])
+def test_a_backlog_beyond_its_bound_holds_publishers(a: Site, b: Site, backlog_policy: GeoBacklogPolicy) -> None:
+    policy = ReplicationPolicy(targets=("b",), backlog_bytes=2000, backlog_policy=backlog_policy)
+    topic = a.topic()
+    with Wire(b.server.address) as wire:
+        replicator = a.replicate("b", wire.address, policy=policy)
+        publish(a, 0, 10)
+        has_all(replicator, 10)
+        with wire.apart():
+            topic.publish(bytes(3000))
+            until(lambda: topic.stats().publishing != "open")
+            if backlog_policy == "error":
+                with pytest.raises(BacklogFullError, match="backlog_bytes=2000 wait for the cluster b"):
+                    topic.publish(b"refused")
+            else:
+                held = topic.room()
+                assert not held.done()
+        until(lambda: topic.stats().publishing == "open")
+        publish(a, 10, 20)
+        has_all(replicator, 21)
 
 
 def test_no_python_runs_for_each_message(a: Site, b: Site) -> None:

@@ -15,7 +15,7 @@ from pyreplog.errors import (
     TrimmedError,
     UnsupportedRequestError,
 )
-from pyreplog.geo.protocol.effects import OpenOrigin, ReadEntries, SendEntries, WakeAt
+from pyreplog.geo.protocol.effects import EntryRefused, OpenOrigin, ReadEntries, SendEntries, WakeAt
 from pyreplog.geo.protocol.sending import RETRY_MOST_S, SenderState, SendingSettings
 from pyreplog.origins.origin import GAPS_MAX, Gap, GapCause, Origin, OriginState
 from tests.geo.sending import OTHER, OWN, START_US, TARGET, Sending, entry, foreign, last_of, note
@@ -248,6 +248,7 @@ def test_an_entry_that_the_target_can_never_store_becomes_a_gap() -> None:
         else:
             stored += [sent.first for sent in request.entries]
             sending.acknowledge(request)
+    assert [(one.first, one.end) for one in sending.all(EntryRefused)] == [(2, 3)]
     assert stored == [0, 1, 3] and sending.sender.skipped == {GapCause.REFUSED: 1}
     assert sending.sender.stored == 4
 

@@ -111,10 +111,21 @@ class OriginNote(NamedTuple):
     last: LastEntry | None
 
 
+class EntryRefused(NamedTuple):
+    """Tell people that the target can never store an entry, which is skipped. Offsets are those at the origin."""
+
+    origin: Origin
+    first: int
+    end: int
+    error: Exception
+
+
 class RaiseAlarm(NamedTuple):
     """Tell people what they have to decide."""
 
     text: str
 
 
-Effect = OpenOrigin | CheckEntry | ReadEntries | SendEntries | WakeAt | Disconnect | Progress | RaiseAlarm
+Effect = (
+    OpenOrigin | CheckEntry | ReadEntries | SendEntries | WakeAt | Disconnect | Progress | EntryRefused | RaiseAlarm
+)

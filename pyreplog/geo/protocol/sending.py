@@ -13,6 +13,7 @@ from pyreplog.errors import (
     HandshakeError,
     InvalidArgumentError,
     InvalidEntryError,
+    MissingExtraError,
     NoSuchTopicError,
     OriginGapError,
     OriginHistoryError,
@@ -25,6 +26,7 @@ from pyreplog.geo.protocol.effects import (
     CheckEntry,
     Disconnect,
     Effect,
+    EntryRefused,
     OpenOrigin,
     OriginNote,
     Progress,
@@ -48,7 +50,7 @@ SESSION_MAX = (1 << 62) - 1
 
 POISON = (InvalidEntryError, RecordTooLargeError)
 """Errors of an entry that the target can never store."""
-LASTING = (UnsupportedRequestError, ConfigError, NoSuchTopicError, InvalidArgumentError)
+LASTING = (UnsupportedRequestError, ConfigError, NoSuchTopicError, InvalidArgumentError, MissingExtraError)
 """Errors that repetition does not help; somebody has to change something."""
 
 
@@ -452,6 +454,8 @@ class Sender:
             self._read_on(now_us)
             self._tell_gaps(now_us)
             self._settle_progress()
+        if self._fence_ends_us is not None:
+            self._wake(self._fence_ends_us)
         return self._take()
 
     def _take(self) -> list[Effect]:
@@ -653,6 +657,8 @@ class Sender:
             is_poison = isinstance(error, POISON) and request.last is not None
             if is_poison and request.last is not None and request.entries == 1:
                 self._refused.add((request.stream.origin, request.last.first))
+                last = request.last
+                self._effects.append(EntryRefused(request.stream.origin, last.first, last.end, error))
             elif is_poison:
                 self._careful[request.stream.origin] = request.end
             self._fail(request.stream.origin, error, now_us, at_once=is_poison)

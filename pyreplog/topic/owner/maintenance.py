@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 import threading
 from functools import partial
@@ -9,7 +10,7 @@ from functools import partial
 from pyreplog.errors import ClosedError, ReplogError
 from pyreplog.future import AppendFuture, set_result
 from pyreplog.topic.client.publishing.publisher import Publisher
-from pyreplog.topic.model.backlog import CursorBacklog, Eviction, Quota, QuotaDecision
+from pyreplog.topic.model.backlog import CursorBacklog, Eviction, Publishing, Quota, QuotaDecision
 from pyreplog.topic.model.positions import then
 from pyreplog.topic.model.retention import Usage, expired, next_expiry, next_unused, unused
 from pyreplog.topic.owner.subscription import Subscription
@@ -18,6 +19,8 @@ from pyreplog.topic.owner.system_cursors import SystemCursors
 from pyreplog.topic.owner.topic_context import TopicContext
 
 logger = logging.getLogger(__name__)
+
+_STRICTNESS: tuple[Publishing, ...] = ("open", "held", "refused")
 
 
 class TopicMaintenance:
@@ -33,6 +36,8 @@ class TopicMaintenance:
         self._due_us: dict[str, int | None] = {}  # on the wall clock
         self._unused_us: int | None = None  # on the monotonic clock, like `_since_us`
         self.decision = QuotaDecision()
+        self._by_quotas = self.decision
+        self._holds: dict[str, tuple[Publishing, str]] = {}
         self.evictions: dict[str, int] = {"bytes": 0, "age": 0}
 
     def follow(self, publisher: Publisher) -> None:
@@ -87,14 +92,31 @@ class TopicMaintenance:
         self._due_us["quota"] = next_expiry(durable, config.quota_ms)
         for expiry in expired(cursors, config.ttl_ms, now_us):
             self._expire(self._subscription(expiry.cursor), expiry.before_us)
-        self.decision = decision = self._quota.decide(config, self._managed.end, cursors, now_us)
-        if self._publisher is not None:
-            self._publisher.set_quota(decision.publishing, decision.reason)
+        self._by_quotas = decision = self._quota.decide(config, self._managed.end, cursors, now_us)
+        self._set_publishing()
         if decision.publishing != "open":
             self._context.touch()  # publishers may be waiting
         self._system_cursors.catch_up(decision.catch_up)
         for eviction in decision.evictions:
             self._evict(self._subscription(eviction.cursor), eviction)
+
+    def hold(self, name: str, publishing: Publishing, reason: str) -> None:
+        """Hold or refuse publishers for another reason than the quotas of the topic.
+
+        name: of the part of the process that does so; its next call replaces this one. publishing: "open": no longer.
+        """
+        others = {other: held for other, held in self._holds.items() if other != name}
+        self._holds = others if publishing == "open" else {**others, name: (publishing, reason)}
+        self._set_publishing()
+
+    def _set_publishing(self) -> None:
+        """Tell the publisher the strictest state."""
+        quotas = self._by_quotas
+        states = [(quotas.publishing, quotas.reason), *self._holds.values()]
+        publishing, reason = max(states, key=lambda state: _STRICTNESS.index(state[0]))
+        self.decision = dataclasses.replace(quotas, publishing=publishing, reason=reason)
+        if self._publisher is not None:
+            self._publisher.set_quota(publishing, reason)
 
     def _subscription(self, name: str) -> Subscription:
         self._context.check_open()

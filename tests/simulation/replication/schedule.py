@@ -7,6 +7,7 @@ from random import Random
 
 from pyreplog.geo.protocol.effects import Progress
 from pyreplog.geo.protocol.sending import SenderState
+from pyreplog.origins.origin import OriginEntry, OriginState
 
 from ..invariants import demand
 from ..world import World
@@ -70,7 +71,7 @@ class Schedule:
         self.log = Log(self)
         self.target = Target(self.world, self.invariants, plan.store_s)
         self.cursor: Progress | None = None
-        self.connections = self.kills = 0
+        self.connections = self.kills = self.rivals = 0
         self.is_apart = False
         self._epoch = 1
         if plan.latest:
@@ -106,7 +107,7 @@ class Schedule:
         self.process.grow()
 
     def _fault(self) -> None:
-        world, faults = self.world, self.world.random.randrange(8)
+        world, faults = self.world, self.world.random.randrange(9)
         world.note("fault", faults)
         if faults <= 1:
             self.process.cut(half=faults == 1)
@@ -127,9 +128,28 @@ class Schedule:
         elif faults == 6:
             self.target.is_full = True
             world.after(world.random.random(), self._drain)
+        elif faults == 7:
+            self._rival()
         else:
             self.process.do(lambda *_: self.process.sender.pause())
             world.after(0.1, lambda: self.process.do(self.process.sender.resume))
+
+    def _rival(self) -> None:
+        """Another cluster forwards messages of the same origin to the target, and fences this one."""
+        self.rivals += 1
+        session, log = (1 << 34) + self.rivals, self.log
+
+        def opened(state: object) -> None:
+            if isinstance(state, OriginState):
+                behind = [entry for entry in log.forwarded if entry.origin_first >= state.stored]
+                entries = [
+                    OriginEntry(entry.value, entry.messages, entry.origin_first, entry.origin_time_us, entry.gaps)
+                    for entry in behind[: self.world.random.randrange(1, 8)]
+                ]
+                if entries:
+                    self.target.replicate(log.other, session, entries, (), lambda _: None)
+
+        self.target.open(log.other, session, opened)
 
     def _restart(self) -> None:
         self.process.kill()

@@ -12,6 +12,7 @@ from pyreplog.geo.protocol.effects import (
     CheckEntry,
     Disconnect,
     Effect,
+    EntryRefused,
     OpenOrigin,
     Progress,
     RaiseAlarm,
@@ -42,6 +43,7 @@ class Log:
         self.other = Origin(b"X" * 16, "other")
         self.far = Origin(CLUSTER, "far")
         self.entries: list[SourceEntry] = []
+        self.forwarded: list[SourceEntry] = []  # those of the other cluster, also after they were trimmed
         self.start = self.end = self.begin = 0
         self._ends = {self.other: 0, self.far: 0}
         self._causes: dict[tuple[Origin, int], str] = {}
@@ -69,6 +71,8 @@ class Log:
         for offset in range(self.end, self.end + messages):
             self._causes[self.own, offset] = kind
         self.entries.append(entry)
+        if origin == self.other:
+            self.forwarded.append(entry)
         self.end += messages
 
     def begins_here(self) -> None:
@@ -166,6 +170,8 @@ class Process:
             world.at(max(effect.at_us / 1e6, world.now), partial(self.do, sender.woke))
         elif isinstance(effect, Progress):
             world.after(0.03 * world.random.random(), self._persist, effect)
+        elif isinstance(effect, EntryRefused):
+            pass
         elif isinstance(effect, RaiseAlarm):
             raise BrokenInvariantError("FalseAlarm", effect.text)
         else:
