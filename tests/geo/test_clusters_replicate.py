@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ from typing import Any
 import pytest
 
 import pyreplog
+from pyreplog import BacklogFullError
 from pyreplog.cluster import Cluster
 from pyreplog.geo.replicator_like import ReplicatorStatus
 from pyreplog.topic.owner.partitioned_topic import PartitionedTopic
@@ -237,3 +239,32 @@ def test_the_owner_is_killed_and_no_client_is_left(tmp_path: Path) -> None:
             rows = a.geo.status(everywhere=True)
             assert [(row.topic, row.target, row.unsent_messages) for row in rows] == [("orders", "b", 0)]
             assert cast.url.startswith("sqlite:") and a.topics.owner("orders") is not None
+
+
+@pytest.mark.parametrize("policy", ["hold", "error", "detach"])
+def test_a_backlog_beyond_its_bound(pair: Pair, policy: Any) -> None:
+    pair.connect()
+    pair.to_b.lead_to(NOWHERE)
+    pair.a.geo.set_policy("orders", targets=["b"], backlog_bytes=10_000, backlog_policy=policy)
+    orders = pair.a.topic("orders", ensemble=1, retention_bytes=None)
+    assert isinstance(orders, Topic)
+    until(lambda: [cursor.name for cursor in orders.internal_stats().cursors] == ["pyreplog.geo.b"])
+    published = orders.publish_batch([b"x" * 1000] * 12).stop
+    if policy == "detach":
+        until(lambda: pair.row().state == "detached")
+        assert "resync" in pair.row().alarm and orders.publish(b"1") == published
+        pair.to_b.lead_to(pair.b_server.address)
+        pair.a.geo.resync("orders", "b")
+        pair.is_sent(end=published + 1)
+        assert pair.row().alarm == ""
+        return
+    until(lambda: orders.stats().publishing == {"hold": "held", "error": "refused"}[policy])
+    if policy == "error":
+        with pytest.raises(BacklogFullError, match="more than backlog_bytes=10000 wait for the cluster b"):
+            orders.publish(b"1")
+    with ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(orders.publish, b"1") if policy == "hold" else None
+        pair.to_b.lead_to(pair.b_server.address)  # nothing but this lets a publisher go on
+        until(lambda: orders.stats().publishing == "open")
+        assert waiting is None or waiting.result(60.0) == published
+    pair.is_sent(end=published + (waiting is not None))
