@@ -171,6 +171,8 @@ def test_what_was_on_its_way_does_not_count_in_the_next_generation() -> None:
     clusters.connect("ab")
     clusters.settle()
     assert clusters["b"].acked("s", "a") == []
+    side.boot()
+    assert side.acked("s", "a") == []
 
 
 def test_the_base_is_no_acknowledgement() -> None:
