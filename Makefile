@@ -79,6 +79,7 @@ bench: $(VENV)/built
 simulate: $(VENV)/test
 	$(BIN)/python -m tests.simulation --seeds $(SEEDS)
 	$(BIN)/python -m tests.simulation.ha --seeds $(SEEDS)
+	$(BIN)/python -m tests.simulation.replication --seeds $(SEEDS)
 	$(BIN)/python -m tests.simulation.autorecovery --seeds $$(( $(SEEDS) / 10 ))
 	$(BIN)/python -m tests.simulation.topic --seeds $$(( $(SEEDS) / 10 ))
 	$(BIN)/python -m tests.simulation.geo --seeds $$(( $(SEEDS) / 10 ))

@@ -17,7 +17,6 @@ from pyreplog.clock import Clock
 from pyreplog.coroutines import check_may_block
 from pyreplog.future import as_timeout
 from pyreplog.geo.geo_replication import GeoReplication
-from pyreplog.geo.replicator_like import make_replicator
 from pyreplog.handles import make_part_of
 from pyreplog.ledger import cluster as ledgers
 from pyreplog.ledger.closing import reserve_s
@@ -195,7 +194,7 @@ class Cluster(ledgers.LedgerCluster):
     def _made_geo(self) -> GeoReplication:
         """Return the object; the caller holds the lock."""
         if self._geo is None:
-            self._geo = GeoReplication(self.metadata, self._clock, make_replicator)
+            self._geo = GeoReplication(self.metadata, self._clock)
             make_part_of(self._geo, self)
         return self._geo
 

@@ -56,6 +56,7 @@ from benchmarks.rows.topics.latency import latency as topic_latency
 from benchmarks.rows.topics.memory import memory as topic_memory
 from benchmarks.rows.topics.peers import peers as topic_peers
 from benchmarks.rows.topics.publish import publish
+from benchmarks.rows.topics.replication import hop, replication
 
 Row = Callable[[Plan], Section]
 
@@ -96,6 +97,8 @@ ROWS: dict[str, Row] = {
     "topics-backlog": topic_backlog,
     "topics-memory": topic_memory,
     "topics-peers": topic_peers,
+    "geo-replication": replication,
+    "geo-hop": hop,
     "reports": minutes,
     "spark-read": reading,
     "spark-parsing": parsing,

@@ -46,6 +46,8 @@ enum {
     REPLOG_TAG_PROPERTY = 2,   /* u16 name length, name, value */
     REPLOG_TAG_PRODUCER = 3,   /* producer name */
     REPLOG_TAG_SEQUENCE = 4,   /* i64 */
+    REPLOG_TAG_ORIGIN = 5,     /* of a replicated entry: where it was published */
+    REPLOG_ORIGIN_HEAD = 24,   /* bytes of it before its gaps */
 
     /* value of a batch entry: header, producer, body; the body has a column if the flag of the column is set */
     REPLOG_MESSAGES_VERSION = 1,

@@ -12,5 +12,10 @@ the identity with the message, so that it refuses what it has, and says after an
 | `server_registration` | the servers that live, and which of them opens a topic |
 | `metrics` | numbers for Prometheus |
 | `acks` | replicated subscriptions: state machines that merge what each cluster acknowledged |
+| `protocol` | the state machines that send a topic to a target; no I/O |
+| `replicator` | replicates one topic to one target |
+| `geo_cursor` | the durable cursor of a replicator, which trimming waits for |
+| `target_link` | the connection to one target cluster |
+| `target_links` | the connections to all target clusters, and the making of replicators on them |
 | `replicator_like` | what the keeper needs of the replicator of one topic and one target; its status |
 """

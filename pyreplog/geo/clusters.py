@@ -41,7 +41,7 @@ _FILES = ("secret_file", "tls_ca", "tls_cert", "tls_key")
 
 @dataclass(frozen=True, kw_only=True)
 class RemoteCluster(MetadataValue):
-    """Another cluster: where its topic servers are, and how to authenticate there.
+    """Another cluster, its servers and how to authenticate there; made by `GeoReplication.add_cluster`.
 
     Attributes:
         uuid: the 16 bytes that identify it, as 32 hexadecimal digits.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import ssl
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from dataclasses import asdict, fields, replace
 from typing import Any, NamedTuple, Unpack
 
@@ -42,6 +43,7 @@ from pyreplog.geo.policies import (
 from pyreplog.geo.policy import ReplicationPolicy, ReplicationSettings
 from pyreplog.geo.replicator_like import ReplicatorState, ReplicatorStatus
 from pyreplog.geo.server_registration import list_servers
+from pyreplog.geo.target_links import TargetLinks
 from pyreplog.handles import Handle, make_part_of
 from pyreplog.metadata.store import MetadataStore
 from pyreplog.metrics import Metric
@@ -76,7 +78,7 @@ class NamedPolicy(NamedTuple):
 
 
 class GeoReplication(Handle):
-    """The replication of a cluster's topics to other clusters; `Cluster.geo` is one.
+    """The replication of a cluster's topics to other clusters; made by `Cluster.geo`.
 
     Clusters and policies are kept in the metadata store, and hold for all processes of the cluster. The process that
     owns a topic sends it. A topic of a policy that nobody owns is opened by one of the servers, so that it is
@@ -93,13 +95,15 @@ class GeoReplication(Handle):
     See docs/geo.md.
     """
 
-    def __init__(self, store: MetadataStore, clock: Clock, make: MakeReplicator) -> None:
-        self._store, self._clock, self._make = store, clock, make
+    def __init__(self, store: MetadataStore, clock: Clock, make: MakeReplicator | None = None) -> None:
+        self._store, self._clock = store, clock
+        self._links = TargetLinks()
+        self._make: MakeReplicator = self._links if make is None else make
         self._keeper: Keeper | None = None
         super().__init__("geo-replication")
 
     def keep(self, topics: TopicsLike, may_open: Callable[[], bool]) -> None:
-        """Have the topics of this process replicated from now on; for `Cluster`.
+        """Start to replicate the topics of this process; for `Cluster`.
 
         Args:
             topics: the topics. Close this object before them.
@@ -343,7 +347,7 @@ class GeoReplication(Handle):
         )  # fmt: skip
 
     def resync(self, topic: str, target: str) -> None:
-        """Go on after an alarm: the histories diverged, or the target was detached.
+        """Begin to send again after an alarm: the histories diverged, or the target was detached.
 
         What this cluster does not have any more is noted at the target as lost. Find out first why the histories
         differ: see docs/geo.md.
@@ -485,8 +489,10 @@ class GeoReplication(Handle):
     status_async = in_thread(status)
 
     def _let_go(self) -> None:
-        if self._keeper is not None:
-            self._keeper.close()
+        with ExitStack() as stack:
+            stack.callback(self._links.close)
+            if self._keeper is not None:
+                stack.callback(self._keeper.close)
 
 
 def _checked_uuid(uuid: str | None) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import random
 import threading
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
@@ -57,6 +57,8 @@ JOIN_S = 2.0
 """Seconds between the registration of a server and the round in which it opens topics."""
 RETRY_AFTER_S = 2.0
 """Seconds between a round that could not do all, and the next one."""
+NEW_S = 5.0
+"""Seconds within which a process begins to serve topics, if it ever does."""
 RETRY_S, RETRY_MOST_S = 1.0, 60.0
 """Seconds until a topic that could not be opened is opened again: at first, and at most."""
 _MISSING = "no cluster of this name was added: add it (`geo cluster add`), or change the policy"
@@ -82,6 +84,10 @@ class MakeReplicator(Protocol):
         Raises:
             ReplogError: it cannot be made now; the keeper tries again later.
         """
+        ...
+
+    def retain(self, clusters: Mapping[str, RemoteCluster]) -> None:
+        """Close what belongs to other clusters than these, which are all that can be read."""
         ...
 
 
@@ -158,10 +164,11 @@ class Keeper(Handle):
         self._opening: set[str] = set()
         self._failures: dict[str, tuple[float, int]] = {}  # by topic: pause in seconds, and when it may be opened
         self._idle: set[str] = set()  # topics that nobody owned and that had nothing unsent
-        self._listed: dict[str, bool] = {}  # by topic, of this configuration
+        self._listed: dict[str, tuple[str, ...]] = {}  # targets by topic, of this configuration
         self._config = ReplicationConfig()
         self._revision: bytes | None = None
         self._reread_us = 0
+        self._began_us = clock.monotonic_us()
         self._clean: WeakSet[Topic] = WeakSet()  # topics that are not replicated, and have no cursors of targets
         self._due_us: int | None = None  # when the next round begins
         self._timer: TimerLike | None = None
@@ -232,7 +239,14 @@ class Keeper(Handle):
                 logger.warning("geo-replication waits, and tries again: %s", error)
             self.failure, is_active = error, True
         if is_active:  # a watch brings the next round forward
-            self.wake(RETRY_AFTER_S if self.failure is not None or self._dirty else ROUND_S * random.uniform(0.8, 1.2))
+            self.wake(self._pause_s())
+
+    def _pause_s(self) -> float:
+        """Return the seconds until the next round."""
+        is_new = self._clock.monotonic_us() < self._began_us + NEW_S * 1e6
+        if self.failure is not None or self._dirty or (is_new and not self._may_open()):
+            return RETRY_AFTER_S
+        return ROUND_S * random.uniform(0.8, 1.2)
 
     def round(self) -> bool:
         """Look at what changed once. Calls wait for each other.
@@ -255,6 +269,10 @@ class Keeper(Handle):
                     self._config, self._revision = config, revision.value
                     self._listed, self._idle, self._reread_us = {}, set(), now_us + int(REREAD_S * 1e6)
             self._look_at_opened(all_of_them=is_read)
+            if is_read and not any(isinstance(known, InvalidMetadataError) for known in self._config.clusters.values()):
+                self._make.retain({
+                    name: known for name, known in self._config.clusters.items() if isinstance(known, RemoteCluster)
+                })  # fmt: skip
             if self._may_open():
                 self._open_unowned()
             return True
@@ -283,7 +301,7 @@ class Keeper(Handle):
         config, name = self._config, topic.name
         with self._lock:
             kept = self._kept.get(name)
-        if kept is None and not self._is_listed(name):
+        if kept is None and not self._targets(name):
             if topic in self._clean:
                 return
             if not _cursors(topic):
@@ -386,20 +404,21 @@ class Keeper(Handle):
             for replication in list(kept.replications.values()):
                 replication.replicator.close()
 
-    def _is_listed(self, name: str) -> bool:
-        """Whether a policy has a topic sent anywhere. False also if it cannot be read."""
-        config = self._config
-        listed = self._listed.get(name)
-        if listed is None:
+    def _targets(self, name: str) -> tuple[str, ...]:
+        """Return the targets that a policy names for a topic, added or not; none if it cannot be read."""
+        targets = self._listed.get(name)
+        if targets is None:
             try:
-                policy = config.policy_of(name)
+                policy = self._config.policy_of(name)
             except InvalidMetadataError:
                 policy = None
-            listed = policy is not None and policy.direction == "send" and any(
-                isinstance(config.clusters.get(target), RemoteCluster) for target in policy.targets
-            )  # fmt: skip
-            self._listed[name] = listed
-        return listed
+            targets = () if policy is None or policy.direction != "send" else policy.targets
+            self._listed[name] = targets
+        return targets
+
+    def _is_listed(self, name: str) -> bool:
+        """Whether a topic is to be opened for its replication: one of its targets was added."""
+        return any(isinstance(self._config.clusters.get(target), RemoteCluster) for target in self._targets(name))
 
     # ---- topics that nobody owns -----------------------------------------------------------------------------
 
@@ -435,8 +454,7 @@ class Keeper(Handle):
         """Return those topics that have nothing unsent for sure, from their metadata alone, in batches."""
         keys, rows = [], []
         for name in names:
-            policy = self._config.policy_of(name)
-            targets = () if policy is None else policy.targets
+            targets = self._targets(name)
             rows.append((name, targets))
             keys += [topic_key(name), *(subscription_key(name, CURSOR_PREFIX + target) for target in targets)]
         values = iter(self._store.get_many(keys))

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
-from pyreplog.errors import ClusterUnreachableError
 from pyreplog.geo.policy import ReplicationPolicy
 
 ReplicatorState = Literal[
@@ -90,10 +89,3 @@ class ReplicatorLike(Protocol):
     def status(self) -> ReplicatorStatus:
         """Return the present state."""
         ...
-
-
-def make_replicator(
-    topic: object, target: str, cluster: object, policy: ReplicationPolicy, partitions: int | None
-) -> ReplicatorLike:
-    """Placeholder until the replicator is there."""
-    raise ClusterUnreachableError(target, "this build has no replicator")

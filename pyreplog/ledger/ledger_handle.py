@@ -275,7 +275,11 @@ class Ledger(Handle, LedgerBase):
         return self._driver.call(lambda: self._append(values, keys, event_times, messages))
 
     def push_batch(
-        self, values: Iterable[ReadableBuffer], *, messages: Iterable[int] | None = None
+        self,
+        values: Iterable[ReadableBuffer],
+        *,
+        messages: Iterable[int] | None = None,
+        attributes: Iterable[bytes | None] | None = None,
     ) -> AppendFuture[range]:
         """Submit several entries without regard to the window; for callers that keep a window of their own.
 
@@ -285,6 +289,7 @@ class Ledger(Handle, LedgerBase):
         Args:
             values: value of each entry.
             messages: number of messages in each value, 1 or more; None: the entries are no batches.
+            attributes: encoded attributes of each record, or None for a record without any; None: no record has any.
 
         Returns:
             An AppendFuture that gives the numbers of the entries once all are confirmed, or fails as `append` does.
@@ -295,7 +300,7 @@ class Ledger(Handle, LedgerBase):
         self._check_open()
         if self._staging:
             self._driver.call(self._append_staged)
-        return self._driver.call(lambda: self._push(values, messages))
+        return self._driver.call(lambda: self._push(values, messages, attributes))
 
     def _append(
         self,
@@ -303,13 +308,19 @@ class Ledger(Handle, LedgerBase):
         keys: Iterable[ReadableBuffer | None] | None,
         event_times: Iterable[Time | None] | None,
         messages: Iterable[int] | None = None,
+        attributes: Iterable[bytes | None] | None = None,
     ) -> tuple[AppendFuture[range], list[Effect]]:
-        return self._writer.append(values, keys, event_times, time_us=self._clock.now_us(), messages=messages)
+        return self._writer.append(
+            values, keys, event_times, time_us=self._clock.now_us(), messages=messages, attributes=attributes
+        )
 
     def _push(
-        self, values: Iterable[ReadableBuffer], messages: Iterable[int] | None
+        self,
+        values: Iterable[ReadableBuffer],
+        messages: Iterable[int] | None,
+        attributes: Iterable[bytes | None] | None,
     ) -> tuple[AppendFuture[range], list[Effect]]:
-        appended = self._append(values, None, None, messages)
+        appended = self._append(values, None, None, messages, attributes)
         if self._writer.last_batch is not None:
             self._tail_cache.keep(self._writer.last_batch)
         return appended

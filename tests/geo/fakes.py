@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -66,6 +66,7 @@ class Factory:
     def __init__(self) -> None:
         self.made: list[FakeReplicator] = []
         self.errors: dict[str, ReplogError] = {}
+        self.retained: list[str] = []
 
     def __call__(
         self, topic: Any, target: str, cluster: RemoteCluster, policy: ReplicationPolicy, partitions: int | None
@@ -74,6 +75,9 @@ class Factory:
             raise self.errors[target]
         self.made.append(FakeReplicator(topic, target, policy, partitions))
         return self.made[-1]
+
+    def retain(self, clusters: Mapping[str, RemoteCluster]) -> None:
+        self.retained = [*clusters]
 
     def of(self, topic: str, target: str = "b") -> FakeReplicator:
         """The newest replicator of a topic and a target."""

@@ -144,9 +144,9 @@ def test_partitions_are_replicated_each(place: Replicated) -> None:
 
 def test_orders_reach_replicators_once(place: Replicated) -> None:
     place.add("b", "c")
-    place.open("orders")
     place.geo.set_policy("orders", targets=["b", "c"])
     place.geo.pause("orders", "b")
+    place.open("orders")
     place.round()
     b, c = place.made.made
     assert b.calls == ["pause", "start"], "it would send before it is paused"

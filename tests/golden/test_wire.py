@@ -10,13 +10,15 @@ import pytest
 
 from pyreplog.topic.model.wire import protocol
 from pyreplog.topic.model.wire.protocol import decode_request
-from tests.golden.wire import REQUESTS, body_of
+from tests.golden.wire import ORIGINS, REQUESTS, body_of
 
+ADDED = Path(__file__).with_name("topics-wire-origins.txt")
 GOLDEN = sorted(Path(__file__).parent.glob("topics-wire-v*.txt"))
 
 
 def plain(request: Any) -> list[Any]:
-    return [type(request), *(value.tolist() if isinstance(value, np.ndarray) else value for value in request)]
+    values = (tuple(value) if isinstance(value, list) else value for value in request)
+    return [type(request), *(value.tolist() if isinstance(value, np.ndarray) else value for value in values)]
 
 
 @pytest.mark.parametrize("path", GOLDEN, ids=lambda path: path.name)
@@ -29,6 +31,15 @@ def test_requests_of_each_version(path: Path) -> None:
         assert plain(decode_request(memoryview(body))) == plain(request)
 
 
+def test_requests_of_features() -> None:
+    lines = [line.split() for line in ADDED.read_text().splitlines()]
+    for (name, digits), request in zip(lines, ORIGINS, strict=True):
+        body = bytes.fromhex(digits)
+        assert (name, body) == (type(request).__name__, body_of(request))
+        assert plain(decode_request(memoryview(body))) == plain(request)
+
+
 def test_the_present_version_has_one_of_each_kind() -> None:
     lines = Path(__file__).with_name(f"topics-wire-v{protocol.VERSION}.txt").read_text().splitlines()
+    lines += ADDED.read_text().splitlines()
     assert {line.split()[0] for line in lines} == {kind.__name__ for kind in protocol.Request.__args__}

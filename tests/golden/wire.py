@@ -1,4 +1,5 @@
-"""Writes tests/golden/topics-wire-v<version>.txt: a request of each kind that clients send to topic servers, as bytes.
+"""Writes tests/golden/topics-wire-v<version>.txt: a request of each kind that clients send to topic servers, as bytes; and
+topics-wire-origins.txt, with those of the feature `origins`.
 
 As make.py: once for a new version of that wire. A line holds the name of the request and its body, in hexadecimal digits.
 """
@@ -10,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from pyreplog.origins.origin import Gap, GapCause, OriginEntry
 from pyreplog.topic.model.wire import protocol
 from pyreplog.topic.model.wire.protocol import encode_request
 
@@ -37,6 +39,18 @@ REQUESTS: list[Any] = [
     protocol.NackWithReason(8, 5_000_000, "no such customer", OFFSETS),
 ]
 """One of each kind; those of a kind that a later version adds go to the end."""
+ORIGINS: list[Any] = [
+    protocol.OpenOrigin(9, 1 << 40, True, 3, bytes(range(16)), "news", "0123abcd", '{"ensemble": 1}'),
+    protocol.Replicate(
+        9,
+        (Gap(12, 15, GapCause.EXPIRED),),
+        [
+            OriginEntry(b"one", 1, 3, 1_700_000_000_000_000, (Gap(0, 2, GapCause.FOREIGN), Gap(2, 3, GapCause.LOST))),
+            OriginEntry(b"", 8, 4, -1, ()),
+        ],
+    ),
+]
+"""Those of the feature `origins`."""
 
 
 def body_of(request: Any) -> bytes:
@@ -46,6 +60,8 @@ def body_of(request: Any) -> bytes:
 def main() -> None:
     lines = [f"{type(request).__name__} {body_of(request).hex()}\n" for request in REQUESTS]
     Path(__file__).with_name(f"topics-wire-v{VERSION}.txt").write_text("".join(lines))
+    lines = [f"{type(request).__name__} {body_of(request).hex()}\n" for request in ORIGINS]
+    Path(__file__).with_name("topics-wire-origins.txt").write_text("".join(lines))
 
 
 if __name__ == "__main__":

@@ -101,6 +101,11 @@ class Meddler:
             else:
                 self._send(*one)
 
+    def end_held(self, deed: Deed) -> None:
+        """What was held back meets a deed, in order."""
+        while self._held:
+            deed(*self._held.popleft())
+
     def answering(self, change: Callable[[Reply], Reply | Exception]) -> Deed:
         """The bookie's answer, changed."""
 

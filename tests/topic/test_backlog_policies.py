@@ -5,7 +5,15 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pyreplog.topic.model.backlog import CursorBacklog, Eviction, Quota, QuotaDecision, is_system
+from pyreplog.topic.model.backlog import (
+    BacklogLimit,
+    CursorBacklog,
+    Eviction,
+    Publishing,
+    Quota,
+    QuotaDecision,
+    is_system,
+)
 from pyreplog.topic.model.config import QUOTA_POLICIES, TopicConfig
 from pyreplog.topic.model.positions import ORIGIN, TopicPosition
 from pyreplog.topic.model.retention import Expiry, Usage, expired, unused
@@ -203,3 +211,32 @@ def test_rates_are_of_now() -> None:
 
 def test_an_empty_topic() -> None:
     assert decide(TopicConfig(quota_bytes=1, quota_ms=0), 0, CursorBacklog("a", True, ORIGIN)) == QuotaDecision()
+
+
+# ---- bounds of single cursors ---------------------------------------------------------------------------------
+
+
+def limited(name: str, behind: int, size: int, publishing: Publishing = "held") -> CursorBacklog:
+    mark = TopicPosition(1000 - behind, 1000 - behind, 1000 - behind)
+    return CursorBacklog(f"pyreplog.{name}", True, mark, limit=BacklogLimit(size, publishing))
+
+
+def test_a_cursor_with_a_bound_of_its_own_stops_publishers() -> None:
+    config, quota = TopicConfig(), Quota()
+    other = CursorBacklog("far behind", True, TopicPosition(0, 0, 0))
+    at_bound = decide(config, 1000, limited("a", 500, 500), other, quota=quota)
+    assert at_bound == QuotaDecision(catch_up=("pyreplog.a",))
+    beyond = decide(config, 1000, limited("a", 501, 500), other, quota=quota)
+    assert beyond == QuotaDecision(
+        "held", "pyreplog.a has 501 bytes that wait, its limit is 500", catch_up=("pyreplog.a",)
+    )
+    assert decide(config, 1000, limited("a", 451, 500), other, quota=quota).publishing == "held"
+    assert decide(config, 1000, limited("a", 450, 500), other, quota=quota) == QuotaDecision()
+    assert decide(config, 1000, limited("a", 451, 500), other, quota=quota).publishing == "open"
+
+
+def test_the_strictest_bound_counts() -> None:
+    cursors = [limited("a", 501, 500), limited("b", 11, 10, "refused")]
+    both = decide(TopicConfig(quota_bytes=100), 1000, *cursors)
+    assert both.publishing == "refused" and "pyreplog.b has 11 bytes" in both.reason
+    assert both.exceeded == ("bytes",)

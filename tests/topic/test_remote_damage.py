@@ -7,6 +7,7 @@ import pytest
 
 from pyreplog._native.topic.messageencoder import encode_messages
 from pyreplog.errors import DamagedMessageError, InvalidMessageError, OutcomeUnknownError
+from pyreplog.origins.origin import Gap, GapCause, OriginEntry
 from pyreplog.topic.client.remote.connection_pool import is_transient, outcome_of
 from pyreplog.topic.model.wire import protocol
 from pyreplog.topic.model.wire.batches import Delivered, decode_delivered, encode_delivered
@@ -21,6 +22,10 @@ REQUESTS: list[protocol.Request] = [
     protocol.Acknowledge(3, 1, np.array([1, 5, 9], np.int64)),
     protocol.Resume(3, 77, 4, np.array([[5, 9], [11, 12]], np.int64)),
     protocol.Flow(3, 1000),
+    protocol.OpenOrigin(3, 1 << 40, True, 3, bytes(range(16)), "news", "0123abcd", "{}"),
+    protocol.Replicate(
+        3, (Gap(9, 12, GapCause.EXPIRED),), [OriginEntry(b"one", 2, 5, 77, (Gap(0, 5, GapCause.LOST),))]
+    ),
 ]
 
 

@@ -87,7 +87,11 @@ def hostile() -> Iterator[bytes]:
         '{"start": {"time_us": 1e300}}',
     ):
         yield called("position", text)
-    for kind in range(20):
+    for one, other in itertools.product(EXTREMES, EXTREMES):
+        yield struct.pack(">BIqBI16s", 20, 1, one, 1, other % (1 << 32), bytes(16)) + name("t") + name("x") + bytes(4)
+        yield struct.pack(">BIBIIIqqB", 21, 1, 0, 1, 3, other % (1 << 32), one, other, 0) + b"abc"
+        yield struct.pack(">BIBqqBI", 21, 1, 1, one, other, 3, 0)
+    for kind in range(22):
         yield bytes((kind,))
 
 

@@ -22,6 +22,7 @@ from pyreplog.errors import (
     ReplogError,
     UnsupportedRequestError,
 )
+from pyreplog.origins.origin import GAPS_MAX, Gap, GapCause, OriginEntry
 from pyreplog.topic.client.remote.connection_pool import outcome_of, parse_address
 from pyreplog.topic.client.remote.sender import _offsets
 from pyreplog.topic.model.positions import TopicPosition
@@ -43,6 +44,8 @@ from pyreplog.topic.model.wire.protocol import (
     Done,
     Moved,
     Opened,
+    OriginOpened,
+    Replicated,
     decode_fault,
     decode_reply,
     decode_request,
@@ -76,6 +79,9 @@ REQUESTS: list[Any] = [
     protocol.Flush(8),
     protocol.ReadRequest(5, 9, 1 << 20, "news"),
     protocol.Call("news", "skip", '{"messages": 3}'),
+    protocol.OpenOrigin(9, 1 << 40, True, 3, bytes(range(16)), "news", "0123abcd", ""),
+    protocol.Replicate(9, (Gap(7, 9, GapCause.FILTERED),), []),
+    protocol.Replicate(9, (), [OriginEntry(b"one", 2, 5, -7, (Gap(0, 1, GapCause.FOREIGN), Gap(1, 5, GapCause.LOST)))]),
 ]
 
 
@@ -118,6 +124,42 @@ def test_noise_is_no_request_that_breaks_anything(body: bytes) -> None:
         return
 
 
+def replicate(*entries: OriginEntry, gaps: tuple[Gap, ...] = ()) -> bytes:
+    return body_of(protocol.Replicate(9, gaps, entries))
+
+
+ENTRY = OriginEntry(b"one", 2, 5, 7, ())
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        replicate(ENTRY._replace(messages=0)),
+        replicate(ENTRY._replace(first=-1)),
+        replicate(ENTRY._replace(first=(1 << 62) - 2)),
+        replicate(ENTRY, ENTRY),
+        replicate(ENTRY, ENTRY._replace(first=6)),
+        replicate(ENTRY._replace(gaps=(Gap(3, 6, GapCause.LOST),))),
+        replicate(ENTRY._replace(gaps=(Gap(3, 3, GapCause.LOST),))),
+        replicate(gaps=(Gap(3, 4, GapCause.LOST), Gap(3, 5, GapCause.LOST))),
+        replicate(gaps=(Gap(-1, 4, GapCause.LOST),)),
+        replicate(gaps=tuple(Gap(at, at + 1, GapCause.LOST) for at in range(GAPS_MAX + 1))),
+        b"\x15" + bytes(4) + b"\xff" * 200,
+        b"\x15" + bytes(5) + b"\xff" * 4,
+        b"\x15" + bytes(5) + b"\x00\x01\x00\x00",
+    ],
+)
+def test_entries_of_an_origin_ascend_behind_their_gaps_within_bounds(body: bytes) -> None:
+    with pytest.raises(InvalidMessageError, match="expected"):
+        decode_request(memoryview(body))
+
+
+def test_a_cause_of_a_newer_build_is_a_loss() -> None:
+    body = bytearray(replicate(gaps=(Gap(3, 4, GapCause.LOST),)))
+    body[-5] = 77
+    assert decode_request(memoryview(bytes(body))).gaps == (Gap(3, 4, GapCause.LOST),)  # type: ignore[union-attr]
+
+
 @pytest.mark.parametrize("offsets", [[], [3, 3], [4, 3], [-1, 5]], ids=["none", "equal", "descending", "negative"])
 def test_offsets_ascend_from_0_on(offsets: list[int]) -> None:
     body = body_of(protocol.Acknowledge(1, 0, np.array(offsets, np.int64)))
@@ -131,7 +173,18 @@ def test_a_count_is_bounded_before_it_is_believed() -> None:
             decode_request(memoryview(head + b"\xff" * 4))
 
 
-@pytest.mark.parametrize("reply", [Done(), Opened(-1, 1 << 20, "{}"), Moved(3, 4), CallResult("[1]")])
+@pytest.mark.parametrize(
+    "reply",
+    [
+        Done(),
+        Opened(-1, 1 << 20, "{}"),
+        Moved(3, 4),
+        CallResult("[1]"),
+        OriginOpened(7, 3, 5, 1 << 31, -4, b"c" * 16, "{}"),
+        Replicated(9),
+    ],
+    ids=lambda reply: type(reply).__name__,
+)
 def test_replies_come_as_they_went(reply: Any) -> None:
     outcome, _ = outcome_of(memoryview(encode_reply(reply)))
     assert isinstance(outcome, WireReader)

@@ -37,7 +37,7 @@ from tests.topic.lives import kill, life, lose_lease
 from tests.topic.remoting import Served
 
 NAME = "t"
-GEO = "pyreplog.geo.b"
+NEWER = "pyreplog.newer.b"
 """A cursor that this version does not know."""
 
 
@@ -64,17 +64,17 @@ def make(cluster: Cluster, count: int = 30, **settings: Any) -> TopicPosition:
         return position(topic.managed, 14).result(PATIENCE_S)
 
 
-def store(cluster: Cluster, record: bytes, name: str = GEO) -> None:
+def store(cluster: Cluster, record: bytes, name: str = NEWER) -> None:
     """As a process of another version did."""
     metadata = SubscriptionMetadata(token=secrets.token_hex(8), created_us=1, snapshot=record)
     create_subscription(cluster.metadata, NAME, name, metadata)
 
 
-def store_mark(cluster: Cluster, mark: TopicPosition, name: str = GEO) -> None:
+def store_mark(cluster: Cluster, mark: TopicPosition, name: str = NEWER) -> None:
     store(cluster, SystemCursorRecord(3, mark, b"of another version").to_bytes(), name)
 
 
-def make_newer(cluster: Cluster, name: str = GEO) -> bytes:
+def make_newer(cluster: Cluster, name: str = NEWER) -> bytes:
     """Its metadata need a newer reader; their bytes."""
     key = subscription_key(NAME, name)
     item = cluster.metadata.get(key)
@@ -107,7 +107,7 @@ class Moved:
 def move(cluster: Cluster, *records: bytes) -> None:
     """Store these records, one after the other, in a cursor ledger."""
     log = cluster.topics.cursors
-    persister = log.attach(log.recover(NAME, GEO), Moved(*records))
+    persister = log.attach(log.recover(NAME, NEWER), Moved(*records))
     for _ in records:
         persister.dirty()
         persister.flush().result(PATIENCE_S)
@@ -129,7 +129,7 @@ def test_each_owner_of_the_topic_keeps_its_messages(cluster: Cluster, caplog: py
     store_mark(cluster, make(cluster))
     with cluster.topic(NAME) as topic:
         assert trim(topic) == 12
-        assert states(topic) == {GEO: ("stored", 14)}
+        assert states(topic) == {NEWER: ("stored", 14)}
     with life(cluster) as other:
         topic = other.topic(NAME)
         fill(topic, 6)
@@ -138,12 +138,12 @@ def test_each_owner_of_the_topic_keeps_its_messages(cluster: Cluster, caplog: py
     with cluster.topic(NAME) as topic:
         assert trim(topic) == 12
         caplog.clear()
-        topic.delete_subscription(GEO)
+        topic.delete_subscription(NEWER)
         assert (trim(topic), states(topic)) == (36, {})
-        with pytest.raises(NoSuchSubscriptionError, match=GEO):
-            topic.delete_subscription(GEO)
+        with pytest.raises(NoSuchSubscriptionError, match=NEWER):
+            topic.delete_subscription(NEWER)
     with cluster.topic(NAME) as topic:
-        assert states(topic) == {} and GEO not in caplog.text
+        assert states(topic) == {} and NEWER not in caplog.text
 
 
 def test_it_is_said_what_keeps_messages(cluster: Cluster, caplog: pytest.LogCaptureFixture) -> None:
@@ -151,7 +151,7 @@ def test_it_is_said_what_keeps_messages(cluster: Cluster, caplog: pytest.LogCapt
     with cluster.topic(NAME) as topic:
         for _ in range(3):
             topic.maintain()
-    (record,) = [record for record in caplog.records if GEO in record.getMessage()]
+    (record,) = [record for record in caplog.records if NEWER in record.getMessage()]
     assert record.levelname == "WARNING"
     assert "offset 14" in record.getMessage() and "delete_subscription" in record.getMessage()
 
@@ -161,7 +161,7 @@ def test_the_newest_record_in_a_cursor_ledger_counts(cluster: Cluster) -> None:
     store_mark(cluster, ORIGIN)
     move(cluster, SystemCursorRecord(11, mark, b"").to_bytes())
     with cluster.topic(NAME) as topic:
-        assert states(topic) == {GEO: ("stored", 14)}
+        assert states(topic) == {NEWER: ("stored", 14)}
         assert trim(topic) == 12
 
 
@@ -173,7 +173,7 @@ def test_messages_before_its_mark_were_trimmed_already(cluster: Cluster) -> None
         fill(topic, 6)
     store_mark(cluster, ORIGIN)
     with cluster.topic(NAME) as topic:
-        assert states(topic) == {GEO: ("stored", 30)}
+        assert states(topic) == {NEWER: ("stored", 30)}
         assert trim(topic) == 30
 
 
@@ -193,10 +193,10 @@ def test_a_record_that_is_not_understood_keeps_everything(
     for _ in range(2):
         caplog.clear()
         with cluster.topic(NAME) as topic:
-            assert (trim(topic), states(topic)) == (0, {GEO: ("unknown", 0)})
+            assert (trim(topic), states(topic)) == (0, {NEWER: ("unknown", 0)})
         assert len([line for line in caplog.messages if "cannot be read" in line and "version" in line]) == 1
     with cluster.topic(NAME) as topic:
-        topic.delete_subscription(GEO)
+        topic.delete_subscription(NEWER)
         assert trim(topic) == 30
 
 
@@ -205,10 +205,10 @@ def test_metadata_of_a_newer_version_keep_everything(cluster: Cluster) -> None:
     store_mark(cluster, ORIGIN)
     newer = make_newer(cluster)
     with cluster.topic(NAME) as topic:
-        assert (trim(topic), states(topic)) == (0, {GEO: ("unknown", 0)})
-        left = cluster.metadata.get(subscription_key(NAME, GEO))
+        assert (trim(topic), states(topic)) == (0, {NEWER: ("unknown", 0)})
+        left = cluster.metadata.get(subscription_key(NAME, NEWER))
         assert left is not None and left.value == newer
-        topic.delete_subscription(GEO)
+        topic.delete_subscription(NEWER)
         assert trim(topic) == 30
     assert list_subscriptions(cluster.metadata, NAME) == []
 
@@ -218,7 +218,7 @@ def test_an_older_mark_counts_if_the_newest_record_is_not_understood(cluster: Cl
     store_mark(cluster, ORIGIN)
     move(cluster, SystemCursorRecord(11, mark, b"").to_bytes(), b"newer")
     with cluster.topic(NAME) as topic:
-        assert (trim(topic), states(topic)) == (12, {GEO: ("unknown", 14)})
+        assert (trim(topic), states(topic)) == (12, {NEWER: ("unknown", 14)})
 
 
 def test_a_topic_is_opened_while_the_ledger_of_a_cursor_cannot_be_read(
@@ -236,9 +236,9 @@ def test_a_topic_is_opened_while_the_ledger_of_a_cursor_cannot_be_read(
         patch.setattr(CursorLedgerReader, "read", fail)
         patch.setattr(CursorLedgerReader, "read_open", fail)
         with cluster.topic(NAME) as topic:
-            assert (trim(topic), states(topic)) == (0, {GEO: ("unknown", 0)})
+            assert (trim(topic), states(topic)) == (0, {NEWER: ("unknown", 0)})
     with cluster.topic(NAME) as topic:
-        assert (trim(topic), states(topic)) == (12, {GEO: ("stored", 14)})
+        assert (trim(topic), states(topic)) == (12, {NEWER: ("stored", 14)})
 
 
 def test_marks_of_stored_records() -> None:
@@ -260,9 +260,9 @@ def test_quotas_count_it(cluster: Cluster) -> None:
     store_mark(cluster, make(cluster, quota_bytes=10, quota_policy="error"))
     with cluster.topic(NAME) as topic:
         topic.maintain()
-        with pytest.raises(BacklogFullError, match=GEO):
+        with pytest.raises(BacklogFullError, match=NEWER):
             topic.publish(b"one more")
-        topic.delete_subscription(GEO)
+        topic.delete_subscription(NEWER)
         topic.maintain()
         assert topic.publish(b"one more") == 30
 
@@ -271,13 +271,13 @@ def test_one_that_is_in_use_is_listed_once_and_not_deleted(cluster: Cluster) -> 
     mark = make(cluster, deduplicate=True)
     store_mark(cluster, mark)
     with cluster.topic(NAME) as topic:
-        assert states(topic) == {"pyreplog.dedup": ("open", 30), GEO: ("stored", 14)}
+        assert states(topic) == {"pyreplog.dedup": ("open", 30), NEWER: ("stored", 14)}
         for force in (False, True):
             with pytest.raises(SubscriptionBusyError, match="deduplicate"):
                 topic.delete_subscription("pyreplog.dedup", force=force)
         with pytest.raises(InvalidArgumentError):
             topic.create_subscription("pyreplog.other")
-        topic.delete_subscription(GEO)
+        topic.delete_subscription(NEWER)
         topic.publish(b"one more", producer="p", sequence=7)
         assert states(topic) == {"pyreplog.dedup": ("open", 30)}
     with cluster.topic(NAME) as topic:
@@ -290,13 +290,13 @@ def test_a_client_sees_it_and_deletes_it(here: Served) -> None:
     with here.client() as client:
         topic = client.topic(NAME)
         (cursor,) = topic.internal_stats().cursors
-        assert (cursor.name, cursor.state, cursor.mark.offset) == (GEO, "stored", 14)
+        assert (cursor.name, cursor.state, cursor.mark.offset) == (NEWER, "stored", 14)
         topic.configure(retention_bytes=0)
         assert topic.trim() == 12
-        topic.delete_subscription(GEO)
+        topic.delete_subscription(NEWER)
         assert topic.internal_stats().cursors == () and topic.trim() >= 24
         with pytest.raises(NoSuchSubscriptionError):
-            topic.delete_subscription(GEO)
+            topic.delete_subscription(NEWER)
 
 
 @pytest.mark.parametrize("newer", [False, True], ids=["of any version", "of a newer version"])
@@ -309,9 +309,9 @@ def test_a_former_owner_deletes_nothing(cluster: Cluster, newer: bool) -> None:
         lose_lease(former)
         with cluster.topic(NAME) as owned:
             with pytest.raises(TopicFencedError):
-                topic.delete_subscription(GEO)
-            assert states(owned) == {GEO: ("unknown", 0) if newer else ("stored", 14)}
-            assert list_subscriptions(cluster.metadata, NAME) == [GEO]
+                topic.delete_subscription(NEWER)
+            assert states(owned) == {NEWER: ("unknown", 0) if newer else ("stored", 14)}
+            assert list_subscriptions(cluster.metadata, NAME) == [NEWER]
 
 
 def test_opening_asks_the_metadata_store_for_no_more(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -339,8 +339,8 @@ def test_the_cursor_of_deduplication_goes_when_that_is_switched_off(cluster: Clu
     assert list_subscriptions(cluster.metadata, NAME) == ["pyreplog.dedup"]
     store_mark(cluster, ORIGIN)
     with cluster.topic(NAME) as topic:
-        assert list_subscriptions(cluster.metadata, NAME) == [GEO], "of others no version knows that they can go"
-        topic.delete_subscription(GEO)
+        assert list_subscriptions(cluster.metadata, NAME) == [NEWER], "of others no version knows that they can go"
+        topic.delete_subscription(NEWER)
         topic.configure(deduplicate=True)
     with cluster.topic(NAME) as topic:
         assert states(topic) == {"pyreplog.dedup": ("open", 0)}

@@ -13,7 +13,7 @@ from pyreplog.cluster import Cluster
 from pyreplog.errors import InvalidArgumentError, ReplogError
 from pyreplog.future import AppendFuture, set_result
 from pyreplog.topic.model.producer_snapshot import SEQUENCE_MAX
-from pyreplog.topic.owner import dedup_cursor as dedupcursor
+from pyreplog.topic.owner import snapshot_cursor
 from pyreplog.topic.owner import topics as topics_module
 from pyreplog.topic.owner.topic import Topic
 from tests.topic.handling import PATIENCE_S, SMALL, open_cluster, stored, trim, until
@@ -111,10 +111,10 @@ def test_an_older_snapshot_that_is_located_later_does_not_replace_a_newer_one(
         publish(topic, range(9))
         assert topic.dedup is not None
         held: list[tuple[AppendFuture[object], object]] = []
-        position = dedupcursor.position
+        position = snapshot_cursor.position
         first: AppendFuture[object] = AppendFuture()
         monkeypatch.setattr(
-            dedupcursor, "position", lambda log, start: held.append((first, position(log, start))) or first
+            snapshot_cursor, "position", lambda log, start: held.append((first, position(log, start))) or first
         )
         older = topic.dedup.store()
         monkeypatch.undo()

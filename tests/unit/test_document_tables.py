@@ -15,15 +15,16 @@ import pytest
 from pyreplog import errors
 from pyreplog.bookie.config import BookieConfig
 from pyreplog.config import Settings
+from pyreplog.geo.policy import ReplicationPolicy
 from pyreplog.topic.model.config import TopicConfig
 
 ROOT = Path(__file__).resolve().parents[2]
 CONTRIBUTING, QUICK = ROOT / "CONTRIBUTING.md", ROOT / "tests" / "quick.txt"
 TROUBLESHOOTING, COMPATIBILITY = ROOT / "docs" / "troubleshooting.md", ROOT / "docs" / "compatibility.md"
-SETTINGS = {BookieConfig: "operations.md", TopicConfig: "topics.md"}
+SETTINGS = {BookieConfig: "operations.md", TopicConfig: "topics.md", ReplicationPolicy: "geo.md"}
 """The guide that has a table of settings and defaults."""
 UNITS = {"": 1, "Mi": 1 << 20, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "h": 3_600_000}
-WORDS: dict[str, object] = {"None": None, "all": None, "majority": None, "False": False}
+WORDS: dict[str, object] = {"None": None, "all": None, "majority": None, "False": False, "no cluster": ()}
 LINK = re.compile(r"\]\(([^()\s]+)\)")
 
 FILE_VERSIONS = {
@@ -36,8 +37,8 @@ FILE_VERSIONS = {
     "metadata of ledgers, topics, subscriptions, partitions": ("pyreplog.topic.model.chain", "LedgerChain.VERSION"),
     "layout of the metadata store": ("pyreplog.metadata.layout", "LAYOUT"),
     "metadata of bookies, owners of topics": ("pyreplog.bookie.identity", "METADATA_VERSION"),
-    "producer snapshots": ("pyreplog.topic.model.producer_snapshot", "VERSION"),
     "records of replicated subscriptions": ("pyreplog.geo.acks.journal", "VERSION"),
+    "producer snapshots, origins snapshots": ("pyreplog.topic.model.producer_snapshot", "VERSION"),
     "`metadata.sqlite`": ("pyreplog.metadata.database", "FORMAT"),
     "manifests of backups and offloaded logs": ("pyreplog.offload.manifest", "VERSION"),
     "`pyreplog.checkpoint` of a RocketMQ directory": ("pyreplog.rocketmq.synced_position", "VERSION"),
@@ -53,6 +54,7 @@ SAME_ROW = {
     ("pyreplog.topic.model.partitioned_metadata", "PartitionedMetadata.VERSION"): (
         "pyreplog.topic.model.chain", "LedgerChain.VERSION",
     ),
+    ("pyreplog.origins.snapshot", "VERSION"): ("pyreplog.topic.model.producer_snapshot", "VERSION"),
     ("pyreplog.cursors.cursor_record", "VERSION"): ("pyreplog.cursors.cursor_pages", "VERSION"),
     ("pyreplog.log.backup.manifest", "VERSION"): ("pyreplog.offload.manifest", "VERSION"),
 }  # fmt: skip

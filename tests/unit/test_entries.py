@@ -56,6 +56,35 @@ def test_the_twin_reads_what_was_encoded() -> None:
     assert [*made.offsets] == [record.position for record in found] + [made.nbytes]
 
 
+def test_the_twin_reads_attributes() -> None:
+    attributes = [b"\x05\x03\x00abc", None, b"\x02\x00\x00\x05\x01\x00x", b""]
+    made = encode_entries([b"value"] * 4, ledger=1, first=0, lac=-1, time=5, attributes=attributes)
+    assert [(record.attributes, record.value) for record in in_segment(bytes(made.view))] == [
+        (((5, b"abc"),), b"value"), ((), b"value"), (((2, b""), (5, b"x")), b"value"), ((), b"value")
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("attributes", "error", "says"),
+    [
+        ([b"\x05\x00\x00"], InvalidArgumentError, "expected 2, one per value, found 1"),
+        ([b"\x05\x01\x00", None], InvalidArgumentError, "ascending by tag"),
+        ([b"\x05\x00", None], InvalidArgumentError, "ascending by tag"),
+        ([b"\x05\x00\x00\x02\x00\x00", None], InvalidArgumentError, "ascending by tag"),
+        ([bytearray(b"\x05\x00\x00"), None], WrongTypeError, "expected bytes, found bytearray"),
+        ([b"\x05\xfd\xff" + bytes(0xFFFD), None], RecordTooLargeError, "at most 65535 bytes"),
+    ],
+)
+def test_attributes_that_are_none(attributes: list[bytes], error: type[Exception], says: str) -> None:
+    with pytest.raises(error, match=says):
+        encode_entries([b"a", b"b"], ledger=1, first=0, lac=-1, time=5, attributes=attributes)
+
+
+def test_attributes_take_the_place_of_event_times() -> None:
+    with pytest.raises(InvalidArgumentError, match="event times"):
+        encode_entries([b"a"], None, [5], ledger=1, first=0, lac=-1, time=5, attributes=[None])
+
+
 def test_large_jobs_are_the_same_bytes() -> None:
     values = [b"%d" % n * 5000 for n in range(40)]
     whole = encode_entries(values, ledger=1, first=0, lac=-1, time=9)

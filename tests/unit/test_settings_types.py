@@ -15,6 +15,8 @@ from pyreplog import ha
 from pyreplog.bookie.config import BookieConfig, BookieSettings
 from pyreplog.config import LogConfig, LogSettings, Settings
 from pyreplog.cursors.subscription_config import SubscriptionConfig, SubscriptionSettings
+from pyreplog.geo.geo_replication import GeoReplication
+from pyreplog.geo.policy import ReplicationPolicy, ReplicationSettings
 from pyreplog.ha.config import NodeConfig, NodeSettings
 from pyreplog.ha.relay.applier import Applier
 from pyreplog.ha.relay.config import ApplierConfig, ApplierSettings
@@ -26,6 +28,7 @@ ROOT = Path(pyreplog.__file__).parent.parent
 KINDS = [
     (LogConfig, LogSettings), (BookieConfig, BookieSettings), (NodeConfig, NodeSettings),
     (ApplierConfig, ApplierSettings), (TopicConfig, TopicSettings), (SubscriptionConfig, SubscriptionSettings),
+    (ReplicationPolicy, ReplicationSettings),
 ]  # fmt: skip
 TOPICS = (
     pyreplog.TopicLike, pyreplog.Topic, pyreplog.RemoteTopic, pyreplog.PartitionedTopic, pyreplog.RemotePartitionedTopic,
@@ -36,6 +39,7 @@ TAKERS: list[tuple[Callable[..., Any], type]] = [
     (pyreplog.Cluster.topic, TopicSettings), (pyreplog.Client.topic, TopicSettings),
     *((getattr(kind, name), SubscriptionSettings) for kind in TOPICS for name in ("subscribe", "create_subscription")),
     *((kind.configure, TopicSettings) for kind in TOPICS),
+    (GeoReplication.set_policy, ReplicationSettings),
 ]  # fmt: skip
 
 

@@ -86,7 +86,7 @@ cdef class LedgerBase:
         try:
             ids, effects = self._writer.begin(
                 (value,), None if key is None else (key,), None if event_time is None else (event_time,),
-                self._clock.now_us(), None,
+                self._clock.now_us(), None, None,
             )
             ids.add_done_callback(self._staging)
         except BaseException:

@@ -19,7 +19,7 @@ cdef class LedgerWriterBase:
     cdef uint64_t length, messages  # bytes and messages of all entries that were pushed
     cdef readonly int64_t time_us   # highest append time so far
 
-    cdef tuple begin(self, values, keys, event_times, int64_t time_us, messages)
+    cdef tuple begin(self, values, keys, event_times, int64_t time_us, messages, attributes)
     cdef list send(self, EntryBatch batch, Entries entries)
     cdef int64_t outstanding(self) noexcept
     cdef bint room(self, double nbytes, double entries) noexcept

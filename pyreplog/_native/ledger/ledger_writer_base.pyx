@@ -74,16 +74,16 @@ cdef class LedgerWriterBase:
 
     # ---- appending
 
-    def append(self, values, keys, event_times, *, int64_t time_us, messages=None):
+    def append(self, values, keys, event_times, *, int64_t time_us, messages=None, attributes=None):
         """Number, encode and send entries; return (future, effects).
 
-        The future gives the numbers of the entries, a range, once they are confirmed. messages: as `encode_entries`.
+        The future gives the numbers of the entries, a range, once they are confirmed. messages, attributes: as `encode_entries`.
         time_us: the current time, microseconds since 1970. Raises as `encode_entries` (nothing was appended), and the error
         that ended the writer.
         """
-        return self.begin(values, keys, event_times, time_us, messages)
+        return self.begin(values, keys, event_times, time_us, messages, attributes)
 
-    cdef tuple begin(self, values, keys, event_times, int64_t time_us, messages):
+    cdef tuple begin(self, values, keys, event_times, int64_t time_us, messages, attributes):
         cdef Entries entries
         cdef int64_t first = self._push.tracker.lap + 1, lac = self._push.tracker.confirmed
         if self.error is not None:
@@ -92,7 +92,7 @@ cdef class LedgerWriterBase:
             raise LedgerClosedError(self._push.ledger, "is being closed")
         self.time_us = max(self.time_us, time_us)  # append times never go back, even if the clock does
         entries = encode(values, keys, event_times, self._push.ledger, first, lac, self.time_us, self.length,
-                         self.messages, self.entry_bytes_max, messages)
+                         self.messages, self.entry_bytes_max, messages, attributes)
         cdef AppendFuture future = AppendFuture(range(first, first + entries.count))
         if not entries.count:
             future.publish(future.value, None)

@@ -49,4 +49,4 @@ cdef class Entries:
 
 # Encode entries, with the arguments of `encode_entries`.
 cdef Entries encode(values, keys, event_times, int64_t ledger, int64_t first, int64_t lac, int64_t time,
-                    uint64_t ledger_bytes, uint64_t ledger_messages, int64_t size_max, messages)
+                    uint64_t ledger_bytes, uint64_t ledger_messages, int64_t size_max, messages, attributes)

@@ -89,7 +89,8 @@ cdef void encode_long(uint8_t *dst, uint32_t length, const Part *part, uint8_t k
 
 
 def encode_entries(values, keys=None, event_times=None, *, int64_t ledger, int64_t first, int64_t lac, int64_t time,
-                   uint64_t ledger_bytes=0, uint64_t ledger_messages=0, int64_t size_max=SEGMENT_MAX, messages=None):
+                   uint64_t ledger_bytes=0, uint64_t ledger_messages=0, int64_t size_max=SEGMENT_MAX, messages=None,
+                   attributes=None):
     """Encode values as entries first, first + 1, ... of a ledger.
 
     Args:
@@ -105,6 +106,8 @@ def encode_entries(values, keys=None, event_times=None, *, int64_t ledger, int64
         size_max: greatest size of one encoded record, bytes.
         messages: number of messages in each value, 1 or more: the entries are batches; None: they are data entries of
             one message each.
+        attributes: encoded attributes of each entry (FORMAT.md, "Record"), bytes or None, in place of `event_times`;
+            None: no entry has any.
 
     Returns:
         An `Entries`.
@@ -114,12 +117,14 @@ def encode_entries(values, keys=None, event_times=None, *, int64_t ledger, int64
         InvalidArgumentError: an argument is out of range.
         RecordTooLargeError: a record is too large.
     """
-    return encode(values, keys, event_times, ledger, first, lac, time, ledger_bytes, ledger_messages, size_max, messages)
+    return encode(values, keys, event_times, ledger, first, lac, time, ledger_bytes, ledger_messages, size_max, messages,
+                  attributes)
 
 
 cdef Entries encode(values, keys, event_times, int64_t ledger, int64_t first, int64_t lac, int64_t time,
-                    uint64_t ledger_bytes, uint64_t ledger_messages, int64_t size_max, messages):
+                    uint64_t ledger_bytes, uint64_t ledger_messages, int64_t size_max, messages, attributes):
     cdef SequenceParts batch = SequenceParts(values, keys, event_times, None)
+    cdef tuple held = None if attributes is None else take_attributes(batch, attributes, event_times)
     cdef Entries made = Entries.__new__(Entries)
     cdef _Counts counts = None if messages is None else _Counts(messages, batch.count, ledger_messages)
     cdef Py_ssize_t i
@@ -148,6 +153,40 @@ cdef Entries encode(values, keys, event_times, int64_t ledger, int64_t first, in
     else:
         encode_run(made, batch.parts, counts, time, lac)
     return made
+
+
+cdef tuple take_attributes(SequenceParts batch, attributes, event_times):
+    """Set the attributes of entries; return the objects that hold them."""
+    cdef Py_ssize_t i
+    cdef tuple items = tuple(attributes)
+    if event_times is not None:
+        raise InvalidArgumentError("attributes: expected none beside event times, which are attributes")
+    if len(items) != batch.count:
+        raise InvalidArgumentError(f"attributes: expected {batch.count}, one per value, found {len(items)}")
+    for i in range(batch.count):
+        if items[i] is None:
+            continue
+        if type(items[i]) is not bytes:
+            raise WrongTypeError(f"attributes: expected bytes, found {type(items[i]).__name__}")
+        batch.parts[i].attributes = <const uint8_t *>PyBytes_AS_STRING(items[i])
+        batch.parts[i].attributes_length = len(items[i])
+        if not are_attributes(batch.parts[i].attributes, batch.parts[i].attributes_length):
+            raise InvalidArgumentError(f"attributes: expected tag, length and value of each, ascending by tag, found {items[i]!r}")
+    return items
+
+
+cdef bint are_attributes(const uint8_t *p, Py_ssize_t length) noexcept nogil:
+    """Return whether bytes are attributes, ascending by tag."""
+    cdef Py_ssize_t at = 0
+    cdef int last = 0
+    cdef uint16_t size
+    while at < length:
+        if length - at < 3 or p[at] < last:
+            return False
+        last = p[at]
+        memcpy(&size, p + at + 1, 2)
+        at += 3 + size
+    return at == length
 
 
 cdef class _Counts:

@@ -4,7 +4,7 @@ from libc.string cimport memcpy
 
 from pyreplog._native.layout cimport LongHeader, RecordHead
 from pyreplog._native.topic.messageentry cimport (
-    deliver_at, event_time_at, key_size, key_start, sequence_at, value_size, value_start,
+    deliver_at, event_time_at, key_size, key_start, origin_of, sequence_at, value_size, value_start,
 )
 from pyreplog._native.topic.murmur cimport murmur
 
@@ -50,6 +50,8 @@ cdef void gather_entries(MessageTable table, int column, int64_t *out) noexcept 
     cdef Py_ssize_t i
     cdef const MessageEntry *entry
     cdef const LongHeader *header
+    cdef const uint8_t *origin
+    cdef int64_t length, at
     for i in range(table.count):
         entry = &table.entries[i]
         header = <const LongHeader *>entry.record
@@ -65,6 +67,12 @@ cdef void gather_entries(MessageTable table, int column, int64_t *out) noexcept 
             out[i] = entry.last_sequence
         elif column == ENTRIES_BEFORE:
             out[i] = table.entries_start + header.entry
+        elif column == ENTRY_ORIGIN_KEY or column == ENTRY_ORIGIN_FIRST:
+            at = 8 if column == ENTRY_ORIGIN_FIRST else 0
+            origin = origin_of(entry.record, &length)
+            out[i] = -1 if at else 0
+            if origin != NULL:
+                memcpy(&out[i], origin + at, 8)
         else:
             out[i] = table.bytes_start + <int64_t>header.ledger_bytes - entry.size
 

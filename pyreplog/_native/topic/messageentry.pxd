@@ -2,8 +2,9 @@
 from libc.stdint cimport INT64_MIN, int32_t, int64_t, uint8_t, uint16_t, uint32_t
 from libc.string cimport memcpy
 
-from pyreplog._native.layout cimport NO_KEY
+from pyreplog._native.layout cimport NO_KEY, ORIGIN_HEAD, TAG_ORIGIN
 from pyreplog._native.log.batch cimport RecordBatch
+from pyreplog._native.log.record cimport attributes_of
 
 
 cdef enum:
@@ -55,6 +56,24 @@ cdef class MessageTable:
 
 cdef MessageTable read_table(RecordBatch batch, int64_t offset, int64_t entries, int64_t size, decompress)
 cdef dict properties_of(const MessageEntry *entry, int64_t i)
+
+
+cdef inline const uint8_t *origin_of(const uint8_t *record, int64_t *length) noexcept nogil:
+    """Return the value of a record's origin attribute, and its length; NULL: it has none."""
+    cdef const uint8_t *at
+    cdef const uint8_t *end
+    cdef uint16_t size
+    cdef int64_t total = attributes_of(record, &at)
+    end = at + total
+    while end - at >= 3:
+        memcpy(&size, at + 1, 2)
+        if size > end - at - 3:
+            break
+        if at[0] == TAG_ORIGIN and size >= ORIGIN_HEAD:
+            length[0] = size
+            return at + 3
+        at += 3 + size
+    return NULL
 
 
 cdef inline uint32_t load_u32(const uint8_t *column, int64_t i) noexcept nogil:

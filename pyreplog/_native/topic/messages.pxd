@@ -3,7 +3,7 @@ from libc.stdint cimport int64_t
 
 from pyreplog._native.system.blocks cimport Block
 from pyreplog._native.topic.messagecolumns cimport Place
-from pyreplog._native.topic.messageentry cimport MessageTable
+from pyreplog._native.topic.messageentry cimport MessageEntry, MessageTable
 
 
 cdef class MessageBatch:
@@ -16,3 +16,4 @@ cdef class MessageBatch:
     cdef object column(self, int which)
     cdef object entry_column(self, int which)
     cdef Py_ssize_t checked(self, index) except -1
+    cdef const MessageEntry *checked_entry(self, Py_ssize_t index) except NULL

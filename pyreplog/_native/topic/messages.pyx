@@ -14,16 +14,16 @@ from libc.stdint cimport INT64_MAX, int32_t, int64_t, uint8_t, uint32_t
 
 from pyreplog._native.layout cimport LongHeader, RecordHead
 from pyreplog._native.log.batch cimport RecordBatch
-from pyreplog._native.log.record cimport span, stride_of
+from pyreplog._native.log.record cimport span, stride_of, value_of
 from pyreplog._native.system.blocks cimport Block, make_block
 from pyreplog._native.topic.message cimport make_message
 from pyreplog._native.topic.messagecolumns cimport (
     BYTES_BEFORE, COLUMN_DELIVER_AT, COLUMN_ENTRY_INDEX, COLUMN_EVENT_TIME, COLUMN_KEY_HASH, COLUMN_KEY_SIZE,
     COLUMN_OFFSET, COLUMN_PUBLISH_TIME, COLUMN_SEQUENCE, COLUMN_SIZE, ENTRIES_BEFORE, ENTRY_COUNT, ENTRY_FIRST,
-    ENTRY_ID, ENTRY_SEQUENCE, ENTRY_SIZE, Place, gather, gather_entries, gather_hashes, measure, pack,
+    ENTRY_ID, ENTRY_ORIGIN_FIRST, ENTRY_ORIGIN_KEY, ENTRY_SEQUENCE, ENTRY_SIZE, Place, gather, gather_entries, gather_hashes, measure, pack,
 )
 from pyreplog._native.topic.messageentry cimport (
-    MessageEntry, MessageTable, key_size, key_start, properties_of, read_table, value_size, value_start,
+    MessageEntry, MessageTable, key_size, key_start, origin_of, properties_of, read_table, value_size, value_start,
 )
 from pyreplog._native.topic.messageiterator cimport iterate
 from pyreplog._native.topic import message
@@ -308,6 +308,33 @@ cdef class MessageBatch:
         cdef const MessageEntry *entries = self.table.entries
         return [PyBytes_FromStringAndSize(<const char *>entries[i].producer, entries[i].producer_length)
                 for i in range(self.table.count)]
+
+    @property
+    def entry_origin_key(self):
+        """uint64: the key of each entry's origin; 0 for entries that were published here. See `pyreplog.origins`."""
+        import numpy
+        return self.entry_column(ENTRY_ORIGIN_KEY).view(numpy.uint64)
+
+    @property
+    def entry_origin_first(self):
+        """Offset at its origin of each entry's first message; -1 for entries that were published here."""
+        return self.entry_column(ENTRY_ORIGIN_FIRST)
+
+    def entry_origin(self, Py_ssize_t index):
+        """Return the origin attribute of the entry with an index, bytes; None: it was published here."""
+        cdef int64_t length
+        cdef const uint8_t *origin = origin_of(self.checked_entry(index).record, &length)
+        return None if origin == NULL else PyBytes_FromStringAndSize(<const char *>origin, length)
+
+    def entry_value(self, Py_ssize_t index):
+        """Return the value of the entry with an index as it is stored, a read-only memoryview, which keeps it alive."""
+        cdef const MessageEntry *entry = self.checked_entry(index)
+        return span(self.table, value_of(entry.record), entry.size)
+
+    cdef const MessageEntry *checked_entry(self, Py_ssize_t index) except NULL:
+        if not 0 <= index < self.table.count:
+            raise IndexError(f"entry {index} out of range({self.table.count})")
+        return &self.table.entries[index]
 
     @property
     def entries_before(self):

@@ -13,6 +13,8 @@ from pyreplog.cli.explaining.rawsegment import RawSegment
 from pyreplog.cli.shared.output import moment, plural
 
 _TEXT_BYTES = 200
+_ORIGIN = struct.Struct("<Qqq")
+_GAP_BYTES = 17
 _FIRST_ENTRIES = {-1: "records of many ledgers", -2: "prepared, no record yet"}
 
 
@@ -201,6 +203,10 @@ def _attribute(data: bytes) -> str:
     if tag == layout.TAG_PROPERTY:
         split = 2 + int.from_bytes(value[:2], "little")
         return f"{name} {_text(value[2:split])} = {_text(value[split:])}"
+    if tag == layout.TAG_ORIGIN and len(value) >= _ORIGIN.size:
+        key, first, time_us = _ORIGIN.unpack_from(value)
+        gaps = (len(value) - _ORIGIN.size) // _GAP_BYTES
+        return f"{name} {key:016x}, first offset {first}, published {moment(time_us)}, {gaps} {plural(gaps, 'gap')}"
     return f"{name} {_text(value)}"
 
 

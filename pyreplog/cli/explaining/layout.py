@@ -21,8 +21,8 @@ FORM_VERSION_MASK, FORM_LONG, FORM_ATTRIBUTES, FORM_KEY = 0x0F, 0x10, 0x20, 0x40
 KINDS = {1: "data", 2: "batch", 3: "control", 4: "marker", 5: "blank"}
 KIND_BATCH, KIND_BLANK = 2, 5
 
-TAGS = {1: "event time", 2: "property", 3: "producer", 4: "sequence"}
-TAG_EVENT_TIME, TAG_PROPERTY, TAG_PRODUCER, TAG_SEQUENCE = TAGS
+TAGS = {1: "event time", 2: "property", 3: "producer", 4: "sequence", 5: "origin"}
+TAG_EVENT_TIME, TAG_PROPERTY, TAG_PRODUCER, TAG_SEQUENCE, TAG_ORIGIN = TAGS
 
 SEGMENT_MAGIC = b"REPLOG01"
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from pyreplog.topic.model.config import TopicConfig
 from pyreplog.topic.model.positions import TopicPosition
@@ -24,6 +24,18 @@ def is_system(cursor: str) -> bool:
     return cursor.startswith(SYSTEM_PREFIX)
 
 
+class BacklogLimit(NamedTuple):
+    """A bound of one cursor's backlog, beside the quotas of the topic.
+
+    Attributes:
+        size: most bytes.
+        publishing: what happens beyond it, "held" or "refused".
+    """
+
+    size: int
+    publishing: Publishing
+
+
 @dataclass(frozen=True, slots=True)
 class CursorBacklog:
     """One cursor, as quotas and expiry see it.
@@ -33,12 +45,14 @@ class CursorBacklog:
         durable: it keeps messages from being trimmed.
         mark: everything before it is acknowledged.
         oldest_us: append time of the first message that is not acknowledged; None: no such message, or unknown.
+        limit: a bound of its own; None: none.
     """
 
     name: str
     durable: bool
     mark: TopicPosition
     oldest_us: int | None = None
+    limit: BacklogLimit | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +106,7 @@ class Quota:
 
     def __init__(self) -> None:
         self._stopping: set[Kind] = set()
+        self._limited: set[str] = set()  # cursors beyond bounds of their own
 
     def decide(
         self, config: TopicConfig, end: TopicPosition, cursors: Iterable[CursorBacklog], now_us: int
@@ -115,13 +130,32 @@ class Quota:
         reasons = {kind: self._stop(kind, check, config.quota_policy) for kind, check in checks.items()}
         self._stopping = {kind for kind, reason in reasons.items() if reason}
         stop: Publishing = "refused" if config.quota_policy == "error" else "held"
+        stops, late = self._check_limits(durable, sizes)
+        late |= {name for check in checks.values() for name in check.late if is_system(name)}
+        stops = {stop: "; ".join(filter(None, reasons.values())), **stops} if self._stopping else stops
         return QuotaDecision(
-            publishing=stop if self._stopping else "open",
-            reason="; ".join(reason for reason in reasons.values() if reason),
+            publishing="refused" if "refused" in stops else "held" if stops else "open",
+            reason="; ".join(stops.values()),
             exceeded=tuple(kind for kind, check in checks.items() if check.over or kind in self._stopping),
             evictions=tuple(_evictions(checks, end, now_us)) if config.quota_policy == "evict" else (),
-            catch_up=tuple(sorted({name for check in checks.values() for name in check.late if is_system(name)})),
+            catch_up=tuple(sorted(late)),
         )
+
+    def _check_limits(
+        self, cursors: Iterable[CursorBacklog], sizes: Mapping[str, int]
+    ) -> tuple[dict[Publishing, str], set[str]]:
+        """Return why publishers may not go on because of bounds of single cursors, and the cursors to catch up."""
+        stops: dict[Publishing, str] = {}
+        limited, late = set(), set()
+        for name, limit in sorted((cursor.name, cursor.limit) for cursor in cursors if cursor.limit is not None):
+            resume = limit.size * RESUME_PERCENT // 100
+            if sizes[name] > resume:
+                late.add(name)
+            if sizes[name] > (resume if name in self._limited else limit.size):
+                limited.add(name)
+                stops[limit.publishing] = f"{name} has {sizes[name]} bytes that wait, its limit is {limit.size}"
+        self._limited = limited
+        return stops, late
 
     def _stop(self, kind: Kind, check: _QuotaCheck, policy: str) -> str:
         """Return the reason why publishers may not go on, or ""."""

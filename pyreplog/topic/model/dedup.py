@@ -47,6 +47,8 @@ class StoredMessages(Protocol):
     def entry_sequence(self) -> NDArray[numpy.int64]: ...
     @property
     def entry_producer(self) -> list[bytes]: ...
+    @property
+    def entry_origin_first(self) -> NDArray[numpy.int64]: ...
 
 
 class DedupVerdict(Enum):
@@ -240,14 +242,16 @@ class Producers:
     def replay(self, batch: StoredMessages, ahead_us: int = 0) -> None:
         """Apply entries of the topic, in order, from the end of the snapshot or from before.
 
-        Nothing may be in flight.
+        Nothing may be in flight. Producers of other clusters, whose entries were replicated, are others than those of
+        this one with the same names.
         """
         first = 0
         times, sequences = batch.publish_time, batch.sequence
-        for name, last, count in zip(
-            batch.entry_producer, batch.entry_sequence.tolist(), batch.entry_count.tolist(), strict=True
-        ):
-            if name and last >= 0:
+        for name, last, count, origin_first in zip(
+            batch.entry_producer, batch.entry_sequence.tolist(), batch.entry_count.tolist(),
+            batch.entry_origin_first.tolist(), strict=True,
+        ):  # fmt: skip
+            if name and last >= 0 and origin_first < 0:
                 self._note(name, last, int(times[first]) - ahead_us, sequences[first : first + count])
             first += count
 

@@ -12,7 +12,9 @@
 | `dead_letters` | publishes messages that were delivered too often to another topic |
 | `maintenance` | quotas, expiry and retention, checked periodically |
 | `system_cursors` | the cursors of pyreplog's own on a topic, and those that are stored only |
+| `snapshot_cursor` | a system cursor whose records are whole snapshots of a state |
 | `dedup_cursor` | stores and restores the producers that deduplication knows |
+| `origins` | what other clusters replicate into a topic |
 | `report` | statistics of a topic; metrics of all |
 | `delayed_count` | counts the delayed messages of a subscription |
 """

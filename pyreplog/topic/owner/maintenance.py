@@ -81,7 +81,9 @@ class TopicMaintenance:
             CursorBacklog(sub.name, sub.cursor.durable, sub.cursor.mark, _oldest_us(sub) if ages else None)
             for sub in self._subscriptions.all()
         ]
-        cursors += [CursorBacklog(cursor.name, True, cursor.mark) for cursor in self._system_cursors.all()]
+        cursors += [
+            CursorBacklog(cursor.name, True, cursor.mark, limit=cursor.limit) for cursor in self._system_cursors.all()
+        ]
         durable = [cursor for cursor in cursors if cursor.durable]
         self._due_us["message"] = next_expiry(cursors, config.ttl_ms)
         self._due_us["quota"] = next_expiry(durable, config.quota_ms)

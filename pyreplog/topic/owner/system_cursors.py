@@ -20,11 +20,15 @@ from pyreplog.errors import (
 )
 from pyreplog.future import AppendFuture, set_result
 from pyreplog.topic.client.publishing.publisher import Publisher
+from pyreplog.topic.model.backlog import BacklogLimit
 from pyreplog.topic.model.positions import TopicPosition, then
 from pyreplog.topic.model.system_cursor_record import StoredMark, stored_mark
 from pyreplog.topic.owner.topic_context import TopicContext
 
 logger = logging.getLogger(__name__)
+
+ADOPTED_PREFIX = "pyreplog.geo."
+"""Prefix of cursors that a part of this process may adopt after the topic was opened."""
 
 
 class SystemCursor(Protocol):
@@ -45,6 +49,11 @@ class SystemCursor(Protocol):
     @property
     def cursor_ledger(self) -> int:
         """Ledger of the last stored state; -1: the metadata store."""
+        ...
+
+    @property
+    def limit(self) -> BacklogLimit | None:
+        """A bound of what it keeps, beside the quotas of the topic."""
         ...
 
     def recover(self) -> None:
@@ -77,12 +86,14 @@ class SystemCursorStatus(NamedTuple):
         state: "open": a part of this process moves it; "stored": no part does; "unknown": no part does, and its newest
             record cannot be understood.
         cursor_ledger: ledger of its last stored state; -1: the metadata store, or not known.
+        limit: a bound of what it keeps; None: none.
     """
 
     name: str
     mark: TopicPosition
     state: str
     cursor_ledger: int
+    limit: BacklogLimit | None = None
 
 
 class _StoredCursor(NamedTuple):
@@ -102,11 +113,20 @@ class SystemCursors:
         context: the topic.
         live: the cursors that parts of this process move.
         obsolete: names of cursors that the topic does not need any more. They are deleted when it is opened.
+        dormant: cursors that parts of this process move once they are stored: they are live if they are stored when the
+            topic is opened, and otherwise from `begin` on.
     """
 
-    def __init__(self, context: TopicContext, live: Sequence[SystemCursor], obsolete: Collection[str]) -> None:
+    def __init__(
+        self,
+        context: TopicContext,
+        live: Sequence[SystemCursor],
+        obsolete: Collection[str],
+        dormant: Sequence[SystemCursor] = (),
+    ) -> None:
         self._context, self._obsolete = context, obsolete
         self._live = {cursor.name: cursor for cursor in live}
+        self._dormant = {cursor.name: cursor for cursor in dormant}
         self._lock = threading.Lock()  # guards the table; never held while anything waits
         self._changing = threading.Lock()  # held while a cursor is deleted
         self._stored: dict[str, _StoredCursor] = {}
@@ -118,6 +138,8 @@ class SystemCursors:
         errors of the metadata store.
         """
         for name in names:
+            if name in self._dormant:
+                self._live[name] = self._dormant[name]
             if name in self._live or (name in self._obsolete and self._drop(name)):
                 continue
             stored = self._read(name)
@@ -125,6 +147,37 @@ class SystemCursors:
                 self._stored[name] = stored
         for cursor in self._live.values():
             cursor.recover()
+
+    def begin(self, cursor: SystemCursor) -> None:
+        """Note that a dormant cursor was stored, and is moved from now on."""
+        self._live = {**self._live, cursor.name: cursor}  # a copy: others may be reading the table
+
+    def adopt(self, cursor: SystemCursor) -> None:
+        """Recover a cursor, and have this process move it from now on, in place of one with its name. Blocks.
+
+        Until it is recovered, the stored one keeps messages. Raises the errors of its `recover`.
+        """
+        with self._changing:
+            self._context.managed.verify()  # otherwise the cursor may be that of the next owner
+            cursor.recover()
+            self.begin(cursor)
+            with self._lock:
+                self._stored.pop(cursor.name, None)
+
+    def remove(self, name: str) -> None:
+        """Delete a cursor that was adopted, or is stored, so that it keeps no messages any more. Blocks.
+
+        Raises the errors of `delete`.
+        """
+        with self._changing:
+            cursor = self._live.get(name)
+            if cursor is not None:
+                cursor.close()
+            self._delete(name, None)
+            self._live = {other: kept for other, kept in self._live.items() if other != name}
+            with self._lock:
+                self._stored.pop(name, None)
+        self._context.touch()
 
     def _drop(self, name: str) -> bool:
         """Delete an obsolete cursor. Returns False, and leaves it, if its metadata cannot be decoded."""
@@ -156,7 +209,8 @@ class SystemCursors:
             ledger = metadata.cursor_ledger
             stored = StoredMark(stored_mark(name, [metadata.snapshot], managed.end).mark, str(error))
         mark = managed.start if stored.mark is None else max(stored.mark, managed.start)
-        self._warn(name, mark, stored.problem)
+        if stored.problem or not name.startswith(ADOPTED_PREFIX):
+            self._warn(name, mark, stored.problem)
         return _StoredCursor(SystemCursorStatus(name, mark, "unknown" if stored.problem else "stored", ledger), owner)
 
     def _warn(self, name: str, mark: TopicPosition, problem: str) -> None:
@@ -179,7 +233,8 @@ class SystemCursors:
     def all(self) -> list[SystemCursorStatus]:
         """Return all system cursors, live and stored ones."""
         live = [
-            SystemCursorStatus(cursor.name, cursor.mark, "open", cursor.cursor_ledger) for cursor in self._live.values()
+            SystemCursorStatus(cursor.name, cursor.mark, "open", cursor.cursor_ledger, cursor.limit)
+            for cursor in self._live.values()
         ]
         with self._lock:
             return [*live, *(stored.status for stored in self._stored.values())]

@@ -27,6 +27,7 @@ from pyreplog.handles import Handle
 from pyreplog.ledger.runtime import RuntimeBase
 from pyreplog.metadata.store import MetadataStore
 from pyreplog.net.fair_executor import wait_wanted
+from pyreplog.origins.origin import Origin
 from pyreplog.topic.client.consumer import QUEUE, Consumer
 from pyreplog.topic.client.publishing.producer import Producer
 from pyreplog.topic.client.publishing.publisher import Publisher
@@ -41,6 +42,7 @@ from pyreplog.topic.model.stats import InternalStats, TopicStats
 from pyreplog.topic.owner.dedup_cursor import DEDUP, DedupCursor
 from pyreplog.topic.owner.maintenance import TopicMaintenance
 from pyreplog.topic.owner.managed.managedledger import ManagedLedger
+from pyreplog.topic.owner.origins import Origins
 from pyreplog.topic.owner.ownership import Claim
 from pyreplog.topic.owner.report import TopicReport
 from pyreplog.topic.owner.subscription import Subscription
@@ -60,8 +62,8 @@ RELEASE_S = 1.0
 class TopicHost(Protocol):
     """The topics of this process, as far as one of them uses them.
 
-    address: where this process serves them, or "". close_s: seconds that closing may take. is_closing: all topics are
-    being closed, and logged together.
+    address: where this process serves them, or "". cluster_id: 16 bytes that tell the cluster from others; read once.
+    close_s: seconds that closing may take. is_closing: all topics are being closed, and logged together.
     """
 
     @property
@@ -72,6 +74,8 @@ class TopicHost(Protocol):
     def cursors(self) -> CursorLog: ...
     @property
     def address(self) -> str: ...
+    @property
+    def cluster_id(self) -> bytes: ...
     @property
     def close_s(self) -> float: ...
     @property
@@ -121,14 +125,16 @@ class Topic(Handle):
         self.is_used = True
         """Whether anything happened to it since the last maintenance."""
         self._runtime = topics.runtime
-        context = TopicContext(
+        self.context = context = TopicContext(
             managed, clock, topics.runtime, topics.metadata, topics.cursors, touch=self.touch,
             check_open=self._check_open, work=topics.work, open_topic=topics.open_any,
         )  # fmt: skip
         self.dedup = DedupCursor(context) if managed.config.deduplicate else None
+        self.origins = Origins(context, lambda origins: self._system_cursors.begin(origins))
+        """What other clusters replicate into the topic."""
         self._subscriptions = Subscriptions(context)
         self._system_cursors = SystemCursors(
-            context, [] if self.dedup is None else [self.dedup], [DEDUP] if self.dedup is None else []
+            context, [] if self.dedup is None else [self.dedup], [DEDUP] if self.dedup is None else [], [self.origins]
         )
         self.maintenance = TopicMaintenance(context, self._subscriptions, self._system_cursors)
         self._report = TopicReport(
@@ -154,10 +160,12 @@ class Topic(Handle):
         self._publisher = publisher = Publisher(
             self.name, self.managed.writer, self._runtime, self.clock, self.managed.config,
             entry_bytes_max=self._runtime.entry_bytes_max, end=self.managed.end.offset,
-            producers=None if self.dedup is None else self.dedup.producers,
+            producers=None if self.dedup is None else self.dedup.producers, gates=self.origins.gates,
         )  # fmt: skip
+        self.origin = self.origins.own = Origin(self._topics.cluster_id, self.managed.chain.token)
         self.maintenance.follow(publisher)
         self._system_cursors.follow(publisher)
+        self.origins.follow(publisher)
         self.publish, self.submit, self.room = publisher.publish, publisher.submit, publisher.room
         self.publish_batch, self.submit_batch = publisher.publish_batch, publisher.submit_batch
         self.publish_async, self.publish_batch_async = publisher.publish_async, publisher.publish_batch_async
@@ -210,6 +218,11 @@ class Topic(Handle):
         self._check_open()
         check_may_block("internal_stats")
         return self._report.internal_stats(self._publisher)
+
+    @property
+    def system_cursors(self) -> SystemCursors:
+        """The cursors that parts of this process move, and stored ones."""
+        return self._system_cursors
 
     # ---- publishing -----------------------------------------------------------------------------------------
 

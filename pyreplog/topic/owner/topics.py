@@ -34,6 +34,7 @@ from pyreplog.handles import Handle, make_part_of
 from pyreplog.ledger.cluster import LedgerCluster
 from pyreplog.ledger.ledger_handle import CLOSE_S
 from pyreplog.ledger.thread_pool import ThreadPool
+from pyreplog.metadata.layout import cluster_id
 from pyreplog.metrics import Metric
 from pyreplog.topic.model.config import TopicConfig
 from pyreplog.topic.owner.managed.chainstore import find_chain
@@ -92,6 +93,7 @@ class Topics(Handle):
         self._workers = ThreadPool(WORKERS, "pyreplog-topics")
         self._is_scheduled = self._watches_clock = False
         self._close_by: float | None = None
+        self._cluster_id = b""
         self._runs = 0
         self._clock_watch = ClockWatch(clock)
         self.on_opened: list[Callable[[Topic], object]] = []
@@ -244,6 +246,16 @@ class Topics(Handle):
         with self._lock:
             if self._open.get(topic.name) is topic:
                 del self._open[topic.name]
+
+    @property
+    def cluster_id(self) -> bytes:
+        """16 bytes that tell the cluster of these topics from others.
+
+        Raises the errors of the metadata store, which is asked once.
+        """
+        if not self._cluster_id:
+            self._cluster_id = cluster_id(self.metadata)
+        return self._cluster_id
 
     # ---- all topics -----------------------------------------------------------------------------------------
 

@@ -7,7 +7,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,6 +16,7 @@ from pyreplog.errors import ClosedError, InvalidMessageError, ReplogError
 from pyreplog.event_queue import EventQueue
 from pyreplog.future import AppendFuture, set_result
 from pyreplog.net.server_connection import ServerConnection
+from pyreplog.origins.origin import Origin
 from pyreplog.topic.client.publishing.forwarded import ForwardedBatch
 from pyreplog.topic.model.interfaces import AckedOffsets, DeliveredMessages
 from pyreplog.topic.model.positions import completed_future, then
@@ -368,10 +369,19 @@ class ConsumerSession:
 
 
 LANES_MAX = CONSUMERS_MAX = 4096
+ORIGINS_MAX = 1 << 16
 DONE = encode_reply(Done())
 NOT_KNOWN = bytes((STALE,))
 
 T = TypeVar("T")
+
+
+class OriginSession(NamedTuple):
+    """A session of an origin that the client replicates into a topic."""
+
+    topic: Topic
+    origin: Origin
+    session: int
 
 
 class ClientSession:
@@ -384,6 +394,8 @@ class ClientSession:
         self._lock = threading.Lock()  # guards the tables; never held while anything waits
         self._producers: dict[int, ProducerSession] = {}
         self._consumers: dict[int, ConsumerSession] = {}
+        self._origins: dict[int, OriginSession] = {}
+        self._origin_handles: dict[tuple[str, Origin], int] = {}
         self._error: ReplogError | None = None
 
     # ---- answers --------------------------------------------------------------------------------------------
@@ -435,6 +447,17 @@ class ClientSession:
         """Add a consumer. Raises the errors of `add_producer`."""
         self._add(self._consumers, handle, consumer_session, CONSUMERS_MAX)
 
+    def origin(self, handle: int) -> OriginSession | None:
+        return self._origins.get(handle)
+
+    def add_origin(self, handle: int, opened: OriginSession) -> None:
+        """Add a session of an origin, in place of an older one. Raises the errors of `add_producer`."""
+        with self._lock:
+            key = opened.topic.name, opened.origin
+            self._origins.pop(self._origin_handles.get(key, 0), None)
+            self._origin_handles[key] = handle
+        self._add(self._origins, handle, opened, ORIGINS_MAX)
+
     def _add(self, table: dict[int, Any], handle: int, session: object, most: int) -> None:
         with self._lock:
             if self._error is not None:
@@ -467,6 +490,7 @@ class ClientSession:
         with self._lock:
             self._error = ClosedError(f"the connection was lost: {error}")
             lanes, self._producers = list(self._producers.values()), {}
+            self._origins.clear()
         self.detach_consumers(self._error)
         for lane in lanes:
             lane.end()

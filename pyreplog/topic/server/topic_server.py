@@ -13,14 +13,17 @@ from pyreplog._native.net.frame import CONTROL_OFFSET, FrameBatch
 from pyreplog.arguments import as_int
 from pyreplog.errors import (
     ClosedError,
+    ConfigError,
     InvalidArgumentError,
     InvalidMessageError,
+    NoSuchTopicError,
     ReplogError,
     SequenceError,
     TopicOwnedError,
     UnsupportedRequestError,
 )
 from pyreplog.handles import Handle
+from pyreplog.metadata.layout import cluster_id
 from pyreplog.net.connection import Connection
 from pyreplog.net.fair_executor import FairExecutor
 from pyreplog.net.handshake import NodeIdentity, Secret
@@ -28,18 +31,23 @@ from pyreplog.net.limits import Limits
 from pyreplog.net.reactor import Reactor
 from pyreplog.net.server import Server
 from pyreplog.net.server_connection import ServerConnection
+from pyreplog.origins.origin import LastEntry, Origin, OriginState
 from pyreplog.topic.client.remote.connection_pool import LIMITS
 from pyreplog.topic.model.arguments import as_reason
+from pyreplog.topic.model.routing import partition_of
 from pyreplog.topic.model.wire import protocol
 from pyreplog.topic.model.wire.batches import Delivered, encode_delivered
 from pyreplog.topic.model.wire.protocol import (
     EXTENDED_FROM,
+    FEATURES,
     VERSION,
     CallResult,
     Done,
     Moved,
     MovedTo,
     Opened,
+    OriginOpened,
+    Replicated,
     asks_for_checksum,
     decode_request,
     encode_fault,
@@ -48,8 +56,14 @@ from pyreplog.topic.model.wire.protocol import (
 from pyreplog.topic.owner.ownership import LEASE_MS
 from pyreplog.topic.owner.topic import Topic
 from pyreplog.topic.owner.topics import Topics
-from pyreplog.topic.server.admin_calls import call
-from pyreplog.topic.server.client_session import NOT_KNOWN, ClientSession, ConsumerSession, ProducerSession
+from pyreplog.topic.server.admin_calls import CREATION_WAIT_S, call
+from pyreplog.topic.server.client_session import (
+    NOT_KNOWN,
+    ClientSession,
+    ConsumerSession,
+    OriginSession,
+    ProducerSession,
+)
 
 SERVICE = "topics"
 """Name of the service in the hello."""
@@ -75,6 +89,7 @@ class TopicService:
             protocol.CloseProducer: self._leave,
             protocol.Detach: self._detach,
             protocol.ReadRequest: self._read,
+            protocol.Replicate: _replicate,
         }
         self._consumer_steps: dict[type[Any], Callable[[ClientSession, int, ConsumerSession, Any], None]] = {
             protocol.Flow: _flow,
@@ -94,6 +109,7 @@ class TopicService:
             protocol.Open: self._open,
             protocol.Subscribe: self._subscribe,
             protocol.Call: self._call,
+            protocol.OpenOrigin: self._open_origin,
         }
 
     @property
@@ -233,6 +249,35 @@ class TopicService:
 
         lane.leave(left)
 
+    # ---- replication from other clusters --------------------------------------------------------------------
+
+    def _open_origin(self, session: ClientSession, number: int, request: protocol.OpenOrigin) -> None:
+        topic, origin = self._topic_for(request), Origin(request.cluster, request.token)
+        if topic.config.durability != "synced":
+            raise ConfigError(
+                f"topic {topic.name}: durability: expected 'synced' of a topic that other clusters replicate into, "
+                f"found {topic.config.durability!r}: change it with `configure`"
+            )
+        opened = topic.origins.open(origin, request.session)
+        session.add_origin(request.handle, OriginSession(topic, origin, request.session))
+        session.answer(number, opened, lambda state: _origin_opened(topic, state))
+
+    def _topic_for(self, request: protocol.OpenOrigin) -> Topic:
+        try:
+            return self._topics.open(request.topic, create=False)
+        except NoSuchTopicError:
+            if not request.create:
+                raise
+        settings = _settings(request.settings)
+        if request.partitions:
+            partition = partition_of(request.topic)
+            if partition is None:
+                raise InvalidArgumentError(f"topic {request.topic}: expected the name of a partition")
+            self._topics.partitioned.stored(
+                partition[0], request.partitions, create=True, wait=CREATION_WAIT_S, settings=settings
+            )
+        return self._topics.open(request.topic, create=True, settings=settings)
+
     # ---- consuming ------------------------------------------------------------------------------------------
 
     def _subscribe(self, session: ClientSession, number: int, request: protocol.Subscribe) -> None:
@@ -315,6 +360,21 @@ def _settings(text: str) -> dict[str, Any]:
     if not isinstance(settings, dict):
         raise InvalidArgumentError(f"settings: expected an object, found {type(settings).__name__}")
     return settings
+
+
+def _origin_opened(topic: Topic, state: OriginState) -> OriginOpened:
+    last = state.last or LastEntry(-1, 0, 0, 0)
+    return OriginOpened(state.stored, *last, topic.origin.cluster, json.dumps(vars(topic.config)))
+
+
+def _replicate(session: ClientSession, number: int, request: protocol.Replicate) -> None:
+    replicating = session.origin(request.handle)
+    if replicating is None:
+        session.reply(number, NOT_KNOWN)
+        return
+    topic, origin, origin_session = replicating
+    stored = topic.origins.replicate(origin, origin_session, request.entries, request.gaps)
+    session.answer(number, stored, Replicated)
 
 
 def _flow(session: ClientSession, number: int, consumer_session: ConsumerSession, request: protocol.Flow) -> None:
@@ -442,7 +502,10 @@ class TopicServer(Handle):
             self._server = undo.enter_context(
                 Server(
                     self._reactor, self._service, host=host, port=port,
-                    identity=NodeIdentity(service=SERVICE, version=VERSION, extended_from=EXTENDED_FROM),
+                    identity=NodeIdentity(
+                        service=SERVICE, version=VERSION, extended_from=EXTENDED_FROM, features=FEATURES,
+                        cluster=cluster_id(self._topics.metadata).hex(),
+                    ),
                     secret=Secret.of(secret), tls=tls, limits=limits or LIMITS,
                 )
             )  # fmt: skip

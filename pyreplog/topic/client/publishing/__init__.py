@@ -7,5 +7,6 @@
 | `sequencer` | admits messages, orders them, sends them, and handles their outcomes in that order |
 | `batcher`, `publish_batch` | collects single messages; batches whose order is settled |
 | `forwarded` | batches of entries that another process has encoded |
+| `replicated_batch` | entries that another cluster replicates into the topic |
 | `window` | limits the messages without an outcome |
 """

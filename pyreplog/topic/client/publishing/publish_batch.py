@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy
 from numpy.typing import NDArray
@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from pyreplog._native.topic.messageencoder import Messages, compress_entry
 from pyreplog.errors import RecordTooLargeError
 from pyreplog.future import AppendFuture, Outcome, set_expected
+from pyreplog.origins.gate import EntryRun
 from pyreplog.topic.client.publishing.batcher import MessageGroup
 from pyreplog.topic.model.compression import codec_number, compressor
 from pyreplog.topic.model.config import TopicConfig
@@ -94,6 +95,12 @@ class PublishBatch(ABC):
     """Why the messages are not stored, or why that is unknown."""
     is_unstored = False
     """No message is or will be stored, whatever the class of the error is."""
+    is_end_known = False
+    """It has an error, and its entries that were not cut off are not stored and never will be."""
+    run: EntryRun | None = None
+    """Batches of a run are stored in their order, and none behind the first one that is not stored."""
+    attributes: Sequence[bytes | None] | None = None
+    """Encoded attributes of the record of each entry; None: no record has any."""
 
     entry_bytes = 0
     cut_bytes = cut_entries = 0
@@ -130,6 +137,8 @@ class PublishBatch(ABC):
     def cut(self, count: int, size: int) -> None:
         """Note that the first `count` entries, which have `size` bytes, are stored for good."""
         self.entries, self.counts = self.entries[count:], self.counts[count:]
+        if self.attributes is not None:
+            self.attributes = self.attributes[count:]
         self.entry_bytes -= size
         self.cut_entries += count
         self.cut_bytes += size
@@ -144,7 +153,7 @@ class PublishBatch(ABC):
 class BatchEntrant(PublishBatch):
     """A batch that was submitted as a batch, and is not ordered yet. future: of the offsets of the stored messages."""
 
-    future: AppendFuture[range]
+    future: AppendFuture[Any]
 
     @abstractmethod
     def find_new(self, producers: Producers) -> bytes | None:

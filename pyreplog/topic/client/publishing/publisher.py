@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import time
 from asyncio import _get_running_loop
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -18,12 +18,15 @@ from pyreplog.clock import Clock
 from pyreplog.coroutines import check_may_block, refuse_to_block
 from pyreplog.errors import BacklogFullError, OutcomeUnknownError, WindowFullError
 from pyreplog.future import AppendFuture, as_timeout, set_result
+from pyreplog.origins.gate import OriginGate, OriginGates
+from pyreplog.origins.origin import Gap, OriginEntry
 from pyreplog.topic.client.coroutines import publishing
 from pyreplog.topic.client.publishing.batcher import SingleMessage
 from pyreplog.topic.client.publishing.delivery_times import check_delivery, delivery_time, delivery_times
 from pyreplog.topic.client.publishing.forwarded import ForwardedBatch
 from pyreplog.topic.client.publishing.outgoing import MessageColumns
 from pyreplog.topic.client.publishing.publish_batch import Encoder, SubmittedBatch
+from pyreplog.topic.client.publishing.replicated_batch import ReplicatedBatch
 from pyreplog.topic.client.publishing.sequencer import PublishCounters, PublisherRuntime, Sequencer, Sink
 from pyreplog.topic.client.publishing.window import Window
 from pyreplog.topic.model.backlog import Publishing
@@ -64,7 +67,8 @@ class Publisher:
         config: settings of the topic.
         entry_bytes_max: most bytes of an entry with its record.
         producers: producers of a topic that deduplicates.
-        end: offset up to which `producers` are known: the end of the topic when it was opened.
+        end: offset up to which `producers` and `gates` are known: the end of the topic when it was opened.
+        gates: admit what other clusters replicate into the topic.
         window_bytes: most bytes without an outcome, approximately.
         timeout: seconds that calls wait by default; None: without limit.
     """
@@ -80,6 +84,7 @@ class Publisher:
         entry_bytes_max: int,
         producers: Producers | None = None,
         end: int = 0,
+        gates: OriginGates | None = None,
         window_bytes: int = WINDOW_BYTES,
         timeout: float | None = None,
     ) -> None:
@@ -99,6 +104,7 @@ class Publisher:
             window=self._window,
             producers=producers,
             end=end,
+            gates=gates,
         )
 
     # ---- publishing -----------------------------------------------------------------------------------------
@@ -340,6 +346,22 @@ class Publisher:
         """
         self._sequencer.enter(forwarded)
         return forwarded.future
+
+    def replicate(
+        self, gate: OriginGate, session: int, entries: Sequence[OriginEntry], gaps: Sequence[Gap]
+    ) -> AppendFuture[int]:
+        """Store entries and gaps of an origin, see `Origins.replicate`. Does not wait: see `room`."""
+        batch = ReplicatedBatch(gate, session, entries, gaps, self._encoder)
+        self._sequencer.enter(batch)
+        return batch.future
+
+    def with_gates(self, call: Callable[[int], T], *, admits: bool = False) -> T:
+        """Return the result of a call that uses the gates, see `Sequencer.with_gates`."""
+        return self._sequencer.with_gates(call, admits=admits)
+
+    def on_news(self, call: Callable[[], object]) -> None:
+        """Have a function called when the gates have to be stored before a caller gets its result."""
+        self._sequencer.on_news = call
 
     def last_assigned(self, producer: str) -> int:
         """Return the highest number of a producer that is stored or in flight; -1: none."""

@@ -16,11 +16,13 @@ from pyreplog.errors import (
     EntryRefusedError,
     NotEnoughBookiesError,
     RecordTooLargeError,
+    ReplogError,
     SequenceError,
     TopicFullError,
 )
 from pyreplog.event_queue import EventQueue
 from pyreplog.future import AppendFuture, Outcome, set_expected, settle_all
+from pyreplog.origins.gate import OriginGate, OriginGates
 from pyreplog.topic.client.publishing.batcher import Batcher, SingleMessage
 from pyreplog.topic.client.publishing.publish_batch import (
     STAGE_BYTES,
@@ -30,6 +32,7 @@ from pyreplog.topic.client.publishing.publish_batch import (
     PublishBatch,
     stored_of,
 )
+from pyreplog.topic.client.publishing.replicated_batch import ReplicatedBatch
 from pyreplog.topic.client.publishing.window import Window
 from pyreplog.topic.model.backlog import Publishing
 from pyreplog.topic.model.dedup import DedupVerdict, Producers, check_sequence
@@ -97,9 +100,10 @@ Entrant = SingleMessage | BatchEntrant
 class _Work:
     """The work that follows from steps under the lock, and is done without it."""
 
-    __slots__ = ("batches", "outcomes", "readmitted")
+    __slots__ = ("batches", "has_news", "outcomes", "readmitted")
 
     def __init__(self) -> None:
+        self.has_news = False  # gates have to be stored
         self.batches: list[PublishBatch] = []
         self.outcomes: list[Outcome] = []
         self.readmitted: list[Entrant] = []  # entrants that are not in doubt any more
@@ -110,7 +114,8 @@ class Sequencer:
 
     Any thread; none waits.
 
-    window: limits the messages without an outcome. producers: those of the topic up to offset `end`.
+    window: limits the messages without an outcome. producers: those of the topic up to offset `end`. gates: admit what
+    other clusters replicate into the topic; likewise up to `end`.
 
     If a sink confirms at once, as bookies of this process do, no batch is ever in flight for which others could wait.
     Then messages for which no caller waits yet are sent by another thread, or when there are many bytes of them.
@@ -128,6 +133,7 @@ class Sequencer:
         window: Window,
         producers: Producers | None,
         end: int,
+        gates: OriginGates | None = None,
     ) -> None:
         self.counts, self.window = PublishCounters(), window
         self.quota: Publishing = "open"
@@ -136,6 +142,9 @@ class Sequencer:
         self._topic = topic
         self._sink, self._runtime, self._clock = sink, runtime, clock
         self._encoder, self._producers = encoder, producers
+        self._gates = OriginGates(topic) if gates is None else gates
+        self.on_news: Callable[[], object] = lambda: None
+        """Called when the gates have to be stored before a caller gets its result; with no lock."""
         self._batcher = Batcher(linger_us=linger_us, messages_max=encoder.messages_max, bytes_max=encoder.bytes_max)
         self._lock = threading.Lock()  # guards the batcher, the producers, the order and what follows
         self._end = end  # the producers know all messages before it
@@ -216,13 +225,40 @@ class Sequencer:
                 if work.readmitted:
                     self._admit_again(work)
                 self._settling += bool(work.outcomes)
-            if work.batches or work.outcomes:
+            if work.batches or work.outcomes or work.has_news:
                 self._carry_out(work, is_awaited=is_awaited)
+
+    def with_gates(self, call: Callable[[int], T], *, admits: bool = False) -> T:
+        """Return the result of a call that uses the gates, with the lock, and settle what follows from it.
+
+        call: is passed the offset up to which the gates know the topic. admits: raise the error of `stop` instead, if
+        that was called.
+        """
+        with defer_sigint:
+            work = _Work()
+            with self._lock:
+                if admits and self._error is not None:
+                    raise self._error
+                result = call(self._end)
+                for gate in self._gates:
+                    self._follow(gate, work)
+                self._admit_again(work)
+                self._settling += bool(work.outcomes)
+            self._carry_out(work)
+        return result
+
+    def _follow(self, gate: OriginGate, work: _Work) -> None:
+        """Note what follows from an event of a gate."""
+        work.outcomes += gate.take_outcomes()
+        work.readmitted += gate.take_waiting()
+        work.has_news = work.has_news or gate.has_news
 
     def _admit(self, entrant: Entrant, work: _Work) -> None:
         """Order a message or a batch, unless it is a duplicate, or in doubt, or a quota refuses it."""
         if isinstance(entrant, SingleMessage):
             self._admit_single(entrant, work)
+        elif type(entrant) is ReplicatedBatch:
+            self._admit_replicated(entrant, work)
         else:
             self._admit_batch(entrant, work)
 
@@ -272,6 +308,29 @@ class Sequencer:
         self._take(work)  # earlier messages come first
         self._enqueue(batch, work)
 
+    def _admit_replicated(self, batch: ReplicatedBatch, work: _Work) -> None:
+        gate = batch.gate
+        try:
+            admission = batch.judge()
+        except ReplogError as error:
+            self.window.leave(batch.size, batch.messages_submitted)
+            work.outcomes.append((batch.future, error))
+            return
+        if admission is None:
+            gate.wait(batch)
+        elif admission.entries and self.quota == "refused":
+            self._refuse(batch, work)
+        else:
+            gate.push(admission)
+            self.counts.duplicates += batch.messages_submitted - batch.messages
+            if admission.entries:
+                self._take(work)  # earlier messages come first
+                self._enqueue(batch, work)
+                return
+            self.window.leave(batch.size, batch.messages_submitted)
+            gate.notify(batch.end, batch.future)
+            self._follow(gate, work)
+
     def _admit_again(self, work: _Work) -> None:
         """Admit the submissions whose outcome is no longer in doubt."""
         while work.readmitted:
@@ -318,6 +377,8 @@ class Sequencer:
                 with self._lock:
                     self._settling -= 1
             self.window.give_room()
+        if work.has_news:
+            self.on_news()
         if self._error is not None:
             self.window.end()
             self._push()
@@ -408,6 +469,11 @@ class Sequencer:
 
     def _take_outcome(self, batch: PublishBatch, work: _Work) -> None:
         error, producers = batch.error, self._producers
+        is_known = error is None or batch.is_unstored or isinstance(error, NOT_STORED)
+        if type(batch) is ReplicatedBatch:  # isinstance of an abstract class takes longer
+            is_known = is_known or batch.is_end_known
+            batch.note_outcome(is_known)
+            self._follow(batch.gate, work)
         work.outcomes += batch.outcomes()
         self.window.leave(batch.size, batch.messages_submitted)
         if error is None:
@@ -416,7 +482,6 @@ class Sequencer:
             self.counts.errors += batch.messages
         is_over = False
         if producers is not None:
-            is_known = error is None or batch.is_unstored or isinstance(error, NOT_STORED)
             is_over = producers.is_authoritative and not is_known  # only stored messages tell which ones are new
             if not is_over:
                 self._note(producers, batch, work)
@@ -496,6 +561,10 @@ class Sequencer:
         unsent.error = error
         work.outcomes += unsent.outcomes()
         self.window.leave(unsent.size, unsent.messages)
+        for gate in self._gates:
+            gate.stop(error)
+            work.outcomes += gate.take_outcomes()
+            waiting = [*waiting, *gate.take_waiting()]
         for entrant in waiting:
             work.outcomes.append((entrant.future, error))
             self.window.leave(entrant.size, entrant.messages_submitted)

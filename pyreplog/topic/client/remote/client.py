@@ -38,6 +38,7 @@ def connect(
     tls: ssl.SSLContext | None = None,
     limits: Limits | None = None,
     timeout: float = TIMEOUT_S,
+    cluster: bytes | None = None,
 ) -> Client:
     """Make a client of topic servers (`pyreplog serve`). It connects when a connection is first needed.
 
@@ -49,6 +50,8 @@ def connect(
         limits: limits of each connection; None: the defaults.
         timeout: seconds that calls wait by default, except those that receive; publishing and consuming are retried for
             so long when a connection is lost.
+        cluster: the 16 bytes that identify the cluster of the servers, see `Client.cluster_id`; others are refused with
+            WrongClusterError. None: any cluster.
 
     Returns:
         The client.
@@ -71,7 +74,7 @@ def connect(
         servers = [parse_address(server) for server in match["servers"].split(",")]
     except InvalidMessageError as error:
         raise InvalidArgumentError(f"url: expected pyreplog://host:port, found {url!r}: {error}") from None
-    return Client(url, ConnectionPool(servers, secret=secret, tls=tls, limits=limits, timeout=timeout))
+    return Client(url, ConnectionPool(servers, secret=secret, tls=tls, limits=limits, timeout=timeout, cluster=cluster))
 
 
 class Client(Handle):
@@ -87,6 +90,11 @@ class Client(Handle):
         self._opening_partitioned = threading.Lock()  # held while a partitioned topic is opened, which opens topics
         self._topics: dict[str, RemoteTopic | RemotePartitionedTopic] = {}
         super().__init__(f"client of {url}")
+
+    @property
+    def pool(self) -> ConnectionPool:
+        """The connections, for geo-replication and operators."""
+        return self._pool
 
     @overload
     def topic(
@@ -238,8 +246,10 @@ class Client(Handle):
         return bytes.fromhex(self._ask("cluster"))
 
     def geo_status(self) -> list[dict[str, Any]]:
-        """Return the state of each replication that one of the servers runs, as dicts with the fields of
-        `ReplicatorStatus`.
+        """Return the state of each replication to another cluster that one of the servers runs.
+
+        Returns:
+            A dict with the fields of `ReplicatorStatus` for each topic and target.
 
         Raises:
             ReplogError: as `cluster_id`.

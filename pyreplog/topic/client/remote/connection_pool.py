@@ -27,6 +27,7 @@ from pyreplog.errors import (
     ReplogError,
     TopicFencedError,
     TopicOwnedError,
+    UnsupportedRequestError,
 )
 from pyreplog.future import AppendFuture, set_exception, set_result
 from pyreplog.net.backoff import BACKOFF_FIRST_S, BACKOFF_MOST_S, Backoff
@@ -41,14 +42,18 @@ from pyreplog.topic.model.wire.fields import WireReader
 from pyreplog.topic.model.wire.protocol import (
     ERROR,
     EXTENDED_FROM,
+    FEATURES,
     OK,
+    ORIGINS,
     STALE,
     VERSION,
     Call,
     CloseProducer,
     Open,
+    OpenOrigin,
     Publish,
     ReadRequest,
+    Replicate,
     Reply,
     Request,
     decode_fault,
@@ -120,7 +125,9 @@ def outcome_of(body: memoryview | ReplogError, *, is_checked: bool = False) -> t
 
 def publishes(request: Request) -> bool:
     """Return whether a request uses the connection for publishing."""
-    return isinstance(request, Publish | CloseProducer) or (isinstance(request, Open) and request.lane > 0)
+    if isinstance(request, Publish | CloseProducer | OpenOrigin | Replicate):
+        return True
+    return isinstance(request, Open) and request.lane > 0
 
 
 class ConnectionPool:
@@ -138,8 +145,10 @@ class ConnectionPool:
         tls: ssl.SSLContext | None,
         limits: Limits | None,
         timeout: float,
+        cluster: bytes | None = None,
     ) -> None:
         self.timeout = timeout
+        self._expected = NodeIdentity(service=SERVICE, cluster="" if cluster is None else cluster.hex())
         self.client = secrets.token_hex(8)
         self._entries, self._tls, self._limits = list(entries), tls, _in_time(limits or LIMITS, timeout / len(entries))
         self._secret = Secret.of(secret)
@@ -193,6 +202,21 @@ class ConnectionPool:
         for_publishing = publishes(request)
         try:
             channel = self._channels.get((address, for_publishing)) or self._channel(address, for_publishing)
+            if isinstance(request, OpenOrigin) and (peer := channel.peer) is None:  # wait for the hello
+
+                def met(reply: memoryview | ReplogError) -> None:
+                    if isinstance(reply, ReplogError):
+                        on_reply(reply)
+                    else:
+                        self._send(address, request, on_reply, timeout, is_checked=is_checked)
+
+                channel.request(*encode_request(CloseProducer(0)), on_reply=met, timeout=timeout)
+                return
+            if isinstance(request, OpenOrigin) and peer is not None and ORIGINS not in peer.features:
+                raise UnsupportedRequestError(
+                    f"the server at {address[0]}:{address[1]} does not know {ORIGINS!r}: upgrade it, so that other "
+                    "clusters can replicate to it"
+                )
             channel.request(*encode_request(request, is_checked=is_checked), on_reply=on_reply, timeout=timeout)
         except ReplogError as error:
             on_reply(error)
@@ -214,8 +238,9 @@ class ConnectionPool:
             channel = self._channels.get((address, publishes))
             if channel is None:
                 channel = self._channels[address, publishes] = Channel(
-                    self.reactor, address, identity=NodeIdentity(version=VERSION, extended_from=EXTENDED_FROM),
-                    expected=NodeIdentity(service=SERVICE),
+                    self.reactor, address,
+                    identity=NodeIdentity(version=VERSION, extended_from=EXTENDED_FROM, features=FEATURES),
+                    expected=self._expected,
                     secret=self._secret, tls=self._tls,
                     limits=self._limits,
                 )  # fmt: skip

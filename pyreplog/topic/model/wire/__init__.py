@@ -4,6 +4,7 @@
 |---|---|
 | `protocol` | requests and replies; numbers of errors |
 | `fields` | fields of requests and replies |
+| `origins` | fields of the requests that replicate an origin into a topic |
 | `batches` | messages inside requests and replies |
 | `json_codec` | statistics and start positions as JSON |
 """

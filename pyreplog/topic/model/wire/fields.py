@@ -133,7 +133,8 @@ class Layout:
         return values
 
 
-def _number(letter: str, low: int, high: int) -> WireField:
+def number_field(letter: str, low: int, high: int) -> WireField:
+    """Return the field of a number within bounds. letter: of its format in `struct`."""
     packed = struct.Struct(">" + letter)
 
     def decode(reader: WireReader) -> int:
@@ -239,13 +240,14 @@ def _decode_entries(reader: WireReader) -> list[bytes]:
     return [bytes(entries[end - length : end]) for end, length in zip(accumulate(lengths), lengths, strict=True)]
 
 
-FLAG_NUMBER = _number("B", 0, 1)
+FLAG_NUMBER = number_field("B", 0, 1)
 FLAG = WireField(FLAG_NUMBER.encode, _decode_flag)
-U32 = _number("I", 0, (1 << 32) - 1)
-COUNT = _number("I", 1, 1 << 30)
-I32 = _number("i", -(1 << 31), (1 << 31) - 1)
-OFFSET = _number("q", 0, (1 << 62) - 1)
-OFFSET_OR_NONE = _number("q", -1, (1 << 62) - 1)
+U32 = number_field("I", 0, (1 << 32) - 1)
+COUNT = number_field("I", 1, 1 << 30)
+I32 = number_field("i", -(1 << 31), (1 << 31) - 1)
+I64 = number_field("q", -(1 << 63), (1 << 63) - 1)
+OFFSET = number_field("q", 0, (1 << 62) - 1)
+OFFSET_OR_NONE = number_field("q", -1, (1 << 62) - 1)
 NAME = _text(">B", NAME_BYTES_MAX)
 TEXT = _text(">I", TEXT_BYTES_MAX)
 START = WireField(_encode_start, _decode_start)

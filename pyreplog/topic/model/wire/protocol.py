@@ -21,6 +21,7 @@ from pyreplog.errors import (
     TopicError,
     UnsupportedRequestError,
 )
+from pyreplog.origins.origin import Gap, OriginEntry
 from pyreplog.topic.model.positions import Start
 from pyreplog.topic.model.wire.fields import (
     CHECKSUM_BYTES,
@@ -28,6 +29,7 @@ from pyreplog.topic.model.wire.fields import (
     ENTRIES,
     FLAG,
     I32,
+    I64,
     NAME,
     OFFSET,
     OFFSET_OR_NONE,
@@ -40,6 +42,7 @@ from pyreplog.topic.model.wire.fields import (
     WireReader,
     checksum,
 )
+from pyreplog.topic.model.wire.origins import CLUSTER, GAPS, ORIGIN_ENTRIES, PARTITIONS
 
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
@@ -49,6 +52,9 @@ VERSION = 4
 """Version in the hello. 2: RESUME, and checksums; 3: NACK_WITH_REASON; 4: features in the hello, unknown requests are
 refused."""
 EXTENDED_FROM = 4
+ORIGINS = "origins"
+"""Feature of the hello: OPEN_ORIGIN and REPLICATE."""
+FEATURES = frozenset({ORIGINS})
 
 OK, ERROR, STALE = range(3)
 """Status of a reply. STALE: the server does not know the lane or consumer (any longer); nothing was done."""
@@ -200,6 +206,35 @@ class ReadRequest(NamedTuple):
     topic: str
 
 
+class OpenOrigin(NamedTuple):
+    """Open a topic at its owner, and a session of an origin that is replicated into it.
+
+    Sessions of the origin with lower numbers are fenced; one with the same number goes on. For peers with the feature
+    ORIGINS.
+
+    handle: of the session; the client uses none twice. create: create the topic if it does not exist. partitions: if
+    the topic is a partition, the number of partitions of its topic; otherwise 0. cluster: id of the origin's cluster.
+    token: token of the origin's topic. settings: of a topic that is created, JSON.
+    """
+
+    handle: int
+    session: int
+    create: bool
+    partitions: int
+    cluster: bytes
+    topic: str
+    token: str
+    settings: str
+
+
+class Replicate(NamedTuple):
+    """Store entries of an origin, undecoded, and gaps behind them. For peers with the feature ORIGINS."""
+
+    handle: int
+    gaps: Sequence[Gap]
+    entries: Sequence[OriginEntry]
+
+
 class Call(NamedTuple):
     """Call anything else by name, with JSON arguments; topic: "": none."""
 
@@ -212,6 +247,7 @@ Request = (
     Open | CloseProducer | Publish | Subscribe | Detach | Flow | Fetch | Acknowledge | AcknowledgeRange
     | AcknowledgeAndFetch
     | AcknowledgeCumulative | Nack | NackWithReason | Redeliver | Seek | Flush | ReadRequest | Call | Resume
+    | OpenOrigin | Replicate
 )  # fmt: skip
 
 _REQUESTS: dict[int, tuple[type[Any], Layout]] = {
@@ -234,6 +270,8 @@ _REQUESTS: dict[int, tuple[type[Any], Layout]] = {
     17: (AcknowledgeAndFetch, Layout(U32, U32, OFFSET, OFFSET)),
     18: (Resume, Layout(U32, OFFSET, OFFSET, RANGES)),
     19: (NackWithReason, Layout(U32, OFFSET_OR_NONE, TEXT, OFFSETS)),
+    20: (OpenOrigin, Layout(U32, OFFSET, FLAG, PARTITIONS, CLUSTER, NAME, NAME, TEXT)),
+    21: (Replicate, Layout(U32, GAPS, ORIGIN_ENTRIES)),
 }
 _KINDS = {request: kind for kind, (request, _) in _REQUESTS.items()}
 
@@ -249,7 +287,11 @@ def encode_request(request: Request, *, is_checked: bool = False) -> list[Readab
     """
     kind = _KINDS[type(request)]
     head = bytes((kind | CHECKED if is_checked else kind,)) + _REQUESTS[kind][1].encode(request)
-    buffers: list[ReadableBuffer] = [head, *request.entries] if isinstance(request, Publish) else [head]
+    buffers: list[ReadableBuffer] = [head]
+    if isinstance(request, Publish):
+        buffers += request.entries
+    elif isinstance(request, Replicate):
+        buffers += [entry.value for entry in request.entries]
     if is_checked:
         buffers.append(checksum(*buffers))
     return buffers
@@ -329,6 +371,28 @@ class Resumed(NamedTuple):
     counts: bool
 
 
+class OriginOpened(NamedTuple):
+    """The session of an origin is open.
+
+    cluster: id of the cluster that answers. stored: everything of the origin below it is stored, or a gap. first, end,
+    value_crc, publish_time_us: the last entry of the origin that is stored; first: -1: there is none. config: JSON.
+    """
+
+    stored: int
+    first: int
+    end: int
+    value_crc: int
+    publish_time_us: int
+    cluster: bytes
+    config: str
+
+
+class Replicated(NamedTuple):
+    """The entries are durable. stored: everything of the origin below it is stored, or a gap."""
+
+    stored: int
+
+
 class CallResult(NamedTuple):
     """The result of a call, as JSON."""
 
@@ -342,12 +406,14 @@ _REPLIES: dict[type[Any], Layout] = {
     MovedTo: Layout(OFFSET, U32, OFFSET),
     Resumed: Layout(U32, OFFSET, FLAG),
     CallResult: Layout(TEXT),
+    OriginOpened: Layout(OFFSET, OFFSET_OR_NONE, OFFSET, U32, I64, CLUSTER, TEXT),
+    Replicated: Layout(OFFSET),
 }
 
 PUBLISHED = Layout(OFFSET_OR_NONE, U32, U32)
 """Layout of the reply to a PUBLISH, up to its bits."""
 
-Reply = Done | Opened | Moved | MovedTo | Resumed | CallResult
+Reply = Done | Opened | Moved | MovedTo | Resumed | CallResult | OriginOpened | Replicated
 
 
 def encode_reply(reply: Reply) -> bytes:

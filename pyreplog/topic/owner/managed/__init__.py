@@ -6,6 +6,7 @@
 | `chainstore` | keeps the chain in the metadata store, and changes it by compare-and-set |
 | `chainwriter`, `append_pipeline` | append entries in order, from ledger to ledger, also after failures |
 | `chainreader` | reads messages from an offset on |
+| `entry_reader` | reads whole entries, undecoded |
 | `closed_ledger_readers` | reads entries of closed ledgers |
 | `ledgers` | creates, closes and deletes ledgers, and finds orphans |
 """

@@ -220,9 +220,17 @@ class AppendPipeline:
         return []
 
 
-def together(batches: Sequence[PublishBatch]) -> tuple[Sequence[bytes], Sequence[int]]:
-    """Return the entries of several batches, and the number of messages of each entry."""
+def together(
+    batches: Sequence[PublishBatch],
+) -> tuple[Sequence[bytes], Sequence[int], Sequence[bytes | None] | None]:
+    """Return the entries of several batches, the number of messages of each entry, and its attributes, or None."""
     if len(batches) == 1:
-        return batches[0].entries, batches[0].counts
+        return batches[0].entries, batches[0].counts, batches[0].attributes
     entries = [entry for batch in batches for entry in batch.entries]
-    return entries, [count for batch in batches for count in batch.counts]
+    counts = [count for batch in batches for count in batch.counts]
+    if all(batch.attributes is None for batch in batches):
+        return entries, counts, None
+    attributes: list[bytes | None] = []
+    for batch in batches:
+        attributes += [None] * len(batch.entries) if batch.attributes is None else batch.attributes
+    return entries, counts, attributes

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Callable
 from functools import partial
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 
@@ -38,6 +38,20 @@ class Search(Protocol):
 
     def next(self) -> int | None: ...
     def saw(self, place: EntryPosition, time_us: int) -> None: ...
+
+
+class EntriesRead(Protocol):
+    """What a read returns: `end` is the offset behind it."""
+
+    @property
+    def end(self) -> int: ...
+    @property
+    def ledger(self) -> int: ...
+    @property
+    def last_entry(self) -> int: ...
+
+
+R = TypeVar("R", bound=EntriesRead)
 
 
 class _LedgerRange(NamedTuple):
@@ -76,22 +90,29 @@ class ChainReader:
 
     def read(self, offset: int, bytes_max: int, end: int | None) -> AppendFuture[MessageBatch]:
         """Read whole entries of one ledger, from the one with `offset` on; none that begins at `end` or behind it."""
-        done: AppendFuture[MessageBatch] = AppendFuture()
+        return self.read_with(offset, bytes_max, end, _decode, _empty_batch)
+
+    def read_with(
+        self, offset: int, bytes_max: int, end: int | None, make: Callable[[ChainLedger, RecordBatch], R],
+        empty: Callable[[TopicPosition], R],
+    ) -> AppendFuture[R]:  # fmt: skip
+        """Read entries like `read`. make: returns the result. empty: returns it at the end of the topic."""
+        done: AppendFuture[R] = AppendFuture()
         view = self._view()
         limit = view.end.offset if end is None else min(end, view.end.offset)
         if offset < view.chain.start.offset and self._refuse(offset, view, done):
             return done
         if offset >= limit:
-            set_result(done, _empty_batch(view.end))
+            set_result(done, empty(view.end))
             return done
         part = _part(view, offset)
         entry = self._hint(part, offset)
         if entry is not None:
-            self._read(part, entry, bytes_max, limit, done)
+            self._read(part, entry, bytes_max, limit, done, make)
             return done
 
         def located(place: EntryPosition) -> None:
-            self._read(part, place.entry, bytes_max, limit, done)
+            self._read(part, place.entry, bytes_max, limit, done, make)
 
         self._search(
             part,
@@ -101,7 +122,7 @@ class ChainReader:
         )
         return done
 
-    def _refuse(self, offset: int, view: View, done: AppendFuture[MessageBatch] | AppendFuture[EntryPosition]) -> bool:
+    def _refuse(self, offset: int, view: View, done: AppendFuture[Any]) -> bool:
         if offset < 0:
             return set_exception(done, OutOfRangeError(f"topic {self._name}: offsets begin at 0, there is no {offset}"))
         return offset < view.chain.start.offset and set_exception(done, self._trimmed(offset))
@@ -116,7 +137,7 @@ class ChainReader:
         ledger, entry = self._hints.get(offset, (-1, -1))
         return entry if ledger == part.item.ledger else None
 
-    def _keep_hint(self, batch: MessageBatch) -> None:
+    def _keep_hint(self, batch: EntriesRead) -> None:
         self._hints.pop(batch.end, None)  # a hint that is used again becomes the newest
         self._hints[batch.end] = (batch.ledger, batch.last_entry + 1)
         while len(self._hints) > HINTS_MAX:
@@ -126,14 +147,15 @@ class ChainReader:
                 return
 
     def _read(
-        self, part: _LedgerRange, entry: int, bytes_max: int, limit: int, done: AppendFuture[MessageBatch]
-    ) -> None:
+        self, part: _LedgerRange, entry: int, bytes_max: int, limit: int, done: AppendFuture[R],
+        make: Callable[[ChainLedger, RecordBatch], R],
+    ) -> None:  # fmt: skip
         read = self._read_entries(part.item.ledger, entry, part.entries, bytes_max)
 
         def came(_: AppendFuture[RecordBatch]) -> None:
             try:
                 records = read.result()
-                batch = _decode(part.item, _before(records, part.item.start.offset, limit))
+                batch = make(part.item, _before(records, part.item.start.offset, limit))
                 self._keep_hint(batch)
             except Exception as error:
                 set_exception(done, self._explain(error, part.item))

@@ -103,6 +103,7 @@ class ChainWriter:
         self.jobs = Jobs(name, self._events, runtime)
         self._rolls: list[AppendFuture[None]] = []  # done when no ledger is open
         self._is_closing = self._confirm_posted = False
+        self._has_broken_runs = False  # a batch of a run failed, see `PublishBatch.run`
         self.check_open = check_open
         self.on_room: Callable[[], object] = lambda: None
         """Set by a publisher before it submits anything; called when `pending` has decreased."""
@@ -227,9 +228,13 @@ class ChainWriter:
         self._step()
 
     def _send(self, ledger: Ledger, batches: list[PublishBatch]) -> None:
-        entries, counts = together(batches)
+        if self._has_broken_runs:
+            batches = self._without_followers(batches)
+            if not batches:
+                return
+        entries, counts, attributes = together(batches)
         try:
-            future = ledger.push_batch(entries, messages=counts)
+            future = ledger.push_batch(entries, messages=counts, attributes=attributes)
         except Exception as error:
             if ledger.error is not None:
                 self._pipeline.put_back(batches)
@@ -238,6 +243,7 @@ class ChainWriter:
                 self._send_each(ledger, batches)
             else:
                 self._pipeline.refuse(batches)
+                self._break_runs(batches, error)
                 self._settle(batches, error)
             return
         self._pipeline.sent(batches, future)
@@ -277,10 +283,32 @@ class ChainWriter:
 
     def _settle_unstored(self, batches: list[PublishBatch], error: BaseException) -> None:
         """Fail batches that no ledger stores; a batch that is stored in part fails with OutcomeUnknownError instead."""
+        self._break_runs(batches, error)
         in_part = [batch for batch in batches if batch.first_offset >= 0]
         text = f"topic {self._name}: a part of the messages is stored, the others are not: {error}"
         self._settle(in_part, OutcomeUnknownError(text))
         self._settle([batch for batch in batches if batch.first_offset < 0], error)
+
+    def _break_runs(self, batches: list[PublishBatch], error: BaseException) -> None:
+        """Note that batches fail, of which nothing more will be stored, so that none of their runs is stored either."""
+        for batch in batches:
+            batch.is_end_known = True
+            if batch.run is not None:
+                self._has_broken_runs = True
+                batch.run.error = batch.run.error or error
+
+    def _without_followers(self, batches: list[PublishBatch]) -> list[PublishBatch]:
+        """Fail the batches that follow a batch of their run that failed; return the others."""
+        kept: list[PublishBatch] = []
+        for batch in batches:
+            error = None if batch.run is None else batch.run.error
+            if error is None:
+                kept.append(batch)
+            else:
+                self._pipeline.refuse([batch])
+                batch.is_end_known = True
+                batch.settle(error)
+        return kept
 
     def _failed(self, error: BaseException) -> None:
         """Determine what the failed ledger kept."""

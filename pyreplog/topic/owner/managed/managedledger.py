@@ -36,6 +36,7 @@ from pyreplog.topic.owner.managed.chainreader import ChainReader, View
 from pyreplog.topic.owner.managed.chainstore import ChainStore, Change
 from pyreplog.topic.owner.managed.chainwriter import ChainWriter
 from pyreplog.topic.owner.managed.closed_ledger_readers import ClosedLedgerReaders
+from pyreplog.topic.owner.managed.entry_reader import EntryReader
 from pyreplog.topic.owner.managed.ledgers import LedgerDeleter, LedgerMaker, counts_of
 
 
@@ -148,6 +149,7 @@ class ManagedLedger(Handle):
 
     Attributes:
         name: name of the topic.
+        entries: reads entries undecoded.
         on_grow: called when the confirmed end moved.
         on_fenced: called once with the TopicFencedError. Like `on_grow` without a lock, from any thread; the calls must
             not wait.
@@ -167,6 +169,7 @@ class ManagedLedger(Handle):
         )  # fmt: skip
         self._view = View(store.chain, self._writer.end)
         self._reader = ChainReader(self.name, self._entries, lambda: self._view, lambda: self._writer.ledger)
+        self.entries = EntryReader(self._reader, self._check)
         self._close_s: float | None = CLOSE_S
         self._lifeline: AppendFuture[None] = AppendFuture()  # fails when the cluster is closed
         self._runtime.expect(self._lifeline)

@@ -1,0 +1,181 @@
+"""GeoCursor: the durable cursor of the replication of one topic to one target."""
+
+from __future__ import annotations
+
+import json
+import threading
+from typing import Any, NamedTuple
+
+from pyreplog._native.topic.messages import MessageBatch
+from pyreplog.errors import InvalidMetadataError
+from pyreplog.geo.protocol.effects import OriginNote, Progress
+from pyreplog.origins.origin import GapCause, LastEntry, Origin
+from pyreplog.topic.model.backlog import SYSTEM_PREFIX
+from pyreplog.topic.model.positions import TopicPosition
+from pyreplog.topic.owner.snapshot_cursor import SnapshotCursor, StateSnapshot
+from pyreplog.topic.owner.topic_context import TopicContext
+
+GEO_PREFIX = f"{SYSTEM_PREFIX}geo."
+STORE_S = 0.5
+"""Seconds between two states that are stored."""
+OTHERS_MAX = 1024
+"""Most other origins of which it is noted what the target has."""
+
+
+def cursor_name(target: str) -> str:
+    """Return the name of the cursor of a target cluster."""
+    return f"{GEO_PREFIX}{target}"
+
+
+class GeoState(NamedTuple):
+    """What is stored: FORMAT.md, "System cursor record".
+
+    Attributes:
+        begin: offset where the target began.
+        withheld: why what lies before it is not sent.
+        own: what the target said that it has of messages published here; None: it was never reached.
+        others: what it said of other origins.
+        is_detached: the backlog grew beyond its bound: trimming does not wait for the target.
+    """
+
+    begin: int
+    withheld: GapCause
+    own: OriginNote | None = None
+    others: dict[Origin, OriginNote] = {}  # noqa: RUF012 - never changed
+    is_detached: bool = False
+
+    def to_bytes(self) -> bytes:
+        """Encode the state."""
+        others = [
+            [origin.cluster.hex(), origin.token, *note] for origin, note in list(self.others.items())[:OTHERS_MAX]
+        ]
+        return json.dumps(
+            {
+                "version": 1, "begin": self.begin, "withheld": int(self.withheld), "own": self.own, "others": others,
+                "detached": self.is_detached,
+            }
+        ).encode()  # fmt: skip
+
+    @classmethod
+    def from_bytes(cls, name: str, data: bytes) -> GeoState:
+        """Decode a state; fields of a newer version are ignored. Raises InvalidMetadataError."""
+        try:
+            value: dict[str, Any] = json.loads(data)
+            others = {Origin(bytes.fromhex(row[0]), str(row[1])): _note(row[2:]) for row in value["others"]}
+            own = None if value["own"] is None else _note(value["own"])
+            causes = {cause.value: cause for cause in GapCause}
+            withheld = causes.get(value["withheld"], GapCause.LOST)
+            return cls(int(value["begin"]), withheld, own, others, value["detached"] is True)
+        except (ValueError, KeyError, TypeError, IndexError, RecursionError) as error:
+            raise InvalidMetadataError(f"record of {name}: {error!r}") from error
+
+
+def _note(row: list[Any]) -> OriginNote:
+    stored, last = row
+    return OriginNote(int(stored), None if last is None else LastEntry(*map(int, last)))
+
+
+class GeoCursor(SnapshotCursor):
+    """What the target has, as it said, so that trimming waits for the rest. Any thread; `recover` waits.
+
+    Args:
+        context: the topic.
+        target: name of the target cluster.
+        is_latest: whether a new target begins with the next message, not with the first one.
+    """
+
+    needed_by = "the replication to another cluster"
+    replays = False
+
+    def __init__(self, context: TopicContext, target: str, *, is_latest: bool) -> None:
+        self._is_detached_stored = False
+        super().__init__(context)
+        self.name = cursor_name(target)
+        self._is_latest = is_latest
+        self._guard = threading.Lock()
+        self._offset = 0
+        self._state = GeoState(0, GapCause.EXPIRED)
+        self._timer_is_set = self._is_over = False
+
+    @property
+    def state(self) -> GeoState:
+        """The present state, which may not be stored yet."""
+        return self._state
+
+    @property
+    def offset(self) -> int:
+        """The target has everything below this offset here; it may not be stored yet."""
+        return self._offset
+
+    @property
+    def mark(self) -> TopicPosition:
+        """Messages from here on are not trimmed; as it is stored."""
+        return self._context.managed.end if self._is_detached_stored else self._mark
+
+    @mark.setter
+    def mark(self, mark: TopicPosition) -> None:
+        self._mark = mark
+
+    def recover(self) -> None:
+        """Read the stored state; create it if there is none."""
+        managed = self._context.managed
+        self.create(managed.end if self._is_latest else managed.start)
+        super().recover()
+        self._offset = self.mark.offset
+
+    def _empty(self) -> bytes:
+        managed = self._context.managed
+        if self._is_latest:
+            return GeoState(managed.end.offset, GapCause.FILTERED).to_bytes()
+        return GeoState(managed.start.offset, GapCause.EXPIRED).to_bytes()
+
+    def _restore(self, data: bytes) -> None:
+        self._state = GeoState.from_bytes(self.name, data)
+        self._is_detached_stored = self._state.is_detached
+
+    def _replay(self, batch: MessageBatch) -> None:
+        """Do nothing: the target says what it has."""
+
+    def _take(self) -> StateSnapshot | None:
+        with self._guard:
+            offset = self._context.managed.end.offset if self._state.is_detached else self._offset
+            state = self._state
+        return StateSnapshot(max(offset, self._context.managed.start.offset), state.to_bytes(), state)
+
+    def _stored(self, snapshot: StateSnapshot) -> None:
+        state: GeoState = snapshot.content
+        self._is_detached_stored = state.is_detached
+
+    def store_if_due(self) -> None:
+        """Do nothing: progress is stored by time."""
+
+    # ---- changes ------------------------------------------------------------------------------------------------
+
+    def progressed(self, progress: Progress) -> None:
+        """Note what the target has, and store it soon."""
+        with self._guard:
+            self._offset = max(self._offset, progress.mark)
+            self._state = self._state._replace(own=progress.own, others=progress.others)
+            if self._timer_is_set or self._is_over:
+                return
+            self._timer_is_set = True
+        self._context.runtime.wake_after(STORE_S, self._store_now)
+
+    def _store_now(self) -> None:
+        with self._guard:
+            self._timer_is_set = False
+            if self._is_over:
+                return
+        self.store()
+
+    def set_detached(self, is_detached: bool) -> None:
+        """Keep messages from being trimmed, or not."""
+        with self._guard:
+            self._state = self._state._replace(is_detached=is_detached)
+        self.store()
+
+    def close(self) -> None:
+        """Store nothing any more."""
+        with self._guard:
+            self._is_over = True
+        super().close()

@@ -1,0 +1,193 @@
+"""TargetLink: the connection to one target cluster, over which the topics of this process are replicated."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import NamedTuple, Protocol
+
+from pyreplog.errors import ReplogError
+from pyreplog.event_queue import EventQueue
+from pyreplog.geo.protocol.fairness import FairWindow
+from pyreplog.net.sockets import Address
+from pyreplog.origins.origin import Gap, LastEntry, Origin, OriginEntry, OriginState
+from pyreplog.topic.client.remote.client import Client
+from pyreplog.topic.client.remote.connection_pool import Outcome
+from pyreplog.topic.model.wire.protocol import OpenOrigin, OriginOpened, Replicate, Replicated, decode_reply
+
+WINDOW_BYTES = 32 << 20
+"""Most bytes on their way to one cluster, of all topics."""
+
+
+class Opening(NamedTuple):
+    """A session that is to be opened.
+
+    Attributes:
+        topic: name of the topic, here and at the target.
+        origin: the origin.
+        session: number of the session.
+        partitions: if the topic is a partition, the number of partitions; otherwise 0.
+        settings: JSON with the settings of a topic that has to be created.
+    """
+
+    topic: str
+    origin: Origin
+    session: int
+    partitions: int
+    settings: str
+
+
+class TargetSession(NamedTuple):
+    """A session that the target opened.
+
+    Attributes:
+        topic: name of the topic.
+        address: the server that owns the topic.
+        handle: of the session, on that connection.
+        cluster: id of the target cluster.
+        state: what it has of the origin.
+    """
+
+    topic: str
+    address: Address
+    handle: int
+    cluster: bytes
+    state: OriginState
+
+
+OnOpened = Callable[[TargetSession | ReplogError], object]
+OnStored = Callable[[int | ReplogError], object]
+
+
+class Target(Protocol):
+    """What a replicator needs of a target cluster. No method waits; outcomes may come before it returns."""
+
+    def open(self, opening: Opening, on_opened: OnOpened) -> None:
+        """Open a session."""
+        ...
+
+    def replicate(
+        self,
+        session: TargetSession,
+        entries: Sequence[OriginEntry],
+        gaps: Sequence[Gap],
+        size: int,
+        on_stored: OnStored,
+    ) -> None:
+        """Send entries and gaps; `on_stored` is called with the target's `stored`, or an error."""
+        ...
+
+    def drop(self, topic: str) -> None:
+        """Forget the requests of a topic that were not sent yet: they get no outcome."""
+        ...
+
+
+class TargetLink:
+    """A `Target` over TCP. Any thread may use it.
+
+    The topics share the bytes that are on their way in equal parts, see `FairWindow`; requests of one topic leave in
+    their order.
+
+    Args:
+        client: client of the target's servers; the link closes it.
+        window_bytes: most bytes on their way.
+    """
+
+    def __init__(self, client: Client, *, window_bytes: int = WINDOW_BYTES) -> None:
+        self._client, self._pool = client, client.pool
+        self._events = EventQueue()
+        self._window: FairWindow[str, _Send] = FairWindow(window_bytes)
+
+    @property
+    def inflight_bytes(self) -> int:
+        """Bytes that were sent, and have no outcome yet."""
+        return self._window.inflight_bytes
+
+    def open(self, opening: Opening, on_opened: OnOpened) -> None:
+        """Open a session at the owner of the topic; see `Target`.
+
+        Args:
+            opening: the session.
+            on_opened: called with the session, or an error.
+        """
+        handle = self._pool.next_handle()
+        topic, origin, session, partitions, settings = opening
+        request = OpenOrigin(handle, session, True, partitions, origin.cluster, topic, origin.token, settings)
+
+        def on_outcome(address: Address, outcome: Outcome) -> None:
+            try:
+                if isinstance(outcome, ReplogError):
+                    raise outcome
+                opened: OriginOpened = decode_reply(OriginOpened, outcome)
+            except ReplogError as error:
+                on_opened(error)
+                return
+            last = LastEntry(opened.first, opened.end, opened.value_crc, opened.publish_time_us)
+            state = OriginState(opened.stored, last if last.first >= 0 else None)
+            on_opened(TargetSession(topic, address, handle, opened.cluster, state))
+
+        self._pool.ask(topic, request, on_outcome)
+
+    def replicate(
+        self,
+        session: TargetSession,
+        entries: Sequence[OriginEntry],
+        gaps: Sequence[Gap],
+        size: int,
+        on_stored: OnStored,
+    ) -> None:
+        """Send entries and gaps, in turn with other topics; see `Target`.
+
+        Args:
+            session: the session.
+            entries: the entries.
+            gaps: gaps behind them.
+            size: bytes of the entries.
+            on_stored: called with the target's `stored`, or an error.
+        """
+        send = _Send(session.address, Replicate(session.handle, gaps, entries), size, on_stored)
+
+        def put() -> None:
+            self._window.put(session.topic, size, send)
+            self._go_on()
+
+        self._events.post(put)
+
+    def _go_on(self) -> None:
+        for send in self._window.take():
+            self._pool.send(send.address, send.request, partial(self._settled, send))
+
+    def _settled(self, send: _Send, _: Address, outcome: Outcome) -> None:
+        def release() -> None:
+            self._window.release(send.size)
+            self._go_on()
+
+        stored: int | ReplogError
+        try:
+            if isinstance(outcome, ReplogError):
+                raise outcome
+            replicated: Replicated = decode_reply(Replicated, outcome)
+            stored = replicated.stored
+        except ReplogError as error:
+            stored = error
+        self._events.post(release)
+        send.on_stored(stored)
+
+    def drop(self, topic: str) -> None:
+        """Forget the requests of a topic that were not sent yet; see `Target`.
+
+        Args:
+            topic: name of the topic.
+        """
+        self._events.post(lambda: self._window.drop(topic))
+
+    def close(self) -> None:
+        """Close the connections. All requests fail."""
+        self._client.close()
+
+
+class _Send(NamedTuple):
+    address: Address
+    request: Replicate
+    size: int
+    on_stored: OnStored

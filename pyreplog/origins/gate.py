@@ -1,0 +1,443 @@
+"""Which entries of an origin may be stored next. No I/O.
+
+For each origin a gate keeps two offsets: everything below `stored` is stored or a noted gap; everything below `pushed`
+is stored or on its way. An entry below the first is a duplicate, an entry below the second waits for the outcome, an
+entry at the second is pushed, and an entry behind it is refused, so that the order of an origin holds and nothing of it
+is left out without a cause.
+
+`pushed` falls back only once it is known that what was pushed is not stored. If that stays unknown, the gate takes no
+more entries: the next owner of the topic reads the log, and knows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any, NamedTuple
+
+from pyreplog._native.system.checksum import crc32c
+from pyreplog.errors import (
+    InvalidArgumentError,
+    InvalidEntryError,
+    OriginGapError,
+    OriginHistoryError,
+    OriginSessionError,
+)
+from pyreplog.future import AppendFuture, Outcome, set_expected
+from pyreplog.origins.attribute import OriginAttribute
+from pyreplog.origins.origin import GAPS_MAX, Gap, GapCause, LastEntry, Origin, OriginEntry, OriginState
+
+OFFSET_MAX = 1 << 62
+"""Offsets at an origin are below."""
+ORIGINS_MAX = 1024
+"""Most origins of a topic."""
+
+
+class EntryRun:
+    """Entries of one origin that are stored in their order, or not at all from the first one on that is not stored.
+
+    Attributes:
+        error: why an entry is not stored.
+    """
+
+    __slots__ = ("error",)
+
+    def __init__(self) -> None:
+        self.error: BaseException | None = None
+
+
+class Admission(NamedTuple):
+    """What of a call has to be stored, and what the gate says then.
+
+    Attributes:
+        entries: entries that are new.
+        attributes: one for each.
+        end: everything below this offset is stored, on its way, or a gap.
+        gaps: gaps behind the last entry, up to `end`.
+        duplicates: entries that are stored already.
+        run: the run of the entries.
+    """
+
+    entries: Sequence[OriginEntry]
+    attributes: Sequence[OriginAttribute]
+    end: int
+    gaps: list[Gap]
+    duplicates: int
+    run: EntryRun
+
+
+class GateState(NamedTuple):
+    """The state of a gate as it is stored.
+
+    Attributes:
+        origin: the origin.
+        session: the newest session.
+        stored: everything below is stored, or a gap.
+        last: the last entry; None: there is none.
+        gaps: gaps behind the last entry, up to `stored`.
+    """
+
+    origin: Origin
+    session: int
+    stored: int
+    last: LastEntry | None
+    gaps: tuple[Gap, ...]
+
+
+class OriginGate:
+    """The gate of one origin. The caller has to hold its lock.
+
+    After each call, `take_outcomes` has futures that are to be settled, and `take_waiting` what is to be judged again.
+
+    Args:
+        topic: name of the topic, for errors.
+        state: state to begin with.
+    """
+
+    def __init__(self, topic: str, state: GateState) -> None:
+        self._topic, self.origin, self.session = topic, state.origin, state.session
+        self.key = state.origin.key
+        self.stored = self.pushed = self._noted = state.stored
+        self.last = state.last
+        self.in_flight = 0
+        """Batches without an outcome."""
+        self._stored_session = self._taken_session = state.session
+        self._noted_gaps: list[Gap] = list(state.gaps)  # behind the last stored entry, up to `_noted`
+        self._gaps = list(state.gaps)  # behind the last entry that was pushed, up to `pushed`
+        self._run = EntryRun()
+        self._error: BaseException | None = None
+        self._waiting: list[Any] = []
+        self._calls: list[tuple[int, AppendFuture[int]]] = []  # wait until everything below an offset is stored
+        self._opened: list[AppendFuture[OriginState]] = []  # of this session, until nothing is on its way
+        self._outcomes: list[Outcome] = []
+        self._ready: list[Any] = []
+
+    @property
+    def state(self) -> OriginState:
+        """What is stored."""
+        return OriginState(self.stored, self.last)
+
+    @property
+    def has_news(self) -> bool:
+        """Whether a snapshot has to be taken, and stored, before a caller gets its result."""
+        return self._error is None and (
+            self._taken_session < self.session or (not self.in_flight and self._noted < self.pushed)
+        )
+
+    @property
+    def is_unstored(self) -> bool:
+        """Whether a caller waits for a snapshot that was taken, or is to be taken."""
+        return self._error is None and (self._stored_session < self.session or self.stored < self._noted)
+
+    # ---- sessions -------------------------------------------------------------------------------------------
+
+    def open(self, session: int, future: AppendFuture[OriginState]) -> None:
+        """Begin a session, which fences older ones. The future is done once it is stored, and nothing is on its way.
+
+        Raises OriginSessionError, and the error after which outcomes are unknown.
+        """
+        if self._error is not None:
+            raise self._error
+        if session < self.session:
+            raise self._fenced(session, self.session)
+        if session > self.session:
+            self._outcomes += [(opened, self._fenced(self.session, session)) for opened in self._opened]
+            self.session, self._opened = session, []
+        self._opened.append(future)
+        self._settle()
+
+    def _fenced(self, session: int, newer: int) -> OriginSessionError:
+        return OriginSessionError(
+            self._topic,
+            f"origin {self.origin.cluster.hex()}/{self.origin.token}: session {session} is fenced by session {newer}",
+        )
+
+    def _check_session(self, session: int) -> None:
+        if session < self.session:
+            raise self._fenced(session, self.session)
+        if session > self._stored_session:
+            raise OriginSessionError(
+                self._topic,
+                f"origin {self.origin.cluster.hex()}/{self.origin.token}: session {session} is not open yet: wait for "
+                "`open`",
+            )
+
+    # ---- admission ------------------------------------------------------------------------------------------
+
+    def judge(self, session: int, entries: Sequence[OriginEntry], gaps: Sequence[Gap]) -> Admission | None:
+        """Return what of a call is to be pushed; None: it has to wait for the outcome of what is on its way.
+
+        Raises OriginSessionError, OriginGapError, OriginHistoryError, and the error after which outcomes are unknown.
+        """
+        if self._error is not None:
+            raise self._error
+        self._check_session(session)
+        count = 0
+        for entry in entries:
+            if entry.end > self.stored:
+                break
+            self._check_duplicate(entry)
+            count += 1
+        new = entries[count:] if count else entries
+        if new:
+            if new[0].first < self.stored:
+                raise self._contradiction(new[0], "stored", self.stored)
+            if new[0].end <= self.pushed or self._run.error is not None:
+                return None
+            if new[0].first < self.pushed:
+                raise self._contradiction(new[0], "on its way", self.pushed)
+        elif self._run.error is not None and gaps and gaps[-1].end > self.stored:
+            return None
+        at, pending, attributes = self.pushed, self._gaps, list[OriginAttribute]()
+        for entry in new:
+            at, pending = self._cover(at, pending, entry.gaps)
+            if entry.first > at:
+                raise self._hole(at, entry.first)
+            attributes.append(OriginAttribute(self.key, entry.first, entry.publish_time_us, tuple(pending)))
+            at, pending = entry.end, []
+        at, pending = self._cover(at, pending, gaps)
+        return Admission(new, attributes, at, pending, count, self._run)
+
+    def _cover(self, at: int, pending: list[Gap], gaps: Iterable[Gap]) -> tuple[int, list[Gap]]:
+        """Clip gaps to `at`; return the offset behind them, and all gaps since the last entry."""
+        for gap in gaps:
+            if gap.end <= at:
+                continue
+            if gap.start > at:
+                raise self._hole(at, gap.start)
+            pending = joined(pending, Gap(at, gap.end, gap.cause))
+            at = gap.end
+        return at, pending
+
+    def _hole(self, expected: int, offset: int) -> OriginGapError:
+        return OriginGapError(
+            self._topic,
+            f"origin {self.origin.cluster.hex()}/{self.origin.token}: expected {expected}, found {offset}: open the "
+            "origin again, and go on from what is stored",
+        )
+
+    def _check_duplicate(self, entry: OriginEntry) -> None:
+        last = self.last
+        if last is None or entry.end <= last.first or entry.first >= last.end:
+            return
+        same = LastEntry(entry.first, entry.end, crc32c(entry.value), entry.publish_time_us)
+        if same != last:
+            raise OriginHistoryError(
+                self._topic,
+                f"origin {self.origin.cluster.hex()}/{self.origin.token}: its last entry here is {last}, and there it "
+                f"is {same}: one of both was rolled back; find out which, before anything is replicated",
+            )
+
+    def _contradiction(self, entry: OriginEntry, place: str, end: int) -> OriginHistoryError:
+        return OriginHistoryError(
+            self._topic,
+            f"origin {self.origin.cluster.hex()}/{self.origin.token}: expected entries that end or begin at {end}, up "
+            f"to which it is {place}, found one of {entry.first} to {entry.end}: one of both was rolled back; find out "
+            "which, before anything is replicated",
+        )
+
+    def push(self, admission: Admission) -> None:
+        """Note that the entries of a call are on their way, and its gaps; `settled` or `failed` tells the outcome."""
+        self.pushed, self._gaps = admission.end, admission.gaps
+        self.in_flight += bool(admission.entries)
+
+    def wait(self, waiter: Any) -> None:
+        """Register a call that has to wait. `take_waiting` returns it, to be judged again."""
+        self._waiting.append(waiter)
+
+    def notify(self, end: int, future: AppendFuture[int]) -> None:
+        """Settle a future with `stored` once everything below `end` is stored, or with the error."""
+        if end <= self.stored:
+            set_expected(future, self.stored)
+            self._outcomes.append((future, None))
+        elif self._error is not None:
+            self._outcomes.append((future, self._error))
+        else:
+            self._calls.append((end, future))
+
+    # ---- outcomes -------------------------------------------------------------------------------------------
+
+    def settled(self, entries: Sequence[OriginEntry]) -> None:
+        """Note that the entries of a batch are stored. Batches have their outcomes in the order of `push`."""
+        self.in_flight -= 1
+        self._store(entries)
+        self._end_run()
+        self._settle()
+
+    def _store(self, entries: Sequence[OriginEntry]) -> None:
+        if entries:
+            entry = entries[-1]
+            self.last = LastEntry(entry.first, entry.end, crc32c(entry.value), entry.publish_time_us)
+            self.stored = self._noted = entry.end
+            self._noted_gaps = []
+
+    def failed(self, entries: Sequence[OriginEntry], error: BaseException) -> None:
+        """Note that only these first entries of a batch are stored, and its other entries never will be."""
+        self.in_flight -= 1
+        self._store(entries)
+        self._run.error = self._run.error or error
+        self._end_run()
+        self._settle()
+
+    def lost(self, error: BaseException) -> None:
+        """Note that it stays unknown which entries of a batch are stored: nothing is taken any more."""
+        self.in_flight -= 1
+        self.stop(error)
+
+    def _end_run(self) -> None:
+        """Fall back to what is stored, once nothing of a run that failed is on its way."""
+        error = self._run.error
+        if error is None or self.in_flight:
+            return
+        self.pushed, self._gaps, self._run = self._noted, self._noted_gaps, EntryRun()
+        self._outcomes += [(future, error) for end, future in self._calls if end > self._noted]
+        self._calls = [(end, future) for end, future in self._calls if end <= self._noted]
+
+    def _settle(self) -> None:
+        self._ready, self._waiting = self._ready + self._waiting, []
+        waiting = []
+        for end, future in self._calls:
+            if end <= self.stored:
+                set_expected(future, self.stored)
+                self._outcomes.append((future, None))
+            else:
+                waiting.append((end, future))
+        self._calls = waiting
+        is_over = not self.in_flight and self.pushed == self.stored and self.session == self._stored_session
+        if self._opened and is_over:
+            for opened in self._opened:
+                set_expected(opened, self.state)
+                self._outcomes.append((opened, None))
+            self._opened = []
+
+    def stop(self, error: BaseException) -> None:
+        """Take nothing any more: all that waits fails."""
+        self._error = self._error or error
+        self._ready, self._waiting = self._ready + self._waiting, []
+        self._outcomes += [(future, error) for _, future in self._calls]
+        self._outcomes += [(future, error) for future in self._opened]
+        self._calls, self._opened = [], []
+
+    def take_outcomes(self) -> list[Outcome]:
+        """Return the futures that have a result or an error now."""
+        outcomes, self._outcomes = self._outcomes, []
+        return outcomes
+
+    def take_waiting(self) -> list[Any]:
+        """Return the waiters that are to be judged again."""
+        ready, self._ready = self._ready, []
+        return ready
+
+    # ---- the stored state -----------------------------------------------------------------------------------
+
+    def snapshot(self) -> GateState:
+        """Return the state as of the last outcome, to be stored; `persisted` tells that it is."""
+        if not self.in_flight and self._error is None:
+            self._noted, self._noted_gaps = self.pushed, self._gaps
+        self._taken_session = self.session
+        return GateState(self.origin, self.session, self._noted, self.last, tuple(self._noted_gaps))
+
+    def persisted(self, state: GateState) -> None:
+        """Note that a snapshot is stored."""
+        self.stored = max(self.stored, state.stored)
+        self._stored_session = max(self._stored_session, state.session)
+        self._settle()
+
+    def replay(self, attribute: OriginAttribute, messages: int, value_crc: int) -> None:
+        """Note an entry of the log, in order, from the mark of the snapshot on or from before.
+
+        Raises InvalidEntryError if it contradicts those before it. Nothing may be on its way.
+        """
+        first, end = attribute.first, attribute.first + messages
+        if end <= self.stored:
+            return
+        start = attribute.gaps[0].start if attribute.gaps else first
+        if first < self.stored or start > self.stored:
+            raise InvalidEntryError(
+                f"topic {self._topic}: an entry of origin {self.origin.cluster.hex()}/{self.origin.token}: expected "
+                f"offset {self.stored}, found {first} behind gaps {attribute.gaps}"
+            )
+        self.last = LastEntry(first, end, value_crc, attribute.publish_time_us)
+        self.stored = self.pushed = self._noted = end
+        self._noted_gaps, self._gaps = [], []
+
+
+def joined(gaps: list[Gap], gap: Gap) -> list[Gap]:
+    """Return gaps that touch each other with one more, at most GAPS_MAX.
+
+    Beyond, the first two become one, with the cause of the longer one.
+    """
+    if gaps and gaps[-1].end == gap.start and gaps[-1].cause is gap.cause:
+        return [*gaps[:-1], Gap(gaps[-1].start, gap.end, gap.cause)]
+    gaps = [*gaps, gap]
+    if len(gaps) <= GAPS_MAX:
+        return gaps
+    first, second = gaps[:2]
+    longer = max(first, second, key=lambda item: item.end - item.start)
+    return [Gap(first.start, second.end, longer.cause), *gaps[2:]]
+
+
+def check_entries(entries: Sequence[OriginEntry], gaps: Sequence[Gap]) -> None:
+    """Raise InvalidEntryError unless entries and trailing gaps of a call ascend, and every range is valid."""
+    at = 0
+    for entry in entries:
+        if entry.messages < 1 or not at <= entry.first <= OFFSET_MAX - entry.messages:
+            raise InvalidEntryError(
+                f"replicated entry: expected 1 or more messages from offset {at} on, found {entry.messages} from "
+                f"{entry.first} on"
+            )
+        if entry.gaps:
+            _check_gaps(entry.gaps, 0, entry.first)
+        at = entry.end
+    if gaps:
+        _check_gaps(gaps, at, OFFSET_MAX)
+
+
+def _check_gaps(gaps: Sequence[Gap], at: int, end: int) -> None:
+    if len(gaps) > GAPS_MAX:
+        raise InvalidEntryError(f"gaps: expected at most {GAPS_MAX}, found {len(gaps)}: send some without an entry")
+    for gap in gaps:
+        if not at <= gap.start < gap.end <= end or not isinstance(gap.cause, GapCause):
+            raise InvalidEntryError(f"gaps: expected one within {at} to {end} that has a cause, found {gap}")
+        at = gap.end
+
+
+class OriginGates:
+    """The gates of a topic. The caller has to hold its lock.
+
+    topic: name of the topic, for errors.
+    """
+
+    def __init__(self, topic: str) -> None:
+        self._topic = topic
+        self._gates: dict[Origin, OriginGate] = {}
+        self._keys: dict[int, OriginGate] = {}
+
+    def __iter__(self) -> Any:
+        return iter(self._gates.values())
+
+    def __len__(self) -> int:
+        return len(self._gates)
+
+    def get(self, origin: Origin) -> OriginGate | None:
+        """Return the gate of an origin."""
+        return self._gates.get(origin)
+
+    def by_key(self, key: int) -> OriginGate | None:
+        """Return the gate of the origin with a key."""
+        return self._keys.get(key)
+
+    def add(self, state: GateState) -> OriginGate:
+        """Add the gate of another origin.
+
+        Raises InvalidArgumentError if another origin has its key, or the topic has ORIGINS_MAX origins.
+        """
+        gate = OriginGate(self._topic, state)
+        if (other := self._keys.get(gate.key)) is not None:
+            raise InvalidArgumentError(
+                f"topic {self._topic}: origins {gate.origin} and {other.origin} have the same key: create the topic of "
+                "one of them again"
+            )
+        if len(self._gates) >= ORIGINS_MAX:
+            raise InvalidArgumentError(f"topic {self._topic}: expected at most {ORIGINS_MAX} origins")
+        self._gates[gate.origin] = self._keys[gate.key] = gate
+        return gate

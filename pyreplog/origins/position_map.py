@@ -1,0 +1,88 @@
+"""Where the messages of an origin are in a topic, and back. No I/O."""
+
+from __future__ import annotations
+
+from array import array
+from bisect import bisect_right
+
+from pyreplog.errors import InvalidArgumentError
+
+
+class PositionMap:
+    """Maps offsets at one origin to offsets in the topic, and back; both ascend together.
+
+    It keeps runs of messages that are neighbours at the origin and in the topic: 24 bytes for each. One thread at a
+    time.
+
+    Example:
+        >>> positions = PositionMap()
+        >>> positions.add(100, 7, 3)
+        >>> positions.local_of(102), positions.origin_of(9), positions.local_of(103)
+        (9, 102, None)
+    """
+
+    def __init__(self) -> None:
+        self._origins, self._locals, self._counts = array("q"), array("q"), array("q")
+
+    def __len__(self) -> int:
+        """Return the number of runs."""
+        return len(self._origins)
+
+    def add(self, first: int, offset: int, messages: int) -> None:
+        """Add messages behind all others.
+
+        Args:
+            first: offset at the origin of the first message.
+            offset: its offset in the topic.
+            messages: their number, 1 or more.
+
+        Raises:
+            InvalidArgumentError: they do not lie behind all others, at the origin and in the topic.
+        """
+        if self._origins:
+            end, local_end = self._origins[-1] + self._counts[-1], self._locals[-1] + self._counts[-1]
+            if first == end and offset == local_end:
+                self._counts[-1] += messages
+                return
+        else:
+            end = local_end = 0
+        if first < end or offset < local_end or messages < 1:
+            raise InvalidArgumentError(
+                f"positions: expected messages from {end}, here {local_end}, on, found {messages} from {first}, here "
+                f"{offset}, on"
+            )
+        self._origins.append(first)
+        self._locals.append(offset)
+        self._counts.append(messages)
+
+    def local_of(self, number: int) -> int | None:
+        """Return the offset in the topic of a message of the origin; None: it is not here."""
+        return self._mapped(self._origins, self._locals, number)
+
+    def origin_of(self, offset: int) -> int | None:
+        """Return the offset at the origin of a message of the topic; None: it is of another origin."""
+        return self._mapped(self._locals, self._origins, offset)
+
+    def _mapped(self, source: array[int], target: array[int], number: int) -> int | None:
+        at = bisect_right(source, number) - 1
+        if at < 0 or number - source[at] >= self._counts[at]:
+            return None
+        return target[at] + number - source[at]
+
+    def runs(self) -> list[tuple[int, int, int]]:
+        """Return (offset at the origin, offset in the topic, messages) of each run, ascending."""
+        return list(zip(self._origins, self._locals, self._counts, strict=True))
+
+    def trim(self, below: int) -> None:
+        """Forget the messages whose offset in the topic is below `below`."""
+        at = bisect_right(self._locals, below) - 1
+        if at < 0:
+            return
+        cut = min(below - self._locals[at], self._counts[at])
+        if cut == self._counts[at]:
+            at += 1
+        else:
+            self._origins[at] += cut
+            self._locals[at] += cut
+            self._counts[at] -= cut
+        del self._origins[:at], self._locals[:at], self._counts[:at]

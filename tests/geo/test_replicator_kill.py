@@ -1,0 +1,76 @@
+"""Real processes, of which either end is killed again and again: each message arrives once, in its order.
+
+`PYREPLOG_GEO_KILLS=N` kills N times, not as few times as in a run of all tests.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from contextlib import suppress
+from pathlib import Path
+from random import Random
+from typing import Any
+
+from tests.geo.sites import Site, entries, has_all, values
+from tests.topic.remoting import Wire
+
+ROOT = Path(__file__).resolve().parents[2]
+KILLS = int(os.environ.get("PYREPLOG_GEO_KILLS", "4"))
+
+
+class Process:
+    """A `tests.geo.site`."""
+
+    def __init__(self, path: Path, *arguments: str) -> None:
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "tests.geo.site", str(path), *arguments],
+            cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+        )  # fmt: skip
+        self.address: str = self.line()["address"]
+
+    def line(self) -> dict[str, Any]:
+        assert self._process.stdout is not None
+        line = self._process.stdout.readline()
+        assert line, "the process ended"
+        said: dict[str, Any] = json.loads(line)
+        return said
+
+    def publishes(self, batches: int) -> None:
+        """It confirmed so many batches."""
+        for _ in range(batches):
+            assert self.line()["published"]
+
+    def kill(self) -> None:
+        self._process.kill()
+        with suppress(OSError):
+            self._process.communicate()
+
+
+def test_either_end_is_killed(tmp_path: Path, seed: int) -> None:
+    random = Random(seed)
+    target = Process(tmp_path / "b")
+    with Wire(target.address) as wire:
+        source = Process(tmp_path / "a", wire.address)
+        for _ in range(KILLS):
+            source.publishes(random.randrange(1, 60))
+            if random.random() < 0.5:
+                source.kill()
+                source = Process(tmp_path / "a", wire.address)
+            else:
+                target.kill()
+                target = Process(tmp_path / "b")
+                wire.lead_to(target.address)
+                wire.cut()
+        source.publishes(5)
+        source.kill()
+        target.kill()
+        wire.cut()
+        with Site(tmp_path / "a") as a, Site(tmp_path / "b") as b:
+            wire.lead_to(b.server.address)
+            end = a.topic().end
+            has_all(a.replicate("b", wire.address), end)
+            assert values(b.topic()) == [b"%d" % number for number in range(end)]
+            assert entries(b.topic()) == entries(a.topic())

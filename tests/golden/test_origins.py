@@ -1,0 +1,33 @@
+"""Bytes of origins, as every released version wrote them, are read; this version writes the same."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from pyreplog._native.ledgerlog.entries import parse_entries
+from pyreplog._native.topic.messages import decode_messages
+from pyreplog.origins.attribute import OriginAttribute
+from pyreplog.origins.snapshot import VERSION, decode, encode
+from tests.golden.origins import ATTRIBUTES, ORIGINS, STATES, VALUES, records
+
+GOLDEN = {
+    name: bytes.fromhex(data)
+    for name, data in json.loads((Path(__file__).parent / f"origins-v{VERSION}.json").read_text()).items()
+}
+
+
+def test_records_of_replicated_entries() -> None:
+    assert GOLDEN["records"] == records()
+    parsed = parse_entries(GOLDEN["records"], ledger=3, first=0, last=len(VALUES) - 1)
+    batch = decode_messages(parsed, offset=50, entries=0, size=0)
+    assert batch.values() == [value for values in VALUES for value in values]
+    origins = [batch.entry_origin(at) for at in range(batch.entries)]
+    assert [None if data is None else OriginAttribute.from_bytes(data) for data in origins] == ATTRIBUTES
+    assert batch.entry_origin_key.tolist() == [ORIGINS[0].key, 0, ORIGINS[1].key, ORIGINS[0].key]
+    assert batch.entry_origin_first.tolist() == [0, -1, 1 << 40, 100]
+
+
+def test_a_snapshot() -> None:
+    assert GOLDEN["snapshot"] == encode(STATES)
+    assert decode(GOLDEN["snapshot"]) == STATES

@@ -1,0 +1,239 @@
+"""The topic here: its log, which keeps what is confirmed, its durable cursor, and a process with a Sender."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from pyreplog.errors import NotConnectedError, ReplogError, TrimmedError, UnreadableError
+from pyreplog.geo.protocol.effects import (
+    CheckEntry,
+    Disconnect,
+    Effect,
+    OpenOrigin,
+    Progress,
+    RaiseAlarm,
+    ReadEntries,
+    SendEntries,
+    SourceEntry,
+    WakeAt,
+)
+from pyreplog.geo.protocol.sending import Sender, SendingSettings
+from pyreplog.origins.origin import Gap, GapCause, Origin, OriginState
+
+from ..invariants import BrokenInvariantError, demand
+from .network import Connection
+from .target import CLUSTER, POISON
+
+if TYPE_CHECKING:
+    from .schedule import Schedule
+
+START_US = 1_700_000_000_000_000
+
+
+class Log:
+    """The confirmed entries of the source's topic, of three origins: its own, another cluster's, the target's."""
+
+    def __init__(self, schedule: Schedule) -> None:
+        self._schedule = schedule
+        self.own = Origin(b"S" * 16, "own")
+        self.other = Origin(b"X" * 16, "other")
+        self.far = Origin(CLUSTER, "far")
+        self.entries: list[SourceEntry] = []
+        self.start = self.end = self.begin = 0
+        self._ends = {self.other: 0, self.far: 0}
+        self._causes: dict[tuple[Origin, int], str] = {}
+        self._truth: dict[tuple[Origin, int], tuple[bytes, int, int]] = {}
+
+    def append(self, origin: Origin | None, messages: int, value: bytes) -> None:
+        time_us = START_US + round(self._schedule.world.now * 1e6)
+        if origin is None:
+            entry = SourceEntry(value, messages, self.end, time_us)
+            self._truth[self.own, self.end] = value, messages, time_us
+            kind = "poison" if value == POISON else "own"
+        else:
+            first, gaps = self._ends[origin], ()
+            if self._schedule.world.chance(0.2):
+                first += 2
+                gaps = (Gap(first - 2, first, GapCause.DUPLICATE),)
+                for offset in range(first - 2, first):
+                    self._causes[origin, offset] = "skipped"
+            self._ends[origin] = first + messages
+            entry = SourceEntry(value, messages, self.end, time_us, origin, first, time_us - 5000, gaps)
+            self._truth[origin, first] = value, messages, time_us - 5000
+            for offset in range(first, first + messages):
+                self._causes[origin, offset] = "poison" if value == POISON else "own"
+            kind = "foreign"
+        for offset in range(self.end, self.end + messages):
+            self._causes[self.own, offset] = kind
+        self.entries.append(entry)
+        self.end += messages
+
+    def begins_here(self) -> None:
+        """What is there now is not sent to a new target."""
+        self.begin = self.end
+        for offset in range(self.end):
+            self._causes[self.own, offset] = "before"
+        for origin, end in self._ends.items():
+            for offset in range(end):
+                self._causes[origin, offset] = "before"
+
+    def truth(self, origin: Origin, first: int) -> tuple[bytes, int, int] | None:
+        return self._truth.get((origin, first))
+
+    def cause(self, origin: Origin, offset: int) -> str:
+        return self._causes.get((origin, offset), "nothing")
+
+    def end_of(self, origin: Origin) -> int:
+        return self.end if origin == self.own else self._ends[origin]
+
+    def read(self, offset: int, bytes_max: int) -> list[SourceEntry]:
+        if offset < self.start:
+            raise TrimmedError(f"from {self.start} on")
+        entries, size = [], 0
+        for entry in self.entries:
+            if entry.end > offset and size < bytes_max:
+                entries.append(entry)
+                size += len(entry.value)
+        return entries
+
+    def trim(self, below: int) -> None:
+        while self.entries and self.entries[0].end <= below:
+            self.start = self.entries.pop(0).end
+
+
+class Process:
+    """An owner of the topic: a Sender, carried out. What it knows dies with it, but for the cursor."""
+
+    def __init__(self, schedule: Schedule, epoch: int) -> None:
+        self._schedule, self._world, self._log = schedule, schedule.world, schedule.log
+        self.is_dead = False
+        self.alarms: list[str] = []
+        self._wake: float | None = None
+        self._connection: Connection | None = None
+        self._sessions: dict[tuple[int, Origin], int] = {}
+        plan = schedule.plan
+        cursor = schedule.cursor
+        self.sender = Sender(
+            self._log.own, self.settings(), epoch=epoch, begin=self._log.begin,
+            withheld=GapCause.FILTERED, own_note=None if cursor is None else cursor.own,
+            notes=None if cursor is None else cursor.others, mark=0 if cursor is None else cursor.mark,
+            random=random.Random(f"{plan}{epoch}").random,
+        )  # fmt: skip
+        self.do(self.sender.grew, self._log.start, self._log.end)
+        self.do(self.sender.resume)
+
+    def settings(self) -> SendingSettings:
+        plan = self._schedule.plan
+        return SendingSettings(plan.forward_all, None, plan.ttl_us, plan.rate, plan.window)
+
+    @property
+    def connection(self) -> Connection:
+        """The connection; another one after it was lost."""
+        if self._connection is None or self._connection.is_cut:
+            self._connection = Connection(self._world, self._schedule.plan.lag_s)
+            self._schedule.connections += 1
+        return self._connection
+
+    def do(self, event: Callable[..., list[Effect]], *arguments: Any) -> None:
+        """Tell the sender, and carry out what it wants."""
+        if self.is_dead:
+            return
+        now_us = round(self._world.now * 1e6)
+        for effect in event(*arguments, now_us, START_US + now_us):
+            self._world.note("effect", effect)
+            self._carry_out(effect)
+        sender = self.sender
+        largest = max((len(entry.value) for entry in self._log.entries), default=0)
+        demand(
+            sender.inflight_bytes <= sender.settings.window_bytes + (1 << 20) + largest, "Window",
+            f"{sender.inflight_bytes} of {sender.settings.window_bytes}",
+        )  # fmt: skip
+
+    def _carry_out(self, effect: Effect) -> None:
+        world, sender = self._world, self.sender
+        if isinstance(effect, OpenOrigin):
+            self._open(effect)
+        elif isinstance(effect, SendEntries):
+            self._send(effect)
+        elif isinstance(effect, ReadEntries):
+            world.after(0.001 * world.random.random(), self._read, effect)
+        elif isinstance(effect, CheckEntry):
+            world.after(0.001, self._check, effect)
+        elif isinstance(effect, WakeAt):
+            world.at(max(effect.at_us / 1e6, world.now), partial(self.do, sender.woke))
+        elif isinstance(effect, Progress):
+            world.after(0.03 * world.random.random(), self._persist, effect)
+        elif isinstance(effect, RaiseAlarm):
+            raise BrokenInvariantError("FalseAlarm", effect.text)
+        else:
+            assert isinstance(effect, Disconnect)
+            self._sessions.clear()
+
+    def _open(self, effect: OpenOrigin) -> None:
+        sender, target = self.sender, self._schedule.target
+
+        def came(reply: Any) -> None:
+            if isinstance(reply, ReplogError):
+                self.do(sender.lost, effect.attempt, effect.origin, reply)
+                return
+            assert isinstance(reply, OriginState)
+            self._sessions[effect.attempt, effect.origin] = effect.session
+            self.do(sender.opened, effect.attempt, effect.origin, CLUSTER, reply)
+
+        if self._schedule.is_apart:
+            self._world.after(0.01, came, NotConnectedError("apart"))
+        else:
+            self.connection.request(partial(target.open, effect.origin, effect.session), came)
+
+    def _send(self, effect: SendEntries) -> None:
+        sender, target = self.sender, self._schedule.target
+        session = self._sessions[effect.attempt, effect.origin]
+
+        def came(reply: Any) -> None:
+            if isinstance(reply, ReplogError):
+                self.do(sender.failed, effect.attempt, effect.request, reply)
+            else:
+                self.do(sender.stored_up_to, effect.attempt, effect.request, reply)
+
+        self.connection.request(
+            lambda reply: target.replicate(effect.origin, session, effect.entries, effect.gaps, reply), came
+        )
+
+    def _read(self, effect: ReadEntries) -> None:
+        try:
+            if not self._world.is_calm and self._world.chance(0.02):
+                raise UnreadableError(1, "dark")
+            entries = self._log.read(effect.offset, self._schedule.plan.read_bytes)
+        except ReplogError as error:
+            self.do(self.sender.read_failed, effect.attempt, error, self._log.start)
+        else:
+            self.do(self.sender.came, effect.attempt, entries)
+
+    def _check(self, effect: CheckEntry) -> None:
+        entries = [entry for entry in self._log.entries if entry.first == effect.first]
+        self.do(self.sender.checked, effect.attempt, entries[0] if entries else None)
+
+    def _persist(self, progress: Progress) -> None:
+        """Store the cursor; what was stored before is never stored behind it."""
+        cursor = self._schedule.cursor
+        if not self.is_dead and (cursor is None or progress.mark >= cursor.mark):
+            self._schedule.cursor = progress
+            if self._schedule.plan.trims:
+                self._schedule.invariants.trim(progress.mark)
+                self._log.trim(progress.mark)
+                self.do(self.sender.grew, self._log.start, self._log.end)
+
+    def grow(self) -> None:
+        self.do(self.sender.grew, self._log.start, self._log.end)
+
+    def kill(self) -> None:
+        self.is_dead = True
+        if self._connection is not None:
+            self._connection.forget()
+
+    def cut(self, *, half: bool) -> None:
+        if self._connection is not None:
+            (self._connection.half_cut if half else self._connection.cut)()

@@ -1,0 +1,42 @@
+"""A sample of schedules in every test run; `make simulate SEEDS=100000` runs more."""
+
+from __future__ import annotations
+
+from ..program import simulate
+from ..runner import explain
+from .schedule import Schedule
+
+PROGRAM = "tests.simulation.replication"
+SCHEDULES = 300
+
+
+def test_schedules(seed: int) -> None:
+    done = simulate(PROGRAM, "--seeds", str(SCHEDULES), "--first", str(seed << 20))
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert f"{SCHEDULES} schedules, 0 failed" in done.stdout
+
+
+def test_a_seed_gives_the_same_run_everywhere(seed: int) -> None:
+    """What happens depends on nothing but the seed: neither on the process nor on the order of sets."""
+    output = simulate(PROGRAM, "--seed", str(seed), hash_seed="1").stdout
+    assert output == explain(seed, Schedule, PROGRAM) + "\n"
+
+
+def test_runs_are_worth_their_while() -> None:
+    """Among a few there are crashes of both ends, lost connections, refusals, gaps and forwarded messages."""
+    crashes = kills = connections = refusals = forwarded = own = trimmed = 0
+    causes: set[str] = set()
+    for seed in range(60):
+        schedule = Schedule(seed)
+        schedule.run()
+        crashes += schedule.target.crashes
+        kills += schedule.kills
+        connections += schedule.connections
+        refusals += schedule.target.refusals
+        own += schedule.invariants.messages.get(schedule.log.own, 0)
+        forwarded += schedule.invariants.messages.get(schedule.log.other, 0)
+        trimmed += schedule.log.start > 0
+        causes |= {cause.name for cause in schedule.invariants.causes}
+    assert crashes > 10 and kills > 10 and connections > 80 and refusals > 20
+    assert own > 3000 and forwarded > 500 and trimmed > 10
+    assert {"FOREIGN", "FILTERED", "EXPIRED", "REFUSED", "DUPLICATE"} <= causes

@@ -1,0 +1,558 @@
+"""Entries that another cluster replicates into a topic: each is stored once, in the order of its origin, through all
+that may happen to the owner; and what the owner says is stored is what a scan of the log finds."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pyreplog._native.system.checksum import crc32c
+from pyreplog._native.topic.messageencoder import encode_messages
+from pyreplog.bookie.protocol import ReplyStatus, RequestKind
+from pyreplog.cluster import Cluster
+from pyreplog.errors import (
+    BacklogFullError,
+    ClosedError,
+    EntryRefusedError,
+    InvalidArgumentError,
+    InvalidEntryError,
+    NotEnoughBookiesError,
+    OriginGapError,
+    OriginHistoryError,
+    OriginSessionError,
+    OutcomeUnknownError,
+    RecordTooLargeError,
+    SubscriptionBusyError,
+    TopicFencedError,
+    WrongTypeError,
+)
+from pyreplog.future import AppendFuture
+from pyreplog.metadata.layout import cluster_id
+from pyreplog.origins.attribute import OriginAttribute
+from pyreplog.origins.origin import Gap, GapCause, LastEntry, Origin, OriginEntry, OriginState
+from pyreplog.topic.owner import topics as topics_module
+from pyreplog.topic.owner.managed import chainwriter
+from pyreplog.topic.owner.topic import Topic
+from tests.ledger.standins import Meddler
+from tests.topic.handling import PATIENCE_S, SMALL, open_cluster, stored, trim, until
+from tests.topic.lives import kill, life, life_of, lose_lease
+
+NAME = "t"
+ORIGIN = Origin(bytes(range(16)), "0123456789abcdef")
+OTHER = Origin(bytes(range(16, 32)), "fedcba9876543210")
+TIME_US = 1_700_000_000_000_000
+SETTINGS: dict[str, Any] = {**SMALL, "retention_bytes": None}
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    with open_cluster(tmp_path_factory.mktemp("origins")) as cluster:
+        yield cluster
+
+
+@pytest.fixture(autouse=True)
+def nothing_is_left(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Topics store snapshots when a test says so, or a caller waits for them, not with their first look as well."""
+    with monkeypatch.context() as patch:
+        patch.setattr(topics_module, "MAINTENANCE_S", 86_400.0)
+        yield
+    with cluster.topic(NAME, **SETTINGS) as topic:
+        topic.delete()
+
+
+@pytest.fixture
+def topic(cluster: Cluster) -> Iterator[Topic]:
+    with cluster.topic(NAME, **SETTINGS) as topic:
+        yield topic
+
+
+def entry(first: int, messages: int = 1, *gaps: Gap, **settings: Any) -> OriginEntry:
+    values = [b"%d" % number for number in range(first, first + messages)]
+    return OriginEntry(encode_messages(values, **settings), messages, first, TIME_US + first, gaps)
+
+
+def entries(start: int, stop: int, messages: int = 1) -> list[OriginEntry]:
+    return [entry(first, messages) for first in range(start, stop, messages)]
+
+
+def opened(topic: Topic, session: int = 1, origin: Origin = ORIGIN) -> OriginState:
+    return topic.origins.open(origin, session).result(PATIENCE_S)
+
+
+def replicate(
+    topic: Topic, sent: Sequence[OriginEntry], gaps: Sequence[Gap] = (), *, session: int = 1, origin: Origin = ORIGIN
+) -> int:
+    return topic.origins.replicate(origin, session, sent, gaps).result(PATIENCE_S)
+
+
+def check_log(topic: Topic, origin: Origin = ORIGIN) -> list[tuple[int, int]]:
+    """Compare the whole log with what the owner says; return (offset at the origin, offset here) of each message."""
+    found: list[tuple[int, int]] = []
+    attributes: list[OriginAttribute] = []
+    last: LastEntry | None = None
+    at = 0
+    for batch in topic.read():
+        keys, firsts = batch.entry_origin_key.tolist(), batch.entry_origin_first.tolist()
+        for index in range(batch.entries):
+            value = batch.entry_origin(index)
+            if value is None:
+                assert (keys[index], firsts[index]) == (0, -1)
+                continue
+            attribute = OriginAttribute.from_bytes(value)
+            if attribute.key != origin.key:
+                continue
+            assert (keys[index], firsts[index]) == (attribute.key, attribute.first)
+            count, here = int(batch.entry_count[index]), int(batch.entry_first[index])
+            for gap in attribute.gaps:
+                assert gap.start == at
+                at = gap.end
+            assert attribute.first == at
+            at = attribute.first + count
+            found += zip(range(attribute.first, at), range(here, here + count), strict=True)
+            attributes.append(attribute)
+            last = LastEntry(attribute.first, at, crc32c(batch.entry_value(index)), attribute.publish_time_us)
+    state = topic.origins.all()[origin]
+    assert state.last == last and state.stored >= at
+    assert all(first < second for first, second in pairwise(found))
+    return found
+
+
+# ---- what comes is stored --------------------------------------------------------------------------------------
+
+
+def test_entries_are_stored_as_they_were_at_their_origin(topic: Topic) -> None:
+    assert opened(topic) == OriginState(0, None)
+    sent = entries(0, 6, 2)
+    assert replicate(topic, sent) == 6
+    assert topic.publish(b"local") == 6
+    assert replicate(topic, [entry(6, 2)]) == 8
+    assert stored(topic) == {**{at: b"%d" % at for at in range(6)}, 6: b"local", 7: b"6", 8: b"7"}
+    assert check_log(topic) == [*((at, at) for at in range(6)), (6, 7), (7, 8)]
+    batch = next(iter(topic.read()))
+    assert bytes(batch.entry_value(0)) == sent[0].value
+    expected = OriginState(8, LastEntry(6, 8, crc32c(entry(6, 2).value), TIME_US + 6))
+    assert topic.origins.all() == {ORIGIN: expected}
+    assert topic.origins.names(ORIGIN.key) == ORIGIN and topic.origins.names(1) is None
+
+
+def test_local_entries_have_no_origin(topic: Topic) -> None:
+    topic.publish_batch([b"a", b"b"])
+    (batch,) = topic.read()
+    assert batch.entry_origin_key.tolist() == [0] and batch.entry_origin_first.tolist() == [-1]
+    assert batch.entry_origin(0) is None
+    for wrong in (-1, 1):
+        with pytest.raises(IndexError, match="out of range"):
+            batch.entry_origin(wrong)
+        with pytest.raises(IndexError):
+            batch.entry_value(wrong)
+
+
+def test_a_topic_is_an_origin_of_its_own(cluster: Cluster, topic: Topic) -> None:
+    assert topic.origin == Origin(cluster_id(cluster.runtime.metadata), topic.managed.chain.token)
+
+
+def test_what_a_topic_published_itself_never_returns(topic: Topic) -> None:
+    with pytest.raises(InvalidArgumentError, match="itself"):
+        topic.origins.open(topic.origin, 1)
+
+
+def test_a_topic_that_nobody_replicates_into_has_no_cursor(cluster: Cluster, topic: Topic) -> None:
+    topic.publish(b"a")
+    assert topic.origins.all() == {}
+    assert [cursor.name for cursor in topic.internal_stats().cursors] == []
+    opened(topic)
+    assert [cursor.name for cursor in topic.internal_stats().cursors] == ["pyreplog.origins"]
+    with pytest.raises(SubscriptionBusyError, match="other clusters"):
+        topic.delete_subscription("pyreplog.origins")
+
+
+def test_duplicates_are_skipped(topic: Topic) -> None:
+    opened(topic)
+    sent = entries(0, 8, 2)
+    assert replicate(topic, sent[:3]) == 6
+    assert replicate(topic, sent[:2]) == 6
+    assert replicate(topic, sent) == 8
+    assert check_log(topic) == [(at, at) for at in range(8)]
+    assert (topic.publisher.counts.messages, topic.publisher.counts.duplicates) == (8, 10)
+
+
+def test_many_calls_at_once_are_stored_in_their_order(topic: Topic) -> None:
+    opened(topic)
+    futures = [topic.origins.replicate(ORIGIN, 1, [entry(2 * at, 2)]) for at in range(200)]
+    local = [topic.submit(b"local") for _ in range(50)]
+    assert [future.result(PATIENCE_S) for future in futures][-1] == 400
+    for future in local:
+        future.result(PATIENCE_S)
+    assert [first for first, _ in check_log(topic)] == list(range(400))
+
+
+def test_origins_are_apart(topic: Topic) -> None:
+    opened(topic)
+    opened(topic, 9, OTHER)
+    for at in range(5):
+        assert replicate(topic, [entry(at)]) == at + 1
+        assert replicate(topic, [entry(2 * at, 2)], session=9, origin=OTHER) == 2 * at + 2
+    assert [first for first, _ in check_log(topic)] == list(range(5))
+    assert [first for first, _ in check_log(topic, OTHER)] == list(range(10))
+
+
+def test_a_hole_is_refused(topic: Topic) -> None:
+    opened(topic)
+    replicate(topic, entries(0, 3))
+    with pytest.raises(OriginGapError, match="expected 3, found 5"):
+        replicate(topic, entries(5, 7))
+    assert replicate(topic, [entry(5, 1, Gap(3, 5, GapCause.FILTERED))]) == 6
+    assert [first for first, _ in check_log(topic)] == [0, 1, 2, 5]
+
+
+def test_another_history_is_refused(topic: Topic) -> None:
+    opened(topic)
+    replicate(topic, entries(0, 6, 3))
+    with pytest.raises(OriginHistoryError):
+        replicate(topic, [entry(4, 4)])
+    with pytest.raises(OriginHistoryError, match="rolled back"):
+        replicate(topic, [entry(3, 3)._replace(publish_time_us=1)])
+    assert topic.origins.all()[ORIGIN].stored == 6
+
+
+@pytest.mark.parametrize(
+    ("wrong", "error", "says"),
+    [
+        (entry(0)._replace(value=b"short"), InvalidEntryError, "32 bytes"),
+        (entry(0)._replace(value=bytes(40)), InvalidEntryError, "none"),
+        (entry(0, 3)._replace(messages=2), InvalidEntryError, "expected 2 messages, found 3"),
+        (entry(0)._replace(first=-1), InvalidEntryError, "replicated entry"),
+        (OriginEntry(encode_messages([bytes(9 << 20)]), 1, 0, 0, ()), RecordTooLargeError, "at most"),
+    ],
+)
+def test_entries_that_make_no_sense_are_refused(
+    topic: Topic, wrong: OriginEntry, error: type[Exception], says: str
+) -> None:
+    opened(topic)
+    with pytest.raises(error, match=says):
+        topic.origins.replicate(ORIGIN, 1, [wrong])
+    assert replicate(topic, [entry(0)]) == 1
+
+
+@pytest.mark.parametrize(
+    ("origin", "session", "error"),
+    [
+        (("x", "y"), 1, WrongTypeError),
+        (Origin(b"short", "y"), 1, InvalidArgumentError),
+        (Origin(bytes(16), ""), 1, InvalidArgumentError),
+        (Origin(bytes(16), "x" * 201), 1, InvalidArgumentError),
+        (ORIGIN, -1, InvalidArgumentError),
+        (ORIGIN, 1 << 63, InvalidArgumentError),
+    ],
+)
+def test_sessions_have_valid_names(topic: Topic, origin: Any, session: int, error: type[Exception]) -> None:
+    with pytest.raises(error):
+        topic.origins.open(origin, session)
+
+
+def test_an_origin_has_to_be_opened(topic: Topic) -> None:
+    with pytest.raises(OriginSessionError, match="open one before"):
+        topic.origins.replicate(ORIGIN, 1, [entry(0)])
+
+
+def test_a_closed_topic_takes_nothing(cluster: Cluster) -> None:
+    topic = cluster.topic(NAME, **SETTINGS)
+    opened(topic)
+    topic.close()
+    with pytest.raises(ClosedError):
+        topic.origins.replicate(ORIGIN, 1, [entry(0)])
+    with pytest.raises(ClosedError):
+        topic.origins.open(ORIGIN, 2)
+
+
+# ---- sessions --------------------------------------------------------------------------------------------------
+
+
+def test_a_new_session_fences_older_ones(topic: Topic) -> None:
+    opened(topic, 3)
+    replicate(topic, entries(0, 2), session=3)
+    assert opened(topic, 5).stored == 2
+    with pytest.raises(OriginSessionError, match="session 3 is fenced by session 5"):
+        replicate(topic, entries(2, 4), session=3)
+    with pytest.raises(OriginSessionError):
+        opened(topic, 4)
+    assert replicate(topic, entries(2, 4), session=5) == 4
+
+
+def test_fencing_outlives_the_owner(cluster: Cluster) -> None:
+    with life(cluster) as one:
+        opened(one.topic(NAME, **SETTINGS), 5)
+        kill(one)
+    with cluster.topic(NAME, **SETTINGS) as topic:
+        with pytest.raises(OriginSessionError, match="fenced by session 5"):
+            opened(topic, 4)
+        assert opened(topic, 5) == OriginState(0, None)
+
+
+# ---- gaps ------------------------------------------------------------------------------------------------------
+
+
+def test_trailing_gaps_move_what_is_stored_for_good(cluster: Cluster) -> None:
+    """A filter that rejects everything writes nothing into the log."""
+    with life(cluster) as one:
+        topic = one.topic(NAME, **SETTINGS)
+        opened(topic)
+        assert replicate(topic, entries(0, 2), [Gap(2, 5, GapCause.FILTERED)]) == 5
+        assert replicate(topic, [], [Gap(5, 9, GapCause.FILTERED)]) == 9
+        assert replicate(topic, [], [Gap(3, 8, GapCause.EXPIRED)]) == 9
+        assert topic.end == 2
+        kill(one)
+    with cluster.topic(NAME, **SETTINGS) as topic:
+        assert topic.origins.all()[ORIGIN].stored == 9
+        assert opened(topic, 2).last == LastEntry(1, 2, crc32c(entry(1).value), TIME_US + 1)
+        assert replicate(topic, entries(9, 11), session=2) == 11
+        assert [first for first, _ in check_log(topic)] == [0, 1, 9, 10]
+        (batch,) = topic.read(2)
+        attribute = OriginAttribute.from_bytes(batch.entry_origin(0) or b"")
+        assert attribute.gaps == (Gap(2, 9, GapCause.FILTERED),), "the log tells the cause of each gap"
+
+
+def test_many_trailing_gaps_share_snapshots(cluster: Cluster, topic: Topic) -> None:
+    opened(topic)
+    before = cluster.topics.cursors.records
+    futures = [topic.origins.replicate(ORIGIN, 1, [], [Gap(at, at + 1, GapCause.EXPIRED)]) for at in range(300)]
+    assert futures[-1].result(PATIENCE_S) == 300 and all(future.result(PATIENCE_S) for future in futures)
+    assert cluster.topics.cursors.records - before < 200
+    assert topic.origins.all()[ORIGIN].stored == 300
+
+
+def test_an_entry_with_many_gaps_may_be_as_large_as_any(cluster: Cluster, topic: Topic) -> None:
+    """Gaps that do not fit into the record of the largest entry become one."""
+    opened(topic)
+    room = cluster.runtime.entry_bytes_max - 512  # as `Encoder.check_size`
+    value = encode_messages([bytes(room - 100)])
+    gaps = tuple(Gap(at, at + 1, GapCause(1 + at % 2)) for at in range(60))
+    large = OriginEntry(value, 1, 60, 0, gaps)
+    assert replicate(topic, [large]) == 61
+    (batch,) = topic.read()
+    assert OriginAttribute.from_bytes(batch.entry_origin(0) or b"").gaps == (Gap(0, 60, GapCause.FOREIGN),)
+
+
+# ---- owners come and go ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("deduplicate", [False, True])
+def test_what_is_stored_is_known_after_a_clean_close(cluster: Cluster, deduplicate: bool) -> None:
+    settings = {**SETTINGS, "deduplicate": deduplicate}
+    with cluster.topic(NAME, **settings) as topic:
+        opened(topic)
+        replicate(topic, entries(0, 12, 3))
+        before = topic.origins.all()
+    with cluster.topic(NAME, **settings) as topic:
+        assert topic.origins.mark.offset == topic.end, "nothing has to be read again"
+        assert topic.origins.all() == before
+        assert opened(topic) == before[ORIGIN]
+        assert replicate(topic, entries(0, 18, 3)) == 18
+        assert [first for first, _ in check_log(topic)] == list(range(18))
+
+
+def test_what_is_stored_is_known_after_a_crash(cluster: Cluster) -> None:
+    """Pulsar #25861: from the last snapshot on, the log is read again."""
+    with life(cluster) as one:
+        topic = one.topic(NAME, **SETTINGS)
+        opened(topic)
+        replicate(topic, entries(0, 6))
+        topic.origins.store().result(PATIENCE_S)
+        replicate(topic, entries(6, 10))
+        topic.publish(b"local")
+        replicate(topic, [entry(12, 1, Gap(10, 12, GapCause.EXPIRED))])
+        expected = topic.origins.all()
+        kill(one)
+    with cluster.topic(NAME, **SETTINGS) as topic:
+        assert topic.origins.mark.offset == 6
+        assert topic.origins.all() == expected
+        opened(topic, 2)
+        assert replicate(topic, [*entries(0, 10), *entries(12, 15)], session=2) == 15
+        assert [first for first, _ in check_log(topic)] == [*range(10), *range(12, 15)]
+
+
+def test_what_was_sent_and_not_confirmed_is_kept_or_sent_again(cluster: Cluster) -> None:
+    """The next owner keeps any part of it, and knows which."""
+    with life(cluster) as one:
+        topic = one.topic(NAME, **SETTINGS)
+        opened(topic)
+        replicate(topic, entries(0, 3))
+        futures = [topic.origins.replicate(ORIGIN, 1, [entry(at)]) for at in range(3, 40)]
+        kill(one)
+        assert len(futures) == 37
+    with cluster.topic(NAME, **SETTINGS) as topic:
+        state = opened(topic, 2)
+        assert 3 <= state.stored <= 40
+        assert len(check_log(topic)) == state.stored == topic.end
+        assert replicate(topic, entries(0, 50), session=2) == 50
+        assert [first for first, _ in check_log(topic)] == list(range(50))
+
+
+def test_another_owner_ends_what_waits(cluster: Cluster) -> None:
+    with life(cluster) as one:
+        topic = one.topic(NAME, **SETTINGS)
+        opened(topic)
+        replicate(topic, entries(0, 3))
+        life_of(one).pause()
+        lose_lease(one)
+        sent = topic.origins.replicate(ORIGIN, 1, entries(3, 6), [Gap(6, 7, GapCause.FOREIGN)])
+        again = topic.origins.replicate(ORIGIN, 1, entries(3, 6))
+        with cluster.topic(NAME, **SETTINGS) as other:
+            assert opened(other, 2).stored == 3
+            life_of(one).go_on()
+            for future in (sent, again):
+                with pytest.raises((TopicFencedError, ClosedError)):
+                    future.result(PATIENCE_S)
+            assert replicate(other, entries(3, 8), session=2) == 8
+            assert [first for first, _ in check_log(other)] == list(range(8))
+
+
+def test_entries_that_would_have_to_be_read_again_are_not_trimmed(cluster: Cluster) -> None:
+    with life(cluster) as one:
+        topic = one.topic(NAME, **SMALL)
+        opened(topic)
+        replicate(topic, entries(0, 9))
+        topic.origins.store().result(PATIENCE_S)
+        replicate(topic, entries(9, 20))
+        trim(topic)
+        assert 6 <= topic.start <= 9
+        kill(one)
+    with cluster.topic(NAME, **SMALL) as topic:
+        assert topic.origins.all()[ORIGIN].stored == 20
+
+
+def test_producers_of_other_clusters_are_not_those_here(cluster: Cluster) -> None:
+    """A producer's numbers at the origin say nothing of a producer with its name here, also after a replay."""
+    settings = {**SETTINGS, "deduplicate": True}
+    with life(cluster) as one:
+        topic = one.topic(NAME, **settings)
+        opened(topic)
+        assert topic.publish(b"here", producer="p", sequence=3) == 0
+        assert replicate(topic, [entry(0, 2, producer=b"p", sequences=[2, 7])]) == 2
+        assert topic.publish(b"here", producer="p", sequence=5) == 3
+        kill(one)
+    with cluster.topic(NAME, **settings) as topic:
+        assert topic.producer("p").last_sequence == 5
+        assert topic.publish(b"here", producer="p", sequence=6) == 4
+        opened(topic, 2)
+        assert replicate(topic, [entry(2, 1, producer=b"p", sequences=[1])], session=2) == 3
+
+
+# ---- failures --------------------------------------------------------------------------------------------------
+
+
+STRIPED: dict[str, Any] = {"ensemble": 2, "write_quorum": 1, "ack_quorum": 1, "durability": "appended",
+                           "retention_bytes": None}  # fmt: skip
+"""Every other entry on the other bookie."""
+
+
+@pytest.fixture
+def striped(tmp_path: Path) -> Iterator[tuple[Topic, Meddler]]:
+    with Cluster.embedded(tmp_path, bookies=2, segment_bytes=1 << 20) as cluster:
+        topic = cluster.topic(NAME, **STRIPED)
+        opened(topic)
+        assert replicate(topic, [entry(0)]) == 1
+        with Meddler(cluster) as meddler:
+            yield topic, meddler
+
+
+def hold(topic: Topic, meddler: Meddler, sent: list[list[OriginEntry]]) -> list[AppendFuture[int]]:
+    """Send batches, of which the ledger confirms the first entry, and one bookie has not answered for the second."""
+    ledger = topic.managed.writer.ledger
+    assert ledger is not None and ledger.last_add_confirmed == 0
+    meddler.rule(meddler.hold, kind=RequestKind.ADD, bookie=ledger.metadata.last_fragment.ensemble[0])
+    futures = [topic.origins.replicate(ORIGIN, 1, batch) for batch in sent]
+    until(lambda: ledger.last_add_confirmed == 1)
+    return futures
+
+
+def test_a_part_of_a_batch_is_stored_when_no_ledger_takes_the_rest(
+    striped: tuple[Topic, Meddler], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`pushed` falls back to what is stored, and not further; what was sent behind the rest is not stored either."""
+    topic, meddler = striped
+    monkeypatch.setattr(chainwriter, "STUCK_S", 0.0)
+    futures = hold(topic, meddler, [entries(1, 4), entries(4, 6), entries(6, 7)])
+    meddler.clear()
+    meddler.rule(meddler.fail, kind=RequestKind.ADD)
+    meddler.end_held(meddler.fail)
+    with pytest.raises(OutcomeUnknownError, match="a part of the messages is stored"):
+        futures[0].result(PATIENCE_S)
+    for future in futures[1:]:
+        with pytest.raises((NotEnoughBookiesError, OutcomeUnknownError)):
+            future.result(PATIENCE_S)
+    monkeypatch.undo()
+    meddler.clear()
+    assert opened(topic).stored == topic.end == 2
+    assert replicate(topic, entries(0, 9)) == 9
+    assert [first for first, _ in check_log(topic)] == list(range(9))
+
+
+def test_nothing_behind_a_refused_entry_is_stored(striped: tuple[Topic, Meddler]) -> None:
+    """Bookies refuse one entry, and would take those behind it: the topic would lack one in the middle for ever."""
+    topic, meddler = striped
+    refused = [entry(3)]
+
+    def refuse(bookie: str, request: Any, on_reply: Any) -> None:
+        deed = meddler.saying(status=ReplyStatus.INVALID) if bytes(refused[0].value) in bytes(request.records) else None
+        (deed or meddler.pass_on)(bookie, request, on_reply)
+
+    meddler.rule(refuse, kind=RequestKind.ADD)
+    local = [topic.submit(b"local")]
+    futures = [topic.origins.replicate(ORIGIN, 1, [entry(at)]) for at in range(1, 9)]
+    local.append(topic.submit(b"local"))
+    for future in local:
+        assert future.result(PATIENCE_S) > 0
+    outcomes = [sent.exception(PATIENCE_S) for sent in futures]
+    kept = outcomes.index(next(error for error in outcomes if error is not None))
+    assert all(isinstance(error, EntryRefusedError | OutcomeUnknownError) for error in outcomes[kept:])
+    meddler.clear()
+    assert opened(topic).stored == 1 + kept <= 3
+    assert replicate(topic, entries(0, 9)) == 9
+    assert [first for first, _ in check_log(topic)] == list(range(9))
+
+
+def test_a_ledger_that_fails_in_the_middle_delays_only(striped: tuple[Topic, Meddler]) -> None:
+    topic, meddler = striped
+    futures = hold(topic, meddler, [entries(1, 4), entries(4, 6), entries(6, 7)])
+    again = topic.origins.replicate(ORIGIN, 1, entries(1, 6))  # waits for the outcome of those
+    assert not again.done()
+    meddler.clear()
+    meddler.end_held(meddler.fail)
+    assert [future.result(PATIENCE_S) for future in futures] == [4, 6, 7]
+    assert again.result(PATIENCE_S) >= 6
+    assert topic.managed.writer.failures == 1
+    assert [first for first, _ in check_log(topic)] == list(range(7))
+
+
+def test_a_timeout_takes_nothing_back(striped: tuple[Topic, Meddler]) -> None:
+    """Pulsar #26113: what had no answer was sent again while it was on its way."""
+    topic, meddler = striped
+    (first,) = hold(topic, meddler, [entries(1, 5)])
+    with pytest.raises(OutcomeUnknownError):
+        topic.publisher.wait(first, 0.02)
+    reopened = topic.origins.open(ORIGIN, 2)
+    until(lambda: topic.origins.mark.offset >= 0)
+    assert not reopened.done()
+    with pytest.raises(OriginSessionError):
+        replicate(topic, entries(1, 5))
+    meddler.clear()
+    meddler.release()
+    assert reopened.result(PATIENCE_S).stored == 5
+    assert replicate(topic, entries(1, 7), session=2) == 7
+    assert [first for first, _ in check_log(topic)] == list(range(7))
+
+
+def test_a_quota_refuses_what_is_replicated(topic: Topic) -> None:
+    opened(topic)
+    replicate(topic, entries(0, 2))
+    topic.publisher.set_quota("refused", "full")
+    with pytest.raises(BacklogFullError, match="full"):
+        replicate(topic, entries(2, 4))
+    assert replicate(topic, entries(0, 2)) == 2
+    topic.publisher.set_quota("open", "")
+    assert replicate(topic, entries(0, 4)) == 4
