@@ -166,10 +166,13 @@ def test_what_was_on_its_way_does_not_count_in_the_next_generation() -> None:
     side.do(side.exchange.flush())
     assert side.outbox
     clusters.cut("ab")
+    side.acknowledge("s", "a", 2)
     side.do(side.exchange.seek("s", OriginRanges()))
     clusters.connect("ab")
     clusters.settle()
     assert clusters["b"].acked("s", "a") == []
+    side.boot()
+    assert side.acked("s", "a") == []
 
 
 def test_the_base_is_no_acknowledgement() -> None:
@@ -279,6 +282,7 @@ def test_a_deleted_subscription_does_not_come_back() -> None:
     clusters.connect("bc")
     clusters.settle()
     assert clusters["c"].exchange.state("s") is None
+    assert not [effect for effect in clusters["b"].effects if isinstance(effect, Rebuild)], "not for a moment"
     clusters["c"].boot()
     assert clusters["c"].exchange.names() == []
 
