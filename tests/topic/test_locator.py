@@ -12,10 +12,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pyreplog.cluster import Cluster
-from pyreplog.errors import UnreadableError
+from pyreplog.errors import (
+    InvalidEntryError,
+    MetadataUnavailableError,
+    NoSuchSubscriptionError,
+    ReplogError,
+    TopicFencedError,
+    UnreadableError,
+)
+from pyreplog.future import AppendFuture, set_exception
 from pyreplog.topic.model.dispatch.effects import Locate
+from pyreplog.topic.owner import locator as locator_module
+from pyreplog.topic.owner import subscription as subscription_module
 from pyreplog.topic.owner.locator import Locator, joined, offsets_in
-from pyreplog.topic.owner.subscription import NOBODY
+from pyreplog.topic.owner.subscription import NOBODY, Subscription
 from pyreplog.topic.owner.topic import Topic
 from tests.topic.handling import PATIENCE_S, PLAIN, HeldPlaces, check_backlog, open_cluster, until
 
@@ -99,23 +109,135 @@ def test_what_comes_meanwhile_is_one_pass_too(topic: Topic, monkeypatch: pytest.
     acknowledged(topic, some)
 
 
-def test_what_cannot_be_read_comes_again_and_the_rest_does_not(topic: Topic, monkeypatch: pytest.MonkeyPatch) -> None:
-    read = Locator._read
+def rejected(error: ReplogError) -> AppendFuture[Any]:
+    future: AppendFuture[Any] = AppendFuture()
+    set_exception(future, error)
+    return future
 
-    def fails(self: Locator, start: int, end: int) -> Any:
-        if start == 15_500:
-            raise UnreadableError(1, "its bookies are away")
-        return read(self, start, end)
 
-    monkeypatch.setattr(Locator, "_read", fails)
+class Unread:
+    """The entry of one message cannot be read, for the locator, until the test says so."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, error: ReplogError) -> None:
+        self.error: ReplogError | None = error
+        self.failures = 0
+        self._read = Locator._read
+        monkeypatch.setattr(Locator, "_read", lambda locator, start, end: self._fail(locator, start, end))
+        monkeypatch.setattr(locator_module, "RETRY_MAX_S", 0.01)
+        monkeypatch.setattr(locator_module, "RETRY_FIRST_S", 0.01)
+
+    def _fail(self, locator: Locator, start: int, end: int) -> Any:
+        if start == UNREAD and self.error is not None:
+            self.failures += 1
+            raise self.error
+        return self._read(locator, start, end)
+
+
+SOME, UNREAD = [15_100, 15_500, 15_900], 15_500
+AWAY = [UnreadableError(1, "its bookies are away"), MetadataUnavailableError("the store is away")]
+
+
+def mask(subscription: Subscription) -> list[bool]:
+    return subscription.inspect(lambda cursor, _: cursor.mask(np.array(SOME))).tolist()
+
+
+@pytest.mark.parametrize("error", AWAY)
+def test_a_flush_waits_for_what_cannot_be_read_now(
+    topic: Topic, monkeypatch: pytest.MonkeyPatch, error: ReplogError
+) -> None:
+    """The rest is acknowledged at once."""
+    unread, subscription = Unread(monkeypatch, error), topic.subscription("s")
+    subscription.acknowledge(NOBODY, np.array(SOME))
+    flushed = subscription.flush_async()
+    until(lambda: mask(subscription) == [True, False, True])
+    subscription.acknowledge(NOBODY, np.array([17_000]))
+    until(lambda: subscription.inspect(lambda cursor, _: cursor.mask(np.array([17_000]))).all())
+    flushes = [flushed]
+
+    def flush() -> bool:
+        flushes.append(subscription.flush_async())
+        return unread.failures >= 20
+
+    until(flush)
+    assert not any(future.done() for future in flushes)
+    unread.error = None
+    for future in flushes:
+        future.result(PATIENCE_S)
+    assert mask(subscription) == [True, True, True]
+
+
+def test_what_is_damaged_keeps_nothing_from_a_flush(topic: Topic, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No consumer gets it either."""
+    Unread(monkeypatch, InvalidEntryError(1, 2, "an entry", "none"))
     subscription = topic.subscription("s")
-    subscription.acknowledge(NOBODY, np.array([15_100, 15_500, 15_900]))
+    subscription.acknowledge(NOBODY, np.array(SOME))
     subscription.flush_async().result(PATIENCE_S)
-    assert subscription.inspect(lambda cursor, _: cursor.mask(np.array([15_100, 15_500, 15_900]))).tolist() == [
-        True,
-        False,
-        True,
-    ]
+    assert mask(subscription) == [True, False, True]
+
+
+@pytest.mark.parametrize("where", [0, 15_700])
+def test_a_seek_ends_the_search(topic: Topic, monkeypatch: pytest.MonkeyPatch, where: int) -> None:
+    unread, subscription = Unread(monkeypatch, AWAY[0]), topic.subscription("s")
+    subscription.acknowledge(NOBODY, np.array(SOME))
+    until(lambda: mask(subscription) == [True, False, True])
+    subscription.seek(where).result(PATIENCE_S)
+    assert mask(subscription) == [where > offset for offset in SOME]
+    unread.error = None
+    subscription.flush_async().result(PATIENCE_S)
+    assert mask(subscription) == [where > offset for offset in SOME]
+
+
+@pytest.mark.parametrize("fenced", [False, True])
+def test_a_flush_fails_with_its_subscription(topic: Topic, monkeypatch: pytest.MonkeyPatch, fenced: bool) -> None:
+    unread, subscription = Unread(monkeypatch, AWAY[0]), topic.subscription("s")
+    subscription.acknowledge(NOBODY, np.array(SOME))
+    flushed = subscription.flush_async()
+    until(lambda: mask(subscription) == [True, False, True])
+    if fenced:  # a read is the first to hear of it
+        unread.error = TopicFencedError(topic.name, "another process owns it")
+        expected: type[ReplogError] = TopicFencedError
+    else:
+        topic.delete_subscription("s", force=True)
+        expected = NoSuchSubscriptionError
+    with pytest.raises(expected):
+        flushed.result(PATIENCE_S)
+    if fenced:
+        with pytest.raises(TopicFencedError):
+            subscription.flush_async().result(PATIENCE_S)
+
+
+def test_repeated_acknowledgements_that_cannot_be_located_in_time(
+    topic: Topic, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The consumer is told so, and the search goes on."""
+    monkeypatch.setattr(subscription_module, "RESUME_S", 0.05)
+    unread, subscription = Unread(monkeypatch, AWAY[1]), topic.subscription("s")
+    ranges = np.array([(offset, offset + 1) for offset in SOME])
+    assert subscription.acknowledge_again(NOBODY, 0, ranges, lambda: True).result(PATIENCE_S) is False
+    unread.error = None
+    until(lambda: mask(subscription) == [True, True, True])
+    assert subscription.acknowledge_again(NOBODY, 0, ranges, lambda: True).result(PATIENCE_S) is True
+
+
+@pytest.mark.parametrize("failures", [1, 1_000_000])
+def test_a_repeated_cumulative_acknowledgement_is_located_again(
+    topic: Topic, monkeypatch: pytest.MonkeyPatch, failures: int
+) -> None:
+    monkeypatch.setattr(subscription_module, "RESUME_S", 0.05 if failures > 1 else PATIENCE_S)
+    monkeypatch.setattr(subscription_module, "RESUME_RETRY_S", 0.01)
+    topic.create_subscription("f", start="earliest", type="failover")
+    locate, left = topic.managed.locate, [failures]
+
+    def fails(offset: int) -> Any:
+        left[0] -= 1
+        return rejected(AWAY[1]) if left[0] >= 0 else locate(offset)
+
+    monkeypatch.setattr(topic.managed, "locate", fails)
+    subscription = topic.subscription("f")
+    subscription.grew()
+    done = subscription.acknowledge_again(NOBODY, 15_505, np.empty((0, 2), np.int64), lambda: True)
+    assert done.result(PATIENCE_S) is (failures == 1)
+    assert subscription.cursor.mark.offset == (15_505 if failures == 1 else 0)
 
 
 RANGES = st.lists(st.tuples(st.integers(0, 60), st.integers(1, 9)), min_size=1, max_size=8)

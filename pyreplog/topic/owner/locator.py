@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
@@ -11,7 +12,8 @@ import numpy as np
 from pyreplog._native.topic.messages import MessageBatch
 from pyreplog.errors import ClosedError, ReplogError, TopicFencedError
 from pyreplog.event_queue import EventQueue
-from pyreplog.future import AppendFuture, set_result, settle_all
+from pyreplog.future import AppendFuture, settle_all
+from pyreplog.ledger.driver import TimerLike
 from pyreplog.topic.model.dispatch.effects import Locate
 from pyreplog.topic.model.dispatch.offsets import Offsets
 from pyreplog.topic.owner.managed.managedledger import ManagedLedger
@@ -20,6 +22,9 @@ logger = logging.getLogger(__name__)
 
 BYTES_FIRST, BYTES_MAX = 64 << 10, 4 << 20
 """Bytes of entries that are read at once while the offsets lie close together; otherwise one entry is read."""
+
+RETRY_FIRST_S, RETRY_MAX_S = 0.1, 10.0
+"""Seconds before entries that could not be read are located again; doubled each time."""
 
 
 class LocatedEntries(NamedTuple):
@@ -38,19 +43,41 @@ class LocatedEntries(NamedTuple):
 class Locator:
     """Locates entries in passes, each in the order of the offsets; requests that come meanwhile are in the next pass.
 
-    Its steps are events of the caller's queue; nothing waits. on_located: called with entries as they are read. label:
-    for log lines.
+    Its steps are events of the caller's queue; nothing waits. Entries that cannot be read while the metadata store or
+    bookies do not answer are located again later, so that a flush confirms no acknowledgement that was dropped.
+
+    Args:
+        label: for log lines.
+        managed: the messages of the topic.
+        events: the caller's queue.
+        wake_after: calls something after some seconds; None: it never will.
+        on_located: called with entries as they are read.
+        on_retry: called with a consumer, an era, and a range of offsets whose entries could not be read. It calls `add`
+            in an event if they still have to be located.
     """
 
     def __init__(
-        self, label: str, managed: ManagedLedger, events: EventQueue, on_located: Callable[[LocatedEntries], object]
+        self,
+        label: str,
+        managed: ManagedLedger,
+        events: EventQueue,
+        wake_after: Callable[[float, Callable[[], None]], TimerLike | None],
+        *,
+        on_located: Callable[[LocatedEntries], object],
+        on_retry: Callable[[int, int, int, int], object],
     ) -> None:
-        self._label, self._managed, self._events, self._on_located = label, managed, events, on_located
+        self._label, self._managed, self._events, self._wake_after = label, managed, events, wake_after
+        self._on_located, self._on_retry = on_located, on_retry
         self._queue: dict[tuple[int, int], list[Locate]] = {}  # by consumer and era
         self._is_busy = False
         self._behind = self._span = 0  # end and number of messages of the last read
         self._bytes = 1
         self._settled: list[AppendFuture[None]] = []
+        self._unread: list[tuple[int, int, int, int]] = []  # arguments of `on_retry`
+        self._retry_s = RETRY_FIRST_S
+        self._timer: TimerLike | None = None
+        self._is_stopped = False
+        self._ended: ReplogError | None = None  # why nothing can be located any more
 
     def add(self, locate: Locate, era: int) -> None:
         """Locate the entries of these messages. era: of the cursor."""
@@ -60,20 +87,74 @@ class Locator:
             self._next_pass()
 
     def settled(self) -> AppendFuture[None]:
-        """Return a future that is done when all earlier requests have been handled."""
+        """Return a future that is done when all earlier requests have been handled.
+
+        It fails with the TopicFencedError or ClosedError after which nothing can be located.
+        """
         future: AppendFuture[None] = AppendFuture()
-        self._events.post(lambda: self._settled.append(future) if self._is_busy else set_result(future, None))
+
+        def settled() -> None:
+            self._settled.append(future)
+            if not self._is_busy and not self._unread:
+                self._settle()
+
+        self._events.post(settled)
         return future
 
+    def stop(self) -> None:
+        """Locate nothing again, because the subscription has ended."""
+
+        def stop() -> None:
+            self._is_stopped = True
+            timer, self._timer = self._timer, None
+            if timer is not None:
+                timer.cancel()
+            self._unread.clear()
+            if not self._is_busy:
+                self._settle()
+
+        self._events.post(stop)
+
+    def _settle(self) -> None:
+        settled, self._settled = self._settled, []
+        settle_all([(future, self._ended) for future in settled])
+
     def _next_pass(self) -> None:
-        if not self._queue:
-            self._is_busy = False
-            settled, self._settled = self._settled, []
-            settle_all([(future, None) for future in settled])
+        if self._queue:
+            (consumer, era), requests = self._queue.popitem()
+            starts, ends = joined(requests)
+            self._go_on(consumer, era, starts, ends)
             return
-        (consumer, era), requests = self._queue.popitem()
-        starts, ends = joined(requests)
-        self._go_on(consumer, era, starts, ends)
+        self._is_busy = False
+        if self._unread:
+            self._retry_later()
+        else:
+            self._settle()
+
+    def _retry_later(self) -> None:
+        if self._timer is not None:
+            return
+        self._timer = self._wake_after(self._retry_s, lambda: self._events.post(self._retry))
+        self._retry_s = min(2 * self._retry_s, RETRY_MAX_S)
+        if self._timer is None:
+            self._ended = ClosedError(
+                f"{self._label}: acknowledged messages were not located before the cluster was closed"
+            )
+            self._unread.clear()
+            self._settle()
+
+    def _retry(self) -> None:
+        self._timer = None
+        count = len(self._unread)
+        for consumer, era, start, end in self._unread:
+            self._on_retry(consumer, era, start, end)
+        self._events.post(partial(self._retried, count))  # behind the events that add the ranges again
+
+    def _retried(self, count: int) -> None:
+        del self._unread[:count]
+        if not self._is_busy:
+            self._is_busy = True
+            self._next_pass()
 
     def _go_on(self, consumer: int, era: int, starts: Offsets, ends: Offsets) -> None:
         """Read the first of the remaining entries."""
@@ -100,7 +181,7 @@ class Locator:
         if error is not None:
             self._not_found(error, consumer, era, starts, ends)
             return
-        batch = read.result()
+        batch, self._retry_s = read.result(), RETRY_FIRST_S
         self._behind, self._span = batch.end, len(batch)
         count = int(np.searchsorted(starts, batch.end))
         if batch.end <= starts[0]:
@@ -112,8 +193,14 @@ class Locator:
         self._go_on(consumer, era, np.maximum(starts, batch.end), ends)
 
     def _not_found(self, error: BaseException, consumer: int, era: int, starts: Offsets, ends: Offsets) -> None:
-        """Skip the first range, whose messages are delivered again; other ranges may be in another ledger."""
-        logger.info("%s: message %d is not acknowledged, its entry was not found: %s", self._label, starts[0], error)
+        """Skip the first range, until later if the error goes away; other ranges may be in another ledger."""
+        goes_away = isinstance(error, ReplogError) and error.retriable and not self._is_stopped
+        if isinstance(error, TopicFencedError | ClosedError):
+            self._ended = error
+        elif goes_away:
+            self._unread.append((consumer, era, int(starts[0]), int(ends[0])))
+        outcome = "not acknowledged yet" if goes_away else "not acknowledged"
+        logger.info("%s: message %d is %s, its entry was not found: %s", self._label, starts[0], outcome, error)
         left = len(starts) if isinstance(error, TopicFencedError | ClosedError) else 1
         self._go_on(consumer, era, starts[left:], ends[left:])
 

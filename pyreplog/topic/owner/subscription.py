@@ -100,6 +100,9 @@ class SubscriptionCounters:
 logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
+RESUME_S, RESUME_RETRY_S = 5.0, 0.1
+"""Seconds in which repeated acknowledgements have to be located, and before another attempt."""
+
 NOBODY = -1
 """The number that stands for no consumer in `acknowledge`."""
 
@@ -182,7 +185,9 @@ class Subscription:
         )  # fmt: skip
         self._lock = Lock()  # guards the cursor and the dispatcher, held only for steps
         self._effects: deque[Effect | _Discard] = deque()
-        self._locator = Locator(self._label, managed, self.events, self._located)
+        self._locator = Locator(
+            self._label, managed, self.events, runtime.wake_after, on_located=self._located, on_retry=self._locate_again
+        )
         self._wake: tuple[int, TimerLike] | None = None
         self._era = 0  # counts seeks, which discard earlier acknowledgements
         self._is_stopped = False
@@ -474,13 +479,14 @@ class Subscription:
 
     def acknowledge_again(
         self, consumer: int, end: int, ranges: NDArray[np.int64], if_: Callable[[], bool]
-    ) -> AppendFuture[None]:
+    ) -> AppendFuture[bool]:
         """Repeat acknowledgements that a former owner may not have stored: all below `end`, and the half-open rows of
         `ranges`.
 
-        if_: called in the step; False: do nothing. The future is done when the cursor has them.
+        if_: called in the step; False: do nothing. The future is done when the cursor has them; its result is False if
+        their entries could not be located in RESUME_S.
         """
-        done: AppendFuture[None] = AppendFuture()
+        done: AppendFuture[bool] = AppendFuture()
 
         def acknowledge(now_us: int) -> list[Effect]:
             effects: list[Effect] = []
@@ -495,11 +501,29 @@ class Subscription:
         def is_ahead() -> bool:
             return if_() and self.cursor.mark.offset < end
 
+        def settle() -> None:
+            then(self._settled(), done, lambda _: set_result(done, True))
+
+        def below_end() -> None:
+            future = self.acknowledge_cumulative(consumer, end, if_=is_ahead)
+            future.add_done_callback(lambda _: is_below(future.exception()))
+
+        def is_below(error: BaseException | None) -> None:
+            if error is None:
+                settle()
+            elif not isinstance(error, ReplogError) or not error.retriable:
+                set_exception(done, error)
+            elif not done.done() and self.wake_after(RESUME_RETRY_S, below_end) is None:
+                set_result(done, False)
+
         self._do(acknowledge)
         if end > self.cursor.mark.offset and self.settings.type not in ("shared", "key_shared"):
-            then(self.acknowledge_cumulative(consumer, end, if_=is_ahead), done, lambda _: self._settle(done))
+            below_end()
         else:
-            self._settle(done)
+            settle()
+        if not done.done():
+            timer = self.wake_after(RESUME_S, partial(_give_up, done))
+            done.add_done_callback(lambda _: timer and timer.cancel())
         return done
 
     def _located(self, located: LocatedEntries) -> None:
@@ -516,13 +540,14 @@ class Subscription:
 
         self._do(acknowledge)
 
+    def _locate_again(self, consumer: int, era: int, start: int, end: int) -> None:
+        """Acknowledge messages of entries that could not be located, as far as they are not acknowledged meanwhile."""
+        self._do(lambda now: self._dispatcher.acknowledge_range(consumer, start, end, now) if era == self._era else [])
+
     def _settled(self) -> AppendFuture[None]:
         """Return a future that is done when the cursor, and its persister, have all earlier acknowledgements."""
         self._do(lambda _: ())  # waits for the steps of other threads, and their effects
         return self._locator.settled()
-
-    def _settle(self, done: AppendFuture[None]) -> None:
-        then(self._settled(), done, partial(set_result, done))
 
     def acknowledge_cumulative(
         self, consumer: int, end: int, *, if_: Callable[[], bool] = lambda: True
@@ -750,6 +775,7 @@ class Subscription:
         wake, self._wake = self._wake, None
         if wake is not None:
             wake[1].cancel()
+        self._locator.stop()
 
     def store(self) -> AppendFuture[None]:
         """Close the consumers and store their acknowledgements, when the topic is closed."""
@@ -762,3 +788,7 @@ class Subscription:
         self.fail(error)
         if self.persister is not None:
             self.persister.close(deleted=deleted)
+
+
+def _give_up(done: AppendFuture[bool]) -> None:
+    set_result(done, False)

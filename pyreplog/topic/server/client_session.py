@@ -247,7 +247,7 @@ class ConsumerSession:
         counts = False
 
         def resume() -> None:
-            then(self.source.acknowledge_again(self._id, end, ranges, is_meant), done, lambda _: resumed())
+            then(self.source.acknowledge_again(self._id, end, ranges, is_meant), done, resumed)
 
         def is_meant() -> bool:
             """Called in a step of the subscription."""
@@ -258,9 +258,9 @@ class ConsumerSession:
             counts = now == era and max(end, int(ranges[-1, 1]) if len(ranges) else 0) <= self.source.known_end
             return counts
 
-        def resumed() -> None:
+        def resumed(has_all: bool) -> None:
             generation, now = self.state
-            set_result(done, Resumed(generation, now or 0, counts))
+            set_result(done, Resumed(generation, now or 0, counts and has_all))
 
         self._events.post(lambda: then(completed_future(), done, lambda _: resume()))
         return done
