@@ -97,7 +97,7 @@ class OriginSource:
             self._failed(error)
 
     def _open(self, topic: Topic) -> None:
-        self.session += 1
+        self.session += not self.session or not self._world.chance(0.3)
         session = self.session
         self._world.note("the origin opens session", session)
 
