@@ -137,6 +137,18 @@ def test_partitions_reach_the_target_with_their_number(pair: Pair) -> None:
     until(lambda: pair.b.topics.partitioned.find("clicks") == 3)
 
 
+def test_a_target_may_have_more_partitions(pair: Pair) -> None:
+    pair.connect()
+    pair.b.topics.partitioned.stored("clicks", 4, create=True, wait=0.0, settings=SYNCED)
+    pair.a.geo.set_policy("clicks", targets=["b"])
+    clicks = pair.a.topic("clicks", partitions=2, **SYNCED)
+    clicks.publish_batch([b"%d" % at for at in range(20)], keys=[b"%d" % at for at in range(20)])
+    until(lambda: len(pair.a.geo.status("clicks")) == 2 and not any(row.unsent_messages for row in pair.a.geo.status()))
+    there = pair.b.topic("clicks", create=False)
+    assert isinstance(there, PartitionedTopic) and there.partitions == 4
+    assert [values(there.partition(at)) for at in range(2)] == [values(clicks.partition(at)) for at in range(2)]
+
+
 def test_orders_hold_at_once_and_over_a_restart(tmp_path: Path) -> None:
     with Cluster.embedded(tmp_path / "b", bookies=1) as b, TopicServer(b) as server:
         with Cluster.embedded(tmp_path / "a", bookies=1) as a:
