@@ -256,11 +256,13 @@ def test_the_owner_is_killed_and_no_client_is_left(tmp_path: Path) -> None:
 @pytest.mark.parametrize("policy", ["hold", "error", "detach"])
 def test_a_backlog_beyond_its_bound(pair: Pair, policy: Any) -> None:
     pair.connect()
-    pair.to_b.lead_to(NOWHERE)
     pair.a.geo.set_policy("orders", targets=["b"], backlog_bytes=10_000, backlog_policy=policy)
     orders = pair.a.topic("orders", ensemble=1, retention_bytes=None)
     assert isinstance(orders, Topic)
-    until(lambda: [cursor.name for cursor in orders.internal_stats().cursors] == ["pyreplog.geo.b"])
+    orders.publish(b"0")
+    pair.is_sent(end=1)
+    pair.to_b.lead_to(NOWHERE)
+    pair.to_b.cut()
     published = orders.publish_batch([b"x" * 1000] * 12).stop
     if policy == "detach":
         until(lambda: pair.row().state == "detached")
