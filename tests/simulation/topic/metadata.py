@@ -10,7 +10,7 @@ from pyreplog.errors import LeaseLostError, MetadataUnavailableError, OutcomeUnk
 from pyreplog.metadata.lease import Lease, LeaseState
 from pyreplog.metadata.memory import MemoryStore
 from pyreplog.metadata.store import MetadataStore, Versioned
-from pyreplog.metadata.watching import Watch
+from pyreplog.metadata.watching import Watch, Watchers
 
 if TYPE_CHECKING:
     from .processes import Process
@@ -55,7 +55,8 @@ class Way(MetadataStore):
         return sorted(self.call(lambda: self.host.list(key), writes=False))
 
     def _watch(self, key: str, callback: Callable[[str], object]) -> Watch:
-        raise NotImplementedError("nobody waits for a topic to be free here: it tries again")
+        """Watch what never changes: policies of geo-replication, of which there are none."""
+        return Watch(Watchers(), key, callback)
 
     def _lease(self, ttl: float, on_loss: Callable[[], object] | None) -> Lease:
         return self.call(lambda: HeldLease(self, ttl, on_loss))
