@@ -353,8 +353,7 @@ class Keeper(Handle):
             kept.replications.pop(target).replicator.close()
             replication = None
         if replication is None:
-            partition = partition_of(topic.name)
-            partitions = None if partition is None else self._topics.partitions_of(partition[0])
+            partitions = self._partitions(topic.name)
             replication = _Replication(self._make(topic, target, cluster, policy, partitions), cluster, policy)
             kept.replications[target] = replication
             if target in controls.paused:
@@ -370,6 +369,15 @@ class Keeper(Handle):
         if target in controls.resync:
             replication.replicator.resync()
             self._note_resync(topic.name, target)
+
+    def _partitions(self, name: str) -> int | None:
+        """Return the number of partitions that a target needs for this one; None: it is no partition.
+
+        A topic that grows counts a partition after it was opened.
+        """
+        partition = partition_of(name)
+        count = None if partition is None else self._topics.partitions_of(partition[0])
+        return None if partition is None or count is None else max(count, partition[1] + 1)
 
     def _note_resync(self, topic: str, target: str) -> None:
         """Delete the order. If this fails it is carried out once more, which changes nothing."""

@@ -100,7 +100,7 @@ class Replicator:
         self._sessions: dict[Origin, TargetSession] = {}
         self._error: ReplogError | None = None  # why it could not begin
         self._ends: deque[TopicPosition] = deque()  # of the topic, from the last one that the target has reached on
-        self._is_paused = self._is_over = self._is_told = self._holds = False
+        self._is_paused = self._is_over = self._is_told = self._holds = self._is_behind = False
         self._alarm = ""
 
     # ---- control -------------------------------------------------------------------------------------------------
@@ -143,7 +143,7 @@ class Replicator:
         if self._is_over or self._sender is not None:
             return
         state = cursor.state
-        self._cursor = cursor
+        self._cursor, self._is_behind = cursor, state.own is None
         self._ends.append(max(cursor.mark, self.topic.managed.start))
         self._sender = Sender(
             self.topic.origin, self._settings(), epoch=self.topic.managed.epoch, begin=state.begin,
@@ -207,7 +207,7 @@ class Replicator:
         def resync() -> None:
             if self._sender is None or self._cursor is None:
                 return
-            self._alarm = ""
+            self._alarm, self._is_behind = "", True
             if self._is_detached:
                 self._cursor.set_detached(False)
                 if not self._is_paused:
@@ -344,6 +344,9 @@ class Replicator:
             return
         most, waiting = policy.backlog_bytes, self._unsent_bytes(sender.unsent_messages)
         is_over = most is not None and waiting > (HELD_SHARE * most if self._holds else most)
+        if self._is_behind:  # a new target, or one after `resync`, has to get the backlog first
+            self._is_behind = is_over
+            return
         if is_over and policy.backlog_policy == "detach":
             self._hold(False)
             self._detach(sender, cursor, waiting)

@@ -137,6 +137,18 @@ def test_partitions_reach_the_target_with_their_number(pair: Pair) -> None:
     until(lambda: pair.b.topics.partitioned.find("clicks") == 3)
 
 
+def test_a_target_may_have_more_partitions(pair: Pair) -> None:
+    pair.connect()
+    pair.b.topics.partitioned.stored("clicks", 4, create=True, wait=0.0, settings=SYNCED)
+    pair.a.geo.set_policy("clicks", targets=["b"])
+    clicks = pair.a.topic("clicks", partitions=2, **SYNCED)
+    clicks.publish_batch([b"%d" % at for at in range(20)], keys=[b"%d" % at for at in range(20)])
+    until(lambda: len(pair.a.geo.status("clicks")) == 2 and not any(row.unsent_messages for row in pair.a.geo.status()))
+    there = pair.b.topic("clicks", create=False)
+    assert isinstance(there, PartitionedTopic) and there.partitions == 4
+    assert [values(there.partition(at)) for at in range(2)] == [values(clicks.partition(at)) for at in range(2)]
+
+
 def test_orders_hold_at_once_and_over_a_restart(tmp_path: Path) -> None:
     with Cluster.embedded(tmp_path / "b", bookies=1) as b, TopicServer(b) as server:
         with Cluster.embedded(tmp_path / "a", bookies=1) as a:
@@ -244,11 +256,13 @@ def test_the_owner_is_killed_and_no_client_is_left(tmp_path: Path) -> None:
 @pytest.mark.parametrize("policy", ["hold", "error", "detach"])
 def test_a_backlog_beyond_its_bound(pair: Pair, policy: Any) -> None:
     pair.connect()
-    pair.to_b.lead_to(NOWHERE)
     pair.a.geo.set_policy("orders", targets=["b"], backlog_bytes=10_000, backlog_policy=policy)
     orders = pair.a.topic("orders", ensemble=1, retention_bytes=None)
     assert isinstance(orders, Topic)
-    until(lambda: [cursor.name for cursor in orders.internal_stats().cursors] == ["pyreplog.geo.b"])
+    orders.publish(b"0")
+    pair.is_sent(end=1)
+    pair.to_b.lead_to(NOWHERE)
+    pair.to_b.cut()
     published = orders.publish_batch([b"x" * 1000] * 12).stop
     if policy == "detach":
         until(lambda: pair.row().state == "detached")

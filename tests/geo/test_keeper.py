@@ -142,6 +142,16 @@ def test_partitions_are_replicated_each(place: Replicated) -> None:
 # ---- orders ----------------------------------------------------------------------------------------------------
 
 
+def test_a_partition_that_is_not_counted_yet(place: Replicated, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A topic that grows opens the partition first."""
+    place.add("b")
+    place.topics.partitioned.open("clicks", 3, create=True, wait=0.0, settings={"ensemble": 1})
+    monkeypatch.setattr(place.topics, "partitions_of", {"clicks": 2}.get)
+    place.geo.set_policy("clicks", targets=["b"])
+    place.round()
+    assert [fake.partitions for fake in place.made.made] == [2, 2, 3]
+
+
 def test_orders_reach_replicators_once(place: Replicated) -> None:
     place.add("b", "c")
     place.geo.set_policy("orders", targets=["b", "c"])

@@ -18,6 +18,7 @@ from pyreplog.errors import BacklogFullError
 from pyreplog.geo.policy import GeoBacklogPolicy, ReplicationPolicy
 from pyreplog.geo.replicator import Replicator
 from pyreplog.origins.origin import OriginEntry
+from pyreplog.topic.model.routing import partition_name
 from pyreplog.topic.model.wire.protocol import Replicate, decode_request, encode_request
 from pyreplog.topic.server import topic_server
 from tests.geo.sites import SYNCED, Site, entries, has_all, values
@@ -296,6 +297,15 @@ def test_a_new_target_begins_where_the_policy_says(a: Site, b: Site) -> None:
     sent = publish(a, 30, 40)
     has_all(replicator, 40)
     assert values(b.topic()) == sent
+
+
+def test_a_partition_makes_the_topic_there_with_all_of_them(a: Site, b: Site) -> None:
+    a.cluster.topic("p", partitions=3, **SYNCED)
+    name = partition_name("p", 1)
+    a.topic(name).publish(b"x")
+    replicator = a.replicate("b", b.server.address, name, partitions=3)
+    has_all(replicator, 1)
+    assert b.cluster.topics.partitioned.find("p") == 3 and values(b.topic(name)) == [b"x"]
 
 
 def test_pause_resume_and_another_policy(a: Site, b: Site) -> None:

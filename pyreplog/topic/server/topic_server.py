@@ -273,8 +273,9 @@ class TopicService:
             partition = partition_of(request.topic)
             if partition is None:
                 raise InvalidArgumentError(f"topic {request.topic}: expected the name of a partition")
+            known = self._topics.partitioned.find(partition[0]) or 0  # it may have more here
             self._topics.partitioned.stored(
-                partition[0], request.partitions, create=True, wait=CREATION_WAIT_S, settings=settings
+                partition[0], max(request.partitions, known), create=True, wait=CREATION_WAIT_S, settings=settings
             )
         return self._topics.open(request.topic, create=True, settings=settings)
 
