@@ -393,7 +393,7 @@ class Site:
             token = self.schedule.next_token()
             self.world.note(self, "creates", name, token, "at", position)
             bases = self.translation.held_below(position)
-            self.truth.born(token, bases)
+            self.truth.born(token, bases, self.exchange.tombstones(name))
             effects = self.exchange.create(name, token, bases)
             self._rebuild(name)
             self._do(effects)

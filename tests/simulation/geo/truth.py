@@ -35,6 +35,7 @@ class Truth:
         self.acked: dict[Life, set[Key]] = {}
         self.published: set[Key] = set()
         self.births: dict[str, set[Key]] = {}
+        self.former: dict[str, frozenset[str]] = {}  # of each birth, the dead ones that its creator knew of
         self.seeks: dict[Life, set[Key]] = {}
         self.dead: dict[str, set[str]] = {}  # the sites that have a tombstone durably, or had
         self.handed: dict[tuple[str, str, Generation, Home], set[Key]] = {}
@@ -52,8 +53,9 @@ class Truth:
             self.acked.pop((name, token, state.generation), None)
         self.seeks[life] = messages_of(bases)
 
-    def born(self, token: str, bases: OriginRanges) -> None:
+    def born(self, token: str, bases: OriginRanges, former: frozenset[str]) -> None:
         self.births[token] = messages_of(bases)
+        self.former[token] = former
 
     def forget_site(self, site: Site) -> None:
         """A topic that is created again has nothing of what was handed over to its cluster, or deleted there alone."""
@@ -88,9 +90,11 @@ class Truth:
                 demand(False, "EarlyAcksPrecedeDelivery", f"{site} {name} would deliver {entry}")
 
     def check_state(self, site: Site, name: str) -> None:
-        """Tombstones are final; bases are what all creators started behind."""
+        """Tombstones are final; who creates a name again inherits nothing."""
         state = site.exchange.state(name)
         assert state is not None
+        former = {dead for token in state.tokens for dead in self.former[token]}
+        demand(not state.tokens & former, "CreatedAgainInheritsNothing", f"{site} {name}: {sorted(state.tokens)}")
         demand(
             not state.tokens & site.seen_dead,
             "TombstonesAreFinal",
