@@ -15,18 +15,22 @@ from typing import Any
 
 import pytest
 
+from pyreplog._native.topic.messageencoder import encode_messages
 from pyreplog.errors import NotConnectedError
+from pyreplog.origins.origin import Origin, OriginEntry
 from pyreplog.topic.client.remote.client import connect
 from pyreplog.topic.model.wire.protocol import (
     AcknowledgeRange,
     Call,
     Fetch,
     Flow,
+    OpenOrigin,
     Request,
     Seek,
     Subscribe,
     encode_request,
 )
+from pyreplog.topic.owner.topic import Topic
 from pyreplog.topic.server import admin_calls
 from tests.net.peers import RawClient
 from tests.topic.remoting import PLAIN, receive, served
@@ -180,3 +184,46 @@ def test_acknowledging_nothing_is_nothing(tmp_path: Path) -> None:
             assert peer.request(0, durable)[0] == 0
             for number, start in enumerate((0, 2, 5), 1):
                 assert peer.request(number, encoded(AcknowledgeRange(1, 0, start, start)))[0] == 0
+
+
+def replicated(first: int, end: int, messages: int, value: bytes, gap: tuple[int, int] | None) -> bytes:
+    """A REPLICATE of one entry, with a gap before it, and one behind it."""
+    gaps = b"" if gap is None else struct.pack(">qqB", *gap, 2)
+    behind = struct.pack(">BqqB", 1, first, end, 3) if end else b"\0"
+    entry = struct.pack(">IIIqqB", 1, len(value), messages % (1 << 32), first, 0, len(gaps) // 17)
+    return struct.pack(">BI", 21, 1) + behind + entry + gaps + value
+
+
+def test_entries_of_an_origin_that_cannot_be_are_not_stored(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Each is answered, or ends the connection; what is stored of the origin stays, and goes on."""
+    good = encode_messages([b"one", b"two"])
+    with served(tmp_path) as there:
+        topic = there.client().topic("t", ensemble=1, durability="synced", retention_bytes=None)
+        owned = there.cluster.topic("t")
+        assert isinstance(owned, Topic)
+        origin, session = Origin(bytes(16), "x"), 0
+        bodies = [
+            replicated(first, end, messages, value, gap)
+            for first, end in itertools.product((-1, 0, 2, (1 << 62) - 1, 1 << 62), (0, 1, (1 << 62) - 1))
+            for messages in (0, 1, 3, 1 << 31)
+            for value in (b"", b"x" * 50, good, good[:-1], good + b"!")
+            for gap in (None, (0, 2), (2, 1), (-1, 1))
+        ]
+        peer = None
+        for number, body in enumerate(bodies, 2):
+            if peer is None:
+                peer, session = RawClient(there.server.server), session + 1
+                assert peer.request(1, encoded(OpenOrigin(1, session, False, 0, origin.cluster, "t", "x", "")))[0] == 0
+            try:
+                peer.send(number, body)
+                assert peer.reply()[0] == number
+            except (EOFError, ConnectionError):
+                peer.sock.close()
+                peer = None
+        if peer is not None:
+            peer.sock.close()
+        stored = owned.origins.open(origin, session + 1).result(PATIENCE_S).stored
+        assert topic.publish(b"end") == 0 == stored
+        entry = OriginEntry(good, 2, 0, 0)
+        assert owned.origins.replicate(origin, session + 1, [entry]).result(PATIENCE_S) == 2
+    assert "raised" not in caplog.text and "failed" not in caplog.text
