@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from pyreplog._native.topic.rangeset import RangeSet
 from pyreplog.geo.acks.lifecycle import SubscriptionLifecycle
 from pyreplog.geo.acks.origin_ranges import Ranges, copy_ranges
+from pyreplog.geo.acks.subscription_state import SubscriptionState
 from pyreplog.origins.origin import Origin
 
 
@@ -18,10 +19,21 @@ class EarlyAcks:
 
     def __init__(self) -> None:
         self._stored: dict[Origin, int] = {}
+        self._last: dict[Origin, int] = {}  # no subscription has passed anything behind this offset
 
     def stored(self, origin: Origin) -> int:
         """Return the offset below which an origin is stored here; 0: nothing is."""
         return self._stored.get(origin, 0)
+
+    def expect(self, state: SubscriptionState) -> None:
+        """Note what a subscription has passed, maybe before it arrives here."""
+        for origin in state.origins():
+            self.expect_up_to(origin, max(state.acks.last(origin), state.bases.last(origin)))
+
+    def expect_up_to(self, origin: Origin, last: int) -> None:
+        """Note that a message was acknowledged, maybe before it arrives here."""
+        if last > self._last.get(origin, -1):
+            self._last[origin] = last
 
     def present(self, origin: Origin, ranges: RangeSet) -> RangeSet:
         """Return those of newly acknowledged messages that are stored here; the others wait."""
@@ -40,6 +52,8 @@ class EarlyAcks:
         if end <= begin:
             return
         self._stored[origin] = end
+        if self._last.get(origin, -1) < begin:  # as nearly always: no look at each subscription
+            return
         for name, lifecycle in lifecycles.items():
             state = lifecycle.state
             if state is None or max(state.acks.last(origin), state.bases.last(origin)) < begin:

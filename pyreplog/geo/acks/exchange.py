@@ -130,6 +130,8 @@ class SubscriptionExchange:
         self._journal_bytes = self._snapshot_bytes = 0
         self._effects: list[Effect] = []
         for lifecycle in self._lifecycles.values():
+            if lifecycle.state is not None:
+                self.early_acks.expect(lifecycle.state)
             for token in lifecycle.tombstones:
                 lifecycle.confirm(token, self.cluster)
 
@@ -403,6 +405,7 @@ class SubscriptionExchange:
             for token in sorted(lifecycle.tombstones.keys() & {*item.tokens}):
                 self._releases.append(_TombstoneRelease(name, token))
             return
+        self.early_acks.expect(state)
         merge = change.merge
         if merge.is_replaced and generation is not None:
             self._generation_changed(name)
@@ -431,6 +434,8 @@ class SubscriptionExchange:
         state = lifecycle.state
         new = state.acks.add(item.origin, *item.ranges.intersect())
         peer.has(item.name, item.origin, item.ranges)
+        if last is not None:
+            self.early_acks.expect_up_to(item.origin, last)
         if not new:
             return
         self._records += self._acks_items(item.name, state, item.origin, new)
