@@ -86,6 +86,7 @@ class GeoCursor(SnapshotCursor):
 
     needed_by = "the replication to another cluster"
     replays = False
+    is_small = True
 
     def __init__(self, context: TopicContext, target: str, *, is_latest: bool) -> None:
         self._is_detached_stored = False

@@ -193,6 +193,11 @@ class Keeper(Handle):
         return self._registration.name
 
     @property
+    def complete(self) -> frozenset[str]:
+        """Topics that nobody owns and that have nothing unsent; only of those which this process would open."""
+        return frozenset(self._idle)
+
+    @property
     def config(self) -> ReplicationConfig:
         """The clusters, policies and controls of the last round."""
         return self._config

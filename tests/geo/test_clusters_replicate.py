@@ -164,11 +164,17 @@ def test_orders_hold_at_once_and_over_a_restart(tmp_path: Path) -> None:
             a.geo.resume("orders")
             until(lambda: [row.unsent_messages for row in a.geo.status()] == [0])
             assert values(opened(b)) == [b"1", b"2"]
+            cursor = a.metadata.get("/topics/orders/subscriptions/pyreplog.geo.b")
         with Cluster.embedded(tmp_path / "a", bookies=1) as a, TopicServer(a):
-            assert a.geo.keeper is not None
-            until(lambda: a.geo.keeper.round() and a.metadata.list("/geo/servers"))
-            a.geo.keeper.round()
-            assert a.topics.opened() == [], "a topic that is complete was opened"
+            opened(a, "other")  # which shows that the keeper had its time
+            a.geo.set_policy("other", targets=["b"])
+            keeper = a.geo.keeper
+            assert keeper is not None
+            until(lambda: a.geo.status("other") and "orders" in keeper.complete)
+            assert [topic.name for topic in a.topics.opened()] == ["other"], "a topic that is complete was opened"
+            assert a.metadata.get("/topics/orders/subscriptions/pyreplog.geo.b") != cursor, (
+                "the mark was stored at the end"
+            )
 
 
 def test_a_cluster_that_is_removed_keeps_no_messages(pair: Pair) -> None:

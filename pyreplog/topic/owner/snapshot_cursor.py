@@ -51,6 +51,8 @@ class SnapshotCursor(ABC):
 
     name: str
     needed_by: str
+    is_small = False
+    """Whether the last state is stored in the metadata, where other processes see the mark without reading a ledger."""
     replays = True
     """Whether messages behind the mark are part of the state."""
 
@@ -150,8 +152,8 @@ class SnapshotCursor(ABC):
     def _before_snapshot(self, publisher: Publisher, now_us: int) -> None:  # noqa: B027
         """Forget what need not be stored."""
 
-    def store(self) -> AppendFuture[None]:
-        """Store a snapshot of the present state."""
+    def store(self, *, is_last: bool = False) -> AppendFuture[None]:
+        """Store a snapshot of the present state. is_last: before the topic is closed."""
         done: AppendFuture[None] = AppendFuture()
         persister = self._persister
         with self._taking:
@@ -167,7 +169,7 @@ class SnapshotCursor(ABC):
                 if number > self._known.number:  # a later snapshot may have been located first
                     self._known, self._is_new = _Located(number, mark, taken), True
             persister.dirty()
-            then(persister.flush(), done, stored)
+            then(persister.store_clean() if is_last and self.is_small else persister.flush(), done, stored)
 
         def stored(_: None) -> None:
             self._context.touch()  # ledgers may be trimmed now, or publishers may go on

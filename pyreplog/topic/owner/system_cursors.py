@@ -62,8 +62,8 @@ class SystemCursor(Protocol):
         """Store the state if it is time to."""
         ...
 
-    def store(self) -> AppendFuture[None]:
-        """Store the present state, which moves the mark."""
+    def store(self, *, is_last: bool = False) -> AppendFuture[None]:
+        """Store the present state, which moves the mark. is_last: before the topic is closed."""
         ...
 
     def close(self) -> None:
@@ -287,5 +287,5 @@ class SystemCursors:
 
 def _store_after(cursor: SystemCursor, flushed: AppendFuture[None]) -> AppendFuture[None]:
     kept: AppendFuture[None] = AppendFuture()
-    flushed.add_done_callback(lambda _: then(cursor.store(), kept, partial(set_result, kept)))
+    flushed.add_done_callback(lambda _: then(cursor.store(is_last=True), kept, partial(set_result, kept)))
     return kept
