@@ -11,7 +11,7 @@ more entries: the next owner of the topic reads the log, and knows.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 from pyreplog._native.system.checksum import crc32c
@@ -74,6 +74,7 @@ class GateState(NamedTuple):
         stored: everything below is stored, or a gap.
         last: the last entry; None: there is none.
         gaps: gaps behind the last entry, up to `stored`.
+        opens: number of calls of `open` before; it is not encoded.
     """
 
     origin: Origin
@@ -81,6 +82,7 @@ class GateState(NamedTuple):
     stored: int
     last: LastEntry | None
     gaps: tuple[Gap, ...]
+    opens: int = 0
 
 
 class OriginGate:
@@ -100,7 +102,8 @@ class OriginGate:
         self.last = state.last
         self.in_flight = 0
         """Batches without an outcome."""
-        self._stored_session = self._taken_session = state.session
+        self._stored_session = state.session
+        self._opens = self._taken_opens = self._stored_opens = 0  # in all; in the last snapshot; in one that is stored
         self._noted_gaps: list[Gap] = list(state.gaps)  # behind the last stored entry, up to `_noted`
         self._gaps = list(state.gaps)  # behind the last entry that was pushed, up to `pushed`
         self._run = EntryRun()
@@ -120,18 +123,20 @@ class OriginGate:
     def has_news(self) -> bool:
         """Whether a snapshot has to be taken, and stored, before a caller gets its result."""
         return self._error is None and (
-            self._taken_session < self.session or (not self.in_flight and self._noted < self.pushed)
+            self._taken_opens < self._opens or (not self.in_flight and self._noted < self.pushed)
         )
 
     @property
     def is_unstored(self) -> bool:
         """Whether a caller waits for a snapshot that was taken, or is to be taken."""
-        return self._error is None and (self._stored_session < self.session or self.stored < self._noted)
+        return self._error is None and (self._stored_opens < self._opens or self.stored < self._noted)
 
     # ---- sessions -------------------------------------------------------------------------------------------
 
     def open(self, session: int, future: AppendFuture[OriginState]) -> None:
         """Begin a session, which fences older ones. The future is done once it is stored, and nothing is on its way.
+
+        A session that is open already is stored again: an owner that was replaced, and does not know, must not answer.
 
         Raises OriginSessionError, and the error after which outcomes are unknown.
         """
@@ -142,6 +147,7 @@ class OriginGate:
         if session > self.session:
             self._outcomes += [(opened, self._fenced(self.session, session)) for opened in self._opened]
             self.session, self._opened = session, []
+        self._opens += 1
         self._opened.append(future)
         self._settle()
 
@@ -302,7 +308,7 @@ class OriginGate:
             else:
                 waiting.append((end, future))
         self._calls = waiting
-        is_over = not self.in_flight and self.pushed == self.stored and self.session == self._stored_session
+        is_over = not self.in_flight and self.pushed == self.stored and self._opens == self._stored_opens
         if self._opened and is_over:
             for opened in self._opened:
                 set_expected(opened, self.state)
@@ -333,13 +339,14 @@ class OriginGate:
         """Return the state as of the last outcome, to be stored; `persisted` tells that it is."""
         if not self.in_flight and self._error is None:
             self._noted, self._noted_gaps = self.pushed, self._gaps
-        self._taken_session = self.session
-        return GateState(self.origin, self.session, self._noted, self.last, tuple(self._noted_gaps))
+        self._taken_opens = self._opens
+        return GateState(self.origin, self.session, self._noted, self.last, tuple(self._noted_gaps), self._opens)
 
     def persisted(self, state: GateState) -> None:
         """Note that a snapshot is stored."""
         self.stored = max(self.stored, state.stored)
         self._stored_session = max(self._stored_session, state.session)
+        self._stored_opens = max(self._stored_opens, state.opens)
         self._settle()
 
     def replay(self, attribute: OriginAttribute, messages: int, value_crc: int) -> None:
@@ -412,7 +419,7 @@ class OriginGates:
         self._gates: dict[Origin, OriginGate] = {}
         self._keys: dict[int, OriginGate] = {}
 
-    def __iter__(self) -> Any:
+    def __iter__(self) -> Iterator[OriginGate]:
         return iter(self._gates.values())
 
     def __len__(self) -> int:

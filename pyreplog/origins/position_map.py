@@ -5,6 +5,7 @@ from __future__ import annotations
 from array import array
 from bisect import bisect_right
 
+from pyreplog._native.topic.messages import MessageBatch
 from pyreplog.errors import InvalidArgumentError
 
 
@@ -54,6 +55,22 @@ class PositionMap:
         self._origins.append(first)
         self._locals.append(offset)
         self._counts.append(messages)
+
+    def add_batch(self, batch: MessageBatch, key: int) -> None:
+        """Add the entries of one origin that a batch has; a scan of the topic passes all of its batches, in order.
+
+        Args:
+            batch: entries of the topic, behind all that were added.
+            key: `Origin.key`.
+
+        Raises:
+            InvalidArgumentError: the entries do not lie behind all others.
+        """
+        chosen = (batch.entry_origin_key == key) & (batch.entry_origin_first >= 0)
+        if chosen.any():
+            columns = batch.entry_origin_first[chosen], batch.entry_first[chosen], batch.entry_count[chosen]
+            for first, offset, messages in zip(*(column.tolist() for column in columns), strict=True):
+                self.add(first, offset, messages)
 
     def local_of(self, number: int) -> int | None:
         """Return the offset in the topic of a message of the origin; None: it is not here."""

@@ -508,7 +508,10 @@ def test_a_session_may_open_again() -> None:
     opened: AppendFuture[OriginState] = AppendFuture()
     gate.open(1, opened)
     settle_all(gate.take_outcomes())
-    assert opened.result(0).stored == 2
+    assert not opened.done() and gate.has_news, "an owner that was replaced, and does not know, must not answer"
+    replicate(gate, entry(2, 1))
+    persist(gate)
+    assert opened.result(0).stored == 3
 
 
 def test_replay_refuses_entries_that_leave_something_out() -> None:

@@ -4,6 +4,7 @@ that may happen to the owner; and what the owner says is stored is what a scan o
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -14,12 +15,14 @@ from pyreplog._native.system.checksum import crc32c
 from pyreplog._native.topic.messageencoder import encode_messages
 from pyreplog.bookie.protocol import ReplyStatus, RequestKind
 from pyreplog.cluster import Cluster
+from pyreplog.cursors.subscription_metadata import SubscriptionMetadata, create_subscription, delete_subscription
 from pyreplog.errors import (
     BacklogFullError,
     ClosedError,
     EntryRefusedError,
     InvalidArgumentError,
     InvalidEntryError,
+    InvalidMetadataError,
     NotEnoughBookiesError,
     OriginGapError,
     OriginHistoryError,
@@ -32,10 +35,16 @@ from pyreplog.errors import (
 )
 from pyreplog.future import AppendFuture
 from pyreplog.metadata.layout import cluster_id
+from pyreplog.origins import snapshot
 from pyreplog.origins.attribute import OriginAttribute
+from pyreplog.origins.gate import GateState
 from pyreplog.origins.origin import Gap, GapCause, LastEntry, Origin, OriginEntry, OriginState
+from pyreplog.origins.position_map import PositionMap
+from pyreplog.topic.model.positions import TopicPosition
+from pyreplog.topic.model.system_cursor_record import SystemCursorRecord
 from pyreplog.topic.owner import topics as topics_module
 from pyreplog.topic.owner.managed import chainwriter
+from pyreplog.topic.owner.origins import ORIGINS
 from pyreplog.topic.owner.topic import Topic
 from tests.ledger.standins import Meddler
 from tests.topic.handling import PATIENCE_S, SMALL, open_cluster, stored, trim, until
@@ -118,6 +127,11 @@ def check_log(topic: Topic, origin: Origin = ORIGIN) -> list[tuple[int, int]]:
     state = topic.origins.all()[origin]
     assert state.last == last and state.stored >= at
     assert all(first < second for first, second in pairwise(found))
+    positions = PositionMap()
+    for batch in topic.read():
+        positions.add_batch(batch, origin.key)
+    assert all(positions.local_of(first) == here and positions.origin_of(here) == first for first, here in found)
+    assert sum(count for _, _, count in positions.runs()) == len(found)
     return found
 
 
@@ -440,6 +454,93 @@ def test_producers_of_other_clusters_are_not_those_here(cluster: Cluster) -> Non
         assert topic.publish(b"here", producer="p", sequence=6) == 4
         opened(topic, 2)
         assert replicate(topic, [entry(2, 1, producer=b"p", sequences=[1])], session=2) == 3
+
+
+def with_cursor(cluster: Cluster, states: list[GateState]) -> Topic:
+    """A topic with three entries of an origin, and a cursor that says something else."""
+    with life(cluster) as one:
+        topic = one.topic(NAME, **SETTINGS)
+        opened(topic)
+        replicate(topic, entries(0, 9, 3))
+        kill(one)
+    store = cluster.runtime.metadata
+    delete_subscription(store, NAME, ORIGINS, None)
+    record = SystemCursorRecord(7, TopicPosition(0, 0, 0), snapshot.encode(states)).to_bytes()
+    create_subscription(store, NAME, ORIGINS, SubscriptionMetadata(token="t", created_us=0, snapshot=record))
+    return cluster.topic(NAME, **SETTINGS)
+
+
+def test_a_log_that_contradicts_the_cursor_is_another_history(
+    cluster: Cluster, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The topic goes on without that origin: nothing is stored twice, or left out."""
+    with with_cursor(cluster, [GateState(ORIGIN, 0, 4, None, ()), GateState(OTHER, 0, 0, None, ())]) as topic:
+        assert "expected offset 4, found 3" in caplog.text
+        with pytest.raises(OriginHistoryError, match="expected offset 4, found 3"):
+            opened(topic, 2)
+        opened(topic, 2, OTHER)
+        assert replicate(topic, entries(0, 2), session=2, origin=OTHER) == 2
+        assert topic.publish(b"local") == 11
+
+
+def test_entries_of_an_origin_that_no_cursor_knows_are_told(cluster: Cluster, caplog: pytest.LogCaptureFixture) -> None:
+    with with_cursor(cluster, [GateState(OTHER, 0, 0, None, ())]) as topic:
+        assert caplog.text.count(f"of an origin with key {ORIGIN.key:016x} that is not known") == 1
+        assert topic.origins.all() == {OTHER: OriginState(0, None)}
+
+
+def test_a_cursor_that_is_damaged_keeps_the_topic_from_being_opened(cluster: Cluster) -> None:
+    """Without it entries would be stored twice."""
+    with with_cursor(cluster, []):
+        pass
+    store = cluster.runtime.metadata
+    delete_subscription(store, NAME, ORIGINS, None)
+    record = SystemCursorRecord(7, TopicPosition(0, 0, 0), b"damaged!").to_bytes()
+    create_subscription(store, NAME, ORIGINS, SubscriptionMetadata(token="t", created_us=0, snapshot=record))
+    with pytest.raises(InvalidMetadataError, match="origins snapshot"):
+        cluster.topic(NAME, **SETTINGS)
+    delete_subscription(store, NAME, ORIGINS, None)
+
+
+def test_everything_at_once(cluster: Cluster, topic: Topic) -> None:
+    """Threads publish, replicate from two origins over ever new sessions, store snapshots and roll ledgers."""
+    ends = {ORIGIN: 120, OTHER: 90}
+
+    def source(origin: Origin) -> None:
+        session = at = 0
+        while at < ends[origin]:
+            session += 1
+            at = opened(topic, session, origin).stored
+            sent = []
+            for first in range(at, min(at + 20, ends[origin])):
+                items = [entry(first)] if first % 5 else []
+                gaps = [] if first % 5 else [Gap(first, first + 1, GapCause.FILTERED)]
+                sent.append(topic.origins.replicate(origin, session, items, gaps))
+            if session % 2:
+                for future in sent:
+                    at = future.result(PATIENCE_S)
+
+    def others() -> int:
+        published = 0
+        while not all(future.done() for future in replicating):
+            topic.publish(b"local")
+            published += 1
+            if published % 10 == 0:
+                topic.origins.store().result(PATIENCE_S)
+            if published % 25 == 0:
+                topic.managed.roll().result(PATIENCE_S)
+        return published
+
+    with ThreadPoolExecutor(3) as pool:
+        replicating = [pool.submit(source, origin) for origin in ends]
+        publishing = pool.submit(others)
+        for done in replicating:
+            done.result(PATIENCE_S)
+        local = publishing.result(PATIENCE_S)
+    for origin, end in ends.items():
+        assert [first for first, _ in check_log(topic, origin)] == [first for first in range(end) if first % 5]
+        assert topic.origins.all()[origin].stored == end
+    assert topic.end == local + sum(end - end // 5 for end in ends.values())
 
 
 # ---- failures --------------------------------------------------------------------------------------------------

@@ -61,7 +61,7 @@ class SnapshotCursor(ABC):
         self._publisher: Publisher | None = None
         self.mark = ORIGIN
         """The mark as it is stored."""
-        self._taking = threading.Lock()  # held while a snapshot is taken, so that numbers are in their order
+        self._taking = threading.RLock()  # held while a snapshot is taken, so that numbers are in their order
         self._taken = 0  # number of the last one
         self._taken_us: int | None = None
         self._lock = threading.Lock()  # guards the following
@@ -157,9 +157,9 @@ class SnapshotCursor(ABC):
         done: AppendFuture[None] = AppendFuture()
         persister = self._persister
         with self._taking:
-            taken = None if persister is None else self._take()
             self._taken += 1
-            number = self._taken
+            number = self._taken  # before: what is taken meanwhile, by what follows from this, is newer
+            taken = None if persister is None else self._take()
         if taken is None or persister is None:
             set_result(done, None)
             return done

@@ -163,6 +163,7 @@ class Topic(Handle):
             producers=None if self.dedup is None else self.dedup.producers, gates=self.origins.gates,
         )  # fmt: skip
         self.origin = self.origins.own = Origin(self._topics.cluster_id, self.managed.chain.token)
+        """What this topic is as an origin of messages in other clusters."""
         self.maintenance.follow(publisher)
         self._system_cursors.follow(publisher)
         self.origins.follow(publisher)

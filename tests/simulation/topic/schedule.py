@@ -22,6 +22,7 @@ from .faults import Faults
 from .invariants import Invariants
 from .loop import Loop
 from .processes import SUBSCRIPTIONS, Process
+from .source import OriginSource
 
 
 @dataclass(frozen=True)
@@ -75,6 +76,7 @@ class Schedule:
         self.killed: list[Process] = []
         self.processes: list[Process] = []
         self.far = FarConsumer(self)
+        self.source = OriginSource(self)
 
     def next_value(self) -> bytes:
         self._values += 1
@@ -131,12 +133,14 @@ class Schedule:
                 last.wait_until(lambda: False, 0.5)
         topic = last.topic
         assert topic is not None, "nobody can own it"
+        start, batches = topic.start, list(topic.read())
+        self.source.check(topic, start, batches)
         found = {
             offset: value
-            for batch in topic.read()
+            for batch in batches
             for offset, value in zip(batch.offset.tolist(), batch.values(), strict=True)
         }
-        self.invariants.stored(topic.start, found)
+        self.invariants.stored(start, found)
         for name in SUBSCRIPTIONS:
             while last.receive(name, 100) or self._backlog(last, name):
                 last.wait_until(lambda: False, 0.05)

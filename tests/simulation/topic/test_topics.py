@@ -26,7 +26,7 @@ def test_a_seed_gives_the_same_run_everywhere(seed: int) -> None:
 def test_runs_are_worth_their_while() -> None:
     """Among a few there are takeovers, kills, messages of unknown outcome, and messages that come again; and a
     client whose connections break, that flushes and seeks."""
-    confirmed = taken = killed = refused = repeated = breaks = flushes = seeks = 0
+    confirmed = taken = killed = refused = repeated = breaks = flushes = seeks = replicated = sessions = 0
     for seed in range(12):
         schedule = Schedule(seed)
         schedule.run()
@@ -39,5 +39,7 @@ def test_runs_are_worth_their_while() -> None:
         breaks += schedule.far.road.breaks
         flushes += schedule.far.flushes
         seeks += schedule.far.seeks
+        replicated += schedule.source.told
+        sessions += schedule.source.session
     assert confirmed > 100 and taken > 8 and killed > 3 and refused > 3 and repeated > 20
-    assert breaks > 5 and flushes > 20 and seeks > 0
+    assert breaks > 5 and flushes > 20 and seeks > 0 and replicated > 100 and sessions > 12
