@@ -314,6 +314,7 @@ def test_a_topic_without_anything_unsent_is_not_opened(place: Replicated) -> Non
     place.made.made.clear()
     place.opens = True
     place.round()
+    assert place.keeper.complete == {"sent"}
     until(lambda: {fake.topic.name for fake in place.made.made} == {"unsent", "new"})
     place.round()
     assert {topic.name for topic in place.topics.opened()} == {"unsent", "new"}

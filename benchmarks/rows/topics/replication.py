@@ -8,12 +8,14 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from statistics import median
+from typing import Any
 
 from benchmarks.entries import BATCH, SIZES, make_values
 from benchmarks.plan import Plan
 from benchmarks.result import Comparison, Figure, Goal, Section
 from benchmarks.sampling import interleave
 from benchmarks.topics import verify_topic
+from pyreplog._native.topic.messages import MessageBatch
 from pyreplog.cluster import Cluster
 from pyreplog.future import AppendFuture
 from pyreplog.geo.policy import ReplicationPolicy
@@ -78,7 +80,8 @@ def replication(plan: Plan) -> Section:
             )
     section.notes.append(
         "The program is a consumer here and a client there, with up to 64 batches on their way, that acknowledges what "
-        "is confirmed. It keeps neither identities nor publish times, and repeats messages after a crash."
+        "is confirmed. Sessions and topics are open before the time begins. The program keeps neither identities nor "
+        "publish times, and repeats messages after a crash."
     )
     return section
 
@@ -92,14 +95,17 @@ class _Turns:
         self.verified = 0
 
     def _begin(self) -> Topic:
+        """Create topics here and there, without messages."""
         self._names += 1
         topic = self._clusters.topic(f"t{self._names}")
+        self._clusters.target(topic.name)
+        return topic
+
+    def _fill(self, topic: Topic) -> None:
         group = self._values * (BATCH // len(self._values))
-        topic.create_subscription("program", start="earliest")
         futures = [topic.submit_batch(group) for _ in range(self._count // BATCH)]
         for future in futures:
             future.result(_WAIT_S)
-        return topic
 
     def _end(self, topic: Topic, seconds: float) -> float:
         """Compare what the target has; return messages per second."""
@@ -113,8 +119,13 @@ class _Turns:
     def ours(self) -> float:
         topic = self._begin()
         replicator = self._clusters.replicate(topic)
-        begin = time.perf_counter()
         replicator.start()
+        wait(lambda: replicator.status().state == "running")
+        replicator.pause()
+        self._fill(topic)
+        replicator.resume()
+        wait(lambda: replicator.status().state == "running")  # the session is stored at the target
+        begin = time.perf_counter()
         wait(lambda: (replicator.status().stored or 0) >= self._count)
         seconds = time.perf_counter() - begin
         replicator.close()
@@ -122,10 +133,12 @@ class _Turns:
 
     def program(self) -> float:
         topic = self._begin()
-        begin = time.perf_counter()
-        target = self._clusters.client.topic(topic.name, ensemble=1, retention_bytes=None, retention_ms=None)
-        sent: deque[tuple[object, AppendFuture[object]]] = deque()
+        target = self._clusters.client.topic(topic.name, create=False)
+        topic.create_subscription("program", start="earliest")
+        self._fill(topic)
+        sent: deque[tuple[MessageBatch, AppendFuture[Any]]] = deque()
         seen = 0
+        begin = time.perf_counter()
         with topic.subscribe("program") as consumer:
             while seen < self._count or sent:
                 while sent and (len(sent) >= _AHEAD or seen == self._count):
@@ -137,7 +150,7 @@ class _Turns:
                     assert received is not None
                     seen += len(received)
                     sent.append((received, target.submit_batch(received.packed())))
-        seconds = time.perf_counter() - begin
+            seconds = time.perf_counter() - begin
         target.close()
         return self._end(topic, seconds)
 
@@ -203,4 +216,4 @@ def wait(condition: Callable[[], object]) -> None:
     while not condition():
         if time.monotonic() > deadline:
             raise TimeoutError(f"nothing came for {_WAIT_S} s")
-        time.sleep(0.0005)
+        time.sleep(0.001)
