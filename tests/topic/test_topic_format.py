@@ -13,17 +13,19 @@ import pytest
 import pyreplog
 from pyreplog.cursors import cursor_pages as pages
 from pyreplog.cursors import cursor_record as record
+from pyreplog.origins.origin import Gap, GapCause, OriginEntry
 from pyreplog.topic.model import producer_snapshot as producersnapshot
 from pyreplog.topic.model import system_cursor_record
-from pyreplog.topic.model.wire import batches, fields, protocol
+from pyreplog.topic.model.wire import batches, fields, origins, protocol
 from pyreplog.topic.model.wire.protocol import encode_request
 from tests.topic.test_remote_protocol import REQUESTS
 
 FORMAT = (Path(pyreplog.__file__).parent / "_native" / "FORMAT.md").read_text()
 WIRE = "Topics over TCP (version 4; on the wire only)"
 TYPES = {
-    "u32": (fields.U32, fields.COUNT),
+    "u32": (fields.U32, fields.COUNT, origins.PARTITIONS),
     "i32": (fields.I32,),
+    "i64": (fields.I64,),
     "flag": (fields.FLAG,),
     "offset": (fields.OFFSET,),
     "offset?": (fields.OFFSET_OR_NONE,),
@@ -33,6 +35,9 @@ TYPES = {
     "offsets": (fields.OFFSETS,),
     "ranges": (fields.RANGES,),
     "entries": (fields.ENTRIES,),
+    "cluster": (origins.CLUSTER,),
+    "gaps": (origins.GAPS,),
+    "origin entries": (origins.ORIGIN_ENTRIES,),
 }
 
 
@@ -43,12 +48,14 @@ def section(title: str) -> str:
 
 
 def types(cell: str) -> list[str]:
-    return re.findall(r"`([a-z0-9]+\??)`", cell)
+    return re.findall(r"`([a-z0-9 ]+\??)`", cell)
 
 
 def documented() -> dict[int, tuple[str, list[str]]]:
     """kind -> (name, types of its fields)"""
-    rows = re.findall(r"^\| (\d+)(?: \([234]\))? \| ([A-Z_]+) \| (.*?) \| .* \|$", section(WIRE), re.MULTILINE)
+    rows = re.findall(
+        r"^\| (\d+)(?: \((?:[234]|feature `[a-z]+`)\))? \| ([A-Z_]+) \| (.*?) \| .* \|$", section(WIRE), re.MULTILINE
+    )
     return {int(kind): (name, types(cell)) for kind, name, cell in rows}
 
 
@@ -91,6 +98,12 @@ class Twin:
             return self.take(plain[kind])
         if kind in ("name", "text"):
             return self.take(f"{self.take('B' if kind == 'name' else 'I')}s").decode()
+        if kind == "cluster":
+            return self.take("16s")
+        if kind == "gaps":
+            return self.gaps(self.take("B"))
+        if kind == "origin entries":
+            return self.origin_entries()
         count = self.take("I")
         if kind == "offsets":
             return [self.take("q") for _ in range(count)]
@@ -98,6 +111,18 @@ class Twin:
             return [self.take("qq") for _ in range(count)]
         sizes = [self.take("I") for _ in range(count)]
         return [self.take(f"{size}s") for size in sizes]
+
+    def gaps(self, count: int) -> tuple[Gap, ...]:
+        rows = [self.take("qqB") for _ in range(count)]
+        return tuple(Gap(start, end, GapCause(cause)) for start, end, cause in rows)
+
+    def origin_entries(self) -> list[OriginEntry]:
+        rows = [self.take("IIqqB") for _ in range(self.take("I"))]
+        gaps = [self.gaps(row[4]) for row in rows]
+        return [
+            OriginEntry(self.take(f"{size}s"), messages, first, time_us, before)
+            for (size, messages, first, time_us, _), before in zip(rows, gaps, strict=True)
+        ]
 
 
 def plain(value: Any) -> Any:
