@@ -103,7 +103,7 @@ class TopicMaintenance:
     def _expire(self, subscription: Subscription, before_us: int) -> None:
         wait = self._context.runtime.wait
         before = subscription.cursor.mark.offset
-        wait(subscription.skip_to(wait(self._managed.offset_at_time(before_us))))
+        wait(subscription.skip_to(wait(self._managed.offset_at_time(before_us)), expires=True))
         subscription.counts.expired += max(subscription.cursor.mark.offset - before, 0)
         subscription.counts.last_expired_us = self._clock.now_us()
 
@@ -112,10 +112,10 @@ class TopicMaintenance:
         before = subscription.cursor.mark.offset
         if eviction.before_us is not None:
             self.evictions["age"] += 1
-            wait(subscription.skip_to(wait(managed.offset_at_time(eviction.before_us))))
+            wait(subscription.skip_to(wait(managed.offset_at_time(eviction.before_us)), expires=True))
         if eviction.to_size is not None:
             self.evictions["bytes"] += 1
-            wait(subscription.skip_to(wait(managed.offset_at_size(eviction.to_size))))
+            wait(subscription.skip_to(wait(managed.offset_at_size(eviction.to_size)), expires=True))
         subscription.counts.evicted += max(subscription.cursor.mark.offset - before, 0)
         logger.warning(
             "topic %s: %d messages were evicted from the backlog of %s", self._context.name,

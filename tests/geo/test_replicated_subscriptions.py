@@ -1,0 +1,159 @@
+"""Subscriptions of two clusters over TCP: what is acknowledged in one of them is not delivered in the other one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.geo.replicated import Side, rest, take, two
+from tests.waiting import until
+
+
+@pytest.fixture
+def sides(tmp_path: Path) -> Iterator[tuple[Side, Side]]:
+    with two(tmp_path) as (a, b):
+        yield a, b
+
+
+def has(side: Side, numbers: list[int], name: str = "s") -> None:
+    """Wait until these messages are there, and are what is acknowledged."""
+    until(lambda: side.acked(name) == numbers, pause_s=0.05)
+
+
+def test_acknowledgements_out_of_order_arrive(sides: tuple[Side, Side]) -> None:
+    a, b = sides
+    a.publish(0, 30)
+    acked = [0, 1, 4, 9, 10, 11, 12, 20, 28]
+    with a.subscribe() as consumer:
+        messages = take(consumer, 30)
+        for number in acked:
+            consumer.acknowledge(messages[number])
+        has(b, acked)
+        with b.subscribe() as other:
+            assert rest(other, 29) == [number for number in range(30) if number not in acked]
+    until(a.is_ready)
+
+
+def test_acknowledgements_of_the_other_cluster_come_back(sides: tuple[Side, Side]) -> None:
+    """Both publish; what is acknowledged there is acknowledged here, of both."""
+    a, b = sides
+    a.publish(0, 10)
+    b.publish(100, 110)
+    until(lambda: len(a.topic) == len(b.topic) == 20)
+    with a.subscribe() as consumer:
+        messages = take(consumer, 20)
+        until(lambda: "s" in b.topic.subscriptions())
+        with b.subscribe() as other:
+            elsewhere = take(other, 20)
+            for number in (3, 105):
+                other.acknowledge(elsewhere[number])
+            for number in (7, 101):
+                consumer.acknowledge(messages[number])
+            has(a, [3, 7, 101, 105])
+            has(b, [3, 7, 101, 105])
+
+
+def test_cumulative_acknowledgements(sides: tuple[Side, Side]) -> None:
+    a, b = sides
+    a.publish(0, 20)
+    with a.subscribe("exclusive") as consumer:
+        messages = take(consumer, 20)
+        consumer.acknowledge_cumulative(messages[12])
+        consumer.acknowledge(messages[15])
+        has(b, [*range(13), 15])
+    with b.subscribe("exclusive") as other:
+        assert rest(other, 19) == [13, 14, 16, 17, 18, 19]
+
+
+def test_a_subscription_begins_there_where_it_begins_here(sides: tuple[Side, Side]) -> None:
+    """It exists in the other cluster without a consumer, and keeps messages there."""
+    a, b = sides
+    a.publish(0, 9)
+    a.topic.create_subscription("s", start=4)
+    has(b, [0, 1, 2, 3])
+    a.publish(9, 12)
+    until(lambda: len(b.topic) == 12)
+    with b.subscribe() as consumer:
+        assert rest(consumer, 11) == [*range(4, 12)]
+
+
+def test_acknowledgements_that_come_before_their_messages(sides: tuple[Side, Side]) -> None:
+    """The messages are kept back on their way; their acknowledgements are there first."""
+    a, b = sides
+    a.publish(0, 4)
+    a.topic.create_subscription("s", start="earliest")
+    until(lambda: len(b.topic) == 4 and "s" in b.topic.subscriptions())
+    assert a.replicator is not None
+    a.replicator.pause()
+    a.publish(4, 12)
+    with a.subscribe() as consumer, b.subscribe() as other:
+        messages = take(consumer, 12)
+        for number in (1, 5, 6, 10):
+            consumer.acknowledge(messages[number])
+        until(lambda: b.acked() == [1], pause_s=0.05)
+        until(lambda: all(row.repeated == 0 for row in a.rows()))
+        assert len(b.topic) == 4
+        assert {0, 2, 3} <= {*take(other, 4)}
+        a.replicator.resume()
+        assert rest(other, 11) == [4, 7, 8, 9, 11]
+
+
+def test_a_seek_moves_it_in_both(sides: tuple[Side, Side]) -> None:
+    a, b = sides
+    a.publish(0, 20)
+    with a.subscribe() as consumer:
+        messages = take(consumer, 20)
+        for number in range(15):
+            consumer.acknowledge(messages[number])
+        has(b, [*range(15)])
+        consumer.seek(6)
+        has(b, [*range(6)])
+        again = take(consumer, 14)
+        consumer.acknowledge(again[7])
+        has(b, [*range(6), 7])
+    has(a, [*range(6), 7])
+    assert b.topic.seek("s", 18) == 18
+    has(a, [*range(18)])
+
+
+def test_a_deleted_one_is_deleted_in_both_and_stays_so(sides: tuple[Side, Side]) -> None:
+    a, b = sides
+    a.publish(0, 6)
+    a.topic.create_subscription("s", start="earliest")
+    until(lambda: b.topic.subscriptions() == ["s"])
+    b.topic.delete_subscription("s")
+    until(lambda: a.topic.subscriptions() == [])
+    a.topic.create_subscription("s", start=5)  # another one, which inherits nothing
+    has(b, [0, 1, 2, 3, 4])
+
+
+@pytest.mark.parametrize("who", [0, 1])
+def test_an_end_that_begins_again_goes_on(sides: tuple[Side, Side], who: int) -> None:
+    """What is acknowledged while one of the clusters is away is there when it returns; its own journal is read."""
+    a, b = sides
+    away, here = sides[who], sides[1 - who]
+    a.publish(0, 20)
+    a.topic.create_subscription("s", start="earliest")
+    until(lambda: len(b.topic) == 20 and "s" in b.topic.subscriptions())
+    with away.subscribe() as consumer:
+        messages = take(consumer, 20)
+        for number in (2, 3, 11):
+            consumer.acknowledge(messages[number])
+        has(here, [2, 3, 11])
+    cluster = here.cluster
+    away.end()
+    here.wire.cut()
+    with here.subscribe() as consumer:
+        assert rest(consumer, 19) == [number for number in range(20) if number not in (2, 3, 11)]
+    with here.subscribe() as consumer:
+        messages = take(consumer, 17)
+        for number in (4, 17):
+            consumer.acknowledge(messages[number])
+        consumer.flush()
+    away.begin_again()
+    away.follow(here, cluster)
+    has(away, [2, 3, 4, 11, 17])
+    with away.subscribe() as consumer:
+        assert rest(consumer, 19) == [number for number in range(20) if number not in (2, 3, 4, 11, 17)]
