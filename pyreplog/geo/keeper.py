@@ -63,6 +63,8 @@ RETRY_AFTER_S = 2.0
 """Seconds between a round that could not do all, and the next one."""
 RETRY_S, RETRY_MOST_S = 1.0, 60.0
 """Seconds until a topic that could not be opened is opened again: at first, and at most."""
+UNKNOWN_CLUSTER = bytes(16)
+"""Stands for the id of a cluster that cannot be read: it never confirms a deletion."""
 _MISSING = "no cluster of this name was added: add it (`geo cluster add`), or change the policy"
 OPENERS = 4
 """Topics that are opened at a time, so that a server which takes over thousands does not overload anybody."""
@@ -310,12 +312,14 @@ class Keeper(Handle):
             policy, controls = config.policy_of(name), config.controls_of(name)
         except InvalidMetadataError as error:  # unknown is not no: all stays as it is
             logger.warning("topic %s: its replication stays as it is: %s", name, error)
+            if kept is None and JOURNAL in _cursors(topic):  # consumers wait for what the journal tells
+                kept = self._keep(topic)
+                kept.subscriptions = SubscriptionReplication(topic)
+                kept.subscriptions.configure({}, [UNKNOWN_CLUSTER])
+                kept.subscriptions.start()
             return
         if kept is None:
-            kept = _KeptTopic(topic)
-            with self._lock:
-                self._kept[name] = kept
-            topic.gone.add_done_callback(partial(weak_callback(self._gone), topic))
+            kept = self._keep(topic)
         wanted = () if policy is None or policy.direction != "send" else policy.targets
         kept.missing = {target: _MISSING for target in wanted if target not in config.clusters}
         unreadable = {target for target, known in config.clusters.items() if isinstance(known, InvalidMetadataError)}
@@ -371,6 +375,13 @@ class Keeper(Handle):
             replication.replicator.resync()
             self._note_resync(topic.name, target)
 
+    def _keep(self, topic: Topic) -> _KeptTopic:
+        kept = _KeptTopic(topic)
+        with self._lock:
+            self._kept[topic.name] = kept
+        topic.gone.add_done_callback(partial(weak_callback(self._gone), topic))
+        return kept
+
     def _exchanges(self, name: str) -> bool:
         """Whether the subscriptions of a topic are to be replicated; False if the policy cannot be read."""
         try:
@@ -390,26 +401,31 @@ class Keeper(Handle):
                 topic.delete_subscription(JOURNAL)
                 topic.watch_subscriptions(None)  # what was held back until it was known whether they are replicated
             return
-        neighbours = {}
+        neighbours, unreachable = {}, []
         for target in policy.targets:
             cluster = self._config.clusters.get(target)
-            if isinstance(cluster, RemoteCluster):
+            if isinstance(cluster, InvalidMetadataError):
+                unreachable.append(UNKNOWN_CLUSTER)
+            elif cluster is not None:
                 try:
                     link = self._make.link(target, cluster)
                 except (ClosedError, TopicFencedError):
                     raise
                 except ReplogError as error:
                     kept.missing[target] = str(error)
+                    unreachable.append(cluster.id)
                     with self._lock:
                         self._dirty.add(topic.name)
-                    continue
-                neighbours[target] = Neighbour(target, cluster.id, link, partial(_note, kept, target))
+                else:
+                    neighbours[target] = Neighbour(target, cluster.id, link, partial(_note, kept, target))
+        if kept.subscriptions is not None and UNKNOWN_CLUSTER in unreachable:
+            return  # unknown is not gone
+        is_new = kept.subscriptions is None
         if kept.subscriptions is None:
             kept.subscriptions = SubscriptionReplication(topic)
-            kept.subscriptions.configure(neighbours)
+        kept.subscriptions.configure(neighbours, unreachable)
+        if is_new:
             kept.subscriptions.start()
-        else:
-            kept.subscriptions.configure(neighbours)
 
     def _note_resync(self, topic: str, target: str) -> None:
         """Delete the order. If this fails it is carried out once more, which changes nothing."""

@@ -6,7 +6,7 @@ import logging
 import random
 import secrets
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
@@ -143,6 +143,7 @@ class SubscriptionReplication:
         self._exchange: SubscriptionExchange | None = None
         self._positions = TopicPositions(topic.origin, 0, topic.origins.names)
         self._neighbours: dict[bytes, Neighbour] = {}
+        self._unreachable: list[bytes] = []
         self._connections: dict[bytes, ExchangeConnection] = {}
         self._alarms: dict[bytes, str] = {}
         self._locals: dict[str, _Local] = {}
@@ -200,14 +201,16 @@ class SubscriptionReplication:
         managed.on_grow.append(self._grew)
         self._read_on()
 
-    def configure(self, neighbours: Mapping[str, Neighbour]) -> None:
+    def configure(self, neighbours: Mapping[str, Neighbour], unreachable: Collection[bytes] = ()) -> None:
         """Go on with these other clusters.
 
         Args:
             neighbours: the other clusters, by name.
+            unreachable: ids of those that there is no way to now; deletions are remembered for them.
         """
 
         def configure() -> None:
+            self._unreachable = list(unreachable)
             self._neighbours = {neighbour.cluster: neighbour for neighbour in neighbours.values()}
             for peer, connection in list(self._connections.items()):
                 neighbour = self._neighbours.get(peer)
@@ -222,7 +225,7 @@ class SubscriptionReplication:
         self._events.post(configure)
 
     def _participants(self) -> list[bytes]:
-        return [self.topic.origin.cluster, *self._neighbours]
+        return [self.topic.origin.cluster, *self._neighbours, *self._unreachable]
 
     def _durable_ones(self) -> list[Subscription]:
         return [subscription for subscription in self.topic.all_subscriptions() if subscription.cursor.durable]
@@ -251,9 +254,9 @@ class SubscriptionReplication:
         self._context.work(self._remove)
 
     def _remove(self) -> None:
+        self.topic.watch_subscriptions(None)
         try:
             self.topic.system_cursors.remove(SubscriptionJournal.name)
-            self.topic.watch_subscriptions(None)
         except ReplogError as error:
             logger.warning("topic %s: the journal of its subscriptions was not deleted: %s", self.topic.name, error)
 
@@ -360,7 +363,8 @@ class SubscriptionReplication:
                     self.diverged(peer, f"it has acknowledgements of {origin.token} up to {end}, beyond what is here")
         for connection in list(self._connections.values()):
             connection.go_on()
-        if self._exchange is not None and not self._exchange.is_idle:
+        is_connected = any(connection.is_connected for connection in self._connections.values())
+        if is_connected and self._exchange is not None and not self._exchange.is_idle:
             self._flush_later()
 
     def _was_persisted(self, sequence: int) -> None:
@@ -553,8 +557,8 @@ class SubscriptionReplication:
             return
         expired = subtract(_below(ranges.acked, ranges.expired_below), self._passed(state))
         self._tell(name, expired.intersect(0, self._positions.end), expires=True)
-        local.reported = subtract(ranges.acked, expired)
-        self._tell(name, local.reported.intersect(0, self._positions.end))
+        self._tell(name, subtract(ranges.acked, expired).intersect(0, self._positions.end))
+        local.reported = ranges.acked
         local.era, local.is_placing = ranges.era, True
         era = ranges.era
         placed = subscription.acknowledge_elsewhere(
@@ -592,7 +596,6 @@ class SubscriptionReplication:
         passed = self._passed(state)
         if subscription is not None:
             subscription.limit_to(0)
-            passed.add_ranges(*subscription.acked_ranges().expired.intersect())
         mark, end = min(prefix_of(passed), self._positions.end), self._positions.end
         ranges, header = passed.intersect(mark, end), _header(state)
         self._context.work(lambda: self._find_place(name, local, header, mark, ranges))
@@ -680,8 +683,12 @@ class SubscriptionReplication:
                         f"{request.cluster.hex()}: name it as a target of the policy (`geo set`)"
                     ),
                 )
-            else:
+                return
+            try:
                 connection.asked(request, answer)
+            except Exception as error:
+                set_exception(answer, error)
+                raise
 
         self._events.post(asked)
         return answer

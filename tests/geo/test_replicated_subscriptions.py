@@ -7,6 +7,12 @@ from pathlib import Path
 
 import pytest
 
+from pyreplog.geo.acks.effects import Effect
+from pyreplog.geo.acks.exchange import SubscriptionExchange
+from pyreplog.geo.subscription_journal import SubscriptionJournal
+from pyreplog.geo.target_link import TargetLink
+from pyreplog.origins.origin import Origin, OriginState
+from pyreplog.topic.owner.origins import Origins
 from tests.geo.replicated import Side, rest, take, two
 from tests.waiting import until
 
@@ -157,3 +163,123 @@ def test_an_end_that_begins_again_goes_on(sides: tuple[Side, Side], who: int) ->
     has(away, [2, 3, 4, 11, 17])
     with away.subscribe() as consumer:
         assert rest(consumer, 19) == [number for number in range(20) if number not in (2, 3, 4, 11, 17)]
+
+
+def test_nothing_is_said_or_stored_while_nothing_changes(
+    sides: tuple[Side, Side], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Messages are published and delivered for a while; no request about subscriptions is sent, and no record kept."""
+    a, b = sides
+    a.publish(0, 6)
+    with a.subscribe() as consumer:
+        consumer.acknowledge(take(consumer, 6)[2])
+        has(b, [2])
+        until(a.is_ready)
+        until(b.is_ready)
+        said: list[object] = []
+        monkeypatch.setattr(TargetLink, "exchange", lambda *_: said.append("said"))
+        monkeypatch.setattr(SubscriptionJournal, "append", lambda *_: said.append("stored"))
+        looks = 0
+
+        def look(self: SubscriptionExchange) -> list[Effect]:
+            nonlocal looks
+            looks += 1
+            return flush(self)
+
+        flush = SubscriptionExchange.flush
+        monkeypatch.setattr(SubscriptionExchange, "flush", look)
+        a.publish(6, 12)
+        until(lambda: len(b.topic) == 12)
+        for wanted in range(1, 6):  # as after acknowledgements that say nothing new
+            a.topic.subscription("s").acknowledge_range(-1, 2, 3)
+            until(lambda wanted=wanted: looks >= wanted)  # type: ignore[misc]
+        assert not said
+
+
+def test_what_was_stored_and_acknowledged_before_it_is_switched_on(tmp_path: Path) -> None:
+    """Also messages of the other cluster, at other offsets there."""
+    with two(tmp_path, begins=False) as (a, b):
+        b.publish(100, 110)
+        a.publish(0, 7)
+        a.replicate_to(b)
+        b.replicate_to(a)
+        until(lambda: len(a.topic) == len(b.topic) == 17)
+        with a.subscribe() as consumer:
+            messages = take(consumer, 17)
+            for number in (0, 1, 5, 100, 108):
+                consumer.acknowledge(messages[number])
+            consumer.flush()
+        a.exchange_with(b)
+        b.exchange_with(a)
+        has(b, [0, 1, 5, 100, 108])
+
+
+def test_what_expired_here_is_delivered_there(sides: tuple[Side, Side]) -> None:
+    """Also after a restart, although the cursor holds it as acknowledged."""
+    a, b = sides
+    a.publish(0, 10)
+    with a.subscribe() as consumer:
+        messages = take(consumer, 10)
+        consumer.acknowledge(messages[1])
+        has(b, [1])
+    a.topic.subscription("s").skip_to(6, expires=True).result(20.0)
+    until(lambda: a.acked_or_expired() == [0, 1, 2, 3, 4, 5])
+    with a.subscribe() as consumer:
+        consumer.acknowledge(take(consumer, 4)[8])
+        has(b, [1, 8])
+        consumer.flush()
+    until(lambda: [(row.revived, row.is_ready) for row in a.rows()] == [(5, True)])
+    cluster = b.cluster
+    a.end()
+    a.begin_again()
+    a.follow(b, cluster)
+    with a.subscribe() as consumer:
+        consumer.acknowledge(take(consumer, 3)[7])
+        has(b, [1, 7, 8])
+
+
+def test_another_history_is_not_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The other cluster has the same number of messages of this one, but others: nobody's acknowledgements count."""
+    with two(tmp_path, begins=False) as (a, b):
+        a.publish(0, 9)
+        a.replicate_to(b)
+        until(lambda: len(b.topic) == 9)
+        origin = a.topic.origin
+        assert a.replicator is not None
+        a.replicator.close()
+        state = b.topic.origins.all()[origin]
+        assert state.last is not None
+        other = state._replace(last=state.last._replace(value_crc=state.last.value_crc ^ 1))
+        vector, restored = Origins.all, b.topic.origins
+
+        def all_of(self: Origins) -> dict[Origin, OriginState]:
+            return {**vector(self), origin: other} if self is restored else vector(self)
+
+        monkeypatch.setattr(Origins, "all", all_of)
+        a.exchange_with(b)
+        b.exchange_with(a)
+        with b.subscribe() as consumer:
+            consumer.acknowledge(take(consumer, 9)[4])
+            consumer.flush()
+        until(lambda: any(row.alarm for row in a.rows()))
+        until(lambda: "s" in a.topic.subscriptions())
+        b.publish(100, 103)  # acknowledgements of the messages of b count
+        b.replicate_to(a)
+        with b.subscribe() as consumer:
+            consumer.acknowledge(take(consumer, 11)[101])
+        has(a, [101])
+        assert not any(row.is_ready for row in a.rows())
+
+
+def test_a_cluster_without_the_policy_is_told_of(tmp_path: Path) -> None:
+    with two(tmp_path, begins=False) as (a, b):
+        first, second = sorted((a, b), key=lambda side: side.cluster)
+        first.publish(0, 3)
+        first.replicate_to(second)
+        first.exchange_with(second)
+        first.topic.create_subscription("s")
+        until(lambda: any("replicated_subscriptions=true" in row.error for row in first.rows()))
+        assert not first.is_ready()
+        second.exchange_with(first)
+        until(lambda: second.topic.subscriptions() == ["s"])
+        until(first.is_ready)

@@ -124,7 +124,7 @@ class TopicMaintenance:
 
     def _drop_unused(self) -> None:
         expiry_ms, now_us = self._managed.config.subscription_expiry_ms, self._clock.monotonic_us()
-        usages = [Usage(sub.name, sub.cursor.durable, sub.consumers, sub.used_us) for sub in self._subscriptions.all()]
+        usages = [Usage(sub.name, sub.cursor.durable, sub.consumers, sub.used_us) for sub in self._unshared()]
         self._unused_us = next_unused(usages, expiry_ms, self._since_us)
         for name in unused(usages, expiry_ms, self._since_us, now_us):
             logger.warning(
@@ -132,6 +132,10 @@ class TopicMaintenance:
             )
             self._context.check_open()
             self._subscriptions.delete(name, force=False)
+
+    def _unshared(self) -> list[Subscription]:
+        """Return the subscriptions of this cluster alone: others may have consumers in another cluster."""
+        return [subscription for subscription in self._subscriptions.all() if not subscription.is_watched]
 
     # ---- ledgers --------------------------------------------------------------------------------------------
 

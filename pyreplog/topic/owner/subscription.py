@@ -750,6 +750,11 @@ class Subscription:
         """Tell a watcher of changes from now on; None: nobody."""
         self._watcher = watcher
 
+    @property
+    def is_watched(self) -> bool:
+        """Whether it is replicated to other clusters."""
+        return self._watcher is not None
+
     def limit_to(self, offset: int) -> None:
         """Deliver nothing from `offset` on, until the next call."""
         self._do(lambda now: self._dispatcher.limit_to(offset, now))
