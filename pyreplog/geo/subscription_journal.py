@@ -76,7 +76,7 @@ class SubscriptionJournal:
         context, managed = self._context, self._context.managed
         metadata = SubscriptionMetadata(
             token=secrets.token_hex(16), created_us=context.clock.now_us(),
-            snapshot=SystemCursorRecord(0, managed.start, _encode([], whole=True)).to_bytes(),
+            snapshot=SystemCursorRecord(0, managed.start, encode_records([], whole=True)).to_bytes(),
         )  # fmt: skip
         with suppress(KeyExistsError):
             create_subscription(context.metadata, context.name, self.name, metadata)
@@ -84,7 +84,7 @@ class SubscriptionJournal:
         records: list[bytes] = []
         for data in recovered.records:
             self._sequence, _, state = SystemCursorRecord.from_bytes(self.name, data)
-            whole, more = _decode(state)
+            whole, more = decode_records(state)
             records = more if whole else [*records, *more]
         self._records, self._taken = records, len(records)
         self._persister = context.cursors.attach(recovered, self)
@@ -130,7 +130,7 @@ class SubscriptionJournal:
     def _take(self, start: int) -> tuple[int, bytes]:
         self._sequence += 1
         self._in_flight.append((self._sequence, self._last))
-        state = _encode(self._records[start:], whole=start == 0)
+        state = encode_records(self._records[start:], whole=start == 0)
         self._taken = len(self._records)
         return self._sequence, SystemCursorRecord(self._sequence, self.mark, state).to_bytes()
 
@@ -148,13 +148,23 @@ class SubscriptionJournal:
         self._on_lost(error)
 
 
-def _encode(records: list[bytes], *, whole: bool) -> bytes:
+def encode_records(records: list[bytes], *, whole: bool) -> bytes:
+    """Return the state of a record of the cursor.
+
+    Args:
+        records: records of `geo.acks.journal`.
+        whole: whether none before them is needed.
+    """
     parts = [part for data in records for part in (_SIZE.pack(len(data)), data)]
     return _HEAD.pack(VERSION, _WHOLE if whole else 0, len(records)) + b"".join(parts)
 
 
-def _decode(state: bytes) -> tuple[bool, list[bytes]]:
-    """Return whether the records are all, and the records. Raises InvalidMetadataError."""
+def decode_records(state: bytes) -> tuple[bool, list[bytes]]:
+    """Return whether none before them is needed, and the records.
+
+    Raises:
+        InvalidMetadataError: the state is malformed, or of another version.
+    """
     try:
         version, flags, count = _HEAD.unpack_from(state)
         if version != VERSION or count > len(state) // _SIZE.size:
