@@ -12,7 +12,9 @@ from pyreplog.geo.acks.exchange import SubscriptionExchange
 from pyreplog.geo.subscription_journal import SubscriptionJournal
 from pyreplog.geo.target_link import TargetLink
 from pyreplog.origins.origin import Origin, OriginState
+from pyreplog.topic.model.wire.protocol import ORIGINS
 from pyreplog.topic.owner.origins import Origins
+from pyreplog.topic.server import topic_server
 from tests.geo.replicated import Side, rest, take, two
 from tests.waiting import until
 
@@ -268,6 +270,11 @@ def test_another_history_is_not_taken(tmp_path: Path, monkeypatch: pytest.Monkey
         with b.subscribe() as consumer:
             consumer.acknowledge(take(consumer, 11)[101])
         has(a, [101])
+        with a.subscribe() as consumer:
+            messages = take(consumer, 11)
+            consumer.acknowledge(messages[7])
+            consumer.acknowledge(messages[102])
+        has(b, [4, 101, 102])
         assert not any(row.is_ready for row in a.rows())
 
 
@@ -283,3 +290,89 @@ def test_a_cluster_without_the_policy_is_told_of(tmp_path: Path) -> None:
         second.exchange_with(first)
         until(lambda: second.topic.subscriptions() == ["s"])
         until(first.is_ready)
+
+
+def test_nothing_is_told_before_it_is_durable_here(sides: tuple[Side, Side], monkeypatch: pytest.MonkeyPatch) -> None:
+    """The journal's records are stored, but nobody is told so for a while."""
+    a, b = sides
+    a.publish(0, 6)
+    with a.subscribe() as consumer:
+        messages = take(consumer, 6)
+        consumer.acknowledge(messages[0])
+        has(b, [0])
+        until(a.is_ready)
+        kept: list[tuple[SubscriptionJournal, int]] = []
+        persisted, flush, looks = SubscriptionJournal.persisted, SubscriptionExchange.flush, 0
+
+        def look(self: SubscriptionExchange) -> list[Effect]:
+            nonlocal looks
+            looks += 1
+            return flush(self)
+
+        monkeypatch.setattr(SubscriptionJournal, "persisted", lambda *told: kept.append(told))
+        monkeypatch.setattr(SubscriptionExchange, "flush", look)
+        consumer.acknowledge(messages[3])
+        until(lambda: kept)
+        wanted = looks + 5
+        until(lambda: looks >= wanted)
+        assert b.acked() == [0] and not a.is_ready()
+        monkeypatch.setattr(SubscriptionJournal, "persisted", persisted)
+        for journal, sequence in kept:
+            journal.persisted(sequence)
+        has(b, [0, 3])
+
+
+def test_a_deletion_is_remembered_while_a_cluster_is_away(sides: tuple[Side, Side]) -> None:
+    """Who deleted it has begun again meanwhile: the other one's subscription does not come back."""
+    a, b = sides
+    a.publish(0, 6)
+    a.topic.create_subscription("s", start="earliest")
+    until(lambda: b.topic.subscriptions() == ["s"])
+    until(b.is_ready)
+    cluster, other = b.cluster, a.cluster
+    b.end()
+    a.topic.delete_subscription("s")
+    a.end()
+    a.begin_again()
+    a.follow(b, cluster)
+    b.begin_again()
+    b.follow(a, other)
+    until(lambda: b.topic.subscriptions() == [])
+    assert a.topic.subscriptions() == []
+
+
+def test_consumers_wait_until_the_journal_is_read(sides: tuple[Side, Side]) -> None:
+    a, b = sides
+    a.publish(0, 6)
+    a.topic.create_subscription("s", start="earliest")
+    until(a.is_ready)
+    cluster = b.cluster
+    a.end()
+    a.begin_again()
+    with a.subscribe() as consumer:
+        subscription = a.topic.subscription("s")
+        waits = subscription.inspect(lambda _, dispatcher: dispatcher.status(0).waits)
+        assert "messages from 0 on wait for acknowledgements of other clusters" in waits
+        a.follow(b, cluster)
+        assert sorted(take(consumer, 6)) == [*range(6)]
+
+
+def test_a_subscription_without_consumers_here_does_not_expire(sides: tuple[Side, Side]) -> None:
+    a, b = sides
+    a.publish(0, 6)
+    a.topic.create_subscription("s", start="earliest")
+    until(lambda: b.topic.subscriptions() == ["s"])
+    b.topic.configure(subscription_expiry_ms=1)
+    b.topic.subscribe("alone", durable=False).close()
+    b.topic.maintain()
+    assert b.topic.subscriptions() == ["s"] and a.topic.subscriptions() == ["s"]
+
+
+def test_an_older_server_is_told_as_such(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(topic_server, "FEATURES", frozenset({ORIGINS}))
+    with two(tmp_path) as (a, b):
+        a.publish(0, 3)
+        first = min((a, b), key=lambda side: side.cluster)
+        first.topic.create_subscription("s")
+        until(lambda: any("does not know 'subscriptions': upgrade it" in row.error for row in first.rows()))
+        until(lambda: len(b.topic) == 3)
