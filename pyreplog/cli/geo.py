@@ -13,10 +13,11 @@ from pyreplog.cli.shared.tables import Table, print_tables
 from pyreplog.clock import SystemClock
 from pyreplog.cluster import Cluster
 from pyreplog.errors import InvalidArgumentError, NoSuchTopicError
-from pyreplog.geo.geo_replication import decode_status
+from pyreplog.geo.geo_replication import decode_readiness, decode_status
 from pyreplog.geo.policies import names_of
 from pyreplog.geo.policy import ReplicationPolicy
 from pyreplog.geo.replicator_like import ReplicatorStatus
+from pyreplog.geo.subscription_replication import SubscriptionReadiness
 from pyreplog.ledger.embedded import METADATA
 
 NAME = "geo"
@@ -287,6 +288,41 @@ def _status(arguments: argparse.Namespace) -> int:
     return EXIT_ALARM if any(row.alarm for row in rows) else 0
 
 
+def _readiness(arguments: argparse.Namespace) -> int:
+    """Ask one server for its own topics, or all servers of a cluster."""
+    if arguments.target.startswith(targets.SCHEME):
+        with targets.client(arguments, arguments.target) as client:
+            rows = [decode_readiness(row) for row in client.geo_readiness()]
+        rows = [row for row in rows if arguments.topic is None or arguments.topic in names_of(row.topic)]
+    else:
+        context, secret = tls.client_context(arguments), serving.secret(arguments.secret_file)
+        with _open(arguments) as cluster:
+            rows = cluster.geo.readiness(arguments.topic, everywhere=True, secret=secret, tls=context)
+    if arguments.json:
+        print_json([dataclasses.asdict(row) for row in rows])
+        return EXIT_ALARM if any(row.alarm for row in rows) else 0
+    cells = [
+        (row.topic, row.subscription, row.target, "ready" if row.is_ready else _why(row), f"{row.lost:,}",
+         f"{row.repeated:,}", f"{row.revived:,}")
+        for row in rows
+    ]  # fmt: skip
+    header = ("topic", "subscription", "target", "fail-over", "would lose", "would repeat", "expired here")
+    print_tables([Table(header, cells, frozenset(place for place, row in enumerate(rows) if row.alarm))])
+    for row in rows:
+        if row.alarm:
+            say(f"alarm: {row.topic}, {row.subscription} to {row.target}: {row.alarm}")
+        elif row.error:
+            say(f"{row.topic}, {row.subscription} to {row.target}: {row.error}")
+    return EXIT_ALARM if any(row.alarm for row in rows) else 0
+
+
+def _why(row: SubscriptionReadiness) -> str:
+    """Return in a word why a fail-over would not be exact."""
+    if not row.is_known:
+        return "unknown"
+    return "not ready" if row.is_current else "before the seek"
+
+
 def _age_s(row: ReplicatorStatus, now_us: int) -> float | None:
     return None if row.oldest_unsent_us is None else max(now_us - row.oldest_unsent_us, 0) / 1e6
 
@@ -313,6 +349,7 @@ _ACTIONS = (
     ("unset", "remove the policy of a topic or a prefix", _add_name, _unset),
     ("show", "show policies", _add_show, _show),
     ("status", "show what targets lack, and alarms", _add_status, _status),
+    ("readiness", "show what a fail-over of replicated subscriptions would lose or repeat", _add_status, _readiness),
     ("pause", "send nothing more of a topic; its messages are kept", _add_order, _pause),
     ("resume", "send again, after pause", _add_order, _resume),
     ("resync", "go on after histories diverged, or a target was detached", _add_resync, _resync),

@@ -17,5 +17,9 @@ the identity with the message, so that it refuses what it has, and says after an
 | `geo_cursor` | the durable cursor of a replicator, which trimming waits for |
 | `target_link` | the connection to one target cluster |
 | `target_links` | the connections to all target clusters, and the making of replicators on them |
+| `subscription_replication` | replicates the durable subscriptions of one topic: drives `acks` |
+| `subscription_journal` | what a topic keeps durably of its replicated subscriptions |
+| `exchange_connection` | the ordered connection to another cluster about the subscriptions of a topic |
+| `topic_positions` | where the messages of all origins are in one topic |
 | `replicator_like` | what the keeper needs of the replicator of one topic and one target; its status |
 """

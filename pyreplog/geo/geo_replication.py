@@ -43,12 +43,13 @@ from pyreplog.geo.policies import (
 from pyreplog.geo.policy import ReplicationPolicy, ReplicationSettings
 from pyreplog.geo.replicator_like import ReplicatorState, ReplicatorStatus
 from pyreplog.geo.server_registration import list_servers
+from pyreplog.geo.subscription_replication import SubscriptionReadiness
 from pyreplog.geo.target_links import TargetLinks
 from pyreplog.handles import Handle, make_part_of
 from pyreplog.metadata.store import MetadataStore
 from pyreplog.metrics import Metric
 from pyreplog.net.handshake import Secret
-from pyreplog.topic.client.remote.client import connect
+from pyreplog.topic.client.remote.client import Client, connect
 from pyreplog.topic.model.chain import LedgerChain
 from pyreplog.topic.model.partitioned_metadata import find_partitioned
 from pyreplog.topic.model.positions import TopicPosition
@@ -61,6 +62,7 @@ ASK_S = 10.0
 """Seconds within which a server has to tell the state of its replications."""
 
 _STATUS_FIELDS = [item.name for item in fields(ReplicatorStatus)]
+_READINESS_FIELDS = [item.name for item in fields(SubscriptionReadiness)]
 
 
 class NamedPolicy(NamedTuple):
@@ -418,17 +420,27 @@ class GeoReplication(Handle):
 
     def _others(self, secret: bytes | Secret | None, tls: ssl.SSLContext | None) -> Iterator[ReplicatorStatus]:
         """Ask the other servers of this cluster. What a silent one has shows as not known."""
+        for rows in self._tell(lambda client: client.geo_status(), secret, tls):
+            for row in rows:
+                yield decode_status(row)
+
+    def _tell(
+        self,
+        ask: Callable[[Client], list[dict[str, Any]]],
+        secret: bytes | Secret | None,
+        tls: ssl.SSLContext | None,
+    ) -> Iterator[list[dict[str, Any]]]:
+        """Yield what each other server of this cluster answers; silent ones are left out."""
         own = None if self._keeper is None else self._keeper.server
         for name, server in list_servers(self._store).items():
             if name == own or not server.address:
                 continue
             with connect(f"pyreplog://{server.address}", secret=secret, tls=tls, timeout=ASK_S) as client:
                 try:
-                    rows = client.geo_status()
+                    rows = ask(client)
                 except ReplogError:
                     continue
-            for row in rows:
-                yield decode_status(row)
+            yield rows
 
     def _unowned(self) -> Iterator[ReplicatorStatus]:
         """Return what the metadata tell of topics that are to be replicated, and of which no server has told."""
@@ -472,6 +484,43 @@ class GeoReplication(Handle):
         rows = [] if self._keeper is None else self._keeper.statuses()
         return geo_metrics(rows, self._clock.now_us())
 
+    def readiness(
+        self,
+        topic: str | None = None,
+        *,
+        everywhere: bool = False,
+        secret: bytes | Secret | None = None,
+        tls: ssl.SSLContext | None = None,
+    ) -> list[SubscriptionReadiness]:
+        """Return what a fail-over of each replicated subscription to each other cluster would lose or repeat now.
+
+        Args:
+            topic: name of a topic; of one with partitions, all of them. None: all topics.
+            everywhere: ask the other servers of this cluster, too. False: only topics that this process owns.
+            secret: secret of this cluster's servers, for `everywhere`.
+            tls: TLS context of a client of these servers.
+
+        Returns:
+            The rows, by topic, subscription and target. None for topics without replicated subscriptions, and for those
+            whose owner was not asked.
+
+        Raises:
+            ReplogError: errors of the metadata store.
+        """
+        self._check_open()
+        check_may_block("readiness")
+        rows = [] if self._keeper is None else self._keeper.readiness()
+        if check_bool("everywhere", everywhere):
+            for told in self._tell(lambda client: client.geo_readiness(), secret, tls):
+                rows += [decode_readiness(row) for row in told]
+        if topic is not None:
+            rows = [row for row in rows if topic in names_of(row.topic)]
+        return sorted(rows, key=lambda row: (row.topic, row.subscription, row.target))
+
+    def readiness_rows(self) -> list[dict[str, Any]]:
+        """Return the readiness of this process's topics as dicts, for clients that ask a server."""
+        return [] if self._keeper is None else [asdict(row) for row in self._keeper.readiness()]
+
     def status_rows(self) -> list[dict[str, Any]]:
         """Return the replications of this process as dicts, for clients that ask a server."""
         return [] if self._keeper is None else [asdict(row) for row in self._keeper.statuses()]
@@ -487,6 +536,7 @@ class GeoReplication(Handle):
     resume_async = in_thread(resume)
     resync_async = in_thread(resync)
     status_async = in_thread(status)
+    readiness_async = in_thread(readiness)
 
     def _let_go(self) -> None:
         with ExitStack() as stack:
@@ -516,3 +566,15 @@ def decode_status(row: Any) -> ReplicatorStatus:
         return ReplicatorStatus(**known, skipped=skipped)
     except (TypeError, ValueError, KeyError) as error:
         raise InvalidMessageError(f"state of a replication: {str(row)[:80]}: {error}") from error
+
+
+def decode_readiness(row: Any) -> SubscriptionReadiness:
+    """Return the readiness of a subscription as a server told it; fields of newer servers are left out.
+
+    Raises:
+        InvalidMessageError: it is malformed.
+    """
+    try:
+        return SubscriptionReadiness(**{name: row[name] for name in _READINESS_FIELDS if name in row})
+    except (TypeError, KeyError) as error:
+        raise InvalidMessageError(f"readiness of a subscription: {str(row)[:80]}: {error}") from error

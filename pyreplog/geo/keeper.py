@@ -26,9 +26,12 @@ from pyreplog.errors import (
 from pyreplog.geo.clusters import RemoteCluster
 from pyreplog.geo.policies import ReplicationConfig, TopicControls, change_controls, load_config
 from pyreplog.geo.policy import ReplicationPolicy
+from pyreplog.geo.protocol.effects import OriginNote
 from pyreplog.geo.replicator_like import ReplicatorLike, ReplicatorStatus
 from pyreplog.geo.revision import REVISION
 from pyreplog.geo.server_registration import SERVERS, ServerRegistration, choose_server
+from pyreplog.geo.subscription_replication import Neighbour, SubscriptionReadiness, SubscriptionReplication
+from pyreplog.geo.target_link import ExchangeLink
 from pyreplog.handles import Handle, make_part_of
 from pyreplog.ledger.driver import Runtime, TimerLike
 from pyreplog.ledger.thread_pool import ThreadPool
@@ -39,6 +42,7 @@ from pyreplog.topic.model.chain import LedgerChain
 from pyreplog.topic.model.routing import partition_of
 from pyreplog.topic.model.system_cursor_record import stored_mark
 from pyreplog.topic.owner.ownership import OWNERS
+from pyreplog.topic.owner.subscriptions import JOURNAL
 from pyreplog.topic.owner.topic import Topic
 from pyreplog.topic_names import TOPICS, topic_key, unquote_name
 
@@ -61,6 +65,8 @@ NEW_S = 5.0
 """Seconds within which a process begins to serve topics, if it ever does."""
 RETRY_S, RETRY_MOST_S = 1.0, 60.0
 """Seconds until a topic that could not be opened is opened again: at first, and at most."""
+UNKNOWN_CLUSTER = bytes(16)
+"""Stands for the id of a cluster that cannot be read: it never confirms a deletion."""
 _MISSING = "no cluster of this name was added: add it (`geo cluster add`), or change the policy"
 OPENERS = 4
 """Topics that are opened at a time, so that a server which takes over thousands does not overload anybody."""
@@ -84,6 +90,10 @@ class MakeReplicator(Protocol):
         Raises:
             ReplogError: it cannot be made now; the keeper tries again later.
         """
+        ...
+
+    def link(self, target: str, cluster: RemoteCluster) -> ExchangeLink:
+        """Return the way to a target. Raises the errors of a call."""
         ...
 
     def retain(self, clusters: Mapping[str, RemoteCluster]) -> None:
@@ -134,6 +144,7 @@ class _KeptTopic:
     def __init__(self, topic: Topic) -> None:
         self.topic = topic
         self.replications: dict[str, _Replication] = {}
+        self.subscriptions: SubscriptionReplication | None = None
         self.is_settled = False
         """Whether cursors of targets that no policy names any more were looked for, and deleted."""
         self.missing: dict[str, str] = {}
@@ -306,7 +317,7 @@ class Keeper(Handle):
         config, name = self._config, topic.name
         with self._lock:
             kept = self._kept.get(name)
-        if kept is None and not self._targets(name):
+        if kept is None and not self._targets(name) and not self._exchanges(name):
             if topic in self._clean:
                 return
             if not _cursors(topic):
@@ -316,12 +327,14 @@ class Keeper(Handle):
             policy, controls = config.policy_of(name), config.controls_of(name)
         except InvalidMetadataError as error:  # unknown is not no: all stays as it is
             logger.warning("topic %s: its replication stays as it is: %s", name, error)
+            if kept is None and JOURNAL in _cursors(topic):  # consumers wait for what the journal tells
+                kept = self._keep(topic)
+                kept.subscriptions = SubscriptionReplication(topic)
+                kept.subscriptions.configure({}, [UNKNOWN_CLUSTER])
+                kept.subscriptions.start()
             return
         if kept is None:
-            kept = _KeptTopic(topic)
-            with self._lock:
-                self._kept[name] = kept
-            topic.gone.add_done_callback(partial(weak_callback(self._gone), topic))
+            kept = self._keep(topic)
         wanted = () if policy is None or policy.direction != "send" else policy.targets
         kept.missing = {target: _MISSING for target in wanted if target not in config.clusters}
         unreadable = {target for target, known in config.clusters.items() if isinstance(known, InvalidMetadataError)}
@@ -343,6 +356,7 @@ class Keeper(Handle):
                 kept.missing[target] = str(error)
                 with self._lock:
                     self._dirty.add(name)
+        self._replicate_subscriptions(kept, policy)
         if not kept.is_settled:
             self._delete_cursors(topic, {*targets, *(unreadable & {*wanted})})
             kept.is_settled = True
@@ -384,6 +398,58 @@ class Keeper(Handle):
         count = None if partition is None else self._topics.partitions_of(partition[0])
         return None if partition is None or count is None else max(count, partition[1] + 1)
 
+    def _keep(self, topic: Topic) -> _KeptTopic:
+        kept = _KeptTopic(topic)
+        with self._lock:
+            self._kept[topic.name] = kept
+        topic.gone.add_done_callback(partial(weak_callback(self._gone), topic))
+        return kept
+
+    def _exchanges(self, name: str) -> bool:
+        """Whether the subscriptions of a topic are to be replicated; False if the policy cannot be read."""
+        try:
+            policy = self._config.policy_of(name)
+        except InvalidMetadataError:
+            return False
+        return policy is not None and policy.replicated_subscriptions and bool(policy.targets)
+
+    def _replicate_subscriptions(self, kept: _KeptTopic, policy: ReplicationPolicy | None) -> None:
+        """Have the subscriptions of a topic replicated, or not any more."""
+        topic = kept.topic
+        if policy is None or not policy.replicated_subscriptions or not policy.targets:
+            if kept.subscriptions is not None:
+                kept.subscriptions.remove()
+                kept.subscriptions = None
+            elif not kept.is_settled and JOURNAL in _cursors(topic):
+                topic.delete_subscription(JOURNAL)
+                topic.watch_subscriptions(None)  # what was held back until it was known whether they are replicated
+            return
+        neighbours, unreachable = {}, []
+        for target in policy.targets:
+            cluster = self._config.clusters.get(target)
+            if isinstance(cluster, InvalidMetadataError):
+                unreachable.append(UNKNOWN_CLUSTER)
+            elif cluster is not None:
+                try:
+                    link = self._make.link(target, cluster)
+                except (ClosedError, TopicFencedError):
+                    raise
+                except ReplogError as error:
+                    kept.missing[target] = str(error)
+                    unreachable.append(cluster.id)
+                    with self._lock:
+                        self._dirty.add(topic.name)
+                else:
+                    neighbours[target] = Neighbour(target, cluster.id, link, partial(_note, kept, target))
+        if kept.subscriptions is not None and UNKNOWN_CLUSTER in unreachable:
+            return  # unknown is not gone
+        is_new = kept.subscriptions is None
+        if kept.subscriptions is None:
+            kept.subscriptions = SubscriptionReplication(topic)
+        kept.subscriptions.configure(neighbours, unreachable)
+        if is_new:
+            kept.subscriptions.start()
+
     def _note_resync(self, topic: str, target: str) -> None:
         """Delete the order. If this fails it is carried out once more, which changes nothing."""
 
@@ -395,7 +461,7 @@ class Keeper(Handle):
     def _delete_cursors(self, topic: Topic, wanted: Collection[str]) -> None:
         """Delete the cursors of targets that no policy names, so that no message is kept for them any more."""
         for name in _cursors(topic):
-            if name.removeprefix(CURSOR_PREFIX) not in wanted:
+            if name != JOURNAL and name.removeprefix(CURSOR_PREFIX) not in wanted:
                 try:
                     topic.delete_subscription(name)
                     logger.info("topic %s: the cursor %s was deleted, because no policy names it", topic.name, name)
@@ -414,6 +480,8 @@ class Keeper(Handle):
         with self._lock:
             kept = self._kept.pop(name, None)
         if kept is not None:
+            if kept.subscriptions is not None:
+                kept.subscriptions.close()
             for replication in list(kept.replications.values()):
                 replication.replicator.close()
 
@@ -535,6 +603,19 @@ class Keeper(Handle):
             rows += [_failed(kept.topic, target, why) for target, why in kept.missing.items()]
         return sorted(rows, key=lambda row: (row.topic, row.target))
 
+    def readiness(self, topics: Iterable[str] | None = None) -> list[SubscriptionReadiness]:
+        """Return what a fail-over of each replicated subscription of this process would do now; may wait.
+
+        Args:
+            topics: names of topics; None: all.
+        """
+        wanted = None if topics is None else {*topics}
+        rows: list[SubscriptionReadiness] = []
+        for kept in self._all_kept():
+            if kept.subscriptions is not None and (wanted is None or kept.topic.name in wanted):
+                rows += kept.subscriptions.readiness()
+        return sorted(rows, key=lambda row: (row.topic, row.subscription, row.target))
+
     def _let_go(self) -> None:
         for watch in self._watches:
             watch.close()
@@ -558,7 +639,14 @@ def _failed(topic: Topic, target: str, why: str) -> ReplicatorStatus:
 
 
 def _cursors(topic: Topic) -> list[str]:
-    return [cursor.name for cursor in topic.internal_stats().cursors if cursor.name.startswith(CURSOR_PREFIX)]
+    names = [cursor.name for cursor in topic.internal_stats().cursors]
+    return [name for name in names if name.startswith(CURSOR_PREFIX) or name == JOURNAL]
+
+
+def _note(kept: _KeptTopic, target: str) -> OriginNote | None:
+    """Return what a target said that it has of a topic; None: nothing is sent to it."""
+    replication = kept.replications.get(target)
+    return None if replication is None else replication.replicator.note
 
 
 def _has_all(chain_value: bytes, cursors: list[bytes | None]) -> bool:

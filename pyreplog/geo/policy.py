@@ -47,6 +47,9 @@ class ReplicationPolicy(Settings):
         backlog_policy: what happens beyond `backlog_bytes`. "hold": publishers wait; "error": they get
             BacklogFullError; "detach": replication to this target ends with an alarm, and no longer keeps messages from
             being trimmed, until `GeoReplication.resync`.
+        replicated_subscriptions: durable subscriptions go on in the targets where they are here, each acknowledgement
+            included, and the other way round. The targets need such a policy, too, which names this cluster; its
+            direction does not matter for that.
     """
 
     targets: tuple[str, ...] = ()
@@ -59,6 +62,7 @@ class ReplicationPolicy(Settings):
     window_bytes: int = 8 << 20
     backlog_bytes: int | None = None
     backlog_policy: GeoBacklogPolicy = "hold"
+    replicated_subscriptions: bool = False
 
     def __post_init__(self) -> None:
         self._check_clusters("targets")
@@ -74,6 +78,10 @@ class ReplicationPolicy(Settings):
         self._check_int("window_bytes", 64 << 10, 1 << 30)
         self._check_int("backlog_bytes", 1, 1 << 62, optional=True)
         check_choice("backlog_policy", self.backlog_policy, BACKLOG_POLICIES)
+        if not isinstance(self.replicated_subscriptions, bool):
+            raise ConfigError(
+                f"replicated_subscriptions: expected True or False, found {self.replicated_subscriptions!r}"
+            )
 
     def _check_clusters(self, name: str) -> None:
         """Check names of clusters, and keep them as a sorted tuple without repetitions."""
@@ -113,3 +121,4 @@ class ReplicationSettings(TypedDict, total=False):
     window_bytes: int
     backlog_bytes: int | None
     backlog_policy: GeoBacklogPolicy
+    replicated_subscriptions: bool

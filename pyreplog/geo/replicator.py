@@ -22,6 +22,7 @@ from pyreplog.geo.protocol.effects import (
     Effect,
     EntryRefused,
     OpenOrigin,
+    OriginNote,
     Progress,
     RaiseAlarm,
     ReadEntries,
@@ -249,6 +250,11 @@ class Replicator:
     @property
     def _is_detached(self) -> bool:
         return self._cursor is not None and self._cursor.state.is_detached
+
+    @property
+    def note(self) -> OriginNote | None:
+        """What the target said last that it has of the topic; None: nothing yet."""
+        return None if self._sender is None else self._sender.note
 
     # ---- status --------------------------------------------------------------------------------------------------
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Literal, Protocol
 
 from pyreplog.geo.policy import ReplicationPolicy
+from pyreplog.geo.protocol.effects import OriginNote
 
 ReplicatorState = Literal[
     "connecting", "running", "paused", "diverged", "detached", "failed", "closed", "unowned", "unknown"
@@ -57,6 +58,11 @@ class ReplicatorStatus:
 
 class ReplicatorLike(Protocol):
     """The replicator of one topic and one target. Its methods do not wait; any thread may call them."""
+
+    @property
+    def note(self) -> OriginNote | None:
+        """What the target said last that it has of the topic; None: nothing yet."""
+        ...
 
     def start(self) -> None:
         """Begin to replicate, from the target's `stored` on."""

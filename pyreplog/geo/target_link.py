@@ -13,7 +13,15 @@ from pyreplog.net.sockets import Address
 from pyreplog.origins.origin import Gap, LastEntry, Origin, OriginEntry, OriginState
 from pyreplog.topic.client.remote.client import Client
 from pyreplog.topic.client.remote.connection_pool import Outcome
-from pyreplog.topic.model.wire.protocol import OpenOrigin, OriginOpened, Replicate, Replicated, decode_reply
+from pyreplog.topic.model.wire.protocol import (
+    Exchange,
+    Exchanged,
+    OpenOrigin,
+    OriginOpened,
+    Replicate,
+    Replicated,
+    decode_reply,
+)
 
 WINDOW_BYTES = 32 << 20
 """Most bytes on their way to one cluster, of all topics."""
@@ -57,6 +65,7 @@ class TargetSession(NamedTuple):
 
 OnOpened = Callable[[TargetSession | ReplogError], object]
 OnStored = Callable[[int | ReplogError], object]
+OnExchanged = Callable[[Address, Exchanged | ReplogError], object]
 
 
 class Target(Protocol):
@@ -82,8 +91,16 @@ class Target(Protocol):
         ...
 
 
+class ExchangeLink(Protocol):
+    """What the replication of subscriptions needs of another cluster. Nothing waits."""
+
+    def exchange(self, request: Exchange, address: Address | None, on_exchanged: OnExchanged) -> None:
+        """Send a request to a server; None: to the owner of the topic. `on_exchanged` gets the answer, or an error."""
+        ...
+
+
 class TargetLink:
-    """A `Target` over TCP. Any thread may use it.
+    """A `Target`, and an `ExchangeLink`, over TCP. Any thread may use it.
 
     The topics share the bytes that are on their way in equal parts, see `FairWindow`; requests of one topic leave in
     their order.
@@ -180,6 +197,30 @@ class TargetLink:
             topic: name of the topic.
         """
         self._events.post(lambda: self._window.drop(topic))
+
+    def exchange(self, request: Exchange, address: Address | None, on_exchanged: OnExchanged) -> None:
+        """Say something about replicated subscriptions; see `ExchangeLink`.
+
+        Args:
+            request: the request.
+            address: the server; None: the owner of the topic.
+            on_exchanged: called with the server that answered, and the answer or an error.
+        """
+
+        def on_outcome(server: Address, outcome: Outcome) -> None:
+            try:
+                if isinstance(outcome, ReplogError):
+                    raise outcome
+                answer: Exchanged = decode_reply(Exchanged, outcome)
+            except ReplogError as error:
+                on_exchanged(server, error)
+                return
+            on_exchanged(server, answer)
+
+        if address is None:
+            self._pool.ask(request.topic, request, on_outcome)
+        else:
+            self._pool.send(address, request, on_outcome)
 
     def close(self) -> None:
         """Close the connections. All requests fail."""

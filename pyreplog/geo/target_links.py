@@ -50,11 +50,15 @@ class TargetLinks:
         Raises ClusterCredentialsError if a file with credentials cannot be used; ClosedError.
         """
         return Replicator(
-            topic, target, self._link(target, cluster), policy, cluster_ids=self._cluster_ids,
+            topic, target, self.link(target, cluster), policy, cluster_ids=self._cluster_ids,
             partitions=partitions or 0, explain=partial(explained, target, cluster),
         )  # fmt: skip
 
-    def _link(self, target: str, cluster: RemoteCluster) -> TargetLink:
+    def link(self, target: str, cluster: RemoteCluster) -> TargetLink:
+        """Return the link to a target; it is made if there is none, or if the cluster has changed.
+
+        Raises ClusterCredentialsError if a file with credentials cannot be used; ClosedError.
+        """
         with self._lock:
             if self._is_closed:
                 raise ClosedError("the cluster was closed")

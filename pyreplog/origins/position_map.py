@@ -5,6 +5,9 @@ from __future__ import annotations
 from array import array
 from bisect import bisect_right
 
+import numpy as np
+from numpy.typing import NDArray
+
 from pyreplog._native.topic.messages import MessageBatch
 from pyreplog.errors import InvalidArgumentError
 
@@ -89,6 +92,18 @@ class PositionMap:
     def runs(self) -> list[tuple[int, int, int]]:
         """Return (offset at the origin, offset in the topic, messages) of each run, ascending."""
         return list(zip(self._origins, self._locals, self._counts, strict=True))
+
+    @property
+    def end(self) -> int:
+        """Offset at the origin behind the last message; 0: there is none."""
+        return self._origins[-1] + self._counts[-1] if self._origins else 0
+
+    def columns(self) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
+        """Return `runs` as columns: int64[n] each, copies."""
+        origins, offsets, counts = (
+            np.array(column, np.int64) for column in (self._origins, self._locals, self._counts)
+        )
+        return origins, offsets, counts
 
     def trim(self, below: int) -> None:
         """Forget the messages whose offset in the topic is below `below`."""

@@ -30,6 +30,10 @@ class FakeReplicator:
         self.calls: list[str] = []
         self.shown = ReplicatorStatus(topic.name, target, "running", 0, 0, 0, 0)
 
+    @property
+    def note(self) -> None:
+        return None
+
     def start(self) -> None:
         self.calls.append("start")
 
@@ -75,6 +79,9 @@ class Factory:
             raise self.errors[target]
         self.made.append(FakeReplicator(topic, target, policy, partitions))
         return self.made[-1]
+
+    def link(self, target: str, cluster: RemoteCluster) -> Any:
+        raise AssertionError("no subscriptions are replicated by fakes")
 
     def retain(self, clusters: Mapping[str, RemoteCluster]) -> None:
         self.retained = [*clusters]

@@ -10,9 +10,12 @@ import pytest
 
 from pyreplog.topic.model.wire import protocol
 from pyreplog.topic.model.wire.protocol import decode_request
-from tests.golden.wire import ORIGINS, REQUESTS, body_of
+from tests.golden.wire import ORIGINS, REQUESTS, SUBSCRIPTIONS, body_of
 
-ADDED = Path(__file__).with_name("topics-wire-origins.txt")
+ADDED = {
+    Path(__file__).with_name("topics-wire-origins.txt"): ORIGINS,
+    Path(__file__).with_name("topics-wire-subscriptions.txt"): SUBSCRIPTIONS,
+}
 GOLDEN = sorted(Path(__file__).parent.glob("topics-wire-v*.txt"))
 
 
@@ -31,9 +34,10 @@ def test_requests_of_each_version(path: Path) -> None:
         assert plain(decode_request(memoryview(body))) == plain(request)
 
 
-def test_requests_of_features() -> None:
-    lines = [line.split() for line in ADDED.read_text().splitlines()]
-    for (name, digits), request in zip(lines, ORIGINS, strict=True):
+@pytest.mark.parametrize("path", ADDED, ids=lambda path: path.name)
+def test_requests_of_features(path: Path) -> None:
+    lines = [line.split() for line in path.read_text().splitlines()]
+    for (name, digits), request in zip(lines, ADDED[path], strict=True):
         body = bytes.fromhex(digits)
         assert (name, body) == (type(request).__name__, body_of(request))
         assert plain(decode_request(memoryview(body))) == plain(request)
@@ -41,5 +45,5 @@ def test_requests_of_features() -> None:
 
 def test_the_present_version_has_one_of_each_kind() -> None:
     lines = Path(__file__).with_name(f"topics-wire-v{protocol.VERSION}.txt").read_text().splitlines()
-    lines += ADDED.read_text().splitlines()
+    lines += [line for path in ADDED for line in path.read_text().splitlines()]
     assert {line.split()[0] for line in lines} == {kind.__name__ for kind in protocol.Request.__args__}

@@ -1,5 +1,5 @@
 """Writes tests/golden/topics-wire-v<version>.txt: a request of each kind that clients send to topic servers, as bytes; and
-topics-wire-origins.txt, with those of the feature `origins`.
+topics-wire-origins.txt and topics-wire-subscriptions.txt, with those of the features `origins` and `subscriptions`.
 
 As make.py: once for a new version of that wire. A line holds the name of the request and its body, in hexadecimal digits.
 """
@@ -51,6 +51,15 @@ ORIGINS: list[Any] = [
     ),
 ]
 """Those of the feature `origins`."""
+SUBSCRIPTIONS: list[Any] = [
+    protocol.Exchange(
+        1 << 61, 0, False, -1, -1, 0, 0, 0, bytes(range(16)), "news", "0123abcd", [],
+    ),
+    protocol.Exchange(
+        1 << 61, 7, True, 1 << 40, 12, 15, 0xFEDCBA98, -1, bytes(range(16)), "\u00fc", "0123abcd", [b"one", b"", b"three"],
+    ),
+]  # fmt: skip
+"""Those of the feature `subscriptions`."""
 
 
 def body_of(request: Any) -> bytes:
@@ -62,6 +71,8 @@ def main() -> None:
     Path(__file__).with_name(f"topics-wire-v{VERSION}.txt").write_text("".join(lines))
     lines = [f"{type(request).__name__} {body_of(request).hex()}\n" for request in ORIGINS]
     Path(__file__).with_name("topics-wire-origins.txt").write_text("".join(lines))
+    lines = [f"{type(request).__name__} {body_of(request).hex()}\n" for request in SUBSCRIPTIONS]
+    Path(__file__).with_name("topics-wire-subscriptions.txt").write_text("".join(lines))
 
 
 if __name__ == "__main__":

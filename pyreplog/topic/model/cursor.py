@@ -160,6 +160,11 @@ class Cursor:
         """Note an entry that was located, as `deliver` does."""
         self.acks.note(place)
 
+    def note_entries(self, columns: tuple[NDArray[np.int64], ...]) -> None:
+        """Note entries, as `deliver` does. columns: first offsets, counts, sizes, entries and bytes before."""
+        first, count, size, entries_before, bytes_before = columns
+        self.acks.note_entries(first, count, size, entries_before, bytes_before)
+
     def find(self, offset: int) -> EntryPosition | None:
         """Return the noted entry that holds a message, or ends before it; None: not noted, or done. Its ids are -1."""
         entry = self.acks.find(offset) or self.acks.find(offset - 1)

@@ -125,7 +125,7 @@ class TopicMaintenance:
     def _expire(self, subscription: Subscription, before_us: int) -> None:
         wait = self._context.runtime.wait
         before = subscription.cursor.mark.offset
-        wait(subscription.skip_to(wait(self._managed.offset_at_time(before_us))))
+        wait(subscription.skip_to(wait(self._managed.offset_at_time(before_us)), expires=True))
         subscription.counts.expired += max(subscription.cursor.mark.offset - before, 0)
         subscription.counts.last_expired_us = self._clock.now_us()
 
@@ -134,10 +134,10 @@ class TopicMaintenance:
         before = subscription.cursor.mark.offset
         if eviction.before_us is not None:
             self.evictions["age"] += 1
-            wait(subscription.skip_to(wait(managed.offset_at_time(eviction.before_us))))
+            wait(subscription.skip_to(wait(managed.offset_at_time(eviction.before_us)), expires=True))
         if eviction.to_size is not None:
             self.evictions["bytes"] += 1
-            wait(subscription.skip_to(wait(managed.offset_at_size(eviction.to_size))))
+            wait(subscription.skip_to(wait(managed.offset_at_size(eviction.to_size)), expires=True))
         subscription.counts.evicted += max(subscription.cursor.mark.offset - before, 0)
         logger.warning(
             "topic %s: %d messages were evicted from the backlog of %s", self._context.name,
@@ -146,7 +146,7 @@ class TopicMaintenance:
 
     def _drop_unused(self) -> None:
         expiry_ms, now_us = self._managed.config.subscription_expiry_ms, self._clock.monotonic_us()
-        usages = [Usage(sub.name, sub.cursor.durable, sub.consumers, sub.used_us) for sub in self._subscriptions.all()]
+        usages = [Usage(sub.name, sub.cursor.durable, sub.consumers, sub.used_us) for sub in self._unshared()]
         self._unused_us = next_unused(usages, expiry_ms, self._since_us)
         for name in unused(usages, expiry_ms, self._since_us, now_us):
             logger.warning(
@@ -154,6 +154,10 @@ class TopicMaintenance:
             )
             self._context.check_open()
             self._subscriptions.delete(name, force=False)
+
+    def _unshared(self) -> list[Subscription]:
+        """Return the subscriptions of this cluster alone: others may have consumers in another cluster."""
+        return [subscription for subscription in self._subscriptions.all() if not subscription.is_watched]
 
     # ---- ledgers --------------------------------------------------------------------------------------------
 

@@ -11,12 +11,13 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from threading import Lock
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from pyreplog._native.topic.messages import MessageBatch
+from pyreplog._native.topic.rangeset import RangeSet
 from pyreplog.clock import Clock
 from pyreplog.cursors.cursor_persister import CursorPersister
 from pyreplog.cursors.subscription_config import SubscriptionConfig
@@ -121,6 +122,56 @@ class _Attachment(NamedTuple):
     counts: ConsumerCounters
 
 
+HEADER, EXPIRED = "replicated", "expired"
+"""Names of properties of replicated cursors: which state of all clusters the acknowledgements belong to, and the offset
+below which messages may have expired without an acknowledgement."""
+RANGE_MESSAGES = 64
+"""A range of so many messages is acknowledged as one, shorter ones as offsets."""
+
+
+class AckedRanges(NamedTuple):
+    """What is acknowledged in a subscription, at one moment, and what expired without that.
+
+    Attributes:
+        version: another number after every acknowledgement.
+        era: see `Subscription.era`.
+        acked: offsets that were acknowledged; those that were trimmed, too.
+        expired: offsets that expired, or were evicted, while the subscription was watched.
+        header: the property HEADER; 0: there is none.
+        expired_below: the property EXPIRED.
+    """
+
+    version: int
+    era: int
+    acked: RangeSet
+    expired: RangeSet
+    header: int
+    expired_below: int
+
+
+class SubscriptionWatcher(Protocol):
+    """What has the durable subscriptions of a topic replicated to other clusters. Any thread calls it; it never waits.
+
+    It is not told of single acknowledgements: it reads `Subscription.acked_ranges` at intervals of its own.
+    """
+
+    def changed(self, subscription: Subscription) -> None:
+        """Note that `acked_ranges` has changed since it was read last."""
+        ...
+
+    def sought(self, subscription: Subscription, offset: int, era: int) -> None:
+        """Note a seek; called before any acknowledgement that counts behind it."""
+        ...
+
+    def created(self, subscription: Subscription) -> None:
+        """Note a new subscription, which delivers nothing until `limit_to`."""
+        ...
+
+    def deleted(self, name: str) -> None:
+        """Note that a subscription was deleted."""
+        ...
+
+
 Step = Callable[[int], Iterable[Effect | _Discard]]
 """A change of the dispatcher and the cursor: takes the time, returns effects."""
 
@@ -197,6 +248,8 @@ class Subscription:
         self._consumers: dict[int, _Attachment] = {}
         self._next_id = 0
         self._failed: ReplogError | None = None
+        self._watcher: SubscriptionWatcher | None = None
+        self._expired = RangeSet()  # guarded by `_lock`
 
     # ---- steps and effects ----------------------------------------------------------------------------------
 
@@ -266,6 +319,8 @@ class Subscription:
         if self.persister is not None:
             self.persister.dirty()
         self._on_change()
+        if self._watcher is not None:
+            self._watcher.changed(self)
 
     def _publish_dead_letters(self, effect: DeadLetter) -> None:
         offsets = effect.batch.offset
@@ -323,6 +378,7 @@ class Subscription:
         def trimmed(now_us: int) -> list[Effect]:
             moved: list[Effect] = []
             if self.cursor.mark.offset < start.offset:
+                self._note_expired(start.offset)
                 moved = self._dispatcher.advance(start, now_us)
             return moved + self._dispatcher.trimmed(start.offset, now_us)
 
@@ -558,13 +614,18 @@ class Subscription:
             end, lambda place, now: self._dispatcher.cumulative(consumer, place, end, now) if if_() else []
         )
 
-    def skip_to(self, end: int) -> AppendFuture[None]:
-        """Acknowledge everything below `end`, whichever consumer has it, because it expired or is to be skipped."""
+    def skip_to(self, end: int, *, expires: bool = False) -> AppendFuture[None]:
+        """Acknowledge everything below `end`, whichever consumer has it, because it is to be skipped.
+
+        expires: because it expired, or was evicted, in this cluster.
+        """
 
         def skip(place: EntryPosition, now_us: int) -> list[Effect]:
             before = self.cursor.mark.offset
             if end <= before:
                 return []
+            if expires:
+                self._note_expired(end)
             self.cursor.cumulative(place, end, self.managed.end.offset, now_us)
             return self._dispatcher.moved(before, now_us)
 
@@ -671,16 +732,26 @@ class Subscription:
         """Move the cursor. Raises TrimmedError if the messages were removed just now."""
 
         def seek(now_us: int) -> list[Effect | _Discard]:
-            start = self.managed.start.offset
-            if total.offset < start:
-                raise TrimmedError(f"{self._label}: messages are kept from offset {start} on")
-            self._era += 1
-            era, numbers = self.cursor.begin_era(), tuple(self._consumers)
-            for number in numbers:
-                self._tell(number, lambda consumer: consumer.forget_acks(era))
-            return [_Discard(numbers, sought=True), *self._dispatcher.seek(total, now_us)]
+            effects = self._move(total, now_us)
+            if self._watcher is not None:
+                self._watcher.sought(self, total.offset, self.era)
+            return effects
 
         self._do(seek)
+
+    def _move(self, total: TopicPosition, now_us: int) -> list[Effect | _Discard]:
+        """Move the cursor, in a step."""
+        start = self.managed.start.offset
+        if total.offset < start:
+            raise TrimmedError(f"{self._label}: messages are kept from offset {start} on")
+        self._era += 1
+        era, numbers = self.cursor.begin_era(), tuple(self._consumers)
+        if self._watcher is not None:  # a crash must not take what follows for the state that other clusters know
+            self.cursor.set_properties({HEADER: 0, EXPIRED: 0})
+            self._expired.clear()
+        for number in numbers:
+            self._tell(number, lambda consumer: consumer.forget_acks(era))
+        return [_Discard(numbers, sought=True), *self._dispatcher.seek(total, now_us)]
 
     def follow_topic(self) -> None:
         """Follow the topic from now on.
@@ -697,6 +768,115 @@ class Subscription:
             self._do(lambda now: self._dispatcher.seek(end, now))
         elif self.cursor.mark.offset < start.offset:
             self.trimmed(start)
+
+    # ---- replication to other clusters ------------------------------------------------------------------
+
+    def watch(self, watcher: SubscriptionWatcher | None) -> None:
+        """Tell a watcher of changes from now on; None: nobody."""
+        self._watcher = watcher
+
+    @property
+    def is_watched(self) -> bool:
+        """Whether it is replicated to other clusters."""
+        return self._watcher is not None
+
+    def limit_to(self, offset: int) -> None:
+        """Deliver nothing from `offset` on, until the next call."""
+        self._do(lambda now: self._dispatcher.limit_to(offset, now))
+
+    def acked_ranges(self) -> AckedRanges:
+        """Return what is acknowledged now."""
+
+        def read(cursor: Cursor, _: Dispatcher) -> AckedRanges:
+            acked, expired = RangeSet(), RangeSet()
+            acked.add_ranges(*cursor.acks.acked())
+            if cursor.mark.offset:
+                acked.add(0, cursor.mark.offset)
+            expired.add_ranges(*self._expired.intersect())
+            acked.remove_ranges(*expired.intersect())
+            properties = cursor.properties
+            return AckedRanges(
+                cursor.acks.version, self.era, acked, expired, properties.get(HEADER, 0), properties.get(EXPIRED, 0)
+            )
+
+        return self.inspect(read)
+
+    def note_header(self, header: int, era: int) -> None:
+        """Store with the acknowledgements of an era which state of all clusters they belong to."""
+
+        def note(_: int) -> list[Effect]:
+            if era != self.era or self.cursor.properties.get(HEADER, 0) == header:
+                return []
+            self.cursor.set_properties({HEADER: header})
+            return [CursorChanged()]
+
+        self._do(note)
+
+    def _note_expired(self, end: int) -> None:
+        """Note, in a step, that what is not acknowledged below `end` expires."""
+        if self._watcher is None:
+            return
+        mark = self.cursor.mark.offset
+        self._expired.add(mark, end)
+        self._expired.remove_ranges(*self.cursor.acks.acked(mark, end))
+        self.cursor.set_properties({EXPIRED: max(end, self.cursor.properties.get(EXPIRED, 0))})
+
+    def acknowledge_elsewhere(
+        self,
+        starts: NDArray[np.int64],
+        ends: NDArray[np.int64],
+        *,
+        batch: MessageBatch | None = None,
+        if_: Callable[[], bool] = lambda: True,
+    ) -> AppendFuture[None]:
+        """Acknowledge ranges of offsets, whichever consumer has them, because they are acknowledged in other clusters.
+
+        batch: entries of the topic that were not read before; their messages are acknowledged at once. if_: called in
+        the step; False: do nothing. The future is done when the cursor has all of them.
+        """
+
+        def acknowledge(now_us: int) -> list[Effect]:
+            if not if_():
+                return []
+            effects = self._dispatcher.grew(self.managed.end.offset, now_us)
+            if batch is not None:
+                self.cursor.deliver(batch)
+            return effects + self._acknowledge_ranges(starts, ends, now_us)
+
+        self._do(acknowledge)
+        return self._settled()
+
+    def _acknowledge_ranges(self, starts: NDArray[np.int64], ends: NDArray[np.int64], now_us: int) -> list[Effect]:
+        effects: list[Effect] = []
+        is_short = ends - starts < RANGE_MESSAGES
+        if is_short.any():
+            effects += self._dispatcher.acknowledge(NOBODY, offsets_in(starts[is_short], ends[is_short]), now_us)
+        for start, end in zip(starts[~is_short].tolist(), ends[~is_short].tolist(), strict=True):
+            effects += self._dispatcher.acknowledge_range(NOBODY, start, end, now_us)
+        return effects
+
+    def rebuild(
+        self,
+        total: TopicPosition,
+        entries: tuple[NDArray[np.int64], ...],
+        ranges: tuple[NDArray[np.int64], NDArray[np.int64]],
+    ) -> int:
+        """Set the acknowledgements, in one step: everything below `total`, and `ranges`. Consumers begin again.
+
+        entries: columns of those that hold messages of the ranges, for `AckSet.note_entries`; empty: none. Returns the
+        era. Raises TrimmedError.
+        """
+
+        def rebuild(now_us: int) -> list[Effect | _Discard]:
+            effects = self._move(total, now_us)
+            if entries:
+                self.cursor.note_entries(entries)
+            effects += self._dispatcher.grew(self.managed.end.offset, now_us)
+            effects += self._acknowledge_ranges(*ranges, now_us)
+            return effects
+
+        self._do(rebuild)
+        return self.era
 
     # ---- state ------------------------------------------------------------------------------------------
 

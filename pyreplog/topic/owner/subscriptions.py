@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any
 
+from pyreplog._native.topic.rangeset import OFFSET_END
 from pyreplog.arguments import check_mapping
 from pyreplog.cursors.cursor_log import RecoveredSubscription
 from pyreplog.cursors.subscription_config import SubscriptionConfig
@@ -33,16 +34,19 @@ from pyreplog.errors import (
     TopicFencedError,
 )
 from pyreplog.net.fair_executor import wait_wanted
-from pyreplog.topic.model.backlog import is_system
+from pyreplog.topic.model.backlog import SYSTEM_PREFIX, is_system
 from pyreplog.topic.model.cursor import Cursor
 from pyreplog.topic.model.interfaces import DeliveryTarget
 from pyreplog.topic.model.positions import Start, check_start, position
 from pyreplog.topic.owner.dead_letters import check_dead_letters, publish_dead
-from pyreplog.topic.owner.subscription import Subscription
+from pyreplog.topic.owner.subscription import Subscription, SubscriptionWatcher
 from pyreplog.topic.owner.topic_context import TopicContext
 from pyreplog.topic_names import check_name
 
 logger = logging.getLogger(__name__)
+
+JOURNAL = f"{SYSTEM_PREFIX}subscriptions"
+"""Name of the system cursor that a topic has while its subscriptions are replicated to other clusters."""
 
 
 def era_of(metadata: SubscriptionMetadata) -> int:
@@ -64,6 +68,8 @@ class Subscriptions:
         self._table: dict[str, Subscription] = {}
         self._error: ReplogError | None = None
         """Why no more subscriptions are created."""
+        self._watcher: SubscriptionWatcher | None = None
+        self._is_held = False
 
     # ---- the table ------------------------------------------------------------------------------------------
 
@@ -91,6 +97,7 @@ class Subscriptions:
     def recover(self) -> list[str]:
         """Take over all durable subscriptions of the topic; return the names of its stored system cursors."""
         names = list_subscriptions(self._metadata, self._topic)
+        self._is_held = JOURNAL in names
         for name in names:
             if not is_system(name):
                 self._recover(name)
@@ -250,7 +257,32 @@ class Subscriptions:
                 managed.verify()  # this process did not know, and closes the topic
             raise
 
+    # ---- replication to other clusters ------------------------------------------------------------------------
+
+    def watch(self, watcher: SubscriptionWatcher | None) -> None:
+        """Tell a watcher of changes of durable subscriptions from now on; None: nobody, and all are delivered freely.
+
+        New ones, and all of a topic whose subscriptions were replicated when it was opened, deliver nothing until the
+        watcher limits them.
+        """
+        with self._lock:
+            self._watcher, self._is_held = watcher, False
+            durable = [subscription for subscription in self._table.values() if subscription.cursor.durable]
+        for subscription in durable:
+            subscription.watch(watcher)
+            if watcher is None:
+                subscription.limit_to(OFFSET_END)
+
     def _new(self, cursor: Cursor, settings: SubscriptionConfig) -> Subscription:
+        subscription = self._make(cursor, settings)
+        with self._lock:
+            watcher, is_held = self._watcher, self._is_held
+        if cursor.durable and (is_held or watcher is not None):
+            subscription.watch(watcher)
+            subscription.limit_to(0)
+        return subscription
+
+    def _make(self, cursor: Cursor, settings: SubscriptionConfig) -> Subscription:
         context = self._context
         return Subscription(
             cursor.name, context.managed, cursor, settings, context.runtime, context.clock,
@@ -268,6 +300,10 @@ class Subscriptions:
             subscription.end(error)
             raise error
         subscription.follow_topic()
+        watcher = self._watcher
+        if watcher is not None and subscription.cursor.durable:
+            subscription.watch(watcher)
+            watcher.created(subscription)
         return subscription
 
     def _forget(self, subscription: Subscription) -> None:
@@ -289,6 +325,8 @@ class Subscriptions:
                     delete_subscription(self._metadata, topic, name, subscription.persister.owner)
             self._forget(subscription)
             subscription.end(NoSuchSubscriptionError(topic, f"subscription {name} was deleted"), deleted=True)
+            if self._watcher is not None and subscription.cursor.durable:
+                self._watcher.deleted(name)
 
     def end(self, error: ReplogError, *, deleted: bool = False) -> None:
         """End all subscriptions, and create no more. deleted: they do not exist any more."""

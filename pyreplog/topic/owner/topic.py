@@ -39,13 +39,14 @@ from pyreplog.topic.model.dead_letter import RedriveReport
 from pyreplog.topic.model.interfaces import DeliveryTarget
 from pyreplog.topic.model.positions import Start, after_all, position
 from pyreplog.topic.model.stats import InternalStats, TopicStats
+from pyreplog.topic.model.wire.protocol import Exchange, Exchanged
 from pyreplog.topic.owner.dedup_cursor import DEDUP, DedupCursor
 from pyreplog.topic.owner.maintenance import TopicMaintenance
 from pyreplog.topic.owner.managed.managedledger import ManagedLedger
 from pyreplog.topic.owner.origins import Origins
 from pyreplog.topic.owner.ownership import Claim
 from pyreplog.topic.owner.report import TopicReport
-from pyreplog.topic.owner.subscription import Subscription
+from pyreplog.topic.owner.subscription import Subscription, SubscriptionWatcher
 from pyreplog.topic.owner.subscriptions import Subscriptions
 from pyreplog.topic.owner.system_cursors import SystemCursors
 from pyreplog.topic.owner.topic_context import DeadLetterTopic, TopicContext
@@ -102,6 +103,18 @@ class TopicHost(Protocol):
         ...
 
 
+class ExchangePeer(Protocol):
+    """What answers other clusters about the replicated subscriptions of a topic. Any thread; nothing waits."""
+
+    def exchange(self, request: Exchange) -> AppendFuture[Exchanged]:
+        """Take a request; the future is done when there is something to say, or with the next request."""
+        ...
+
+    def hung_up(self, session: int) -> None:
+        """Note that the connection of a session is lost."""
+        ...
+
+
 class Topic(Handle):
     """A topic that this process owns; made by `Cluster.topic`: one object for each name.
 
@@ -137,6 +150,8 @@ class Topic(Handle):
             context, [] if self.dedup is None else [self.dedup], [DEDUP] if self.dedup is None else [], [self.origins]
         )
         self.maintenance = TopicMaintenance(context, self._subscriptions, self._system_cursors)
+        self.exchange_peer: ExchangePeer | None = None
+        """Answers what other clusters ask of replicated subscriptions; None: they are not replicated."""
         self._report = TopicReport(
             context, self._subscriptions, self._system_cursors, self.maintenance, self.dedup, address=topics.address
         )
@@ -459,6 +474,14 @@ class Topic(Handle):
     def all_subscriptions(self) -> list[Subscription]:
         """Return all subscriptions."""
         return self._subscriptions.all()
+
+    def watch_subscriptions(self, watcher: SubscriptionWatcher | None) -> None:
+        """Tell a watcher of changes of the durable subscriptions, to replicate them to other clusters.
+
+        Args:
+            watcher: see SubscriptionWatcher; None: they are not replicated (any more).
+        """
+        self._subscriptions.watch(watcher)
 
     # ---- changes --------------------------------------------------------------------------------------------
 

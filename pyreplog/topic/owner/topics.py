@@ -100,6 +100,8 @@ class Topics(Handle):
         """Called with each topic that was opened, before it is returned; they must not block."""
         self.geo_status: Callable[[], list[dict[str, Any]]] = list
         """Returns the state of each replication to another cluster that this process runs, for clients."""
+        self.geo_readiness: Callable[[], list[dict[str, Any]]] = list
+        """Returns what a fail-over of each replicated subscription of this process would do, for clients."""
         super().__init__("topics")
         for part in (self, self.cursors, self.ownership):
             make_part_of(part, cluster)

@@ -112,6 +112,7 @@ _CLIENT_CALLS: dict[str, Callable[..., str]] = {
     "partitioned_topics": lambda topics: json.dumps(topics.partitioned.names()),
     "cluster": _cluster,
     "geo_status": lambda topics: json.dumps(topics.geo_status()),
+    "geo_readiness": lambda topics: json.dumps(topics.geo_readiness()),
     "partitions": _partitions,
     "make_partitions": _make_partitions,
     "remove_partitioned": _remove_partitioned,

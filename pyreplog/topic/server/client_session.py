@@ -24,7 +24,7 @@ from pyreplog.topic.model.wire.batches import BATCH_BYTES, Delivered, cut, encod
 from pyreplog.topic.model.wire.fields import checksum
 from pyreplog.topic.model.wire.protocol import OK, PUBLISHED, STALE, Done, Reply, Resumed, encode_fault, encode_reply
 from pyreplog.topic.owner.subscription import Subscription
-from pyreplog.topic.owner.topic import Topic
+from pyreplog.topic.owner.topic import ExchangePeer, Topic
 
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
@@ -396,6 +396,7 @@ class ClientSession:
         self._consumers: dict[int, ConsumerSession] = {}
         self._origins: dict[int, OriginSession] = {}
         self._origin_handles: dict[tuple[str, Origin], int] = {}
+        self._exchanges: dict[int, ExchangePeer] = {}
         self._error: ReplogError | None = None
 
     # ---- answers --------------------------------------------------------------------------------------------
@@ -458,6 +459,10 @@ class ClientSession:
             self._origin_handles[key] = handle
         self._add(self._origins, handle, opened, ORIGINS_MAX)
 
+    def add_exchange(self, session: int, peer: ExchangePeer) -> None:
+        """Add a session about replicated subscriptions. Raises the errors of `add_producer`."""
+        self._add(self._exchanges, session, peer, ORIGINS_MAX)
+
     def _add(self, table: dict[int, Any], handle: int, session: object, most: int) -> None:
         with self._lock:
             if self._error is not None:
@@ -491,7 +496,10 @@ class ClientSession:
             self._error = ClosedError(f"the connection was lost: {error}")
             sessions, self._producers = list(self._producers.values()), {}
             self._origins.clear()
+            exchanges, self._exchanges = self._exchanges, {}
         self.detach_consumers(self._error)
         for session in sessions:
             session.end()
+        for number, peer in exchanges.items():
+            peer.hung_up(number)
         return sessions

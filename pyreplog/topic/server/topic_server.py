@@ -90,6 +90,7 @@ class TopicService:
             protocol.Detach: self._detach,
             protocol.ReadRequest: self._read,
             protocol.Replicate: _replicate,
+            protocol.Exchange: self._exchange,
         }
         self._consumer_steps: dict[type[Any], Callable[[ClientSession, int, ConsumerSession, Any], None]] = {
             protocol.Flow: _flow,
@@ -110,6 +111,7 @@ class TopicService:
             protocol.Subscribe: self._subscribe,
             protocol.Call: self._call,
             protocol.OpenOrigin: self._open_origin,
+            protocol.Exchange: self._begin_exchange,
         }
 
     @property
@@ -164,7 +166,7 @@ class TopicService:
         if kind is UnsupportedRequestError:
             session.fail(number, request)
             return
-        if kind in self._jobs:
+        if kind in self._jobs and kind not in self._steps:
             self._workers.submit(session.connection, lambda: self._do(session, number, request))
             return
         try:
@@ -278,6 +280,28 @@ class TopicService:
                 partition[0], max(request.partitions, known), create=True, wait=CREATION_WAIT_S, settings=settings
             )
         return self._topics.open(request.topic, create=True, settings=settings)
+
+    def _exchange(self, session: ClientSession, number: int, request: protocol.Exchange) -> None:
+        if request.number == 0:
+            self._workers.submit(session.connection, lambda: self._do(session, number, request))
+            return
+        topic = self._opened_here(request.topic)
+        peer = None if topic is None else topic.exchange_peer
+        if peer is None:
+            session.reply(number, NOT_KNOWN)
+        else:
+            session.answer(number, peer.exchange(request), lambda reply: reply)
+
+    def _begin_exchange(self, session: ClientSession, number: int, request: protocol.Exchange) -> None:
+        topic = self._topics.open(request.topic, create=False)
+        peer = topic.exchange_peer
+        if peer is None:
+            raise ConfigError(
+                f"topic {topic.name}: its subscriptions are not replicated by the cluster that was asked: set "
+                "replicated_subscriptions=true there, in a policy with this cluster as a target (`geo set`)"
+            )
+        session.add_exchange(request.session, peer)
+        session.answer(number, peer.exchange(request), lambda reply: reply)
 
     # ---- consuming ------------------------------------------------------------------------------------------
 

@@ -257,6 +257,18 @@ class Client(Handle):
         check_may_block("geo_status")
         return list(self._ask("geo_status"))
 
+    def geo_readiness(self) -> list[dict[str, Any]]:
+        """Return what a fail-over of each replicated subscription of one of the servers would do now.
+
+        Returns:
+            A dict with the fields of `SubscriptionReadiness` for each subscription and other cluster.
+
+        Raises:
+            ReplogError: as `cluster_id`.
+        """
+        check_may_block("geo_readiness")
+        return list(self._ask("geo_readiness"))
+
     def partitioned_topics(self) -> list[str]:
         """List the names of all partitioned topics.
 

@@ -46,9 +46,11 @@ from pyreplog.topic.model.wire.protocol import (
     OK,
     ORIGINS,
     STALE,
+    SUBSCRIPTIONS,
     VERSION,
     Call,
     CloseProducer,
+    Exchange,
     Open,
     OpenOrigin,
     Publish,
@@ -77,9 +79,13 @@ FOREVER_S = 86_400.0
 
 READ_ONLY_CALLS = frozenset(
     {"topics", "partitioned_topics", "partitions", "where", "position", "config", "stats", "internal_stats",
-     "last_sequence", "subscriptions", "cluster", "geo_status"}
+     "last_sequence", "subscriptions", "cluster", "geo_status",
+     "geo_readiness"}
 )  # fmt: skip
 """Names of calls that change nothing."""
+
+_FEATURE_OF: dict[type[Any], str] = {OpenOrigin: ORIGINS, Exchange: SUBSCRIPTIONS}
+"""The feature that a server needs for the first request of a session."""
 
 _open: set[ConnectionPool] = set()
 """Pools that are not closed: a client that is forgotten still publishes its submitted messages."""
@@ -202,7 +208,8 @@ class ConnectionPool:
         for_publishing = publishes(request)
         try:
             channel = self._channels.get((address, for_publishing)) or self._channel(address, for_publishing)
-            if isinstance(request, OpenOrigin) and (peer := channel.peer) is None:  # wait for the hello
+            feature = _FEATURE_OF.get(type(request))
+            if feature is not None and (peer := channel.peer) is None:  # wait for the hello
 
                 def met(reply: memoryview | ReplogError) -> None:
                     if isinstance(reply, ReplogError):
@@ -212,9 +219,9 @@ class ConnectionPool:
 
                 channel.request(*encode_request(CloseProducer(0)), on_reply=met, timeout=timeout)
                 return
-            if isinstance(request, OpenOrigin) and peer is not None and ORIGINS not in peer.features:
+            if feature is not None and peer is not None and feature not in peer.features:
                 raise UnsupportedRequestError(
-                    f"the server at {address[0]}:{address[1]} does not know {ORIGINS!r}: upgrade it, so that other "
+                    f"the server at {address[0]}:{address[1]} does not know {feature!r}: upgrade it, so that other "
                     "clusters can replicate to it"
                 )
             channel.request(*encode_request(request, is_checked=is_checked), on_reply=on_reply, timeout=timeout)

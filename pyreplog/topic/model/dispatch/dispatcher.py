@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pyreplog._native.topic.messages import MessageBatch
+from pyreplog._native.topic.rangeset import OFFSET_END
 from pyreplog.cursors.subscription_config import SubscriptionConfig
 from pyreplog.errors import InvalidArgumentError, SubscriptionBusyError
 from pyreplog.topic.model.cursor import Cursor
@@ -169,7 +170,8 @@ class Dispatcher:
         part = partition_of(topic)
         self._partition = None if part is None else part[1]
         self.end = end
-        """Messages below it can be delivered, and acknowledged."""
+        """Messages below it can be acknowledged, and delivered if they lie below the limit, too."""
+        self._limit = OFFSET_END
         self.settings = settings
         self._pending = _pending(settings)
         self._consumers = Consumers(self._pending, settings.max_unacked_consumer)
@@ -302,6 +304,11 @@ class Dispatcher:
         self._due = (0, 0)
         if self._armed_us is not None and now_us >= self._armed_us:
             self._armed_us = None
+        return self._run(now_us)
+
+    def limit_to(self, offset: int, now_us: int) -> list[Effect]:
+        """Read nothing from `offset` on: what is acknowledged of it is not known yet. It takes nothing back."""
+        self._limit = offset
         return self._run(now_us)
 
     # ---- acknowledgements -----------------------------------------------------------------------------------
@@ -560,6 +567,8 @@ class Dispatcher:
             waits.append(f"look-ahead: {self._selector.waiting()} messages wait for their keys' consumers")
         if self._delayed.ranges + self._replay.ranges >= TRACKED_MAX:
             waits.append("too many messages wait for their time")
+        if reading.position >= self._limit:
+            waits.append(f"messages from {self._limit} on wait for acknowledgements of other clusters")
         if reading.position >= self.end:
             waits.append("all is read")
         return waits
@@ -587,7 +596,7 @@ class Dispatcher:
             self._reading.fell_behind()
         elif arrived:
             self._reading.kept_up()
-        if self._reading.position < self.end or self._replay.ready or self._selector.waiting():
+        if self._reading.position < min(self.end, self._limit) or self._replay.ready or self._selector.waiting():
             self._read(effects, now_us)  # usually false after a delivery
         next_us = self._next_us(now_us)
         if next_us is not None and (self._armed_us is None or next_us < self._armed_us):
@@ -734,12 +743,13 @@ class Dispatcher:
                 return
         if reading.is_idle:
             reading.pass_over(self._cursor.next_unacked(reading.position))
+        end = min(self.end, self._limit)
         while self._may_read_on():
-            read = reading.begin_ahead(self.end, capacity)
+            read = reading.begin_ahead(end, capacity)
             if read is None:
                 return
             effects.append(read)
-            if read.end >= self.end or not reading.may_begin(now_us):
+            if read.end >= end or not reading.may_begin(now_us):
                 return
 
     def _read_again(self, capacity: int, effects: list[Effect]) -> None:

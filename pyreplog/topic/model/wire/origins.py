@@ -1,4 +1,4 @@
-"""Fields of the requests that replicate an origin into a topic."""
+"""Fields of the requests that replicate an origin into a topic, and the topic's subscriptions."""
 
 from __future__ import annotations
 
@@ -73,7 +73,31 @@ def _decode_entries(reader: WireReader) -> list[OriginEntry]:
     return entries
 
 
+MESSAGES_MAX = 64
+MESSAGES_BYTES_MAX = 17 << 20
+"""Bytes of the messages of one request: at least one of the largest fits."""
+
+
+def _encode_messages(messages: Sequence[bytes]) -> bytes:
+    return b"".join([bytes((len(messages),)), *(_COUNT.pack(len(message)) + message for message in messages)])
+
+
+def _decode_messages(reader: WireReader) -> list[bytes]:
+    count = reader.take(1)[0]
+    if count > MESSAGES_MAX:
+        raise reader.refusal(f"at most {MESSAGES_MAX} messages", str(count))
+    messages, room = [], MESSAGES_BYTES_MAX
+    for _ in range(count):
+        (size,) = reader.unpack(_COUNT)
+        if size > room:
+            raise reader.refusal(f"messages of at most {MESSAGES_BYTES_MAX} bytes", f"one of {size}, with {room} left")
+        room -= size
+        messages.append(bytes(reader.take(size)))
+    return messages
+
+
 CLUSTER = WireField(_encode_cluster, _decode_cluster)
 PARTITIONS = number_field("I", 0, 1 << 16)
 GAPS = WireField(_encode_gaps, _decode_gaps)
 ORIGIN_ENTRIES = WireField(_encode_entries, _decode_entries)
+MESSAGES = WireField(_encode_messages, _decode_messages)

@@ -42,7 +42,7 @@ from pyreplog.topic.model.wire.fields import (
     WireReader,
     checksum,
 )
-from pyreplog.topic.model.wire.origins import CLUSTER, GAPS, ORIGIN_ENTRIES, PARTITIONS
+from pyreplog.topic.model.wire.origins import CLUSTER, GAPS, MESSAGES, ORIGIN_ENTRIES, PARTITIONS
 
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
@@ -54,7 +54,9 @@ refused."""
 EXTENDED_FROM = 4
 ORIGINS = "origins"
 """Feature of the hello: OPEN_ORIGIN and REPLICATE."""
-FEATURES = frozenset({ORIGINS})
+SUBSCRIPTIONS = "subscriptions"
+"""Feature of the hello: EXCHANGE."""
+FEATURES = frozenset({ORIGINS, SUBSCRIPTIONS})
 
 OK, ERROR, STALE = range(3)
 """Status of a reply. STALE: the server does not know the lane or consumer (any longer); nothing was done."""
@@ -235,6 +237,32 @@ class Replicate(NamedTuple):
     entries: Sequence[OriginEntry]
 
 
+class Exchange(NamedTuple):
+    """Pass on what the sender's cluster says about the replicated subscriptions of a topic. For peers with the feature
+    SUBSCRIPTIONS.
+
+    The answer is what the other cluster says; it may come late, but not behind the next request of the session.
+
+    session: its number, which is never used twice. number: of the request in the session, from 0 on. is_proved: the
+    receiver has the same messages of the sender's topic. stored: everything of the receiver's topic below it is stored
+    at the sender, or a gap; -1: not said. first, end, value_crc, publish_time_us: the last entry of it that is stored;
+    first: -1: there is none. cluster, token: of the sender's topic. messages: FORMAT.md, "Replicated subscriptions".
+    """
+
+    session: int
+    number: int
+    is_proved: bool
+    stored: int
+    first: int
+    end: int
+    value_crc: int
+    publish_time_us: int
+    cluster: bytes
+    topic: str
+    token: str
+    messages: Sequence[bytes]
+
+
 class Call(NamedTuple):
     """Call anything else by name, with JSON arguments; topic: "": none."""
 
@@ -247,7 +275,7 @@ Request = (
     Open | CloseProducer | Publish | Subscribe | Detach | Flow | Fetch | Acknowledge | AcknowledgeRange
     | AcknowledgeAndFetch
     | AcknowledgeCumulative | Nack | NackWithReason | Redeliver | Seek | Flush | ReadRequest | Call | Resume
-    | OpenOrigin | Replicate
+    | OpenOrigin | Replicate | Exchange
 )  # fmt: skip
 
 _REQUESTS: dict[int, tuple[type[Any], Layout]] = {
@@ -272,6 +300,10 @@ _REQUESTS: dict[int, tuple[type[Any], Layout]] = {
     19: (NackWithReason, Layout(U32, OFFSET_OR_NONE, TEXT, OFFSETS)),
     20: (OpenOrigin, Layout(U32, OFFSET, FLAG, PARTITIONS, CLUSTER, NAME, NAME, TEXT)),
     21: (Replicate, Layout(U32, GAPS, ORIGIN_ENTRIES)),
+    22: (
+        Exchange,
+        Layout(OFFSET, OFFSET, FLAG, OFFSET_OR_NONE, OFFSET_OR_NONE, OFFSET, U32, I64, CLUSTER, NAME, NAME, MESSAGES),
+    ),
 }
 _KINDS = {request: kind for kind, (request, _) in _REQUESTS.items()}
 
@@ -393,6 +425,20 @@ class Replicated(NamedTuple):
     stored: int
 
 
+class Exchanged(NamedTuple):
+    """What the cluster that was asked says about the replicated subscriptions of the topic; fields as in Exchange."""
+
+    is_proved: bool
+    stored: int
+    first: int
+    end: int
+    value_crc: int
+    publish_time_us: int
+    cluster: bytes
+    token: str
+    messages: Sequence[bytes]
+
+
 class CallResult(NamedTuple):
     """The result of a call, as JSON."""
 
@@ -408,12 +454,13 @@ _REPLIES: dict[type[Any], Layout] = {
     CallResult: Layout(TEXT),
     OriginOpened: Layout(OFFSET, OFFSET_OR_NONE, OFFSET, U32, I64, CLUSTER, TEXT),
     Replicated: Layout(OFFSET),
+    Exchanged: Layout(FLAG, OFFSET_OR_NONE, OFFSET_OR_NONE, OFFSET, U32, I64, CLUSTER, NAME, MESSAGES),
 }
 
 PUBLISHED = Layout(OFFSET_OR_NONE, U32, U32)
 """Layout of the reply to a PUBLISH, up to its bits."""
 
-Reply = Done | Opened | Moved | MovedTo | Resumed | CallResult | OriginOpened | Replicated
+Reply = Done | Opened | Moved | MovedTo | Resumed | CallResult | OriginOpened | Replicated | Exchanged
 
 
 def encode_reply(reply: Reply) -> bytes:

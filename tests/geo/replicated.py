@@ -1,0 +1,185 @@
+"""Two clusters whose topic and subscriptions are replicated both ways, over TCP.
+
+Both are in this process, or one is in a process of its own, to be killed: `python -m tests.geo.replicated PATH`. That says
+its address and the id of its cluster, and reads those of the other one. Then it publishes `MESSAGES`, acknowledges some,
+and says them once the other one knows them; it goes on to acknowledge, and says each before.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from random import Random
+from typing import Any
+
+from pyreplog._native.topic.rangeset import RangeSet
+from pyreplog.geo.protocol.effects import OriginNote
+from pyreplog.geo.replicator import Replicator
+from pyreplog.geo.subscription_replication import Neighbour, SubscriptionReadiness, SubscriptionReplication
+from pyreplog.geo.target_link import TargetLink
+from pyreplog.topic.client.consumer import Consumer
+from pyreplog.topic.client.remote.client import connect
+from pyreplog.topic.owner.topic import Topic
+from tests.geo.sites import SYNCED, Site
+from tests.topic.remoting import Wire
+from tests.waiting import until
+
+MESSAGES = 300
+
+
+class Side:
+    """One of the clusters: its site, and the wire by which the other one reaches it."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.site = Site(path)
+        self.wire = Wire(self.site.server.address)
+        self.replicator: Replicator | None = None
+        self.subscriptions: SubscriptionReplication | None = None
+        self.links: list[TargetLink] = []
+
+    @property
+    def topic(self) -> Topic:
+        return self.site.topic()
+
+    @property
+    def cluster(self) -> bytes:
+        return self.topic.origin.cluster
+
+    def follow(self, other: Side, cluster: bytes | None = None) -> None:
+        """Begin to replicate to the other side, messages and subscriptions."""
+        self.replicate_to(other)
+        self.exchange_with(other, cluster)
+
+    def replicate_to(self, other: Side) -> None:
+        self.replicator = self.site.replicate(other.path.name, other.wire.address)
+
+    def follow_at(self, address: str, cluster: bytes) -> None:
+        """Begin to replicate to another process."""
+        self.replicator = self.site.replicate("other", address)
+        self._exchange_at(address, "other", cluster)
+
+    def exchange_with(self, other: Side, cluster: bytes | None = None) -> None:
+        """Begin to replicate subscriptions. cluster: id of the other one, if that is away."""
+        self._exchange_at(other.wire.address, other.path.name, other.cluster if cluster is None else cluster)
+
+    def _exchange_at(self, address: str, name: str, cluster: bytes) -> None:
+        link = TargetLink(connect(f"pyreplog://{address}", timeout=5.0))
+        self.links.append(link)
+        self.subscriptions = SubscriptionReplication(self.topic)
+        neighbour = Neighbour(name, cluster, link, self._note)
+        self.subscriptions.configure({neighbour.name: neighbour})
+        self.subscriptions.start()
+
+    def _note(self) -> OriginNote | None:
+        return None if self.replicator is None else self.replicator.note
+
+    def end(self) -> None:
+        if self.subscriptions is not None:
+            self.subscriptions.close()
+        for link in self.links:
+            link.close()
+        self.links.clear()
+        self.site.end()
+
+    def begin_again(self) -> None:
+        self.site.begin()
+        self.wire.lead_to(self.site.server.address)
+
+    def rows(self) -> list[SubscriptionReadiness]:
+        assert self.subscriptions is not None
+        return self.subscriptions.readiness()
+
+    def is_ready(self, name: str = "s") -> bool:
+        """Whether a fail-over to the other side would lose and repeat nothing."""
+        return any(row.subscription == name and row.is_ready and not row.error for row in self.rows())
+
+    def publish(self, start: int, end: int, per_entry: int = 3) -> None:
+        for at in range(start, end, per_entry):
+            self.topic.publish_batch([b"%d" % number for number in range(at, min(at + per_entry, end))])
+
+    def subscribe(self, type: str = "shared", name: str = "s", start: str = "earliest") -> Consumer:
+        return self.topic.subscribe(name, start=start, type=type, queue=1000)  # type: ignore[arg-type]
+
+    def acked(self, name: str = "s") -> list[int]:
+        """The numbers of the topic's messages that are acknowledged in a subscription here."""
+        if name not in self.topic.subscriptions():
+            return []
+        ranges = self.topic.subscription(name).acked_ranges().acked
+        return self._numbers(ranges)
+
+    def acked_or_expired(self, name: str = "s") -> list[int]:
+        ranges = self.topic.subscription(name).acked_ranges()
+        ranges.acked.add_ranges(*ranges.expired.intersect())
+        return self._numbers(ranges.acked)
+
+    def _numbers(self, ranges: RangeSet) -> list[int]:
+        return sorted(
+            int(value)
+            for batch in self.topic.read()
+            for offset, value in zip(batch.offset.tolist(), batch.values(), strict=True)
+            if offset in ranges
+        )
+
+
+def take(consumer: Consumer, count: int) -> dict[int, Any]:
+    """So many messages, by the number in each."""
+    messages = [consumer.receive(timeout=20.0) for _ in range(count)]
+    return {int(message.value): message for message in messages}
+
+
+def rest(consumer: Consumer, last: int) -> list[int]:
+    """The numbers of messages up to one that nobody acknowledged, which comes last."""
+    numbers: list[int] = []
+    while not numbers or numbers[-1] != last:
+        numbers.append(int(consumer.receive(timeout=20.0).value))
+    return numbers
+
+
+@contextmanager
+def two(path: Path, *, begins: bool = True) -> Iterator[tuple[Side, Side]]:
+    a, b = Side(path / "a"), Side(path / "b")
+    try:
+        for side in (a, b):
+            side.site.topic(**SYNCED)
+        if begins:
+            a.follow(b)
+            b.follow(a)
+        yield a, b
+    finally:
+        for side in (a, b):
+            side.end()
+            side.wire.__exit__()
+
+
+def say(**fields: object) -> None:
+    print(json.dumps(fields), flush=True)
+
+
+def main(path: Path) -> None:
+    side = Side(path)
+    side.site.topic(**SYNCED)
+    say(address=side.site.server.address, cluster=side.cluster.hex())
+    other: dict[str, Any] = json.loads(sys.stdin.readline())
+    side.follow_at(other["address"], bytes.fromhex(other["cluster"]))
+    side.publish(0, MESSAGES)
+    random = Random(int(other["seed"]))
+    with side.subscribe() as consumer:
+        messages = take(consumer, MESSAGES)
+        numbers = random.sample(sorted(messages.keys() - {MESSAGES - 1}), MESSAGES - 50)
+        for number in numbers[:100]:
+            consumer.acknowledge(messages[number])
+        consumer.flush()
+        until(side.is_ready)
+        say(acked=numbers[:100])
+        for number in numbers[100:]:
+            say(acks=number)
+            consumer.acknowledge(messages[number])
+        sys.stdin.readline()
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))

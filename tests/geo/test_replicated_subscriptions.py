@@ -1,0 +1,378 @@
+"""Subscriptions of two clusters over TCP: what is acknowledged in one of them is not delivered in the other one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from pyreplog.geo.acks.effects import Effect
+from pyreplog.geo.acks.exchange import SubscriptionExchange
+from pyreplog.geo.subscription_journal import SubscriptionJournal
+from pyreplog.geo.target_link import TargetLink
+from pyreplog.origins.origin import Origin, OriginState
+from pyreplog.topic.model.wire.protocol import ORIGINS
+from pyreplog.topic.owner.origins import Origins
+from pyreplog.topic.server import topic_server
+from tests.geo.replicated import Side, rest, take, two
+from tests.waiting import until
+
+
+@pytest.fixture
+def sides(tmp_path: Path) -> Iterator[tuple[Side, Side]]:
+    with two(tmp_path) as (a, b):
+        yield a, b
+
+
+def has(side: Side, numbers: list[int], name: str = "s") -> None:
+    """Wait until these messages are there, and are what is acknowledged."""
+    until(lambda: side.acked(name) == numbers, pause_s=0.05)
+
+
+def test_acknowledgements_out_of_order_arrive(sides: tuple[Side, Side]) -> None:
+    a, b = sides
+    a.publish(0, 30)
+    acked = [0, 1, 4, 9, 10, 11, 12, 20, 28]
+    with a.subscribe() as consumer:
+        messages = take(consumer, 30)
+        for number in acked:
+            consumer.acknowledge(messages[number])
+        has(b, acked)
+        with b.subscribe() as other:
+            assert rest(other, 29) == [number for number in range(30) if number not in acked]
+    until(a.is_ready)
+
+
+def test_acknowledgements_of_the_other_cluster_come_back(sides: tuple[Side, Side]) -> None:
+    """Both publish; what is acknowledged there is acknowledged here, of both."""
+    a, b = sides
+    a.publish(0, 10)
+    b.publish(100, 110)
+    until(lambda: len(a.topic) == len(b.topic) == 20)
+    with a.subscribe() as consumer:
+        messages = take(consumer, 20)
+        until(lambda: "s" in b.topic.subscriptions())
+        with b.subscribe() as other:
+            elsewhere = take(other, 20)
+            for number in (3, 105):
+                other.acknowledge(elsewhere[number])
+            for number in (7, 101):
+                consumer.acknowledge(messages[number])
+            has(a, [3, 7, 101, 105])
+            has(b, [3, 7, 101, 105])
+
+
+def test_cumulative_acknowledgements(sides: tuple[Side, Side]) -> None:
+    a, b = sides
+    a.publish(0, 20)
+    with a.subscribe("exclusive") as consumer:
+        messages = take(consumer, 20)
+        consumer.acknowledge_cumulative(messages[12])
+        consumer.acknowledge(messages[15])
+        has(b, [*range(13), 15])
+    with b.subscribe("exclusive") as other:
+        assert rest(other, 19) == [13, 14, 16, 17, 18, 19]
+
+
+def test_a_subscription_begins_there_where_it_begins_here(sides: tuple[Side, Side]) -> None:
+    """It exists in the other cluster without a consumer, and keeps messages there."""
+    a, b = sides
+    a.publish(0, 9)
+    a.topic.create_subscription("s", start=4)
+    has(b, [0, 1, 2, 3])
+    a.publish(9, 12)
+    until(lambda: len(b.topic) == 12)
+    with b.subscribe() as consumer:
+        assert rest(consumer, 11) == [*range(4, 12)]
+
+
+def test_acknowledgements_that_come_before_their_messages(sides: tuple[Side, Side]) -> None:
+    """The messages are kept back on their way; their acknowledgements are there first."""
+    a, b = sides
+    a.publish(0, 4)
+    a.topic.create_subscription("s", start="earliest")
+    until(lambda: len(b.topic) == 4 and "s" in b.topic.subscriptions())
+    assert a.replicator is not None
+    a.replicator.pause()
+    a.publish(4, 12)
+    with a.subscribe() as consumer, b.subscribe() as other:
+        messages = take(consumer, 12)
+        for number in (1, 5, 6, 10):
+            consumer.acknowledge(messages[number])
+        until(lambda: b.acked() == [1], pause_s=0.05)
+        until(lambda: all(row.repeated == 0 for row in a.rows()))
+        assert len(b.topic) == 4
+        assert {0, 2, 3} <= {*take(other, 4)}
+        a.replicator.resume()
+        assert rest(other, 11) == [4, 7, 8, 9, 11]
+
+
+def test_a_seek_moves_it_in_both(sides: tuple[Side, Side]) -> None:
+    a, b = sides
+    a.publish(0, 20)
+    with a.subscribe() as consumer:
+        messages = take(consumer, 20)
+        for number in range(15):
+            consumer.acknowledge(messages[number])
+        has(b, [*range(15)])
+        consumer.seek(6)
+        has(b, [*range(6)])
+        again = take(consumer, 14)
+        consumer.acknowledge(again[7])
+        has(b, [*range(6), 7])
+    has(a, [*range(6), 7])
+    assert b.topic.seek("s", 18) == 18
+    has(a, [*range(18)])
+
+
+def test_a_deleted_one_is_deleted_in_both_and_stays_so(sides: tuple[Side, Side]) -> None:
+    a, b = sides
+    a.publish(0, 6)
+    a.topic.create_subscription("s", start="earliest")
+    until(lambda: b.topic.subscriptions() == ["s"])
+    b.topic.delete_subscription("s")
+    until(lambda: a.topic.subscriptions() == [])
+    a.topic.create_subscription("s", start=5)  # another one, which inherits nothing
+    has(b, [0, 1, 2, 3, 4])
+
+
+@pytest.mark.parametrize("who", [0, 1])
+def test_an_end_that_begins_again_goes_on(sides: tuple[Side, Side], who: int) -> None:
+    """What is acknowledged while one of the clusters is away is there when it returns; its own journal is read."""
+    a, b = sides
+    away, here = sides[who], sides[1 - who]
+    a.publish(0, 20)
+    a.topic.create_subscription("s", start="earliest")
+    until(lambda: len(b.topic) == 20 and "s" in b.topic.subscriptions())
+    with away.subscribe() as consumer:
+        messages = take(consumer, 20)
+        for number in (2, 3, 11):
+            consumer.acknowledge(messages[number])
+        has(here, [2, 3, 11])
+    cluster = here.cluster
+    away.end()
+    here.wire.cut()
+    with here.subscribe() as consumer:
+        assert rest(consumer, 19) == [number for number in range(20) if number not in (2, 3, 11)]
+    with here.subscribe() as consumer:
+        messages = take(consumer, 17)
+        for number in (4, 17):
+            consumer.acknowledge(messages[number])
+        consumer.flush()
+    away.begin_again()
+    away.follow(here, cluster)
+    has(away, [2, 3, 4, 11, 17])
+    with away.subscribe() as consumer:
+        assert rest(consumer, 19) == [number for number in range(20) if number not in (2, 3, 4, 11, 17)]
+
+
+def test_nothing_is_said_or_stored_while_nothing_changes(
+    sides: tuple[Side, Side], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Messages are published and delivered for a while; no request about subscriptions is sent, and no record kept."""
+    a, b = sides
+    a.publish(0, 6)
+    with a.subscribe() as consumer:
+        consumer.acknowledge(take(consumer, 6)[2])
+        has(b, [2])
+        until(a.is_ready)
+        until(b.is_ready)
+        said: list[object] = []
+        monkeypatch.setattr(TargetLink, "exchange", lambda *_: said.append("said"))
+        monkeypatch.setattr(SubscriptionJournal, "append", lambda *_: said.append("stored"))
+        looks = 0
+
+        def look(self: SubscriptionExchange) -> list[Effect]:
+            nonlocal looks
+            looks += 1
+            return flush(self)
+
+        flush = SubscriptionExchange.flush
+        monkeypatch.setattr(SubscriptionExchange, "flush", look)
+        a.publish(6, 12)
+        until(lambda: len(b.topic) == 12)
+        for wanted in range(1, 6):  # as after acknowledgements that say nothing new
+            a.topic.subscription("s").acknowledge_range(-1, 2, 3)
+            until(lambda wanted=wanted: looks >= wanted)  # type: ignore[misc]
+        assert not said
+
+
+def test_what_was_stored_and_acknowledged_before_it_is_switched_on(tmp_path: Path) -> None:
+    """Also messages of the other cluster, at other offsets there."""
+    with two(tmp_path, begins=False) as (a, b):
+        b.publish(100, 110)
+        a.publish(0, 7)
+        a.replicate_to(b)
+        b.replicate_to(a)
+        until(lambda: len(a.topic) == len(b.topic) == 17)
+        with a.subscribe() as consumer:
+            messages = take(consumer, 17)
+            for number in (0, 1, 5, 100, 108):
+                consumer.acknowledge(messages[number])
+            consumer.flush()
+        a.exchange_with(b)
+        b.exchange_with(a)
+        has(b, [0, 1, 5, 100, 108])
+
+
+def test_what_expired_here_is_delivered_there(sides: tuple[Side, Side]) -> None:
+    """Also after a restart, although the cursor holds it as acknowledged."""
+    a, b = sides
+    a.publish(0, 10)
+    with a.subscribe() as consumer:
+        messages = take(consumer, 10)
+        consumer.acknowledge(messages[1])
+        has(b, [1])
+    a.topic.subscription("s").skip_to(6, expires=True).result(20.0)
+    until(lambda: a.acked_or_expired() == [0, 1, 2, 3, 4, 5])
+    with a.subscribe() as consumer:
+        consumer.acknowledge(take(consumer, 4)[8])
+        has(b, [1, 8])
+        consumer.flush()
+    until(lambda: [(row.revived, row.is_ready) for row in a.rows()] == [(5, True)])
+    cluster = b.cluster
+    a.end()
+    a.begin_again()
+    a.follow(b, cluster)
+    with a.subscribe() as consumer:
+        consumer.acknowledge(take(consumer, 3)[7])
+        has(b, [1, 7, 8])
+
+
+def test_another_history_is_not_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The other cluster has the same number of messages of this one, but others: nobody's acknowledgements count."""
+    with two(tmp_path, begins=False) as (a, b):
+        a.publish(0, 9)
+        a.replicate_to(b)
+        until(lambda: len(b.topic) == 9)
+        origin = a.topic.origin
+        assert a.replicator is not None
+        a.replicator.close()
+        state = b.topic.origins.all()[origin]
+        assert state.last is not None
+        other = state._replace(last=state.last._replace(value_crc=state.last.value_crc ^ 1))
+        vector, restored = Origins.all, b.topic.origins
+
+        def all_of(self: Origins) -> dict[Origin, OriginState]:
+            return {**vector(self), origin: other} if self is restored else vector(self)
+
+        monkeypatch.setattr(Origins, "all", all_of)
+        a.exchange_with(b)
+        b.exchange_with(a)
+        with b.subscribe() as consumer:
+            consumer.acknowledge(take(consumer, 9)[4])
+            consumer.flush()
+        until(lambda: any(row.alarm for row in a.rows()))
+        until(lambda: "s" in a.topic.subscriptions())
+        b.publish(100, 103)  # acknowledgements of the messages of b count
+        b.replicate_to(a)
+        with b.subscribe() as consumer:
+            consumer.acknowledge(take(consumer, 11)[101])
+        has(a, [101])
+        with a.subscribe() as consumer:
+            messages = take(consumer, 11)
+            consumer.acknowledge(messages[7])
+            consumer.acknowledge(messages[102])
+        has(b, [4, 101, 102])
+        assert not any(row.is_ready for row in a.rows())
+
+
+def test_a_cluster_without_the_policy_is_told_of(tmp_path: Path) -> None:
+    with two(tmp_path, begins=False) as (a, b):
+        first, second = sorted((a, b), key=lambda side: side.cluster)
+        first.publish(0, 3)
+        first.replicate_to(second)
+        first.exchange_with(second)
+        first.topic.create_subscription("s")
+        until(lambda: any("replicated_subscriptions=true" in row.error for row in first.rows()))
+        assert not first.is_ready()
+        second.exchange_with(first)
+        until(lambda: second.topic.subscriptions() == ["s"])
+        until(first.is_ready)
+
+
+def test_nothing_is_told_before_it_is_durable_here(sides: tuple[Side, Side], monkeypatch: pytest.MonkeyPatch) -> None:
+    """The journal's records are stored, but nobody is told so for a while."""
+    a, b = sides
+    a.publish(0, 6)
+    with a.subscribe() as consumer:
+        messages = take(consumer, 6)
+        consumer.acknowledge(messages[0])
+        has(b, [0])
+        until(a.is_ready)
+        kept: list[tuple[SubscriptionJournal, int]] = []
+        persisted, flush, looks = SubscriptionJournal.persisted, SubscriptionExchange.flush, 0
+
+        def look(self: SubscriptionExchange) -> list[Effect]:
+            nonlocal looks
+            looks += 1
+            return flush(self)
+
+        monkeypatch.setattr(SubscriptionJournal, "persisted", lambda *told: kept.append(told))
+        monkeypatch.setattr(SubscriptionExchange, "flush", look)
+        consumer.acknowledge(messages[3])
+        until(lambda: kept)
+        wanted = looks + 5
+        until(lambda: looks >= wanted)
+        assert b.acked() == [0] and not a.is_ready()
+        monkeypatch.setattr(SubscriptionJournal, "persisted", persisted)
+        for journal, sequence in kept:
+            journal.persisted(sequence)
+        has(b, [0, 3])
+
+
+def test_a_deletion_is_remembered_while_a_cluster_is_away(sides: tuple[Side, Side]) -> None:
+    """Who deleted it has begun again meanwhile: the other one's subscription does not come back."""
+    a, b = sides
+    a.publish(0, 6)
+    a.topic.create_subscription("s", start="earliest")
+    until(lambda: b.topic.subscriptions() == ["s"])
+    until(b.is_ready)
+    cluster, other = b.cluster, a.cluster
+    b.end()
+    a.topic.delete_subscription("s")
+    a.end()
+    a.begin_again()
+    a.follow(b, cluster)
+    b.begin_again()
+    b.follow(a, other)
+    until(lambda: b.topic.subscriptions() == [])
+    assert a.topic.subscriptions() == []
+
+
+def test_consumers_wait_until_the_journal_is_read(sides: tuple[Side, Side]) -> None:
+    a, b = sides
+    a.publish(0, 6)
+    a.topic.create_subscription("s", start="earliest")
+    until(a.is_ready)
+    cluster = b.cluster
+    a.end()
+    a.begin_again()
+    with a.subscribe() as consumer:
+        subscription = a.topic.subscription("s")
+        waits = subscription.inspect(lambda _, dispatcher: dispatcher.status(0).waits)
+        assert "messages from 0 on wait for acknowledgements of other clusters" in waits
+        a.follow(b, cluster)
+        assert sorted(take(consumer, 6)) == [*range(6)]
+
+
+def test_a_subscription_without_consumers_here_does_not_expire(sides: tuple[Side, Side]) -> None:
+    a, b = sides
+    a.publish(0, 6)
+    a.topic.create_subscription("s", start="earliest")
+    until(lambda: b.topic.subscriptions() == ["s"])
+    b.topic.configure(subscription_expiry_ms=1)
+    b.topic.subscribe("alone", durable=False).close()
+    b.topic.maintain()
+    assert b.topic.subscriptions() == ["s"] and a.topic.subscriptions() == ["s"]
+
+
+def test_an_older_server_is_told_as_such(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(topic_server, "FEATURES", frozenset({ORIGINS}))
+    with two(tmp_path) as (a, b):
+        a.publish(0, 3)
+        first = min((a, b), key=lambda side: side.cluster)
+        first.topic.create_subscription("s")
+        until(lambda: any("does not know 'subscriptions': upgrade it" in row.error for row in first.rows()))
+        until(lambda: len(b.topic) == 3)
