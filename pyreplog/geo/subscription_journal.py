@@ -106,7 +106,7 @@ class SubscriptionJournal:
     def store_if_due(self) -> None:
         """Do nothing: each record is stored at once."""
 
-    def store(self) -> AppendFuture[None]:
+    def store(self, *, is_last: bool = False) -> AppendFuture[None]:
         """Store what is not stored yet."""
         return completed_future() if self._persister is None else self._persister.flush()
 
