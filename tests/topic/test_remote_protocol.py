@@ -81,6 +81,7 @@ REQUESTS: list[Any] = [
     protocol.Call("news", "skip", '{"messages": 3}'),
     protocol.OpenOrigin(9, 1 << 40, True, 3, bytes(range(16)), "news", "0123abcd", ""),
     protocol.Replicate(9, (Gap(7, 9, GapCause.FILTERED),), []),
+    protocol.Exchange(1 << 40, 3, True, 7, 5, 7, 0xFEDCBA98, -7, bytes(range(16)), "news", "0123abcd", [b"one", b""]),
     protocol.Replicate(9, (), [OriginEntry(b"one", 2, 5, -7, (Gap(0, 1, GapCause.FOREIGN), Gap(1, 5, GapCause.LOST)))]),
 ]
 

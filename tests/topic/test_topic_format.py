@@ -38,6 +38,7 @@ TYPES = {
     "cluster": (origins.CLUSTER,),
     "gaps": (origins.GAPS,),
     "origin entries": (origins.ORIGIN_ENTRIES,),
+    "messages": (origins.MESSAGES,),
 }
 
 
@@ -93,7 +94,7 @@ class Twin:
         return fields[0] if len(fields) == 1 else list(fields)
 
     def read(self, kind: str) -> Any:
-        plain = {"u32": "I", "i32": "i", "flag": "B", "offset": "q", "offset?": "q", "start": "Bq"}
+        plain = {"u32": "I", "i32": "i", "flag": "B", "offset": "q", "offset?": "q", "i64": "q", "start": "Bq"}
         if kind in plain:
             return self.take(plain[kind])
         if kind in ("name", "text"):
@@ -104,6 +105,8 @@ class Twin:
             return self.gaps(self.take("B"))
         if kind == "origin entries":
             return self.origin_entries()
+        if kind == "messages":
+            return [self.take(f"{self.take('I')}s") for _ in range(self.take("B"))]
         count = self.take("I")
         if kind == "offsets":
             return [self.take("q") for _ in range(count)]
