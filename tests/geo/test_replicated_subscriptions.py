@@ -87,7 +87,9 @@ def test_a_subscription_begins_there_where_it_begins_here(sides: tuple[Side, Sid
         assert rest(consumer, 11) == [*range(4, 12)]
 
 
-def test_acknowledgements_that_come_before_their_messages(sides: tuple[Side, Side]) -> None:
+def test_acknowledgements_that_come_before_their_messages(
+    sides: tuple[Side, Side], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The messages are kept back on their way; their acknowledgements are there first."""
     a, b = sides
     a.publish(0, 4)
@@ -104,8 +106,17 @@ def test_acknowledgements_that_come_before_their_messages(sides: tuple[Side, Sid
         until(lambda: all(row.repeated == 0 for row in a.rows()))
         assert len(b.topic) == 4
         assert {0, 2, 3} <= {*take(other, 4)}
+        there, arrive, waits = b.topic.subscription("s"), SubscriptionExchange.arrive, list[tuple[str, ...]]()
+
+        def look(self: SubscriptionExchange, origin: Origin, end: int) -> list[Effect]:
+            if not waits:  # a gets nothing meanwhile
+                waits.append(there.inspect(lambda _, dispatcher: dispatcher.status(0).waits))
+            return arrive(self, origin, end)
+
+        monkeypatch.setattr(SubscriptionExchange, "arrive", look)
         a.replicator.resume()
         assert rest(other, 11) == [4, 7, 8, 9, 11]
+        assert "messages from 4 on wait for acknowledgements of other clusters" in waits[0]
 
 
 def test_a_seek_moves_it_in_both(sides: tuple[Side, Side]) -> None:
