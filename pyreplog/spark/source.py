@@ -104,7 +104,7 @@ class LogSourceReader(DataSourceReader):
         """Return an input partition for each task. Raises the errors of `planning.plan`."""
         from pyreplog.tables.planning import plan
 
-        return [ReadTask(slices) for slices in plan(self.options)]
+        return [ReadTask(slices) for slices in plan(columns.planning_options(self.options, self.columns))]
 
     def read(self, partition: InputPartition) -> Iterator[RecordBatch]:
         """Yield Arrow batches.

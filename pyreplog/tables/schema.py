@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
 from pyreplog.errors import ConfigError
@@ -33,6 +34,7 @@ METADATA = (
     Column("position", "bigint"), Column("producerName", "string"), Column("sequenceId", "bigint"),
     Column("publishTime", "timestamp"), Column("eventTime", "timestamp"), Column("crc", "bigint"),
     Column("storedSize", "int"), Column("crcOk", "boolean"), Column("bookie", "string"),
+    Column("origin_cluster", "string"), Column("origin_offset", "bigint"),
 )  # fmt: skip
 
 NEED_CRC = {"value", "crcOk"}
@@ -71,6 +73,11 @@ def default_columns(options: ReadOptions) -> tuple[Column, ...]:
         return tuple(_find(name, known) for name in options.columns)
     chosen = (*USUAL, *(HEADERS if options.include_headers else ()), *(METADATA if options.include_metadata else ()))
     return chosen + known[len((*USUAL, *HEADERS, *METADATA)) :]
+
+
+def planning_options(options: ReadOptions, columns: tuple[Column, ...]) -> ReadOptions:
+    """Return options whose plan has what the columns need, also if they are those of a schema that a user gave."""
+    return replace(options, columns=tuple(column.name for column in columns))
 
 
 def as_ddl(columns: tuple[Column, ...]) -> str:

@@ -36,13 +36,14 @@ class SliceOrigin(NamedTuple):
     """The values that all rows of a slice share.
 
     topic: None for entries of ledgers. segment: name of the segment file; None: the rows were read through a bookie.
-    bookie: the bookie whose copies are read.
+    bookie: the bookie whose copies are read. clusters: those of origins, as of `TopicPart`.
     """
 
     topic: str | None = None
     partition: int = NO_PARTITION
     segment: str | None = None
     bookie: str | None = None
+    clusters: bytes = b""
 
 
 @dataclass(frozen=True)

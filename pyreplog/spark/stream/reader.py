@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, cast
 
@@ -19,7 +20,7 @@ from pyreplog.errors import ConfigError
 from pyreplog.spark.stream.offsets import StreamOffset
 from pyreplog.spark.stream.options import StreamOptions
 from pyreplog.spark.task import ReadTask
-from pyreplog.tables.schema import Column
+from pyreplog.tables.schema import Column, planning_options
 
 if TYPE_CHECKING:
     from pyarrow import RecordBatch
@@ -42,7 +43,7 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """The planner, which opens files or connects when it is first used."""
         from pyreplog.spark.stream.stream_planner import StreamPlanner
 
-        return StreamPlanner(self.options)
+        return StreamPlanner(replace(self.options, read=planning_options(self.options.read, self.columns)))
 
     def initialOffset(self) -> dict[str, Any]:
         """Return the start of a query without a checkpoint. Raises the errors of `StreamPlanner.begin`."""

@@ -16,6 +16,7 @@ from pyreplog.spark.stream.source_partitions import SourcePartition, SourceParti
 from pyreplog.spark.stream.starts import search_around_damage
 from pyreplog.tables.cluster.backlogs import positions
 from pyreplog.tables.cluster.cluster_slices import survey_of
+from pyreplog.tables.cluster.originclusters import origin_clusters
 from pyreplog.tables.cluster.origins import ClusterSnapshot
 from pyreplog.tables.cluster.topics import (
     CLOCKS_US,
@@ -154,10 +155,13 @@ class TopicSource(StreamSource):
     def slices(self, wanted: Iterable[tuple[Partition, Range]]) -> list[Part]:
         """Return the slices of ranges of offsets. Raises the errors of `topic_slices`."""
         parts: list[Part] = []
+        chosen = [(self._partitions[key].topic, bounds) for key, bounds in wanted]
         with self._survey() as runtime:
-            for key, (low, high) in wanted:
+            clusters = origin_clusters(runtime, [topic.name for topic, _ in chosen], self._options.read)
+            for topic, (low, high) in chosen:
                 offsets = replace(self._options.read, starting_offsets=Offsets(low), ending_offsets=Offsets(high))
-                parts += [part for part, _ in slices_of_topic(runtime, self._partitions[key].topic, None, offsets)]
+                slices = slices_of_topic(runtime, topic, None, offsets, clusters.get(topic.name, b""))
+                parts += [part for part, _ in slices]
         return parts
 
     def close(self) -> None:

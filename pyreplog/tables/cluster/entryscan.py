@@ -125,7 +125,7 @@ class EntryScan:
 def _origin(part: EntrySlice) -> SliceOrigin:
     if part.topic is None:
         return SliceOrigin(bookie=part.bookie)
-    return SliceOrigin(part.topic.topic, part.topic.partition)
+    return SliceOrigin(part.topic.topic, part.topic.partition, clusters=part.topic.clusters)
 
 
 def _unknown_copy(error: ReplogError) -> dict[str, object]:

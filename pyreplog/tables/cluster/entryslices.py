@@ -19,13 +19,14 @@ class TopicPart:
     """The topic of a ledger.
 
     before: position in the topic at the start of the ledger. acked: int64 pairs, ascending: half-open ranges of offsets
-    that are not wanted.
+    that are not wanted. clusters: of the topic's origins, as `origin_clusters` returns them.
     """
 
     topic: str
     partition: int
     before: TopicPosition
     acked: bytes = b""
+    clusters: bytes = b""
 
 
 @dataclass(frozen=True)

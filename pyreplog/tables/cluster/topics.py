@@ -27,6 +27,7 @@ from pyreplog.tables.cluster.backlogs import positions
 from pyreplog.tables.cluster.entryslices import HEADER_BYTES, EntrySlice, TopicPart
 from pyreplog.tables.cluster.ledgerends import NOTHING, LedgerContents, Unasked, amounts_known
 from pyreplog.tables.cluster.ledgers import each
+from pyreplog.tables.cluster.originclusters import origin_clusters
 from pyreplog.tables.cluster.origins import ClusterSnapshot
 from pyreplog.tables.offsets import Partition
 from pyreplog.tables.options import ReadOptions
@@ -108,9 +109,10 @@ def topic_slices(survey: ClusterSnapshot, options: ReadOptions) -> list[tuple[En
         )
         topics = [topic for topic in topics if topic.name in stored]
         acked = [stored[topic.name] for topic in topics]
+    clusters = origin_clusters(survey, [topic.name for topic in topics], options)
     slices: list[tuple[EntrySlice, int]] = []
     for topic, acks in zip(topics, acked, strict=True):
-        slices += slices_of_topic(survey, topic, acks, options)
+        slices += slices_of_topic(survey, topic, acks, options, clusters.get(topic.name, b""))
     return slices
 
 
@@ -194,9 +196,12 @@ def _open_id(chain: LedgerChain) -> int:
 
 
 def slices_of_topic(
-    survey: ClusterSnapshot, topic: PlannedTopic, acks: AckSet | None, options: ReadOptions
+    survey: ClusterSnapshot, topic: PlannedTopic, acks: AckSet | None, options: ReadOptions, clusters: bytes
 ) -> Iterator[tuple[EntrySlice, int]]:
-    """Yield slices of one topic, as `topic_slices` does, without the messages that `acks` has acknowledged."""
+    """Yield slices of one topic, as `topic_slices` does, without the messages that `acks` has acknowledged.
+
+    clusters: of its origins, from `origin_clusters`.
+    """
     start = options.starting_offsets.of(topic.rows) if acks is None else min(acks.mark_offset, topic.end)
     low, high = bounded(
         f"topic {topic.name}", start, options.ending_offsets.of(topic.rows), topic.chain.start.offset, topic.end,
@@ -219,7 +224,7 @@ def slices_of_topic(
         if first >= stop:
             continue
         offsets = None if before == (item.start.offset, end.offset) else before
-        part = TopicPart(*topic.rows, item.start, b"" if acks is None else _acked(acks, *before))
+        part = TopicPart(*topic.rows, item.start, b"" if acks is None else _acked(acks, *before), clusters)
         yield EntrySlice(
             survey.origin, item.ledger, first, stop, weight, RecordFilter(offsets, times), survey.segments(item.ledger),
             key=KEY, topic=part,
