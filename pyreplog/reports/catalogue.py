@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
 REPORTS: dict[str, tuple[str, str]] = {
     "rate_by_minute": ("records.rates", "RateByMinute"),
+    "origins": ("records.origins", "OriginsByMinute"),
     "size_histogram": ("records.sizes", "SizeHistogram"),
     "key_skew": ("records.keys", "KeySkew"),
     "partition_skew": ("records.partitions", "PartitionSkew"),

@@ -32,6 +32,7 @@ _COPIES = ("replica_holes", "under_replicated", "replica_divergence")
 _WHOLE = ("crc_audit",)
 _RECOVERY = ("cluster_health", "recovery_state", "recovery_orders", "recovery_progress", "bookie_disks")
 _TWO_SOURCES = ("replication_lag",)
+_OF_TOPICS = ("origins",)
 _READ_BY_SUBSCRIPTION = ("backlog_age_histogram",)
 _FACTS = (*_SUBSCRIPTIONS, "retention_forecast")
 
@@ -128,6 +129,8 @@ def left_out(name: str, snapshot: Snapshot, copy: Mapping[str, str] | None = Non
         return "no copy of the source was given to compare it with"
     if name in _SUBSCRIPTIONS and not snapshot.topics and not _unknown_topics(snapshot):
         return "the source has no topics, and so no subscriptions"
+    if name in _OF_TOPICS and not snapshot.topics and not _unknown_topics(snapshot):
+        return "the source has no topics, into which other clusters would replicate"
     if name in _RECOVERY and snapshot.recovery is None:
         return "the source is not a whole cluster whose bookies are reached over TCP"
     if name in _COPIES and not snapshot.ledgers:

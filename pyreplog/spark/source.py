@@ -124,9 +124,10 @@ class ViewReader(DataSourceReader):
 
     def partitions(self) -> list[InputPartition]:
         """Return an input partition for each task. Raises the errors of `planning.plan`."""
+        from pyreplog.reports.partials import read_options, view_of
         from pyreplog.tables.planning import plan
 
-        return [ReadTask(slices) for slices in plan(self.options)]
+        return [ReadTask(slices) for slices in plan(read_options(view_of(self.options), self.options))]
 
     def read(self, partition: InputPartition) -> Iterator[RecordBatch]:
         """Yield Arrow batches. Raises the errors of `reading.read`, and those of the report."""

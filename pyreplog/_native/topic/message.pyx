@@ -4,12 +4,13 @@ import sys
 
 cimport cython
 from cpython.bytes cimport PyBytes_FromStringAndSize
-from libc.stdint cimport INT64_MIN, int64_t
+from libc.stdint cimport INT64_MIN, int64_t, uint8_t, uint64_t
+from libc.string cimport memcpy
 
 from pyreplog._native.layout cimport LongHeader, RecordHead
 from pyreplog._native.log.record cimport span
 from pyreplog._native.topic.messageentry cimport (
-    deliver_at, event_time_at, key_size, key_start, properties_of, sequence_at, value_size, value_start,
+    deliver_at, event_time_at, key_size, key_start, origin_of, properties_of, sequence_at, value_size, value_start,
 )
 
 cdef str VALUE = sys.intern("value")
@@ -117,6 +118,30 @@ cdef class Message:
         """The producer's number for it, or None."""
         cdef int64_t sequence = sequence_at(self.at, self.number)
         return None if sequence < 0 else sequence
+
+    @property
+    def origin_key(self):
+        """The key of the topic where it was published, if that is in another cluster; None: it was published here.
+
+        See `Topic.origins.names`.
+        """
+        cdef int64_t length
+        cdef uint64_t key
+        cdef const uint8_t *origin = origin_of(self.at.record, &length)
+        if origin == NULL:
+            return None
+        memcpy(&key, origin, 8)
+        return key
+
+    @property
+    def origin_offset(self):
+        """Its offset where it was published, if that is in another cluster; None: it was published here."""
+        cdef int64_t length, first
+        cdef const uint8_t *origin = origin_of(self.at.record, &length)
+        if origin == NULL:
+            return None
+        memcpy(&first, origin + 8, 8)
+        return first + self.number
 
     @property
     def ledger(self):

@@ -38,4 +38,6 @@ def _described(message: Message) -> dict[str, Any]:
         "properties": {name: json_bytes(value) for name, value in message.properties.items()},
         "producer": json_bytes(message.producer) or None, "sequence": message.sequence,
         "redelivered": message.redelivered, "ledger": message.ledger, "entry": message.entry, "index": message.index,
+        "origin_key": None if message.origin_key is None else f"{message.origin_key:016x}",
+        "origin_offset": message.origin_offset,
     }  # fmt: skip

@@ -49,6 +49,7 @@ _QUESTIONS: tuple[tuple[str, tuple[tuple[str, _Reader], ...]], ...] = (
             ("key_skew", pagefindings.hot_keys),
             ("partition_skew", pagefindings.hot_partitions),
             ("rate_by_minute", pagefindings.busiest),
+            ("origins", pagefindings.nothing),
             ("size_histogram", pagefindings.nothing),
         ),
     ),

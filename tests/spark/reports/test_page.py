@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from html.parser import HTMLParser
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -18,6 +19,7 @@ from pyreplog.reports import suite
 from pyreplog.reports.catalogue import REPORTS, report_class
 from pyreplog.reports.outcome import Outcome
 from pyreplog.reports.page import cells as pagecells
+from pyreplog.reports.page.names import names as names_of
 from pyreplog.reports.page.page import ROWS, check_extra
 from pyreplog.reports.page.plots import PLOTS, plots
 from pyreplog.reports.page.summary import ORDER, questions
@@ -85,6 +87,11 @@ def test_names_are_text_whatever_is_in_them(name: str) -> None:
     assert page.seen["img"] == 0
     assert "onerror" not in page.attributes
     assert "\0" not in text
+
+
+def test_messages_that_were_published_here_have_a_name() -> None:
+    columns = {"topic": ["t", "t"], "partition": [-1, -1], "origin_cluster": [None, "ab"]}
+    assert names_of(pa.table(columns), tuple(columns)) == ["(published here)", "ab"]
 
 
 def test_what_a_hostile_name_says_is_shown() -> None:
