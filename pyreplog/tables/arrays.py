@@ -22,7 +22,7 @@ TYPES: dict[str, pa.DataType] = {
     "ledgerId": pa.int64(), "entryId": pa.int64(), "segment": pa.string(), "position": pa.int64(),
     "producerName": pa.string(), "sequenceId": pa.int64(), "publishTime": TIME, "eventTime": TIME,
     "crcOk": pa.bool_(), "bookie": pa.string(), "crc": pa.int64(), "storedSize": pa.int32(),
-    "origin_cluster": pa.string(), "origin_offset": pa.int64(),
+    "originCluster": pa.string(), "originOffset": pa.int64(),
 }  # fmt: skip
 
 
@@ -99,6 +99,6 @@ _MAKERS: dict[str, Maker] = {
     "bookie": lambda batch, origin: constant(origin.bookie, pa.string(), len(batch)),
     "crc": lambda batch, _: as_numbers(pa.int64(), len(batch), arrowcolumns.crc_column(batch)),
     "storedSize": lambda batch, _: pa.array(batch.stride, pa.int32()),
-    "origin_cluster": lambda batch, _: constant(None, pa.string(), len(batch)),
-    "origin_offset": lambda batch, _: constant(None, pa.int64(), len(batch)),
+    "originCluster": lambda batch, _: constant(None, pa.string(), len(batch)),
+    "originOffset": lambda batch, _: constant(None, pa.int64(), len(batch)),
 }

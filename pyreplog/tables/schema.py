@@ -34,7 +34,7 @@ METADATA = (
     Column("position", "bigint"), Column("producerName", "string"), Column("sequenceId", "bigint"),
     Column("publishTime", "timestamp"), Column("eventTime", "timestamp"), Column("crc", "bigint"),
     Column("storedSize", "int"), Column("crcOk", "boolean"), Column("bookie", "string"),
-    Column("origin_cluster", "string"), Column("origin_offset", "bigint"),
+    Column("originCluster", "string"), Column("originOffset", "bigint"),
 )  # fmt: skip
 
 NEED_CRC = {"value", "crcOk"}

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
 PATIENCE_S = 30.0
 TIME_US = 1_700_000_000_000_000
-COLUMNS = "offset,origin_cluster,origin_offset"
+COLUMNS = "offset,originCluster,originOffset"
 SOURCES = [
     Origin(bytes(range(0xF0, 0x100)), "0123456789abcdef"),
     Origin(b"\x0a" * 16, "fedcba"),
@@ -94,7 +94,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, list
 def places_of(path: Path | None, **options: object) -> list[Place]:
     options.setdefault("columns", COLUMNS)
     rows = read_table(path, **{"topics": "orders", **options}).to_pylist()
-    return [(row["offset"], row["origin_cluster"], row["origin_offset"]) for row in rows]
+    return [(row["offset"], row["originCluster"], row["originOffset"]) for row in rows]
 
 
 # ---- rows ------------------------------------------------------------------------------------------------------
@@ -106,7 +106,7 @@ def test_where_each_message_was_published(place: tuple[Path, list[Place]]) -> No
         assert load_subscription(metadata, "orders", ORIGINS).cursor_ledger >= 0
     assert places_of(path) == places
     assert places_of(path, minPartitions=5, batchRows=2) == places
-    assert places_of(path, columns="origin_offset,offset,origin_cluster") == places
+    assert places_of(path, columns="originOffset,offset,originCluster") == places
     assert {cluster for _, cluster, _ in places} == {None, *(source.cluster.hex() for source in SOURCES)}
 
 
@@ -119,8 +119,8 @@ def test_from_the_middle_of_entries(place: tuple[Path, list[Place]]) -> None:
 def test_with_all_columns_they_are_the_last(place: tuple[Path, list[Place]]) -> None:
     path, places = place
     table = read_table(path, topics="orders", includeMetadata=True)
-    assert table.column_names[-2:] == ["origin_cluster", "origin_offset"]
-    assert places_of(path, columns="offset,origin_offset,origin_cluster", includeHeaders=True) == places
+    assert table.column_names[-2:] == ["originCluster", "originOffset"]
+    assert places_of(path, columns="offset,originOffset,originCluster", includeHeaders=True) == places
 
 
 def test_a_topic_without_origins(place: tuple[Path, list[Place]]) -> None:
@@ -130,7 +130,7 @@ def test_a_topic_without_origins(place: tuple[Path, list[Place]]) -> None:
 def test_logs_and_ledgers_have_none(place: tuple[Path, list[Place]], tmp_path: Path) -> None:
     samples.make_log(tmp_path / "log")
     for path, options in ((tmp_path / "log", {}), (place[0], {"replica": "all"})):
-        table = read_table(path, columns="origin_cluster,origin_offset", **options)
+        table = read_table(path, columns="originCluster,originOffset", **options)
         assert table.num_rows and [column.null_count for column in table.columns] == [table.num_rows] * 2
 
 
@@ -190,8 +190,8 @@ def test_origins_that_cannot_be_decoded(forgotten: tuple[Path, list[Place]]) -> 
     with pytest.raises(InvalidMetadataError, match="origins snapshot"):
         places_of(path)
     assert places_of(path, mode="PERMISSIVE") == by_key(places)
-    table = read_table(path, topics="orders", columns="offset,origin_offset")
-    assert table["origin_offset"].to_pylist() == [number for _, _, number in places]
+    table = read_table(path, topics="orders", columns="offset,originOffset")
+    assert table["originOffset"].to_pylist() == [number for _, _, number in places]
 
 
 def test_what_is_not_asked_for_is_not_looked_up(place: tuple[Path, list[Place]]) -> None:
@@ -200,8 +200,8 @@ def test_what_is_not_asked_for_is_not_looked_up(place: tuple[Path, list[Place]])
         parts = [part for task in tasks for part in task]
         return {len(part.topic.clusters) for part in parts if isinstance(part, EntrySlice) and part.topic is not None}
 
-    assert clusters("key,value,offset,origin_offset") == {0}
-    assert clusters("origin_cluster") == {24 * len(SOURCES)}
+    assert clusters("key,value,offset,originOffset") == {0}
+    assert clusters("originCluster") == {24 * len(SOURCES)}
 
 
 # ---- streams, and Spark ----------------------------------------------------------------------------------------
@@ -213,11 +213,11 @@ def test_a_stream(place: tuple[Path, list[Place]]) -> None:
         batches = list(query.batches())
     assert len(batches) > 3
     rows = [row for batch in batches for row in batch]
-    assert [(row["offset"], row["origin_cluster"], row["origin_offset"]) for row in rows] == places
+    assert [(row["offset"], row["originCluster"], row["originOffset"]) for row in rows] == places
 
 
 def sorted_places(rows: list[Row]) -> list[Place]:
-    return sorted((row["offset"], row["origin_cluster"], row["origin_offset"]) for row in rows)
+    return sorted((row["offset"], row["originCluster"], row["originOffset"]) for row in rows)
 
 
 def test_in_spark(spark: SparkSession, place: tuple[Path, list[Place]], tmp_path: Path) -> None:
@@ -225,10 +225,10 @@ def test_in_spark(spark: SparkSession, place: tuple[Path, list[Place]], tmp_path
     path, places = place
     reader = spark.read.format("pyreplog").option("topics", "orders").option("minPartitions", "2")
     assert sorted_places(reader.option("columns", COLUMNS).load(str(path)).collect()) == places
-    schema = "offset bigint, origin_offset bigint, origin_cluster string"
+    schema = "offset bigint, originOffset bigint, originCluster string"
     frame = spark.read.format("pyreplog").option("topics", "orders").schema(schema).load(str(path))
     assert sorted_places(frame.collect()) == places
-    counts = {row["origin_cluster"]: row["count"] for row in frame.groupBy("origin_cluster").count().collect()}
+    counts = {row["originCluster"]: row["count"] for row in frame.groupBy("originCluster").count().collect()}
     assert counts[None] == sum(cluster is None for _, cluster, _ in places)
 
     rows: list[Row] = []

@@ -13,7 +13,7 @@ from pyreplog.reports.report import TIME, ReportColumn
 from pyreplog.reports.snapshot import Snapshot
 
 _MINUTE = ["topic", "partition", "minute"]
-_GROUP = [*_MINUTE, "origin_cluster"]
+_GROUP = [*_MINUTE, "originCluster"]
 
 _Sums = dict[tuple[RecordStream, int, str | None], tuple[int, int]]
 """By stream, minute and cluster: entries, bytes."""
@@ -33,15 +33,15 @@ class OriginsByMinute(OnRecords):
         TOPIC,
         PARTITION,
         ReportColumn("minute", TIME, "start of the minute"),
-        ReportColumn("origin_cluster", pa.string(), "cluster where they were published; null: here"),
+        ReportColumn("originCluster", pa.string(), "cluster where they were published; null: here"),
         ReportColumn("entries", pa.int64(), "messages appended in it"),
         ReportColumn("bytes", pa.int64(), "bytes of their values"),
         ReportColumn("share", pa.float64(), "entries / all messages of the topic partition in the minute"),
     )
-    needs = ("topic", "partition", "timestamp", "size", "origin_cluster")
+    needs = ("topic", "partition", "timestamp", "size", "originCluster")
     parts = pa.schema(
         [
-            ("topic", pa.string()), ("partition", pa.int32()), ("minute", TIME), ("origin_cluster", pa.string()),
+            ("topic", pa.string()), ("partition", pa.int32()), ("minute", TIME), ("originCluster", pa.string()),
             ("entries", pa.int64()), ("bytes", pa.int64()),
         ]
     )  # fmt: skip
@@ -77,7 +77,7 @@ class OriginsByMinute(OnRecords):
 
 def _add(sums: _Sums, stream: RecordStream, rows: pa.RecordBatch) -> None:
     columns = {
-        "minute": pa.array(numbers(rows["timestamp"]) // MINUTE_US), "cluster": rows["origin_cluster"],
+        "minute": pa.array(numbers(rows["timestamp"]) // MINUTE_US), "cluster": rows["originCluster"],
         "size": pc.cast(rows["size"], pa.int64()),
     }  # fmt: skip
     groups = pa.table(columns).group_by(["minute", "cluster"], use_threads=False)

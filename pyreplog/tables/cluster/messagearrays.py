@@ -45,10 +45,8 @@ _MAKERS: dict[str, Maker] = {
     "bookie": lambda batch, origin: constant(origin.bookie, pa.string(), len(batch)),
     "crc": lambda batch, _: pa.nulls(len(batch), pa.int64()),
     "storedSize": lambda batch, _: pa.nulls(len(batch), pa.int32()),
-    "origin_cluster": lambda batch, origin: as_bytes(
+    "originCluster": lambda batch, origin: as_bytes(
         pa.string(), arrowmessages.origin_cluster_column(batch, origin.clusters)
     ),
-    "origin_offset": lambda batch, _: as_some_numbers(
-        pa.int64(), len(batch), arrowmessages.origin_offset_column(batch)
-    ),
+    "originOffset": lambda batch, _: as_some_numbers(pa.int64(), len(batch), arrowmessages.origin_offset_column(batch)),
 }

@@ -23,7 +23,7 @@ from pyreplog.tables.schema import default_columns
 from pyreplog.topic.model.system_cursor_record import SystemCursorRecord
 from pyreplog.topic.owner.origins import ORIGINS
 
-COLUMN = "origin_cluster"
+COLUMN = "originCluster"
 
 logger = logging.getLogger(__name__)
 
@@ -31,7 +31,7 @@ _ROW = struct.Struct("<Q16s")
 
 
 def origin_clusters(survey: ClusterSnapshot, topics: Sequence[str], options: ReadOptions) -> dict[str, bytes]:
-    """Return the clusters of the origins of topics, for the column `origin_cluster`.
+    """Return the clusters of the origins of topics, for the column `originCluster`.
 
     Topics without origins are left out. An origin is stored before its first entry is: a look after the ends of the
     topics are known shows all of them.

@@ -57,14 +57,14 @@ def test_whose_messages_a_topic_has(spark: SparkSession, sites: tuple[Path, str]
     assert sum(totals.values()) == 2 * ROWS
     expected = [
         {
-            "topic": "t", "partition": -1, "minute": minute, "origin_cluster": cluster, "entries": count,
+            "topic": "t", "partition": -1, "minute": minute, "originCluster": cluster, "entries": count,
             "bytes": sizes[minute, cluster], "share": count / totals[minute],
         }
         for (minute, cluster), count in entries.items()
     ]  # fmt: skip
     options = {"path": str(path), "topics": "t"}
     table = check(report_of("origins"), options, Snapshot(as_of_us=0), expected, spark=spark)
-    assert {*table["origin_cluster"].to_pylist()} == {west, None}
+    assert {*table["originCluster"].to_pylist()} == {west, None}
 
 
 def test_it_is_one_of_the_reports(sites: tuple[Path, str]) -> None:
