@@ -1,5 +1,5 @@
 # Every target makes its own environment.
-#   demo       a year of departures through logs, ledgers, replica groups and topics, with kills on the way
+#   demo       a year of departures through logs, ledgers, replica groups, topics and regions, with kills on the way
 #   quick      the quickest tests of every package, in about two minutes
 #   test       all tests
 #   lint       ruff, mypy --strict, stubtest, and the documents and the API reference as a site, a warning is an error

@@ -6,8 +6,9 @@ into a ledger over four bookie processes, one of which is killed, and then the w
 deleted while a writer appends, and auto-recovery makes its copies again. Then a master appends it to a log
 of its own, with a replica that takes over when the master is killed, and an applier that counts departures in SQLite
 over all of that. Then a service publishes the flights to a topic with two subscriptions, one of which lags, and is
-killed, too. In the end a page of reports tells of that topic, one of whose bookies has lost its directory. Exits
-with 1 when anything is not as it must be.
+killed, too. Then a page of reports tells of that topic, one of whose bookies has lost its directory. In the end
+two regions replicate a topic and its subscription to each other; one is killed, the subscription goes on in the other
+one, and later in the first one again. Exits with 1 when anything is not as it must be.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ from pathlib import Path
 from carriers import carriers, print_table
 from ledgers import replicate
 from lostdisk import lose_a_disk
+from regions import lose_a_region
 from reporting import report
 from standby import take_over
 from topics import work_off
@@ -84,6 +86,9 @@ def main() -> int:
             say(news)
         title("6. What became of it: a page of reports")
         for news in report(directory, rows_of(table)):
+            say(news)
+        title("7. Two regions, of which one is killed: its subscription goes on in the other one, and comes back")
+        for news in lose_a_region(directory / "log", directory / "regions"):
             say(news)
     except Mismatch as mismatch:
         say(f"FAILED: {mismatch}")

@@ -1,4 +1,4 @@
-"""The last step of the demo: a page of reports on the topic, while one of its bookies lacks its directory."""
+"""The sixth step of the demo: a page of reports on the topic, while one of its bookies lacks its directory."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The third step of the demo: a replica takes over from a master that is killed, and an applier goes on over it."""
+"""The fourth step of the demo: a replica takes over from a master that is killed, and an applier goes on over it."""
 
 from __future__ import annotations
 

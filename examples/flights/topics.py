@@ -1,4 +1,4 @@
-"""The fourth step of the demo: the flights in a topic with two subscriptions, one of which lags, over a kill -9."""
+"""The fifth step of the demo: the flights in a topic with two subscriptions, one of which lags, over a kill -9."""
 
 from __future__ import annotations
 

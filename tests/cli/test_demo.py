@@ -89,6 +89,17 @@ def test_demo(table: Path, tmp_path: Path) -> None:
     assert re.search(r"Key “N\d+” of flights has [\d.]+ % of the records", page), "hot tail numbers"
     assert "Departures by the hour of the day" in page
     assert (tmp_path / "flights" / "topic" / "bookie-2").is_dir(), "what was moved aside is back"
+    regions = done.stdout.split("7. Two regions")[1]
+    assert re.search(r"Killed the east \(SIGKILL\). The west knew of 1,200 acknowledgements", regions)
+    moved = re.search(r"in the west with ([\d,]+) flights, and none is lost. ([\d,]+) came again, all of them", regions)
+    assert moved is not None
+    taken, repeated = (int(count.replace(",", "")) for count in moved.groups())
+    arrived = re.search(r"Of the last 200 flights, (\d+) had arrived", regions)
+    assert arrived is not None and repeated <= 500
+    assert taken == 2_400 - 1_200 - 500 + repeated + int(arrived[1]) + 400
+    back = re.search(r"in the east with ([\d,]+) flights, none that was acknowledged anywhere", regions)
+    assert back is not None and int(back[1]) == 300 + (200 - int(arrived[1])) + 200, "those left, late, and new ones"
+    assert "Both have 3,200 flights, each once, in the order of its origin, all as in the log" in regions
 
 
 def test_verification_notices_what_differs(table: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -120,3 +131,17 @@ def test_verification_notices_what_differs(table: Path, tmp_path: Path, monkeypa
     for name, problem in wrong.items():
         with entries(name, problem) as log, pytest.raises(Mismatch):
             verify(log, small)
+
+
+def test_a_fail_over_that_loses_or_repeats_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(DEMO.parent))
+    from regions import ALIVE, BEFORE, RETURN, check_fail_over
+    from verification import Mismatch
+
+    known, late = range(100), range(100, 150)
+    needed = [*range(150, BEFORE), *range(ALIVE, RETURN)]
+    for more in ([], [120], [BEFORE], [100, ALIVE - 1]):
+        check_fail_over([*needed, *more], known, late)
+    for wrong in (needed[1:], needed[:-1], [*needed, 99]):
+        with pytest.raises(Mismatch):
+            check_fail_over(wrong, known, late)

@@ -156,6 +156,19 @@ def test_it_is_said_what_keeps_messages(cluster: Cluster, caplog: pytest.LogCapt
     assert "offset 14" in record.getMessage() and "delete_subscription" in record.getMessage()
 
 
+@pytest.mark.parametrize("name", ["pyreplog.geo.b", subscriptions_module.JOURNAL])
+def test_nothing_is_said_of_those_that_are_adopted_later(
+    cluster: Cluster, caplog: pytest.LogCaptureFixture, name: str
+) -> None:
+    """They keep messages until then, and nobody is advised to delete them; one that cannot be read is an alarm."""
+    store_mark(cluster, make(cluster), name)
+    with cluster.topic(NAME) as topic:
+        assert states(topic) == {name: ("stored", 14)} and name not in caplog.text
+    make_newer(cluster, name)
+    with cluster.topic(NAME) as topic:
+        assert states(topic)[name][0] == "unknown" and name in caplog.text
+
+
 def test_the_newest_record_in_a_cursor_ledger_counts(cluster: Cluster) -> None:
     mark = make(cluster)
     store_mark(cluster, ORIGIN)

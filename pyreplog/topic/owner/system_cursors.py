@@ -27,12 +27,13 @@ from pyreplog.future import AppendFuture, set_result
 from pyreplog.topic.client.publishing.publisher import Publisher
 from pyreplog.topic.model.positions import TopicPosition, then
 from pyreplog.topic.model.system_cursor_record import StoredMark, stored_mark
+from pyreplog.topic.owner.subscriptions import JOURNAL
 from pyreplog.topic.owner.topic_context import TopicContext
 
 logger = logging.getLogger(__name__)
 
 ADOPTED_PREFIX = "pyreplog.geo."
-"""Prefix of cursors that a part of this process may adopt after the topic was opened."""
+"""Prefix of cursors that a part of this process may adopt after the topic was opened; it may adopt `JOURNAL`, too."""
 
 
 class SystemCursor(Protocol):
@@ -207,7 +208,7 @@ class SystemCursors:
             ledger = metadata.cursor_ledger
             stored = StoredMark(stored_mark(name, [metadata.snapshot], managed.end).mark, str(error))
         mark = managed.start if stored.mark is None else max(stored.mark, managed.start)
-        if stored.problem or not name.startswith(ADOPTED_PREFIX):
+        if stored.problem or not (name.startswith(ADOPTED_PREFIX) or name == JOURNAL):
             self._warn(name, mark, stored.problem)
         return _StoredCursor(SystemCursorStatus(name, mark, "unknown" if stored.problem else "stored", ledger), owner)
 
