@@ -424,7 +424,11 @@ class Replicator:
         def on_opened(session: TargetSession | ReplogError) -> None:
             self._events.post(lambda: self._opened(effect, session))
 
-        self._link.open(opening, on_opened)
+        def on_lost(error: ReplogError) -> None:
+            assert self._sender is not None
+            self._post(self._sender.lost, effect.attempt, effect.origin, error)
+
+        self._link.open(opening, on_opened, on_lost)
 
     def _opened(self, effect: OpenOrigin, session: TargetSession | ReplogError) -> None:
         sender = self._sender

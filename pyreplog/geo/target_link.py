@@ -64,6 +64,7 @@ class TargetSession(NamedTuple):
 
 
 OnOpened = Callable[[TargetSession | ReplogError], object]
+OnLost = Callable[[ReplogError], object]
 OnStored = Callable[[int | ReplogError], object]
 OnExchanged = Callable[[Address, Exchanged | ReplogError], object]
 
@@ -71,8 +72,8 @@ OnExchanged = Callable[[Address, Exchanged | ReplogError], object]
 class Target(Protocol):
     """What a replicator needs of a target cluster. No method waits; outcomes may come before it returns."""
 
-    def open(self, opening: Opening, on_opened: OnOpened) -> None:
-        """Open a session."""
+    def open(self, opening: Opening, on_opened: OnOpened, on_lost: OnLost) -> None:
+        """Open a session; `on_lost` is called when its connection is lost, unless the topic was dropped before."""
         ...
 
     def replicate(
@@ -87,7 +88,7 @@ class Target(Protocol):
         ...
 
     def drop(self, topic: str) -> None:
-        """Forget the requests of a topic that were not sent yet: they get no outcome."""
+        """Forget the sessions of a topic, and its requests that were not sent yet: they get no outcome."""
         ...
 
 
@@ -114,18 +115,20 @@ class TargetLink:
         self._client, self._pool = client, client.pool
         self._events = EventQueue()
         self._window: FairWindow[str, _Send] = FairWindow(window_bytes)
+        self._opened: dict[Address, dict[str, dict[Origin, OnLost]]] = {}  # sessions by server and topic
 
     @property
     def inflight_bytes(self) -> int:
         """Bytes that were sent, and have no outcome yet."""
         return self._window.inflight_bytes
 
-    def open(self, opening: Opening, on_opened: OnOpened) -> None:
+    def open(self, opening: Opening, on_opened: OnOpened, on_lost: OnLost) -> None:
         """Open a session at the owner of the topic; see `Target`.
 
         Args:
             opening: the session.
             on_opened: called with the session, or an error.
+            on_lost: called with an error when the connection of the session is lost.
         """
         handle = self._pool.next_handle()
         topic, origin, session, partitions, settings = opening
@@ -141,9 +144,25 @@ class TargetLink:
                 return
             last = LastEntry(opened.first, opened.end, opened.value_crc, opened.publish_time_us)
             state = OriginState(opened.stored, last if last.first >= 0 else None)
+            self._events.post(lambda: self._note(address, opening, on_lost))
             on_opened(TargetSession(topic, address, handle, opened.cluster, state))
 
         self._pool.ask(topic, request, on_outcome)
+
+    def _note(self, address: Address, opening: Opening, on_lost: OnLost) -> None:
+        topics = self._opened.get(address)
+        if topics is None:
+            topics = self._opened[address] = {}
+            self._pool.watch(address, partial(self._lost, address), publishes=True)
+        topics.setdefault(opening.topic, {})[opening.origin] = on_lost
+
+    def _lost(self, address: Address, error: ReplogError) -> None:
+        def lost() -> None:
+            for sessions in self._opened.pop(address, {}).values():
+                for on_lost in sessions.values():
+                    on_lost(error)
+
+        self._events.post(lost)
 
     def replicate(
         self,
@@ -191,12 +210,18 @@ class TargetLink:
         send.on_stored(stored)
 
     def drop(self, topic: str) -> None:
-        """Forget the requests of a topic that were not sent yet; see `Target`.
+        """Forget the sessions of a topic, and its requests that were not sent yet; see `Target`.
 
         Args:
             topic: name of the topic.
         """
-        self._events.post(lambda: self._window.drop(topic))
+
+        def drop() -> None:
+            self._window.drop(topic)
+            for topics in self._opened.values():
+                topics.pop(topic, None)
+
+        self._events.post(drop)
 
     def exchange(self, request: Exchange, address: Address | None, on_exchanged: OnExchanged) -> None:
         """Say something about replicated subscriptions; see `ExchangeLink`.

@@ -9,7 +9,7 @@ from contextlib import ExitStack
 from functools import partial
 from typing import NamedTuple
 
-from pyreplog.errors import ClosedError, GeoError, HandshakeError, NotConnectedError
+from pyreplog.errors import ClosedError, DisconnectedError, GeoError, HandshakeError, NotConnectedError
 from pyreplog.geo.clusters import RemoteCluster, connection_error
 from pyreplog.geo.policy import ReplicationPolicy
 from pyreplog.geo.replicator import Replicator
@@ -110,6 +110,6 @@ class TargetLinks:
 
 def explained(target: str, cluster: RemoteCluster, error: Exception) -> str:
     """Return the text of an error of a replicator; that of a refused connection names the file with the secret."""
-    if isinstance(error, HandshakeError | NotConnectedError):
+    if isinstance(error, HandshakeError | NotConnectedError | DisconnectedError):
         return str(connection_error(target, cluster, error))
     return str(error)

@@ -7,7 +7,7 @@ import random as _random
 import secrets
 import ssl
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 from pyreplog._native.net.add_replies import settle
 from pyreplog._native.net.frame import FrameBatch
@@ -35,6 +35,8 @@ if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
 
 logger = logging.getLogger(__name__)
+
+OnLost: TypeAlias = Callable[[ReplogError], object]
 
 
 class Channel(Endpoint):
@@ -81,6 +83,7 @@ class Channel(Endpoint):
         self._deadline_timer: Timer | None = None
         self._unsent: dict[int, tuple[tuple[ReadableBuffer, ...], int]] = {}  # requests that wait for the first attempt
         self._unsent_bytes = 0
+        self._watchers: list[OnLost] = []  # of the present connection
         self._now_us = reactor.clock.monotonic_us
         super().__init__(f"channel to {address[0]}:{address[1]}", reactor)
         reactor.call_soon(weak_callback(self._connect))
@@ -201,6 +204,19 @@ class Channel(Endpoint):
         del waiting[correlation_id]
         return True
 
+    def watch(self, on_lost: OnLost) -> None:
+        """Tell when the present connection is lost.
+
+        Args:
+            on_lost: called once, with the error, by the thread that drives the reactor; soon if there is no connection.
+        """
+        with self._lock:
+            if self._connection is not None:
+                self._watchers.append(on_lost)
+                return
+            error = self._not_connected()
+        self._reactor.call_soon(lambda: on_lost(error))
+
     # ---- deadlines ------------------------------------------------------------------------------------------
 
     def _arm(self, deadline_us: int) -> None:
@@ -274,12 +290,18 @@ class Channel(Endpoint):
             self._connection = None
             self.requests.end()
             lost = [correlation_id for correlation_id in self.requests.waiting if correlation_id not in self._unsent]
+            watchers, self._watchers = self._watchers, []
         if self._error is None:
             self._reactor.call_later(self._backoff.next_s(), weak_callback(self._connect))
+        outcome = DisconnectedError(f"the {self._what} was lost: {error}")
+        outcome.__cause__ = error
         for correlation_id in lost:
-            outcome = DisconnectedError(f"the {self._what} was lost: {error}")
-            outcome.__cause__ = error
             self._settle(correlation_id, outcome)
+        for on_lost in watchers:
+            try:
+                on_lost(outcome)
+            except Exception:
+                logger.exception("an on_lost callback raised an exception")
 
     # ---- connecting -----------------------------------------------------------------------------------------
 

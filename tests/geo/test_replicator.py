@@ -151,6 +151,21 @@ def test_lag_is_right_while_the_target_is_away(a: Site, b: Site) -> None:
         assert replicator.status().unsent_messages == 0
 
 
+def test_who_has_nothing_to_send_tells_that_the_connection_is_lost(a: Site, b: Site) -> None:
+    """And connects again before there is something to send."""
+    with Wire(b.server.address) as wire:
+        replicator = a.replicate("b", wire.address)
+        publish(a, 0, 10)
+        has_all(replicator, 10)
+        for opens in range(2):
+            with wire.apart():
+                until(lambda: replicator.status().state == "connecting")
+                status = replicator.status()
+                assert status.error and (status.unsent_messages, status.stored) == (0, 10)
+            until(lambda: replicator.status().state == "running")
+            assert replicator.status().reconnects == opens + 1 and not replicator.status().error
+
+
 def test_either_end_begins_again(a: Site, b: Site) -> None:
     with Wire(b.server.address) as wire:
         sent = publish(a, 0, 50)

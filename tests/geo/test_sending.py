@@ -16,7 +16,7 @@ from pyreplog.errors import (
     UnsupportedRequestError,
 )
 from pyreplog.geo.protocol.effects import EntryRefused, OpenOrigin, ReadEntries, SendEntries, WakeAt
-from pyreplog.geo.protocol.sending import RETRY_MOST_S, SenderState, SendingSettings
+from pyreplog.geo.protocol.sending import RETRY_MOST_S, RETRY_S, SenderState, SendingSettings
 from pyreplog.origins.origin import GAPS_MAX, Gap, GapCause, Origin, OriginState
 from tests.geo.sending import OTHER, OWN, START_US, TARGET, Sending, entry, foreign, last_of, note
 
@@ -67,6 +67,23 @@ def test_sessions_ascend_also_over_owners() -> None:
         sending.do(sending.sender.lost, effect.attempt, OWN, NotConnectedError("away"))
         sending.wake()
     assert sessions == sorted({*sessions}) and sessions[0] >= 3 << 24 and sessions[-1] < 4 << 24
+
+
+@pytest.mark.parametrize("lasted_s", [0.0, RETRY_MOST_S])
+def test_delays_begin_anew_after_a_session_that_lasted(lasted_s: float) -> None:
+    """Though nothing was sent in it; after short ones they grow."""
+    sending = Sending()
+    delays = []
+    for _ in range(4):
+        effect = sending.open()
+        assert sending.sender.state is SenderState.SENDING
+        sending.now_us += int(lasted_s * 1e6)
+        lost_us = sending.now_us
+        sending.do(sending.sender.lost, effect.attempt, effect.origin, DisconnectedError("lost"))
+        assert sending.sender.state is SenderState.WAITING
+        sending.wake()
+        delays.append((sending.now_us - lost_us) / 1e6)
+    assert delays == [RETRY_S] * 4 if lasted_s else delays == [RETRY_S * 2**n for n in range(4)]
 
 
 def test_answers_of_a_lost_session_change_nothing() -> None:

@@ -213,7 +213,7 @@ def test_repeated_acknowledgements_that_cannot_be_located_in_time(
     monkeypatch.setattr(subscription_module, "RESUME_S", 0.05)
     unread, subscription = Unread(monkeypatch, AWAY[1]), topic.subscription("s")
     ranges = np.array([(offset, offset + 1) for offset in SOME])
-    assert subscription.acknowledge_again(NOBODY, 0, ranges, lambda: True).result(PATIENCE_S) is False
+    assert subscription.acknowledge_again(NOBODY, 0, ranges, lambda: True).result(PATIENCE_S / 6) is False
     unread.error = None
     until(lambda: mask(subscription) == [True, True, True])
     assert subscription.acknowledge_again(NOBODY, 0, ranges, lambda: True).result(PATIENCE_S) is True

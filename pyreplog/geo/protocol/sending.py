@@ -170,6 +170,7 @@ class Sender:
         self._careful: dict[Origin, int] = {}  # up to there entries are sent one at a time
         self._gap_errors = 0  # since the last progress
         self._wake_us: int | None = None
+        self._sends_from_us = 0  # when the session began
         self._since_us: int | None = None  # publish time of the first unsent message, or a time before it
         self._effects: list[Effect] = []
 
@@ -299,10 +300,10 @@ class Sender:
             stream.begin(state.stored)
             self._notes[origin] = OriginNote(state.stored, note.last if note is not None else None)
         else:
-            self._check(stream, state)
+            self._check(stream, state, now_us)
         return self._end(now_us, time_us)
 
-    def _check(self, stream: Stream, state: OriginState) -> None:
+    def _check(self, stream: Stream, state: OriginState, now_us: int) -> None:
         self.opens += 1
         if state.stored > self.end:
             self._diverge(
@@ -315,14 +316,14 @@ class Sender:
         last, note = state.last, self.note
         is_trusted, self._trusts_target = self._trusts_target, False
         if last is None or is_trusted:
-            self._begin_to_send()
+            self._begin_to_send(now_us)
         elif last.first >= self.start:
             self.state = SenderState.CHECKING
             self._effects.append(CheckEntry(self._attempt, last.first))
         elif note is not None and note.last is not None and note.last.first == last.first and note.last != last:
             self._diverge(_differ(last, note.last))
         else:
-            self._begin_to_send()
+            self._begin_to_send(now_us)
 
     def checked(self, attempt: int, entry: SourceEntry | None, now_us: int, time_us: int) -> list[Effect]:
         """Compare the entry here with the last one that the target has; None: it was trimmed meanwhile."""
@@ -333,15 +334,15 @@ class Sender:
             if here is not None and (here != last or (entry is not None and entry.origin is not None)):
                 self._diverge(_differ(last, here))
             else:
-                self._begin_to_send()
+                self._begin_to_send(now_us)
         return self._end(now_us, time_us)
 
-    def _begin_to_send(self) -> None:
+    def _begin_to_send(self, now_us: int) -> None:
         stream, note = self._streams[self.own], self.note
         self.note = OriginNote(stream.stored, None if note is None else note.last)
         if note is None or note.stored < stream.stored:
             self.note = OriginNote(stream.stored, self._checked.last)
-        self.state, self.error = SenderState.SENDING, None
+        self.state, self.error, self._sends_from_us = SenderState.SENDING, None, now_us
         self._read_at = stream.stored
         if self.settings.forward_all:
             self._read_at = min(stream.stored, self.mark)  # what it has of others is passed over
@@ -365,6 +366,8 @@ class Sender:
     def lost(self, attempt: int, origin: Origin, error: Exception, now_us: int, time_us: int) -> list[Effect]:
         """Note that a session could not be opened, or was lost."""
         if attempt == self._attempt:
+            if self.state is SenderState.SENDING and now_us - self._sends_from_us >= RETRY_MOST_S * 1e6:
+                self._backoff.reset()  # it was a good connection, though nothing may have been sent
             self._fail(origin, error, now_us)
         return self._end(now_us, time_us)
 

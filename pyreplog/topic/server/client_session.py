@@ -184,6 +184,11 @@ class ConsumerSession:
 
         self._events.post(attached)
 
+    def check_wanted(self) -> None:
+        """Raise ClosedError if the consumer was detached before it is attached."""
+        if self._error is not None:
+            raise ClosedError(f"consumer {self.name}: {self._error}")
+
     @property
     def generation(self) -> int:
         return self.state[0]
@@ -475,8 +480,11 @@ class ClientSession:
         with self._lock:
             return self._producers.pop(handle, None)
 
-    def remove_consumer(self, handle: int) -> ConsumerSession | None:
+    def remove_consumer(self, handle: int, only: ConsumerSession | None = None) -> ConsumerSession | None:
+        """Remove a consumer, and return it. only: leave another one that has its handle."""
         with self._lock:
+            if only is not None and self._consumers.get(handle) is not only:
+                return None
             return self._consumers.pop(handle, None)
 
     def producer_sessions(self) -> list[ProducerSession]:

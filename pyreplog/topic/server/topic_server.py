@@ -7,6 +7,7 @@ import ssl
 import threading
 from collections.abc import Callable
 from contextlib import ExitStack
+from functools import partial
 from typing import Any, Protocol, TypeVar
 
 from pyreplog._native.net.frame import CONTROL_OFFSET, FrameBatch
@@ -87,6 +88,7 @@ class TopicService:
         self._steps: dict[type[Any], Callable[[ClientSession, int, Any], None]] = {
             protocol.Publish: self._publish,
             protocol.CloseProducer: self._leave,
+            protocol.Subscribe: self._subscribe,
             protocol.Detach: self._detach,
             protocol.ReadRequest: self._read,
             protocol.Replicate: _replicate,
@@ -108,10 +110,8 @@ class TopicService:
         }
         self._jobs: dict[type[Any], Callable[[ClientSession, int, Any], None]] = {
             protocol.Open: self._open,
-            protocol.Subscribe: self._subscribe,
             protocol.Call: self._call,
             protocol.OpenOrigin: self._open_origin,
-            protocol.Exchange: self._begin_exchange,
         }
 
     @property
@@ -166,8 +166,8 @@ class TopicService:
         if kind is UnsupportedRequestError:
             session.fail(number, request)
             return
-        if kind in self._jobs and kind not in self._steps:
-            self._workers.submit(session.connection, lambda: self._do(session, number, request))
+        if kind in self._jobs:
+            self._start(session, number, partial(self._jobs[kind], session, number, request))
             return
         try:
             if kind in self._steps:
@@ -183,11 +183,14 @@ class TopicService:
         except ReplogError as error:
             session.fail(number, error)
 
-    def _do(self, session: ClientSession, number: int, request: Any) -> None:
+    def _start(self, session: ClientSession, number: int, job: Callable[[], object]) -> None:
         """Handle a request in a thread that may wait."""
+        self._workers.submit(session.connection, lambda: self._do(session, number, job))
+
+    def _do(self, session: ClientSession, number: int, job: Callable[[], object]) -> None:
         try:
             self._check_staying()
-            self._jobs[type(request)](session, number, request)
+            job()
         except TopicOwnedError as error:
             session.fail(number, error, self._owner_address(error.topic))
         except Exception as error:
@@ -283,7 +286,7 @@ class TopicService:
 
     def _exchange(self, session: ClientSession, number: int, request: protocol.Exchange) -> None:
         if request.number == 0:
-            self._workers.submit(session.connection, lambda: self._do(session, number, request))
+            self._start(session, number, partial(self._begin_exchange, session, number, request))
             return
         topic = self._opened_here(request.topic)
         peer = None if topic is None else topic.exchange_peer
@@ -306,22 +309,36 @@ class TopicService:
     # ---- consuming ------------------------------------------------------------------------------------------
 
     def _subscribe(self, session: ClientSession, number: int, request: protocol.Subscribe) -> None:
+        """Note the consumer at once, so that a DETACH that comes before it is attached does not miss it."""
+        consumer_session = ConsumerSession(request.name, session.reply)
+        try:
+            session.add_consumer(request.consumer, consumer_session)
+            self._check_staying()  # `leave` detaches those that came before it
+        except ReplogError as error:
+            session.remove_consumer(request.consumer, consumer_session)
+            session.fail(number, error)
+            return
+
+        def attach() -> None:
+            try:
+                self._attach(session, consumer_session, request)
+            except BaseException as error:
+                session.remove_consumer(request.consumer, consumer_session)
+                consumer_session.detach(ClosedError(f"it was not attached: {error}"))
+                raise
+            session.done(number)
+
+        self._start(session, number, attach)
+
+    def _attach(self, session: ClientSession, consumer_session: ConsumerSession, request: protocol.Subscribe) -> None:
         settings = _settings(request.settings)
         topic = self._topics.open(request.topic, create=False)
-        consumer_session = ConsumerSession(request.name, session.reply)
-        session.add_consumer(request.consumer, consumer_session)
-        try:
-            address = session.connection.remote_address
-            source, attached = topic.attach(
-                consumer_session, request.subscription, request.start, request.durable, settings, request.priority,
-                address,
-            )  # fmt: skip
-        except BaseException as error:
-            session.remove_consumer(request.consumer)
-            consumer_session.detach(ClosedError(f"it was not attached: {error}"))
-            raise
+        consumer_session.check_wanted()
+        address = session.connection.remote_address
+        source, attached = topic.attach(
+            consumer_session, request.subscription, request.start, request.durable, settings, request.priority, address
+        )
         consumer_session.attached(source, attached)
-        session.done(number)
 
     def _detach(self, session: ClientSession, number: int, request: protocol.Detach) -> None:
         consumer_session = session.remove_consumer(request.consumer)

@@ -31,7 +31,7 @@ from pyreplog.errors import (
 )
 from pyreplog.future import AppendFuture, set_exception, set_result
 from pyreplog.net.backoff import BACKOFF_FIRST_S, BACKOFF_MOST_S, Backoff
-from pyreplog.net.client import Channel
+from pyreplog.net.client import Channel, OnLost
 from pyreplog.net.handshake import NodeIdentity, Secret
 from pyreplog.net.limits import Limits
 from pyreplog.net.pending_requests import OnReply
@@ -201,6 +201,13 @@ class ConnectionPool:
 
         self.ask(topic, request, on_outcome)
         return done
+
+    def watch(self, address: Address, on_lost: OnLost, *, publishes: bool) -> None:
+        """Tell when the present connection to a server is lost, see `Channel.watch`. publishes: see `_channel`."""
+        try:
+            self._channel(address, publishes).watch(on_lost)
+        except ReplogError as error:
+            on_lost(error)
 
     def _send(
         self, address: Address, request: Request, on_reply: OnReply, timeout: float, *, is_checked: bool = False

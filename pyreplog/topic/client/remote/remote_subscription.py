@@ -255,6 +255,8 @@ class RemoteSubscription:
 
     def _subscribed(self, handle: int, address: Address, outcome: Outcome, done: AppendFuture[None] | None) -> None:
         if isinstance(outcome, ReplogError):
+            if isinstance(outcome, OutcomeUnknownError):
+                self._detach_failed(handle, address, outcome)
             self._not_attached(outcome, done)
         elif self._is_over or self._pool.version(address) < 2:
             self._resumed(handle, address, None, done)
@@ -270,6 +272,7 @@ class RemoteSubscription:
             def resumed(reply: AppendFuture[Resumed]) -> None:
                 error = reply.exception()
                 if isinstance(error, ReplogError):
+                    self._detach_failed(handle, address, error)
                     self._not_attached(error, done)
                 else:
                     self._resumed(handle, address, reply.result(), done)
@@ -314,6 +317,11 @@ class RemoteSubscription:
                 "again"
             )
         self._unconfirmed.clear()
+
+    def _detach_failed(self, handle: int, address: Address, error: ReplogError) -> None:
+        """Free the place of a consumer that is attached, or may be: the next attempt has another handle."""
+        if not isinstance(error, DisconnectedError | StaleError):  # with these the server has detached it
+            self._pool.send(address, protocol.Detach(handle), _ignore)
 
     def _not_attached(self, error: ReplogError, done: AppendFuture[None] | None) -> None:
         if done is not None and (self._is_over or not isinstance(error, DisconnectedError | ClosedError)):
