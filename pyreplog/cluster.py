@@ -204,6 +204,7 @@ class Cluster(ledgers.LedgerCluster):
         clock, opens_from_us = self._clock, self._clock.monotonic_us() + after_us
         geo.keep(topics, lambda: bool(topics.address) or (is_alone and clock.monotonic_us() >= opens_from_us))
         topics.geo_status, topics.geo_readiness = geo.status_rows, geo.readiness_rows
+        topics.geo_where = geo.where_rows
 
     def metrics(self) -> list[Metric]:
         """Return the metrics of the ledgers, the topics of this process and their replication, for `pyreplog.metrics`.

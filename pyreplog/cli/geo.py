@@ -13,7 +13,8 @@ from pyreplog.cli.shared.tables import Table, print_tables
 from pyreplog.clock import SystemClock
 from pyreplog.cluster import Cluster
 from pyreplog.errors import InvalidArgumentError, NoSuchTopicError
-from pyreplog.geo.geo_replication import decode_readiness, decode_status
+from pyreplog.geo.acks.where import SubscriptionPosition
+from pyreplog.geo.geo_replication import decode_position, decode_readiness, decode_status, no_such_position
 from pyreplog.geo.policies import names_of
 from pyreplog.geo.policy import ReplicationPolicy
 from pyreplog.geo.replicator_like import ReplicatorStatus
@@ -100,6 +101,12 @@ def _add_show(parser: argparse.ArgumentParser) -> None:
 def _add_status(parser: argparse.ArgumentParser) -> None:
     targets.add_arguments(parser)
     parser.add_argument("topic", metavar="TOPIC", nargs="?", help="name of a topic (default: all)")
+
+
+def _add_where(parser: argparse.ArgumentParser) -> None:
+    targets.add_arguments(parser)
+    parser.add_argument("topic", metavar="TOPIC", help="name of the topic; of one with partitions, all of them")
+    parser.add_argument("subscription", metavar="SUBSCRIPTION", help="name of a replicated subscription")
 
 
 def _add_order(parser: argparse.ArgumentParser) -> None:
@@ -323,6 +330,35 @@ def _why(row: SubscriptionReadiness) -> str:
     return "not ready" if row.is_current else "before the seek"
 
 
+def _where(arguments: argparse.Namespace) -> int:
+    """Ask one server for its own topics, or all servers of a cluster."""
+    topic, subscription = arguments.topic, arguments.subscription
+    if arguments.target.startswith(targets.SCHEME):
+        with targets.client(arguments, arguments.target) as client:
+            rows = [decode_position(row) for row in client.geo_where(topic, subscription)]
+        if not rows:
+            raise no_such_position(topic, subscription)
+    else:
+        context, secret = tls.client_context(arguments), serving.secret(arguments.secret_file)
+        with _open(arguments) as cluster:
+            rows = cluster.geo.where(topic, subscription, everywhere=True, secret=secret, tls=context)
+    if arguments.json:
+        print_json([dataclasses.asdict(row) for row in rows])
+        return 0
+    cells = [
+        (row.topic, row.at or "this one", row.origin or "this one", "-" if row.below is None else f"{row.below:,}",
+         f"{row.beyond:,}", "-" if row.end is None else f"{row.end:,}", _doubt(row))
+        for row in rows
+    ]  # fmt: skip
+    print_tables([Table(("topic", "cluster", "messages of", "acknowledged below", "beyond", "has up to", ""), cells)])
+    return 0
+
+
+def _doubt(row: SubscriptionPosition) -> str:
+    """Return why a position may be an old one; "": it is not."""
+    return row.error or ("" if row.is_known else "it has not told yet what it has")
+
+
 def _age_s(row: ReplicatorStatus, now_us: int) -> float | None:
     return None if row.oldest_unsent_us is None else max(now_us - row.oldest_unsent_us, 0) / 1e6
 
@@ -350,6 +386,7 @@ _ACTIONS = (
     ("show", "show policies", _add_show, _show),
     ("status", "show what targets lack, and alarms", _add_status, _status),
     ("readiness", "show what a fail-over of replicated subscriptions would lose or repeat", _add_status, _readiness),
+    ("where", "show where a replicated subscription is, by cluster and origin", _add_where, _where),
     ("pause", "send nothing more of a topic; its messages are kept", _add_order, _pause),
     ("resume", "send again, after pause", _add_order, _resume),
     ("resync", "go on after histories diverged, or a target was detached", _add_resync, _resync),

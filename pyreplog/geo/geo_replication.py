@@ -19,9 +19,11 @@ from pyreplog.errors import (
     InvalidMessageError,
     InvalidMetadataError,
     NoSuchClusterError,
+    NoSuchSubscriptionError,
     NoSuchTopicError,
     ReplogError,
 )
+from pyreplog.geo.acks.where import SubscriptionPosition
 from pyreplog.geo.clusters import (
     RemoteCluster,
     absolute_path,
@@ -63,6 +65,7 @@ ASK_S = 10.0
 
 _STATUS_FIELDS = [item.name for item in fields(ReplicatorStatus)]
 _READINESS_FIELDS = [item.name for item in fields(SubscriptionReadiness)]
+_POSITION_FIELDS = [item.name for item in fields(SubscriptionPosition)]
 
 
 class NamedPolicy(NamedTuple):
@@ -517,6 +520,54 @@ class GeoReplication(Handle):
             rows = [row for row in rows if topic in names_of(row.topic)]
         return sorted(rows, key=lambda row: (row.topic, row.subscription, row.target))
 
+    def where(
+        self,
+        topic: str,
+        subscription: str,
+        *,
+        everywhere: bool = False,
+        secret: bytes | Secret | None = None,
+        tls: ssl.SSLContext | None = None,
+    ) -> list[SubscriptionPosition]:
+        """Return where a replicated subscription is, in terms of the clusters where its messages were published.
+
+        Offsets at the origin mean the same in all clusters, and those of the topic in each cluster do not.
+
+        Args:
+            topic: name of its topic; of one with partitions, all of them.
+            subscription: name of the subscription.
+            everywhere: ask the other servers of this cluster, too. False: only topics that this process owns.
+            secret: secret of this cluster's servers, for `everywhere`.
+            tls: TLS context of a client of these servers.
+
+        Returns:
+            The positions here, by origin; then what the other clusters said of theirs.
+
+        Raises:
+            NoSuchSubscriptionError: the processes that were asked own no topic with such a replicated subscription.
+            ReplogError: errors of the metadata store.
+        """
+        self._check_open()
+        check_may_block("where")
+        check_text("topic", topic)
+        check_text("subscription", subscription)
+        rows = [] if self._keeper is None else self._keeper.where(topic, subscription)
+        if check_bool("everywhere", everywhere):
+            for told in self._tell(lambda client: client.geo_where(topic, subscription), secret, tls):
+                rows += [decode_position(row) for row in told]
+        if not rows:
+            raise no_such_position(topic, subscription)
+        return sorted(rows, key=lambda row: (row.topic, row.at != "", row.at, row.origin != "", row.origin, row.token))
+
+    def where_rows(self, topic: str, subscription: str) -> list[dict[str, Any]]:
+        """Return `where` of this process as dicts, for clients that ask a server; none if it is not replicated.
+
+        Args:
+            topic: name of the topic.
+            subscription: name of the subscription.
+        """
+        return [] if self._keeper is None else [asdict(row) for row in self._keeper.where(topic, subscription)]
+
     def readiness_rows(self) -> list[dict[str, Any]]:
         """Return the readiness of this process's topics as dicts, for clients that ask a server."""
         return [] if self._keeper is None else [asdict(row) for row in self._keeper.readiness()]
@@ -537,6 +588,7 @@ class GeoReplication(Handle):
     resync_async = in_thread(resync)
     status_async = in_thread(status)
     readiness_async = in_thread(readiness)
+    where_async = in_thread(where)
 
     def _let_go(self) -> None:
         with ExitStack() as stack:
@@ -578,3 +630,22 @@ def decode_readiness(row: Any) -> SubscriptionReadiness:
         return SubscriptionReadiness(**{name: row[name] for name in _READINESS_FIELDS if name in row})
     except (TypeError, KeyError) as error:
         raise InvalidMessageError(f"readiness of a subscription: {str(row)[:80]}: {error}") from error
+
+
+def decode_position(row: Any) -> SubscriptionPosition:
+    """Return a position of a subscription as a server told it; fields of newer servers are left out.
+
+    Raises:
+        InvalidMessageError: it is malformed.
+    """
+    try:
+        return SubscriptionPosition(**{name: row[name] for name in _POSITION_FIELDS if name in row})
+    except (TypeError, KeyError) as error:
+        raise InvalidMessageError(f"position of a subscription: {str(row)[:80]}: {error}") from error
+
+
+def no_such_position(topic: str, subscription: str) -> NoSuchSubscriptionError:
+    """Return the error that nobody who was asked replicates a subscription."""
+    return NoSuchSubscriptionError(
+        topic, f"no process that was asked replicates a subscription {subscription}: `geo readiness` lists all"
+    )

@@ -23,8 +23,9 @@ from pyreplog.errors import (
     TopicFencedError,
     TopicOwnedError,
 )
+from pyreplog.geo.acks.where import SubscriptionPosition
 from pyreplog.geo.clusters import RemoteCluster
-from pyreplog.geo.policies import ReplicationConfig, TopicControls, change_controls, load_config
+from pyreplog.geo.policies import ReplicationConfig, TopicControls, change_controls, load_config, names_of
 from pyreplog.geo.policy import ReplicationPolicy
 from pyreplog.geo.protocol.effects import OriginNote
 from pyreplog.geo.replicator_like import ReplicatorLike, ReplicatorStatus
@@ -615,6 +616,19 @@ class Keeper(Handle):
             if kept.subscriptions is not None and (wanted is None or kept.topic.name in wanted):
                 rows += kept.subscriptions.readiness()
         return sorted(rows, key=lambda row: (row.topic, row.subscription, row.target))
+
+    def where(self, topic: str, subscription: str) -> list[SubscriptionPosition]:
+        """Return where a replicated subscription of this process is; may wait.
+
+        Args:
+            topic: name of its topic; of one with partitions, all of them.
+            subscription: name of the subscription.
+        """
+        rows: list[SubscriptionPosition] = []
+        for kept in sorted(self._all_kept(), key=lambda kept: kept.topic.name):
+            if kept.subscriptions is not None and topic in names_of(kept.topic.name):
+                rows += kept.subscriptions.where(subscription)
+        return rows
 
     def _let_go(self) -> None:
         for watch in self._watches:

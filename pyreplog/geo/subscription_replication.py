@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 
@@ -42,6 +42,7 @@ from pyreplog.geo.acks.journal import replay
 from pyreplog.geo.acks.origin_ranges import Offsets, Ranges, copy_ranges, subtract
 from pyreplog.geo.acks.readiness import readiness
 from pyreplog.geo.acks.subscription_state import SubscriptionState
+from pyreplog.geo.acks.where import SubscriptionPosition, place
 from pyreplog.geo.exchange_connection import ExchangeConnection
 from pyreplog.geo.protocol.effects import OriginNote
 from pyreplog.geo.subscription_journal import SubscriptionJournal
@@ -55,6 +56,8 @@ from pyreplog.topic.owner.subscription import Subscription
 from pyreplog.topic.owner.topic import Topic
 
 logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 FLUSH_S = 0.2
 """Seconds between two looks at what was acknowledged, while anything is."""
@@ -733,11 +736,15 @@ class SubscriptionReplication:
 
     def readiness(self) -> list[SubscriptionReadiness]:
         """Return what a fail-over of each subscription to each other cluster would do now."""
-        done: AppendFuture[list[SubscriptionReadiness]] = AppendFuture()
+        return self._asked(self._readiness)
+
+    def _asked(self, question: Callable[[], T]) -> T:
+        """Return what a function of a step returns. Waits."""
+        done: AppendFuture[T] = AppendFuture()
 
         def look() -> None:
             try:
-                set_result(done, self._readiness())
+                set_result(done, question())
             except Exception as error:
                 set_exception(done, error)
 
@@ -746,14 +753,14 @@ class SubscriptionReplication:
 
     def _readiness(self) -> list[SubscriptionReadiness]:
         if self._exchange is None or not self._is_ready:
-            error = "the messages that are kept are still being read" if self.error is None else str(self.error)
             return [
                 SubscriptionReadiness(
-                    self.topic.name, subscription.name, neighbour.name, False, False, False, 0, 0, 0, error=error
+                    self.topic.name, subscription.name, neighbour.name, False, False, False, 0, 0, 0,
+                    error=self._why_not_ready(),
                 )
                 for subscription in self._durable_ones()
                 for neighbour in self._neighbours.values()
-            ]
+            ]  # fmt: skip
         self._tap_all()
         held, foreign, rows = self._positions.held(), self._positions.foreign(), []
         for peer, neighbour in self._neighbours.items():
@@ -761,9 +768,7 @@ class SubscriptionReplication:
             stored = {self.topic.origin: 0 if note is None else note.stored}
             if connection.origin is not None:
                 stored[connection.origin] = OFFSET_END
-            error = ""
-            if not connection.is_connected:
-                error = str(connection.error or "the other cluster did not connect yet: it needs such a policy, too")
+            error = _why_not_connected(connection)
             for name in self._exchange.names():
                 found = readiness(self._exchange, name, peer, held, stored, foreign)
                 rows.append(
@@ -773,6 +778,79 @@ class SubscriptionReplication:
                     )
                 )  # fmt: skip
         return sorted(rows, key=lambda row: (row.subscription, row.target))
+
+    def _why_not_ready(self) -> str:
+        return "the messages that are kept are still being read" if self.error is None else str(self.error)
+
+    # ---- positions ------------------------------------------------------------------------------------------
+
+    def where(self, name: str) -> list[SubscriptionPosition]:
+        """Return where a subscription is, here and in the other clusters, by origin; none if it is not replicated.
+
+        Args:
+            name: of the subscription.
+        """
+        return self._asked(lambda: self._where(name))
+
+    def _where(self, name: str) -> list[SubscriptionPosition]:
+        exchange, topic, own = self._exchange, self.topic.name, self.topic.origin
+        if exchange is None or not self._is_ready:
+            error = self._why_not_ready()
+            return [
+                SubscriptionPosition(topic, name, "", "", own.token, None, 0, None, is_known=False, error=error)
+                for subscription in self._durable_ones()
+                if subscription.name == name
+            ]
+        self._tap_all()
+        state = exchange.state(name)
+        if state is None:
+            return []
+        ends, held, rows = self._ends(), self._positions.held(), []
+        expired = exchange.expired_here(name)
+        origins = sorted({*ends, *state.origins()}, key=lambda origin: (origin != own, origin))
+
+        def add(at: str, origin: Origin, passed: RangeSet, end: int | None, is_known: bool, error: str) -> None:
+            below, beyond = place(passed, held.of(origin), ends.get(origin, 0))
+            rows.append(
+                SubscriptionPosition(
+                    topic, name, at, self._name_of(origin), origin.token, below, beyond, end, is_known, error
+                )
+            )
+
+        for origin in origins:
+            passed = state.passed_set(origin)
+            passed.add_ranges(*expired.between(origin))
+            add("", origin, passed, ends.get(origin, 0), is_known=True, error="")
+        for peer, neighbour in sorted(self._neighbours.items(), key=lambda item: item[1].name):
+            connection, note, unconfirmed = self._connections[peer], neighbour.note(), exchange.unconfirmed(peer, name)
+            is_current = not exchange.lacks_header(peer, name)
+            for origin in origins:
+                end = note.stored if note is not None and origin == own else None
+                is_known = is_current and origin in exchange.peer(peer).compared
+                passed = subtract(state.passed_set(origin), unconfirmed.of(origin))
+                add(neighbour.name, origin, passed, end, is_known, _why_not_connected(connection))
+        return rows
+
+    def _ends(self) -> dict[Origin, int]:
+        """Return the end of each origin here; of one whose messages were all trimmed, too."""
+        states, ends = self.topic.origins.all(), self._positions.ends()
+        if self._positions.end >= self.topic.managed.end.offset:  # nothing of the states is missing in the positions
+            for origin, known in states.items():
+                if known.stored:
+                    ends[origin] = max(ends.get(origin, 0), known.stored)
+        return ends
+
+    def _name_of(self, origin: Origin) -> str:
+        if origin.cluster == self.topic.origin.cluster:
+            return ""
+        neighbour = self._neighbours.get(origin.cluster)
+        return origin.cluster.hex() if neighbour is None else neighbour.name
+
+
+def _why_not_connected(connection: ExchangeConnection) -> str:
+    if connection.is_connected:
+        return ""
+    return str(connection.error or "the other cluster did not connect yet: it needs such a policy, too")
 
 
 def _header(state: SubscriptionState) -> int:

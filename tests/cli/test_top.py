@@ -28,11 +28,14 @@ from pyreplog.cli.shared import tables
 from pyreplog.cli.shared.tables import Table
 from pyreplog.cluster import Cluster
 from pyreplog.errors import MetadataUnavailableError
+from pyreplog.geo.replicator_like import ReplicatorStatus
 from pyreplog.ledger.ledger_metadata import State
 from pyreplog.ledger.status import BookieStatus, ClusterStatus, LedgerStatus
 from pyreplog.topic.model.positions import TopicPosition
 from pyreplog.topic.model.stats import ConsumerStats, SubscriptionStats, TopicStats
+from pyreplog.topic.server.topic_server import TopicServer
 from tests.cli.support import COMMAND, Run
+from tests.waiting import until
 
 NOW_US = 1_800_000_000_000_000
 
@@ -188,6 +191,29 @@ def test_auto_recovery_as_text() -> None:
     assert topscreen.heading(bare)[1].startswith("cluster green, ") and "hold" not in topscreen.heading(bare)[1]
 
 
+REPLICATIONS = [
+    ReplicatorStatus("t", "b", "running", 100, 100, 0, 0),
+    ReplicatorStatus(
+        "u", "b", "connecting", 10, 1510, 1500, 3 << 20, oldest_unsent_us=NOW_US - 90_000_000, error="away"
+    ),
+    ReplicatorStatus("t", "c", "detached", 1, 8, 7, 70, alarm="order `geo resync`"),
+]
+
+
+def test_geo_replication_as_text() -> None:
+    frame = replace(FRAME, replications=topview.replication_rows(REPLICATIONS, NOW_US))
+    assert topscreen.heading(frame)[1] == "geo-replication: 2 targets, 1,507 messages unsent, 1 alarm"
+    table = topscreen.tables(frame)[-1]
+    assert [re.split("  +", line.strip()) for line in table.plain()] == [
+        ["replicated", "target", "state", "unsent", "bytes", "age", "alarm or error"],
+        ["t", "c", "detached", "7", "70 B", "-", "order `geo resync`"],
+        ["u", "b", "connecting", "1,500", "3.0 MiB", "1:30", "away"],
+        ["t", "b", "running", "0", "0 B", "-"],
+    ]
+    assert table.marked == {0}
+    assert "replicated" not in topscreen.tables(FRAME)[-1].plain()[0]
+
+
 @pytest.mark.parametrize(
     ("seconds", "text"), [(5, "5 s"), (200, "3 min"), (86_400, "24 h"), (14 * 86_400, "14 d"), (172_800, "2 d")]
 )
@@ -244,6 +270,19 @@ def test_topics_that_nobody_serves_are_not_opened(run: Run, folder: Path) -> Non
     assert [bookie["state"] for bookie in report["bookies"]] == ["missing"] * 3
     assert {"no-auditor", "copies-missing"} <= {reason["code"] for reason in report["recovery"]["findings"]}
     assert report["recovery"]["one_copy_entries"] > 0
+
+
+def test_replications_are_shown_of_a_directory_and_of_a_server(run: Run, folder: Path) -> None:
+    with Cluster.embedded(folder) as cluster:
+        cluster.geo.add_cluster("b", "pyreplog://b.invalid:1", uuid="0b" * 16)
+        cluster.geo.set_policy("orders", targets=["b"])
+        with TopicServer(cluster) as server:
+            until(lambda: len(cluster.geo.status()) == 1)
+            for target in (f"pyreplog://{server.address}", f"sqlite:{folder}/metadata.sqlite"):
+                (row,) = run("top", "--once", "--json", target).json["replications"]
+                assert (row["topic"], row["target"], row["state"], row["unsent"]) == ("orders", "b", "connecting", 5)
+    done = run("top", "--once", folder)
+    assert done.code == 0 and "geo-replication: 1 target, 5 messages unsent" in done.out
 
 
 def test_it_goes_on_when_the_target_is_away(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -10,7 +11,7 @@ import pytest
 
 from pyreplog.cli.app import main
 from pyreplog.cluster import Cluster
-from pyreplog.errors import ConfigError
+from pyreplog.errors import ConfigError, NoSuchSubscriptionError
 from pyreplog.geo.policy import ReplicationPolicy
 from pyreplog.topic.owner.subscriptions import JOURNAL
 from pyreplog.topic.server.topic_server import TopicServer
@@ -57,6 +58,17 @@ def test_policies_switch_it_on_and_off(places: tuple[Place, Place], capsys: pyte
     words = capsys.readouterr().out.split()
     assert {"s", "b", "ready"} <= {*words}
     assert main(["geo", "readiness", str(a.path), "other"]) == 0
+    for target in (f"pyreplog://{a.server.address}", str(a.path)):
+        assert main(["geo", "where", target, "t", "s", "--json"]) == 0
+        here, there_too = json.loads(capsys.readouterr().out.splitlines()[-1])
+        assert (here["at"], here["origin"], here["below"], here["beyond"]) == ("", "", 0, 3)
+        assert (there_too["at"], there_too["below"], there_too["beyond"]) == ("b", 0, 3)
+        assert main(["geo", "where", target, "t", "s"]) == 0
+        assert "acknowledged below" in capsys.readouterr().out
+        assert main(["geo", "where", target, "t", "no"]) == 2
+        assert "replicates a subscription no" in capsys.readouterr().err
+    with pytest.raises(NoSuchSubscriptionError):
+        b.cluster.geo.where("u", "s")
     a.cluster.geo.set_policy("t", replicated_subscriptions=False)
     until(lambda: JOURNAL not in a.cursors)
     assert a.cluster.geo.readiness() == []

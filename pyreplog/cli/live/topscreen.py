@@ -9,6 +9,7 @@ from pyreplog.cli.live.topview import (
     LedgerRow,
     OrderRow,
     RecoveryRow,
+    ReplicationRow,
     SubscriptionRow,
     TopicRow,
 )
@@ -29,7 +30,16 @@ def heading(frame: Frame) -> list[str]:
     line = f"{moment(frame.at_us)[:19]}Z  {counted(len(frame.topics), 'topic')}, "
     line += f"{counted(subscriptions, 'subscription')}, {_rate(rate_in)}/s in, {_rate(rate_out)}/s out"
     recovery = [] if frame.recovery is None else [_recovery(frame.recovery)]
-    return [line, *recovery, *frame.notes]
+    replication = [_replication(frame.replications)] if frame.replications else []
+    return [line, *recovery, *replication, *frame.notes]
+
+
+def _replication(rows: tuple[ReplicationRow, ...]) -> str:
+    """Return the replication to other clusters in one line."""
+    alarms = sum(bool(row.alarm) for row in rows)
+    line = f"geo-replication: {counted(len({row.target for row in rows}), 'target')}, "
+    line += f"{counted(sum(row.unsent for row in rows), 'message')} unsent"
+    return f"{line}, {counted(alarms, 'alarm')}" if alarms else line
 
 
 def _recovery(row: RecoveryRow) -> str:
@@ -47,7 +57,7 @@ def _recovery(row: RecoveryRow) -> str:
 
 
 def tables(frame: Frame) -> list[Table]:
-    """Return the tables of topics with their subscriptions, of ledgers, of bookies, and of auto-recovery."""
+    """Return the tables of topics with their subscriptions, of ledgers, bookies, auto-recovery and geo-replication."""
     rows: list[tuple[str, ...]] = []
     marked = set()
     for topic in frame.topics:
@@ -58,6 +68,8 @@ def tables(frame: Frame) -> list[Table]:
     shown = [Table(_TOPICS, rows, frozenset(marked)), _ledgers(frame.ledgers), _bookies(frame.bookies)]
     if frame.recovery is not None:
         shown += [_orders(frame.recovery.orders), _findings(frame.recovery.findings)]
+    if frame.replications:
+        shown.append(_replications(frame.replications))
     return shown
 
 
@@ -121,6 +133,16 @@ def _findings(rows: tuple[FindingRow, ...]) -> Table:
     cells = [(row.colour, row.code, row.text, row.next_step) for row in rows]
     marked = frozenset(place for place, row in enumerate(rows) if row.colour == "red")
     return Table(("health", "reason", "what", "next step"), cells, marked)
+
+
+def _replications(rows: tuple[ReplicationRow, ...]) -> Table:
+    cells = [
+        (row.topic, row.target, row.state, f"{row.unsent:,}", amount(row.unsent_bytes), _span(row.age_s),
+         row.alarm or row.error)
+        for row in rows
+    ]  # fmt: skip
+    header = ("replicated", "target", "state", "unsent", "bytes", "age", "alarm or error")
+    return Table(header, cells, frozenset(place for place, row in enumerate(rows) if row.alarm))
 
 
 def age(seconds: float) -> str:

@@ -8,6 +8,7 @@ from typing import Any
 
 from pyreplog.autorecovery.overview import OrderOverview, RecoveryOverview
 from pyreplog.bookie.bookie_state import BookiePhase
+from pyreplog.geo.replicator_like import ReplicatorStatus
 from pyreplog.ledger.status import BookieStatus, ClusterStatus, LedgerStatus
 from pyreplog.topic.model.stats import SubscriptionStats, TopicStats
 
@@ -124,15 +125,34 @@ class RecoveryRow:
 
 
 @dataclass(frozen=True, kw_only=True)
+class ReplicationRow:
+    """The replication of a topic to another cluster.
+
+    state: as of `geo status`. unsent: messages that the target lacks. age_s: age of the first of them; None: it lacks
+    none, or that is not known. alarm: what people have to decide or do. error: the last one.
+    """
+
+    topic: str
+    target: str
+    state: str
+    unsent: int
+    unsent_bytes: int
+    age_s: float | None
+    alarm: str = ""
+    error: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
 class Frame:
-    """The state at one moment. recovery: None: a topic server was asked, which does not know it. notes: errors of
-    sources that did not answer."""
+    """The state at one moment. recovery: None: a topic server was asked, which does not know it. replications: to other
+    clusters; of a topic server its own. notes: errors of sources that did not answer."""
 
     at_us: int
     topics: tuple[TopicRow, ...] = ()
     ledgers: tuple[LedgerRow, ...] = ()
     bookies: tuple[BookieRow, ...] = ()
     recovery: RecoveryRow | None = None
+    replications: tuple[ReplicationRow, ...] = ()
     notes: tuple[str, ...] = field(default=())
 
     def failed(self, note: str) -> Frame:
@@ -236,6 +256,27 @@ def _order_row(order: OrderOverview) -> OrderRow:
         bytes_per_s=order.bytes_per_s,
         eta_s=order.eta_s,
     )
+
+
+def replication_rows(statuses: Iterable[ReplicatorStatus], now_us: int) -> tuple[ReplicationRow, ...]:
+    """Return the rows of replications: alarms first, then those with the most unsent messages.
+
+    now_us: for the age of what is not sent.
+    """
+    rows = [
+        ReplicationRow(
+            topic=status.topic,
+            target=status.target,
+            state=status.state,
+            unsent=status.unsent_messages,
+            unsent_bytes=status.unsent_bytes,
+            age_s=None if status.oldest_unsent_us is None else max(now_us - status.oldest_unsent_us, 0) / 1e6,
+            alarm=status.alarm,
+            error=status.error,
+        )
+        for status in statuses
+    ]
+    return tuple(sorted(rows, key=lambda row: (not row.alarm, -row.unsent, row.topic, row.target)))
 
 
 def bookie_rows(

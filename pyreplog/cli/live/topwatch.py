@@ -3,17 +3,29 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from typing import Protocol
 
 from pyreplog.autorecovery.overview import RecoveryWatch
 from pyreplog.bookie.identity import BOOKIES
-from pyreplog.cli.live.topview import Frame, TopicRow, bookie_rows, by_backlog, ledger_rows, recovery_row, topic_row
-from pyreplog.cli.shared import targets
+from pyreplog.cli.live.topview import (
+    Frame,
+    ReplicationRow,
+    TopicRow,
+    bookie_rows,
+    by_backlog,
+    ledger_rows,
+    recovery_row,
+    replication_rows,
+    topic_row,
+)
+from pyreplog.cli.shared import serving, targets, tls
 from pyreplog.clock import SystemClock
 from pyreplog.cluster import Cluster
-from pyreplog.errors import NoSuchTopicError, PeerError
+from pyreplog.errors import NoSuchTopicError, PeerError, ReplogError
+from pyreplog.geo.geo_replication import decode_status
+from pyreplog.geo.replicator_like import ReplicatorStatus
 from pyreplog.topic.client.remote.client import Client
 
 
@@ -36,6 +48,16 @@ def watching(arguments: argparse.Namespace) -> Iterator[TopWatch]:
                 yield watch
 
 
+def _replications(
+    statuses: Callable[[], Iterable[ReplicatorStatus]], now_us: int
+) -> tuple[tuple[ReplicationRow, ...], tuple[str, ...]]:
+    """Return the rows of geo-replication; and the error, if nothing could be learned of it: the rest is shown."""
+    try:
+        return replication_rows(statuses(), now_us), ()
+    except ReplogError as error:
+        return (), (f"geo-replication: {error}",)
+
+
 class ServerWatch:
     """Watches topic servers, which open topics that no server has."""
 
@@ -47,7 +69,9 @@ class ServerWatch:
         for name in self._client.topics():
             with suppress(NoSuchTopicError):  # it was deleted meanwhile
                 rows.append(topic_row(self._client.open_unpartitioned(name, create=False, settings={}).stats()))
-        return Frame(at_us=self._clock.now_us(), topics=by_backlog(rows))
+        now_us = self._clock.now_us()
+        replications, notes = _replications(lambda: map(decode_status, self._client.geo_status()), now_us)
+        return Frame(at_us=now_us, topics=by_backlog(rows), replications=replications, notes=notes)
 
 
 class _ClusterWatch:
@@ -62,8 +86,11 @@ class _ClusterWatch:
             with suppress(NoSuchTopicError):
                 rows.append(self._row(name))
         now_us = self._clock.now_us()
+        replications, notes = _replications(self._statuses, now_us)
         return Frame(
             at_us=now_us,
+            replications=replications,
+            notes=notes,
             topics=by_backlog(rows),
             ledgers=ledger_rows(status),
             bookies=bookie_rows(status.bookies, self._cluster.metadata.list(BOOKIES), now_us, status.absent),
@@ -72,6 +99,9 @@ class _ClusterWatch:
 
     def _row(self, name: str) -> TopicRow:
         raise NotImplementedError
+
+    def _statuses(self) -> list[ReplicatorStatus]:
+        return self._cluster.geo.status(everywhere=True)
 
 
 class EmbeddedWatch(_ClusterWatch):
@@ -107,6 +137,10 @@ class OwnersWatch(_ClusterWatch):
             return topic_row(self._client(owner.address).open_unpartitioned(name, create=False, settings={}).stats())
         except PeerError as error:  # topics of other servers are still shown
             return TopicRow(name=name, owner=owner.address, states=(str(error),))
+
+    def _statuses(self) -> list[ReplicatorStatus]:
+        secret, context = serving.secret(self._arguments.secret_file), tls.client_context(self._arguments)
+        return self._cluster.geo.status(everywhere=True, secret=secret, tls=context)
 
     def _client(self, address: str) -> Client:
         if address not in self._clients:

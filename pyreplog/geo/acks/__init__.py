@@ -18,4 +18,5 @@ at the origins of the messages, so that states of different clusters can be merg
 | `translation` | offsets in a local topic to offsets at origins, and back |
 | `handover` | a planned change of the cluster that consumers of a subscription use |
 | `readiness` | what a fail-over would lose or repeat now |
+| `where` | the position of a subscription at each origin |
 """

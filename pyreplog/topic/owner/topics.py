@@ -102,6 +102,8 @@ class Topics(Handle):
         """Returns the state of each replication to another cluster that this process runs, for clients."""
         self.geo_readiness: Callable[[], list[dict[str, Any]]] = list
         """Returns what a fail-over of each replicated subscription of this process would do, for clients."""
+        self.geo_where: Callable[[str, str], list[dict[str, Any]]] = lambda topic, subscription: []
+        """Returns where a replicated subscription is at each origin, for clients."""
         super().__init__("topics")
         for part in (self, self.cursors, self.ownership):
             make_part_of(part, cluster)

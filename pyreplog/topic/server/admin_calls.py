@@ -113,6 +113,7 @@ _CLIENT_CALLS: dict[str, Callable[..., str]] = {
     "cluster": _cluster,
     "geo_status": lambda topics: json.dumps(topics.geo_status()),
     "geo_readiness": lambda topics: json.dumps(topics.geo_readiness()),
+    "geo_where": lambda topics, topic, subscription: json.dumps(topics.geo_where(topic, subscription)),
     "partitions": _partitions,
     "make_partitions": _make_partitions,
     "remove_partitioned": _remove_partitioned,

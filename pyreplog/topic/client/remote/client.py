@@ -269,6 +269,22 @@ class Client(Handle):
         check_may_block("geo_readiness")
         return list(self._ask("geo_readiness"))
 
+    def geo_where(self, topic: str, subscription: str) -> list[dict[str, Any]]:
+        """Return where a replicated subscription of one of the servers is, by cluster and origin.
+
+        Args:
+            topic: name of its topic; of one with partitions, all of them.
+            subscription: name of the subscription.
+
+        Returns:
+            A dict with the fields of `SubscriptionPosition` for each cluster and origin.
+
+        Raises:
+            ReplogError: as `cluster_id`.
+        """
+        check_may_block("geo_where")
+        return list(self._ask("geo_where", topic=topic, subscription=subscription))
+
     def partitioned_topics(self) -> list[str]:
         """List the names of all partitioned topics.
 

@@ -80,7 +80,7 @@ FOREVER_S = 86_400.0
 READ_ONLY_CALLS = frozenset(
     {"topics", "partitioned_topics", "partitions", "where", "position", "config", "stats", "internal_stats",
      "last_sequence", "subscriptions", "cluster", "geo_status",
-     "geo_readiness"}
+     "geo_readiness", "geo_where"}
 )  # fmt: skip
 """Names of calls that change nothing."""
 
