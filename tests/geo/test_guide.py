@@ -42,7 +42,7 @@ def test_the_commands_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.chdir(tmp_path)
     consoles = [text for language, text in fences(GUIDE) if language == "console"]
     served = SERVED.findall(consoles[0])
-    assert [folder for folder, _ in served] == ["data/east", "data/west"] and len(consoles) == 4
+    assert [folder for folder, _ in served] == ["data/east", "data/west"] and len(consoles) == 5
     with ExitStack() as stack:
         places = {listen: stack.enter_context(server(folder)) for folder, listen in served}
         for console in consoles[1:]:
