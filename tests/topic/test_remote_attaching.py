@@ -7,8 +7,10 @@ from typing import Any
 
 import pytest
 
+from pyreplog._native.net.frame import FrameBatch
 from pyreplog.errors import ClosedError, MetadataUnavailableError
 from pyreplog.future import AppendFuture, set_exception
+from pyreplog.net.connection import Connection
 from pyreplog.topic.client.remote.connection_pool import reads
 from pyreplog.topic.model.wire import protocol
 from pyreplog.topic.owner.topics import Topics
@@ -26,17 +28,18 @@ class Unanswered:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, kind: type) -> None:
         self.request = -1
-        handle, reply = TopicService._handle, ClientSession.reply
+        frames, reply = TopicService.frames, ClientSession.reply
 
-        def note(service: TopicService, session: ClientSession, number: int, request: Any) -> None:
-            if self.request < 0 and type(request) is kind:
-                self.request = number
-            handle(service, session, number, request)
+        def note(service: TopicService, connection: Connection, batch: FrameBatch) -> None:
+            for number, body in batch:
+                if self.request < 0 <= number and body and type(protocol.decode_request(body)) is kind:
+                    self.request = number
+            frames(service, connection, batch)
 
         def lose(session: ClientSession, request: int, *buffers: Any) -> bool:
             return True if request == self.request else reply(session, request, *buffers)
 
-        monkeypatch.setattr(TopicService, "_handle", note)
+        monkeypatch.setattr(TopicService, "frames", note)
         monkeypatch.setattr(ClientSession, "reply", lose)
 
 
