@@ -1,0 +1,36 @@
+from collections.abc import Mapping
+from typing import Any, Final, final
+
+from _typeshed import ReadableBuffer
+
+ITEMS_MAX: Final[int]
+
+@final
+class StructSchema:
+    def __new__(
+        cls,
+        label: str,
+        type: type[Any],
+        fields: list[tuple[str, str, bool, StructSchema | None, bool, int, bool, bool, object]],
+        flexible: bool,
+    ) -> StructSchema: ...
+    @property
+    def label(self) -> str: ...
+    @property
+    def type(self) -> type[Any]: ...
+    @property
+    def min_bytes(self) -> int: ...
+    @property
+    def depth(self) -> int: ...
+    @property
+    def flexible(self) -> bool: ...
+    def decode(self, data: ReadableBuffer, /, *, start: int = 0, max_items: int = 1048576) -> Any: ...
+    def decode_prefix(
+        self, data: ReadableBuffer, /, *, start: int = 0, max_items: int = 1048576
+    ) -> tuple[Any, int]: ...
+    def encode(self, message: tuple[Any, ...], /) -> bytes: ...
+    def encode_frame(self, message: tuple[Any, ...], /, header: bytes) -> list[bytes | memoryview]: ...
+
+def decode_header(
+    data: ReadableBuffer, flexible_from: Mapping[int, int], /
+) -> tuple[int, int, int, str | None, int]: ...

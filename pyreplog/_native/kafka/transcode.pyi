@@ -1,0 +1,3 @@
+from pyreplog._native.topic.messages import MessageBatch
+
+def transcode_messages(batch: MessageBatch, /) -> tuple[bytes, int, int]: ...

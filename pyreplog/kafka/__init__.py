@@ -1,0 +1,6 @@
+"""The Kafka listener: Kafka's clients talk to pyreplog. So far its bytes, which nothing serves yet.
+
+| package | what it holds |
+|---|---|
+| `wire` | requests, responses and record batches, as bytes and as objects |
+"""

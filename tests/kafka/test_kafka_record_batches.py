@@ -1,0 +1,497 @@
+"""Record batches: those of kafka-python and librdkafka are read, and ours by them; what lies is refused."""
+
+from __future__ import annotations
+
+import gzip
+import pickle
+import socket
+import struct
+import tracemalloc
+import warnings
+import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from random import Random
+from typing import Any
+
+import lz4.frame
+import pytest
+import zstandard
+from confluent_kafka import Consumer, Producer, TopicPartition
+
+from pyreplog._native.kafka.record_batch import HEADER_BYTES, check_batch, encode_batch, encode_records, stamp_batch
+from pyreplog._native.kafka.request_parser import RequestParser
+from pyreplog._native.system.checksum import crc32c
+from pyreplog.errors import InvalidArgumentError, InvalidRecordBatchError
+from pyreplog.kafka.wire.codec import request_codec, response_codec
+from pyreplog.kafka.wire.compression import CODECS, compress, decompress
+from pyreplog.kafka.wire.messages import (
+    FetchPartition,
+    FetchRequest,
+    FetchTopic,
+    ProducePartitionProduceData,
+    ProduceRequest,
+    ProduceTopicProduceData,
+)
+from pyreplog.kafka.wire.record_batches import build_batch, check_produced, read_batch
+from pyreplog.kafka.wire.schema import ApiKey
+
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore", DeprecationWarning)
+    from kafka.record.default_records import DefaultRecordBatch, DefaultRecordBatchBuilder
+
+Row = tuple[bytes | None, bytes | None, int, list[tuple[bytes, bytes | None]]]
+
+TIME = 1_700_000_000_000
+RECORD_FROM = HEADER_BYTES
+
+
+def draw(rng: Random, count: int) -> list[Row]:
+    """Draw records with nulls, empty values and repeated names of headers."""
+    texts = [None, b"", b"k", b"x" * 100, b"compressible " * 500]
+    pairs: list[tuple[bytes, bytes | None]] = [(b"a", b"1"), (b"a", None), (b"", b""), ("grün".encode(), b"v" * 70)]
+    return [
+        (rng.choice(texts), rng.choice(texts), TIME + rng.randint(-5000, 5000), rng.sample(pairs, rng.randint(0, 4)))
+        for _ in range(count)
+    ]
+
+
+def built(rows: list[Row], codec: int = 0, **settings: Any) -> bytes:
+    keys, values, times, headers = zip(*rows, strict=True)
+    return build_batch(values, keys=keys, timestamps_ms=times, headers=headers, codec=codec, **settings)
+
+
+def rows_of(data: bytes) -> list[Row]:
+    _, columns = read_batch(data)
+    headers = [columns.headers(i) for i in range(len(columns))]
+    assert columns.header_count.tolist() == [len(pairs) for pairs in headers]
+    return list(zip(columns.keys(), columns.values(), columns.timestamp.tolist(), headers, strict=True))
+
+
+# ---- kafka-python ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("codec", [0, CODECS["gzip"], CODECS["lz4"], CODECS["zstd"]])
+def test_batches_of_kafka_python(codec: int, seed: int) -> None:
+    rng = Random(f"{seed} {codec}")
+    for count in (1, 2, 7, 300):
+        rows = draw(rng, count)
+        builder = DefaultRecordBatchBuilder(
+            magic=2, compression_type=codec, is_transactional=True, producer_id=1 << 40, producer_epoch=3,
+            base_sequence=77, batch_size=1 << 30,
+        )  # fmt: skip
+        for number, (key, value, time, headers) in enumerate(rows):
+            builder.append(number, time, key, value, [(name.decode(), content) for name, content in headers])
+        data = bytes(builder.build())
+        produced = check_produced(data)
+        header = produced.header
+        assert rows_of(data) == rows
+        assert (header.codec, header.count, header.size) == (codec if header.codec else 0, count, len(data))
+        assert header.transactional and not header.control and not header.log_append_time
+        assert (header.producer_id, header.producer_epoch, header.base_sequence) == (1 << 40, 3, 77)
+        times = [row[2] for row in rows]
+        assert produced[1:] == (max(times), times.index(max(times)))
+        assert (header.base_timestamp, header.max_timestamp) == (times[0], max(times))
+
+
+@pytest.mark.parametrize("codec", [0, CODECS["gzip"], CODECS["lz4"], CODECS["zstd"]])
+def test_kafka_python_reads_ours(codec: int, seed: int) -> None:
+    rng = Random(f"{seed} {codec}")
+    for count in (1, 2, 7, 300):
+        rows = draw(rng, count)
+        batch = DefaultRecordBatch(built(rows, codec, base_offset=500, leader_epoch=9))
+        assert batch.validate_crc() and (batch.base_offset, batch.leader_epoch, batch.last_offset) == (
+            500,
+            9,
+            499 + count,
+        )
+        records = list(batch)
+        assert [record.offset for record in records] == list(range(500, 500 + count))
+        theirs = [
+            (record.key, record.value, record.timestamp, [(name.encode(), value) for name, value in record.headers])
+            for record in records
+        ]
+        assert theirs == rows
+
+
+# ---- librdkafka ------------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def mock_broker() -> Iterator[tuple[tuple[str, int], str]]:
+    """A broker that librdkafka keeps in memory, within this process."""
+    producer = Producer({"test.mock.num.brokers": 1, "linger.ms": 200, "enable.idempotence": False, "log_level": 0})
+    (broker,) = producer.list_topics(timeout=30).brokers.values()
+    yield (broker.host, broker.port), f"{broker.host}:{broker.port}"
+    producer.flush(30)
+
+
+def ask(address: tuple[str, int], key: int, version: int, message: Any) -> Any:
+    """Send one request over TCP; the decoded response."""
+    body = request_codec(key, version).schema.encode(message)
+    request = (
+        struct.pack(">hhih", key, version, 1, 2)
+        + b"me"
+        + (b"\0" if request_codec(key, version).flexible else b"")
+        + body
+    )
+    parser = RequestParser()
+    with socket.create_connection(address, timeout=30) as connection:
+        connection.sendall(struct.pack(">i", len(request)) + request)
+        while not (responses := parser.feed(connection.recv(1 << 16))):
+            pass
+    codec = response_codec(key, version)
+    return codec.schema.decode(bytes(responses[0]), start=5 if codec.flexible else 4)
+
+
+@pytest.mark.parametrize("codec", CODECS)
+def test_batches_of_librdkafka(codec: str, seed: int) -> None:
+    """Its producer sends them, and we fetch them; we produce ours, and its consumer reads them."""
+    rows = draw(Random(f"{seed} {codec}"), 50)
+    with mock_broker() as (address, servers):
+        sender = Producer({"bootstrap.servers": servers, "compression.type": codec, "linger.ms": 300, "log_level": 0})
+        for key, value, time, headers in rows:
+            pairs = [(name.decode(), content) for name, content in headers]
+            sender.produce("theirs", value, key, partition=0, timestamp=time, headers=pairs)
+        assert sender.flush(60) == 0
+        got, codecs = [], set()
+        while len(got) < len(rows):  # the sender may send several batches, and the broker gives some of them
+            wanted = FetchPartition(fetch_offset=len(got), partition_max_bytes=1 << 20)
+            request = FetchRequest(max_wait_ms=0, topics=[FetchTopic("theirs", partitions=[wanted])])
+            data = bytes(ask(address, ApiKey.FETCH, 11, request).responses[0].partitions[0].records)
+            assert data
+            while data:
+                header = check_batch(data)
+                codecs.add(header.codec)
+                got += rows_of(data[: header.size])
+                data = data[header.size :]
+        assert got == rows and CODECS[codec] in codecs <= {0, CODECS[codec]}
+
+        partition = ProducePartitionProduceData(0, built(rows, CODECS[codec]))
+        produce = ProduceRequest(acks=-1, timeout_ms=9000, topic_data=[ProduceTopicProduceData("theirs", [partition])])
+        answer = ask(address, ApiKey.PRODUCE, 7, produce).responses[0].partition_responses[0]
+        assert answer.error_code == 0
+        consumer = Consumer({"bootstrap.servers": servers, "group.id": "g", "log_level": 0, "check.crcs": True})
+        try:
+            consumer.assign([TopicPartition("theirs", 0, len(rows))])
+            messages = [message for message in (consumer.poll(30) for _ in rows) if message is not None]
+        finally:
+            consumer.close()
+        theirs = [
+            (
+                message.key(),
+                message.value(),
+                message.timestamp()[1],
+                [(n.encode(), v) for n, v in message.headers() or []],
+            )
+            for message in messages
+        ]
+        assert theirs == rows
+
+
+# ---- what lies -------------------------------------------------------------------------------------------------
+
+
+def sealed(data: bytes, at: int = 0, value: bytes = b"") -> bytes:
+    """Put bytes into a batch, and give it its length and checksum."""
+    changed = bytearray(data[:at] + value + data[at + len(value) :])
+    struct.pack_into(">i", changed, 8, len(changed) - 12)
+    struct.pack_into(">I", changed, 17, crc32c(bytes(changed[21:])))
+    return bytes(changed)
+
+
+def refused(data: bytes | None, **settings: Any) -> InvalidRecordBatchError:
+    with pytest.raises(InvalidRecordBatchError) as info:
+        check_produced(data, **settings)
+    again = pickle.loads(pickle.dumps(info.value))
+    assert str(again) == str(info.value) and vars(again) == vars(info.value)
+    return info.value
+
+
+ONE = build_batch([b"value"], keys=[b"key"], timestamps_ms=[TIME], headers=[[(b"name", b"x")]])
+TWO = build_batch([b"v", b"w"], timestamps_ms=[TIME, TIME + 5])
+
+
+@pytest.mark.parametrize(
+    ("at", "value", "code", "expected"),
+    [
+        (16, b"\0", 87, "a batch of magic 2"),
+        (16, b"\1", 87, "a batch of magic 2"),
+        (16, b"\3", 2, "a batch of magic 2"),
+        (0, struct.pack(">q", 1), 87, "base offset 0"),
+        (21, b"\0\x20", 87, "the attributes of a producer"),
+        (21, b"\0\x40", 87, "the attributes of a producer"),
+        (21, b"\0\x80", 87, "the attributes of a producer"),
+        (21, b"\1\0", 87, "the attributes of a producer"),
+        (21, b"\0\x08", 32, "timestamps of the producer"),
+        (21, b"\0\x10", 87, "a producer id"),
+        (21, b"\0\5", 76, "a codec of 0 to 4"),
+        (21, b"\0\7", 76, "a codec of 0 to 4"),
+        (23, struct.pack(">i", 0), 87, "the last of 2 records, 1 or more"),
+        (23, struct.pack(">i", 2), 87, "the last of 2 records, 1 or more"),
+        (23, struct.pack(">i", -1), 87, "the last of 2 records, 1 or more"),
+        (27, struct.pack(">q", -2), 32, "a timestamp, or -1"),
+        (27, struct.pack(">q", (1 << 63) - 1), 32, "timestamp: a timestamp of 64 bits that is not negative, or -1"),
+        (43, struct.pack(">q", -2), 87, "a producer id"),
+        (43, struct.pack(">qhi", 5, -1, 0), 87, "the epoch and the sequence number of a producer"),
+        (43, struct.pack(">qhi", 5, 0, -1), 87, "the epoch and the sequence number of a producer"),
+        (57, struct.pack(">i", 1), 87, "the last of 1 records, 1 or more"),
+        (57, struct.pack(">i", -1), 87, "the last of -1 records, 1 or more"),
+    ],
+)  # fmt: skip
+def test_headers_that_lie(at: int, value: bytes, code: int, expected: str) -> None:
+    error = refused(sealed(TWO, at, value))
+    assert (error.error_code, error.expected) == (code, expected)
+
+
+def test_counts_that_lie() -> None:
+    for count in (0, 3, 1 << 20, (1 << 31) - 1):
+        error = refused(sealed(sealed(TWO, 57, struct.pack(">i", count)), 23, struct.pack(">i", count - 1)))
+        assert error.error_code == 87 and error.record in (-1, 2)
+    error = refused(sealed(sealed(TWO, 57, struct.pack(">i", 1)), 23, struct.pack(">i", 0)))
+    assert error.expected == "count: the end of the batch behind its last record"
+
+
+def test_no_batch_and_several() -> None:
+    for data in (None, b""):
+        assert refused(data).expected == "one record batch"
+    error = refused(ONE + ONE)
+    assert (error.error_code, error.offset, error.found) == (87, len(ONE), "more bytes behind it")
+    assert refused(ONE + b"\0").offset == len(ONE)
+
+
+def test_every_prefix_and_every_bit() -> None:
+    """What the checksum covers cannot change; magic and length are looked at; offset and epoch are the log's."""
+    for size in range(len(ONE)):
+        assert refused(ONE[:size]).error_code in (2, 87)
+    for at in range(len(ONE)):
+        for bit in range(8):
+            changed = bytearray(ONE)
+            changed[at] ^= 1 << bit
+            if 12 <= at < 16:
+                assert check_produced(bytes(changed)).header.leader_epoch != -1
+            else:
+                refused(bytes(changed))
+
+
+@pytest.mark.parametrize(
+    ("record", "expected"),
+    [
+        (b"", "length"),
+        (b"\x80", "length"),
+        (b"\x0a" + bytes(6), "length"),
+        (b"\x0e" + bytes(6), "length"),
+        (b"\x01" + bytes(6), "length"),
+        (b"\xff\xff\xff\xff\x0f" + bytes(6), "length"),
+        (b"\xfe\xff\xff\xff\x0f" + bytes(6), "length"),
+        (b"\x0c\0" + b"\x80" * 5, "timestamp"),
+        (b"\x0c\0\0\2\1\1\0", "offset delta"),
+        (b"\x0c\0\0\1\1\1\0", "offset delta"),
+        (b"\x0c\0\0\0\3\1\0", "key"),
+        (b"\x0c\0\0\0\6\1\0", "key"),
+        (b"\x0c\0\0\0\1\3\0", "value"),
+        (b"\x0c\0\0\0\1\4\0", "value"),
+        (b"\x0c\0\0\0\1\1\1", "headers"),
+        (b"\x0c\0\0\0\1\1\2", "headers"),
+        (b"\x10\0\0\0\1\1\2\1\0", "headers"),
+        (b"\x10\0\0\0\1\1\2\0\2", "headers"),
+        (b"\x0e\0\0\0\1\1\0\0", "length: the end of the record"),
+        (b"\x0c\0\0\0\1\1\0" + b"\0", "count"),
+    ],
+)  # fmt: skip
+def test_records_that_lie(record: bytes, expected: str) -> None:
+    whole = encode_batch(b"\x0c\0\0\0\1\1\0", 1, base_timestamp=TIME, max_timestamp=TIME)
+    assert check_produced(whole).header.count == 1
+    for codec in (0, CODECS["gzip"]):
+        data = encode_batch(compress(codec, record), 1, base_timestamp=TIME, max_timestamp=TIME, codec=codec)
+        error = refused(data)
+        assert error.expected.startswith(expected) or (error.offset == 57 and len(record) < 7)
+
+
+@pytest.mark.parametrize(
+    ("record", "expected"),
+    [(b"\x0c\0\0\0\6\1\0", "key"), (b"\x0c\0\0\0\1\4\0", "value"), (b"\x10\0\0\0\1\1\2\0\2", "headers")],
+)
+def test_a_record_takes_nothing_of_the_next_one(record: bytes, expected: str) -> None:
+    behind = b"\x20\0\0\2\1\1\0" + bytes(20)
+    error = refused(encode_batch(record + behind, 2, base_timestamp=TIME, max_timestamp=TIME))
+    assert error.record == 0 and error.expected.startswith(expected)
+
+
+def test_lies_at_every_byte_of_the_records(seed: int) -> None:
+    """With a right checksum. They are refused, or walked; columns stay within the body."""
+    rng = Random(seed)
+    for _ in range(20):
+        data = built(draw(rng, rng.randint(1, 4)))
+        for at in range(23, min(len(data), 400)):
+            lie = rng.choice(
+                [b"\xff", b"\x7f", b"\x80", b"\0", b"\xff\xff\xff\xff\x0f", b"\x80" * 10, rng.randbytes(2)]
+            )
+            changed = sealed(data[:at] + lie + data[at + len(lie) :])
+            try:
+                produced = check_produced(changed)
+            except InvalidRecordBatchError as error:
+                assert error.error_code in (2, 32, 76, 87)
+                continue
+            header, columns = read_batch(changed)
+            assert header.count == produced.header.count == len(columns)
+            assert (
+                len(columns.values()) == len(columns.keys()) == len([columns.headers(i) for i in range(len(columns))])
+            )
+            ends = columns.value_start + columns.value_size.clip(0)
+            assert columns.value_start.min() >= 0 and ends.max() <= len(columns.body)
+
+
+def test_timestamps_outside_of_the_limits() -> None:
+    rows: list[Row] = [(None, b"v", time, []) for time in (TIME, TIME + 100, -1, TIME - 100)]
+    data = built(rows)
+    assert check_produced(data, earliest_ms=TIME - 100, latest_ms=TIME + 100)[1:] == (TIME + 100, 1)
+    error = refused(data, earliest_ms=TIME - 99)
+    assert (error.error_code, error.record) == (32, 3)
+    error = refused(data, latest_ms=TIME + 99)
+    assert (error.error_code, error.record) == (32, 1)
+    none = built([(None, b"v", -1, [])])
+    assert check_produced(none, earliest_ms=TIME, latest_ms=TIME)[1:] == (-1, -1)
+
+
+def test_the_greatest_timestamp_is_computed() -> None:
+    """The client may say another one."""
+    data = sealed(TWO, 35, struct.pack(">q", 1))
+    produced = check_produced(data)
+    assert (produced.header.max_timestamp, produced.max_timestamp, produced.max_timestamp_record) == (1, TIME + 5, 1)
+
+
+# ---- codecs ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("codec", CODECS)
+def test_codecs_with_any_data(codec: str, seed: int) -> None:
+    rng = Random(seed)
+    for data in (b"", b"x", bytes(1 << 20), rng.randbytes(100_000), b"abc" * 50_000):
+        packed = compress(CODECS[codec], data)
+        assert bytes(decompress(CODECS[codec], memoryview(packed), len(data))) == data
+        if data:
+            with pytest.raises(InvalidRecordBatchError, match=r"at most \d+ bytes"):
+                decompress(CODECS[codec], packed, len(data) - 1)
+
+
+def test_streams_behind_each_other() -> None:
+    """gzip, lz4, zstd and snappy-java read them as one; a raw block of snappy has no head."""
+    for codec in ("gzip", "snappy", "lz4", "zstd"):
+        number = CODECS[codec]
+        assert (
+            decompress(number, compress(number, b"a" * 50_000) + compress(number, b"b"), 50_001) == b"a" * 50_000 + b"b"
+        )
+        with pytest.raises(InvalidRecordBatchError):
+            decompress(number, compress(number, b"a" * 50_000) + compress(number, b"b"), 50_000)
+    raw = compress(CODECS["snappy"], b"abc")[20:]
+    assert decompress(CODECS["snappy"], raw, 3) == b"abc"
+
+
+BOMB = 256 << 20
+
+
+def bombs() -> dict[str, bytes]:
+    """Many zeros in little; a block that says it has a gibibyte."""
+    gz, piece = zlib.compressobj(9, wbits=31), bytes(1 << 20)
+    packed = b"".join(gz.compress(piece) for _ in range(BOMB >> 20)) + gz.flush()
+    z = zstandard.ZstdCompressor().compressobj()
+    lz = lz4.frame.LZ4FrameCompressor()
+    return {
+        "gzip": packed,
+        "zstd": b"".join(z.compress(piece) for _ in range(BOMB >> 20)) + z.flush(),
+        "lz4": lz.begin() + b"".join(lz.compress(piece) for _ in range(64)) + lz.flush(),
+        "snappy": b"\x80\x80\x80\x80\x04" + bytes(100),
+    }
+
+
+def test_bombs() -> None:
+    """Memory stays within the limit, and a step of the library."""
+    for codec, data in bombs().items():
+        batch = encode_batch(data, 1, base_timestamp=0, max_timestamp=0, codec=CODECS[codec])
+        tracemalloc.start()
+        error = refused(batch, max_uncompressed=8 << 20)
+        _, peak = tracemalloc.get_traced_memory()
+        tracemalloc.stop()
+        assert error.error_code == 2 and peak < (24 << 20) + 2 * len(batch), codec
+
+
+@pytest.mark.parametrize("codec", ["gzip", "snappy", "lz4", "zstd"])
+def test_damaged_compression(codec: str, seed: int) -> None:
+    rng = Random(f"{seed} {codec}")
+    packed = compress(CODECS[codec], encode_records([b"v" * 1000], None, [TIME], None))
+    for _ in range(200):
+        changed = bytearray(packed)
+        for _ in range(rng.randint(1, 4)):
+            changed[rng.randrange(len(changed))] = rng.randrange(256)
+        data = encode_batch(bytes(changed), 1, base_timestamp=TIME, max_timestamp=TIME, codec=CODECS[codec])
+        try:
+            check_produced(data, max_uncompressed=10_000)
+        except InvalidRecordBatchError as error:
+            assert error.error_code in (2, 32, 87)
+    for size in range(len(packed)):
+        data = encode_batch(packed[:size], 1, base_timestamp=TIME, max_timestamp=TIME, codec=CODECS[codec])
+        assert refused(data).error_code in (2, 87)
+
+
+def test_zstd_needs_version_7() -> None:
+    data = built([(None, b"v", TIME, [])], CODECS["zstd"])
+    assert check_produced(data).header.codec == 4
+    assert refused(data, zstd=False).error_code == 76
+
+
+def test_gzip_of_the_standard_library() -> None:
+    body = encode_records([b"v"], None, [TIME], None)
+    data = encode_batch(gzip.compress(body), 1, base_timestamp=TIME, max_timestamp=TIME, codec=1)
+    assert rows_of(data) == [(None, b"v", TIME, [])]
+
+
+# ---- what a log sets -------------------------------------------------------------------------------------------
+
+
+def test_offset_and_epoch_are_outside_of_the_checksum() -> None:
+    data = bytearray(TWO)
+    stamp_batch(data, 1 << 40, 12)
+    header = check_batch(data)
+    assert (header.base_offset, header.leader_epoch) == (1 << 40, 12)
+    assert data[16:] == TWO[16:]
+
+
+def test_log_append_time() -> None:
+    data = bytearray(TWO)
+    stamp_batch(memoryview(data), 7, 1, log_append_time=TIME + 999)
+    header, columns = read_batch(data)
+    assert header.log_append_time and columns.timestamp.tolist() == [TIME + 999] * 2
+    assert [record.timestamp for record in DefaultRecordBatch(bytes(data))] == [TIME + 999] * 2
+    for short in (bytearray(60), bytearray(TWO[:-1])):
+        with pytest.raises(InvalidArgumentError, match="data: expected a batch"):
+            stamp_batch(short, 1, 1)
+    with pytest.raises(BufferError):
+        stamp_batch(TWO, 1, 1)
+
+
+# ---- arguments -------------------------------------------------------------------------------------------------
+
+
+def test_what_cannot_be_built() -> None:
+    with pytest.raises(InvalidArgumentError, match="expected records"):
+        build_batch([], timestamps_ms=[])
+    with pytest.raises(InvalidArgumentError, match="found 1, 1, 2 and 1"):
+        build_batch([b"v"], timestamps_ms=[1, 2])
+    for row in (
+        [(None, "text", 1, [])],
+        [(5, None, 1, [])],
+        [(None, None, 1, [(b"a", "text")])],
+        [(None, None, 1, [(None, b"")])],
+    ):
+        with pytest.raises(InvalidArgumentError):
+            built(row)  # type: ignore[arg-type]
+    with pytest.raises(InvalidRecordBatchError, match="a codec of 0 to 4, found 5"):
+        build_batch([b"v"], timestamps_ms=[1], codec=5)
+    with pytest.raises(InvalidArgumentError, match="start: expected 0 to"):
+        check_batch(ONE, start=len(ONE) + 1)
+    _, columns = read_batch(b"in front" + ONE + b"behind", start=8)
+    assert columns.values() == [b"value"] and columns.headers(0) == [(b"name", b"x")]
+    for i in (-1, 1):
+        with pytest.raises(InvalidArgumentError, match="record: expected 0 to 0"):
+            columns.headers(i)
