@@ -17,4 +17,15 @@ takes are here, as bases of Python classes that have the rest. FORMAT.md says wh
 | ha/ | what a master and its replicas do for every append |
 | topic/ | messages in entries, and what subscriptions have acknowledged |
 | tables/ | records and messages as Arrow columns |
+| kafka/ | requests, responses and record batches of Kafka's protocol |
 """
+
+import sys
+
+import pyreplog._native.system.scheduling  # noqa: F401  a free-threaded CPython turns the GIL on for the first module
+
+if not getattr(sys, "_is_gil_enabled", lambda: True)():
+    raise ImportError(
+        "pyreplog: expected an interpreter with the GIL, found one without: remove PYTHON_GIL=0 or -X gil=0, with which"
+        " logs would be damaged (docs/free_threading.md)"
+    )

@@ -7,6 +7,11 @@
  * Folding moves 16-byte lanes of the message itself, without the step. A lane has the same effect as the lane
  * (its first half) * moves[n+8] + (its second half) * moves[n], which lies n bytes later. So the CPU adds this product
  * to the lane at that place. */
+#ifndef REPLOG_CRC32C_CLMUL_H
+#define REPLOG_CRC32C_CLMUL_H
+
+#include "crc32c_words.h"
+#include "crc32c_streams.h"
 
 enum {
     STREAM_MAX = 512,
@@ -250,3 +255,5 @@ AVX512 static uint32_t copy_avx512(uint32_t crc, uint8_t *dst, const uint8_t *sr
         return ~short_message(true, ~crc, dst, src, n, pad);
     return n < STREAM_MIN ? copy_long(crc, dst, src, n, pad) : copy_streamed(crc, dst, src, n, pad);
 }
+
+#endif

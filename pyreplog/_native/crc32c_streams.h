@@ -1,5 +1,9 @@
 /* Part of crc32c.c: CRC-32C with the CPU's own instruction, on three streams. The instruction takes three cycles, but
  * the CPU can start one in each cycle. So three neighbouring parts of the message are computed at the same time. */
+#ifndef REPLOG_CRC32C_STREAMS_H
+#define REPLOG_CRC32C_STREAMS_H
+
+#include "crc32c_words.h"
 
 enum { LONG_STREAM = 512, SHORT_STREAM = 64 }; /* bytes, found by measurement */
 
@@ -91,3 +95,5 @@ STEPPING static uint32_t copy_streams(uint32_t crc, uint8_t *dst, const uint8_t 
 {
     return ~streams(true, ~crc, dst, src, n, pad);
 }
+
+#endif

@@ -11,6 +11,7 @@
 
 enum {
     REPLOG_FORMAT_VERSION = 1,
+    REPLOG_FORMAT_COUNTED = 2, /* of segments that may hold records with a count, and of their indexes */
     REPLOG_ALIGN = 8,
 
     /* record kinds; 0 is never valid, so that zeroed space is never a record */
@@ -25,8 +26,10 @@ enum {
     REPLOG_FORM_LONG = 0x10,
     REPLOG_FORM_ATTRIBUTES = 0x20,
     REPLOG_FORM_KEY = 0x40, /* a key is present (it may be empty) */
+    REPLOG_FORM_COUNT = 0x80, /* of a short batch record: a count follows the header */
 
     REPLOG_SHORT_HEADER = 32,
+    REPLOG_COUNTED_HEADER = 40,
     REPLOG_LONG_HEADER = 64,
     REPLOG_CRC_FROM = 12, /* the CRC covers [12, stride): all bytes behind the stamp, padding included */
     REPLOG_KEY_MAX = 0xffff,
@@ -48,6 +51,7 @@ enum {
     REPLOG_TAG_SEQUENCE = 4,   /* i64 */
     REPLOG_TAG_ORIGIN = 5,     /* of a replicated entry: where it was published */
     REPLOG_ORIGIN_HEAD = 24,   /* bytes of it before its gaps */
+    REPLOG_TAG_REPLICATE_TO = 6, /* names of the only clusters to which it is replicated */
 
     /* value of a batch entry: header, producer, body; the body has a column if the flag of the column is set */
     REPLOG_MESSAGES_VERSION = 1,
@@ -82,9 +86,16 @@ typedef struct {
 
 typedef struct {
     replog_record head;
-    uint32_t entry_delta; /* entry number - segment's first entry number */
+    uint32_t entry_delta; /* entry number - segment's first entry number; of a counted record, of its last entry */
     uint32_t synced_lag;  /* entry number - last entry known to be synced at the write; REPLOG_LAG_NONE: no claim */
 } replog_short;
+
+/* A short batch record that takes several entry numbers. */
+typedef struct {
+    replog_short head;
+    uint32_t count;       /* entry numbers that it takes, at least 1 */
+    uint32_t reserved;    /* zero */
+} replog_counted;
 
 typedef struct {
     replog_record head;
@@ -124,7 +135,7 @@ typedef struct {
 
 /* Sparse index file: header, `blocks` block entries, `ranges` event-time ranges. */
 typedef struct {
-    uint32_t entry_delta; /* of the record that starts at `place` */
+    uint32_t entry_delta; /* entry numbers before `place` in the segment */
     uint32_t place;       /* offset in the segment / 8, with REPLOG_INDEX_UNIFORM in the top bit */
 } replog_index_block;
 
@@ -144,7 +155,7 @@ typedef struct {
     uint8_t uuid[16];     /* of the log */
     int64_t base;         /* of the segment */
     int64_t first_entry;
-    int64_t entries;      /* numbered entries in the segment */
+    int64_t entries;      /* entry numbers in the segment */
     uint32_t end;         /* offset behind the last record that is not the blank */
     uint32_t stamp;       /* of the segment */
     uint32_t blocks;
@@ -183,6 +194,7 @@ _Static_assert(sizeof(replog_index) == 96, "index header");
 _Static_assert(sizeof(replog_tail) == 128, "tail page");
 _Static_assert(sizeof(replog_record) == 24, "record head");
 _Static_assert(sizeof(replog_short) == REPLOG_SHORT_HEADER, "short header");
+_Static_assert(sizeof(replog_counted) == REPLOG_COUNTED_HEADER, "counted header");
 _Static_assert(sizeof(replog_long) == REPLOG_LONG_HEADER, "long header");
 _Static_assert(sizeof(replog_messages) == REPLOG_MESSAGES_HEADER, "messages header");
 _Static_assert(sizeof(replog_segment) == 64, "segment header");

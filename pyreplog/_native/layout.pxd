@@ -5,6 +5,7 @@ from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 cdef extern from "layout.h" nogil:
     enum:
         FORMAT_VERSION "REPLOG_FORMAT_VERSION"
+        FORMAT_COUNTED "REPLOG_FORMAT_COUNTED"
         ALIGN "REPLOG_ALIGN"
         KIND_DATA "REPLOG_KIND_DATA"
         KIND_BATCH "REPLOG_KIND_BATCH"
@@ -15,7 +16,9 @@ cdef extern from "layout.h" nogil:
         FORM_LONG "REPLOG_FORM_LONG"
         FORM_ATTRIBUTES "REPLOG_FORM_ATTRIBUTES"
         FORM_KEY "REPLOG_FORM_KEY"
+        FORM_COUNT "REPLOG_FORM_COUNT"
         SHORT_HEADER "REPLOG_SHORT_HEADER"
+        COUNTED_HEADER "REPLOG_COUNTED_HEADER"
         LONG_HEADER "REPLOG_LONG_HEADER"
         CRC_FROM "REPLOG_CRC_FROM"
         KEY_MAX "REPLOG_KEY_MAX"
@@ -32,6 +35,7 @@ cdef extern from "layout.h" nogil:
         TAG_SEQUENCE "REPLOG_TAG_SEQUENCE"
         TAG_ORIGIN "REPLOG_TAG_ORIGIN"
         ORIGIN_HEAD "REPLOG_ORIGIN_HEAD"
+        TAG_REPLICATE_TO "REPLOG_TAG_REPLICATE_TO"
         MESSAGES_VERSION "REPLOG_MESSAGES_VERSION"
         MESSAGES_HEADER "REPLOG_MESSAGES_HEADER"
         MESSAGES_CODEC_MAX "REPLOG_MESSAGES_CODEC_MAX"
@@ -61,6 +65,11 @@ cdef extern from "layout.h" nogil:
         RecordHead head
         uint32_t entry_delta
         uint32_t synced_lag
+
+    ctypedef struct CountedHeader "replog_counted":
+        ShortHeader head
+        uint32_t count
+        uint32_t reserved
 
     ctypedef struct LongHeader "replog_long":
         RecordHead head

@@ -20,7 +20,6 @@
 | `local` | `LocalBookie`: a bookie in this process, for any thread |
 | `identity`, `opening` | the identity of a bookie's directory; opens a bookie, after a crash with limbo |
 | `salvage` | makes a log with damaged or missing segments openable, and says what was lost |
-| `unclean_shutdown_marker` | tells whether unsynced entries were in memory when the machine went down |
 | `registration` | the bookie's key in the metadata store while it runs |
 | `bookie_state` | what the metadata store keeps of a bookie that is away, lost, draining or retired |
 | `ledgerlist`, `collector` | the ledgers that exist; garbage collection of deleted ones |

@@ -127,7 +127,7 @@ class Bookie(FastAddHandler):
             client: the client that asks; see `leave`.
             verdict: verdict on the key of a request that `claims` its ledger; None: every key is accepted.
         """
-        self.counts.requests[request.kind] += 1
+        self.counts.count_request(request.kind)
         self._client = client
         reply = self._refuse_claim(request, verdict) or self._reply_to(request, respond)
         if reply is not None:
@@ -162,7 +162,7 @@ class Bookie(FastAddHandler):
         self._polls.leave(client)
 
     def _answer(self, respond: Respond, reply: Reply) -> None:
-        self.counts.replies[reply.status] += 1
+        self.counts.count_reply(reply.status)
         respond(reply)
 
     def _reply_to(self, request: Request, respond: Respond) -> Reply | None:

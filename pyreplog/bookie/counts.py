@@ -16,9 +16,7 @@ class BookieCounters(AddCounters):
     """
 
     def __init__(self) -> None:
-        super().__init__(Histogram(4**n for n in range(10)))
-        self.requests = dict.fromkeys(RequestKind, 0)
-        self.replies = dict.fromkeys(ReplyStatus, 0)
+        super().__init__(Histogram(4**n for n in range(10)), RequestKind, ReplyStatus)
         self.read_bytes = self.fences = 0
         self.sync_seconds = Histogram((3e-5, 1e-4, 3e-4, 1e-3, 3e-3, 1e-2, 3e-2, 0.1, 0.3, 1, 3))
 

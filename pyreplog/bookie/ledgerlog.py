@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
-from pyreplog._native.ledgerlog.intake import append_entries, copy_entries
+from pyreplog._native.ledgerlog.intake import EntryIntake, append_entries, copy_entries
 from pyreplog.bookie.dead_entries import DeadEntries
 from pyreplog.bookie.entry_locations import alive, copy_located, lend_located
 from pyreplog.bookie.ledgermap import BadRange, LedgerExtent
@@ -52,11 +51,11 @@ class LedgerLog(Closeable):
         if config.retention_bytes is not None or config.retention_ms is not None:
             raise ConfigError("retention_bytes, retention_ms: expected None, a bookie trims its log itself")
         self._log = MultiLedgerLog(as_directory(path), config, create=create, clock=clock, files=files)
-        self.stage: Callable[[ReadableBuffer], int] = partial(append_entries, self._log)
+        self.stage: Callable[[ReadableBuffer], int] = EntryIntake(self._log)
         """Append without waiting: the records have the log's durability after the next `sync`.
 
         In a synced log they cannot be read before that. Raises as `append`."""
-        self.sync: Callable[[], object] = self._log.sync
+        self.sync: Callable[[], object] = self._log.syncer()
         """Make all records that were appended so far durable. Raises PoisonedError if that fails."""
 
     @property

@@ -10,19 +10,20 @@ from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 from typing import Concatenate, ParamSpec, TypeVar
 
-from pyreplog._native.bookie.fast_add import FastAdd
+from pyreplog._native.bookie.fast_add import FastAdd, LocalBookieBase
+from pyreplog._native.system.mutex import Mutex
 from pyreplog.bookie.bookie import Bookie
-from pyreplog.bookie.commit_group import PendingReply
 from pyreplog.bookie.config import BookieConfig
 from pyreplog.bookie.counts import BookieCounters, Gauges
 from pyreplog.bookie.entry_log import DiskLog
 from pyreplog.bookie.identity import LOG
 from pyreplog.bookie.long_polls import Respond
-from pyreplog.bookie.protocol import Reply, Request, RequestKind
+from pyreplog.bookie.protocol import OK, Reply, Request, RequestKind
 from pyreplog.bookie.scrub import NoteBadCopies, Scrubber
 from pyreplog.clock import Clock, SystemClock
+from pyreplog.defer_sigint import defer_sigint
 from pyreplog.errors import LockedError
-from pyreplog.handles import Handle
+from pyreplog.handles import Handle, make_part_of
 from pyreplog.log.files import Files
 
 logger = logging.getLogger(__name__)
@@ -40,7 +41,7 @@ def _log_bad_copies(ledger: int, entries: Sequence[int]) -> None:
 ONE_PROCESS = "a bookie runs in one process at a time"
 
 
-class LocalBookie(Handle):
+class LocalBookie(Handle, LocalBookieBase):
     """A bookie that runs in this process, for any thread.
 
     Args:
@@ -58,6 +59,9 @@ class LocalBookie(Handle):
         ReplogError: as the opening of a log.
     """
 
+    _bookie: Bookie
+    _replies: deque[tuple[Respond, Reply]]
+
     def __init__(
         self,
         path: str | os.PathLike[str],
@@ -74,11 +78,12 @@ class LocalBookie(Handle):
         self._incarnation = incarnation
         self.config = config if config is not None else BookieConfig()
         self._clock: Clock = clock if clock is not None else SystemClock()
-        self._lock = threading.Lock()  # guards the state machine; not held during syncs and calls of `on_reply`
-        self._work = threading.Condition(self._lock)
-        self._replies: deque[tuple[Respond, Reply]] = deque()
+        self._lock = Mutex()  # guards the state machine; not held during syncs and calls of `on_reply`
+        self._work = threading.Condition(self._lock)  # type: ignore[arg-type]
+        self._replies = deque()
         self._thread: threading.Thread | None = None
-        self._stopping = False
+        self._stopping = self._is_committing = False
+        self._look_us = 0  # when the free space is looked at
         self.when_clean: Callable[[int], None] | None = None
         """Called after a clean close, when everything is on disk, with the position of the log's end."""
         self.when_collected: Callable[[], None] | None = None
@@ -101,6 +106,7 @@ class LocalBookie(Handle):
         """Verifies the segments of the bookie. The driver of the bookie calls its `step`."""
         self._bookie.scrub = self.scrubber
         super().__init__(f"bookie {self.path}")
+        make_part_of(self.log.log.commit_log, self)  # not closed by its finalizer: the bookie syncs it before
 
     @property
     def incarnation(self) -> bytes:
@@ -129,15 +135,6 @@ class LocalBookie(Handle):
                 self._wake()
         self._deliver()
 
-    def add_fast(self, add: FastAdd, respond: Respond | None = None) -> int | None:
-        """Try `Bookie.add_fast`; `respond` is for drivers that commit by themselves. Raises as `request`."""
-        self._check_open()
-        with self._lock:
-            lac = self._bookie.add_fast(add, respond)
-        if self._replies:  # of long polls that the LAC has ended
-            self._deliver()
-        return lac
-
     def with_bookie(self, call: Callable[Concatenate[Bookie, P], T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Run `call(bookie, ...)` while no request is handled. It has to be short and must not call this method."""
         self._check_open()
@@ -146,30 +143,6 @@ class LocalBookie(Handle):
         if self._replies:
             self._deliver()
         return result
-
-    def commit(self, end: Callable[[Bookie, list[PendingReply | FastAdd], Exception | None], T]) -> T | None:
-        """Commit, for a driver that commits by itself; return the result of `end`, or None if no reply waits.
-
-        `end(bookie, group, error)` is the third step of the commit (see Bookie); it runs as in `with_bookie`.
-        """
-        self._check_open()
-        with self._lock:
-            group = self._bookie.begin_commit()
-        if not group:
-            return None
-        error = self._sync()
-        with self._lock:
-            ended = end(self._bookie, group, error)
-        if self._replies:
-            self._deliver()
-        return ended
-
-    def _sync(self) -> Exception | None:
-        """Run the second step of a commit, the sync."""
-        began_us = self._clock.monotonic_us()
-        error = self._bookie.sync()
-        self._bookie.counts.sync_seconds.observe((self._clock.monotonic_us() - began_us) / 1e6)
-        return error
 
     @property
     def counts(self) -> BookieCounters:
@@ -200,6 +173,11 @@ class LocalBookie(Handle):
     def _later(self, on_reply: Respond) -> Respond:
         return lambda reply: self._replies.append((on_reply, reply))
 
+    def _later_fast(self, on_reply: Respond, answer: Reply | FastAdd) -> None:
+        if isinstance(answer, FastAdd):
+            answer = Reply(OK, answer.ledger, answer.first, answer.last, answer.confirmed)
+        self._replies.append((on_reply, answer))
+
     def _deliver(self) -> None:
         """Call the receivers of replies, with no lock held."""
         while self._replies:
@@ -216,6 +194,7 @@ class LocalBookie(Handle):
 
     def _wake(self) -> None:
         if self._thread is None:
+            self._look_us = self._clock.monotonic_us() + int(_LOOK_S * 1e6)
             self._thread = threading.Thread(target=self._run, name="pyreplog-bookie", daemon=True)
             self._thread.start()
         self._work.notify()
@@ -223,22 +202,54 @@ class LocalBookie(Handle):
     def _run(self) -> None:
         while not self._stopping:
             with self._lock:
-                if not self._bookie.waits and not self._stopping:
-                    self._work.wait(self._pause_s())
-                    self._bookie.expire(self._clock.monotonic_us())
-                group = self._bookie.begin_commit()
-            if group:
-                error = self._sync()
-                with self._lock:
-                    self._bookie.end_commit(group, error)
-            self._deliver()
+                now_us = self._clock.monotonic_us()
+                if not self.has_work() and not self._stopping:
+                    self._work.wait(max(self._next_look_us() - now_us, 0) / 1e6)
+                    now_us = self._clock.monotonic_us()
+                if now_us >= self._next_look_us():
+                    self._bookie.expire(now_us)
+                    self._look_us = now_us + int(_LOOK_S * 1e6)
+            self._commit()
 
-    def _pause_s(self) -> float:
-        """Return the seconds until the next long poll ends, or the free space is looked at."""
+    def _next_look_us(self) -> int:
+        """Return when the next long poll ends, or the free space is looked at: monotonic microseconds."""
         deadline_us = self._bookie.next_deadline_us()
-        if deadline_us is None:
-            return _LOOK_S
-        return min(max(deadline_us - self._clock.monotonic_us(), 0) / 1e6, _LOOK_S)
+        return self._look_us if deadline_us is None else min(deadline_us, self._look_us)
+
+    def has_work(self) -> bool:
+        """Whether replies wait for a commit that has not begun."""
+        return self._bookie.waits and not self._is_committing
+
+    def wake(self) -> None:
+        """Have the bookie's thread commit, if a reply waits."""
+        with self._lock:
+            if self.has_work():
+                self._wake()
+
+    def commit_here(self) -> None:
+        """Commit in this thread, unless no reply waits, or another thread commits now.
+
+        For a thread that is about to wait for a reply: it syncs at once, where the bookie's thread would have to be
+        woken first, and to wake it in turn. The bookie's thread commits what arrives meanwhile.
+        """
+        if self.has_work():
+            with defer_sigint:
+                self._commit()
+
+    def _commit(self) -> None:
+        with self._lock:
+            if self._is_committing:
+                return
+            group = self._bookie.begin_commit()
+            self._is_committing = bool(group)
+        if group:
+            error = self._sync()
+            with self._lock:
+                self._is_committing = False
+                self._bookie.end_commit(group, error)
+                if self._bookie.waits or self._stopping:
+                    self._work.notify_all()
+        self._deliver()
 
     # ---- closing --------------------------------------------------------------------------------------------
 
@@ -250,6 +261,8 @@ class LocalBookie(Handle):
         if self._thread is not None and self._thread is not threading.current_thread():
             self._thread.join()
         with self._lock:
+            while self._is_committing:  # a thread that waited for a reply
+                self._work.wait()
             self._bookie.commit()
             is_clean = self._bookie.failure is None and self._bookie.sync() is None
             end = self.log.log.end_position if is_clean else 0

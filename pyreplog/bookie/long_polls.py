@@ -6,6 +6,7 @@ from collections.abc import Callable, Hashable
 from heapq import heappop, heappush
 from typing import NamedTuple, TypeVar
 
+from pyreplog._native.bookie.fast_add import LongPollsBase
 from pyreplog.bookie.protocol import Reply
 
 K = TypeVar("K", bound=Hashable)
@@ -27,7 +28,7 @@ class LongPoll(NamedTuple):
     client: Hashable
 
 
-class LongPolls:
+class LongPolls(LongPollsBase):
     """Holds at most `limit` polls. Not thread-safe. Adding or ending a poll takes O(log n)."""
 
     def __init__(self, limit: int) -> None:
@@ -36,7 +37,6 @@ class LongPolls:
         self._waiting: dict[int, dict[int, LongPoll]] = {}  # ledger, number
         self._clients: dict[Hashable, dict[int, LongPoll]] = {}  # client, number: the oldest first
         self._deadlines: list[LongPoll] = []  # a heap; polls that ended early stay until their time or the next purge
-        self.count = 0
 
     @property
     def has_room(self) -> bool:

@@ -13,6 +13,7 @@ import numpy.typing as npt
 
 from pyreplog._native.ledgerlog.index import LedgerIndex
 from pyreplog._native.ledgerlog.intake import index_entries
+from pyreplog._native.log.group_commit_base import StagedSync
 from pyreplog._native.log.segment import HEADER_BYTES, Segment
 from pyreplog._native.log.segmentheader import decode_header, encode_header
 from pyreplog._native.log.sparse import SparseIndex
@@ -111,6 +112,10 @@ class MultiLedgerLog(CommitLog):
         assert isinstance(index, LedgerIndex)
         self.map.add(segment.base, index.ledgers())
         super()._note_sealed(segment)
+
+    def syncer(self) -> Callable[[], object]:
+        """Return the `sync` of threads that may block: makes durable all that was appended before the call."""
+        return StagedSync(self._commits, self.sync) if self._staged else self.sync
 
     # ---- looking up -----------------------------------------------------------------------------------------
 
@@ -318,7 +323,7 @@ class MultiLedgerLog(CommitLog):
         mapped = next(segment for start, _, segment in self._segment_table() if start == base)
         current, size = os.pread(fd, HEADER_BYTES + 16, 0), self.segment_bytes
         try:
-            *_, epoch = decode_header(str(names.segment_path(self.path, base)), current[:HEADER_BYTES])
+            *_, epoch, _ = decode_header(str(names.segment_path(self.path, base)), current[:HEADER_BYTES])
         except CorruptionError:
             known = [mapped.epoch] if mapped is not None else self._epochs_of(base, current[HEADER_BYTES:])
             if not known:

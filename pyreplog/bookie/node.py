@@ -26,6 +26,7 @@ from pyreplog.net.handshake import NodeIdentity, Secret
 from pyreplog.net.limits import Limits
 from pyreplog.net.reactor import Reactor
 from pyreplog.net.server import Server
+from pyreplog.net.sockets import address_text
 
 logger = logging.getLogger(__name__)
 
@@ -130,8 +131,7 @@ class BookieNode(Handle):
         """The address that clients connect to, "host:port"."""
         if self._advertise is not None:
             return self._advertise
-        host, port = self._server.address
-        return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+        return address_text(self._server.address)
 
     @property
     def server(self) -> Server:

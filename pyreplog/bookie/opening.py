@@ -18,11 +18,11 @@ from pyreplog.bookie.identity import LOG, BookieIdentity, are_older, check_log, 
 from pyreplog.bookie.ledgerlist import LedgerMetadataView
 from pyreplog.bookie.local import LocalBookie
 from pyreplog.bookie.salvage import LostSegments, is_checkpoint_lost, salvage
-from pyreplog.bookie.unclean_shutdown_marker import UncleanShutdownMarker
 from pyreplog.clock import Clock
 from pyreplog.errors import CorruptionError, NotALogError, ReplogError, WrongLogError
 from pyreplog.log.files import Files, RealFiles
 from pyreplog.log.names import ASIDE
+from pyreplog.log.unclean_shutdown_marker import UncleanShutdownMarker
 from pyreplog.metadata.store import MetadataStore
 
 _SEEN = "limbo"

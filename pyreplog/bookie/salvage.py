@@ -169,7 +169,7 @@ class _Salvage:
         self._proven = checkpoint.position if checkpoint is not None else self._start
         self._plans = [plan for plan in self._examine() if plan.reason or plan.header is not None]
 
-    def _header(self, base: int) -> tuple[bytes, int, int, int, int] | None:
+    def _header(self, base: int) -> tuple[bytes, int, int, int, int, int] | None:
         try:
             return read_header(names.segment_path(self._log, base))
         except CorruptionError:

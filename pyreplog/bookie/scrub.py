@@ -308,6 +308,8 @@ class Scrubber:
             self._drop_check()
             state.place, state.pass_us, state.asked, state.done_bytes, state.bad = None, now_us, True, 0, 0
             state.mended = 0
+            # The pass verifies also those that were verified at this very time.
+            state.ages = {base: age._replace(verified=False) for base, age in state.ages.items()}
             self._is_dirty = True
         self._rate = self._rate_for(now_us)
 
@@ -335,8 +337,8 @@ class Scrubber:
         """Return the segment that comes next; None: there is none."""
         if self._check is not None:
             return self._check.base
-        ages = self._state.ages
-        return min(self._sizes, key=lambda base: (ages[base].since_us, base), default=None)
+        ages = self._state.ages  # of those with the same time, by a coarse clock, those that are pending come first
+        return min(self._sizes, key=lambda base: (*ages[base], base), default=None)
 
     def _end_pass(self) -> None:
         """End the pass when it has verified all."""

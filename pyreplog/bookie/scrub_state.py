@@ -31,7 +31,10 @@ _FILE_MAX = 256 << 20
 
 
 class SegmentAge(NamedTuple):
-    """When a segment was verified last, or when it was first seen; monotonic microseconds."""
+    """When a segment was verified last, or when it was first seen; monotonic microseconds.
+
+    verified: since it was first seen, and since a pass was asked for.
+    """
 
     since_us: int
     verified: bool

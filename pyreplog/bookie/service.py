@@ -8,7 +8,6 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from pyreplog._native.bookie.bookie_service_base import BookieServiceBase
-from pyreplog._native.bookie.fast_add import LATER, parse_fast_add
 from pyreplog._native.net.frame import CONTROL_OFFSET, FrameBatch, encode_header
 from pyreplog.bookie.bookie import Bookie
 from pyreplog.bookie.key_verifier import KeyRegistry, KeyVerdict, KeyVerifier
@@ -83,41 +82,25 @@ class BookieService(BookieServiceBase):
         assert isinstance(connection, ServerConnection)
         self._bookie.with_bookie(self._handle, connection, batch)
 
-    def fast_path(self, connection: ServerConnection, batch: FrameBatch) -> bytes | None:
-        """Handle a plain ADD, see `FastPath`; it is answered in this turn of the reactor."""
-        add = parse_fast_add(batch, connection.requests)
-        if add is None:
-            return None
-        lac = self._bookie.add_fast(add, partial(self._answer, connection, add.number))
-        if lac is None:
-            return None
-        if lac != LATER:
-            return add.ok(lac)
-        connection.requests[add.number] = 0  # in flight without a check of limits: it is answered in this turn
-        self._commit_soon()
-        return b""
-
-    def _handle(self, bookie: Bookie, connection: ServerConnection, batch: FrameBatch) -> None:
-        for number, body in batch:
-            if body:
-                try:
-                    request = _decode(number, body, connection.peer.max_body_bytes)
-                except UnsupportedRequestError as error:
-                    self._answer(connection, number, Reply(ReplyStatus.UNSUPPORTED, body=str(error).encode()))
-                    continue
-                if request.kind == READ and self._has_enough(connection):
-                    self._reads.setdefault(connection, deque()).append((number, request))
-                    continue
-                if bookie.claims(request):
-                    self._keys.ask(connection, number, request)
-                    continue
-                if request.kind == WAIT_LAC:
-                    bookie.expire(self._reactor.clock.monotonic_us())
-                bookie.handle(request, partial(self._answer, connection, number), connection)
-                if request.kind == WAIT_LAC:
-                    self._look_in(bookie)
-        if bookie.waits:
-            self._commit_soon()
+    def _handle_other(self, bookie: Bookie, connection: ServerConnection, number: int, body: memoryview, /) -> None:
+        if not body:
+            return
+        try:
+            request = _decode(number, body, connection.peer.max_body_bytes)
+        except UnsupportedRequestError as error:
+            self._answer(connection, number, Reply(ReplyStatus.UNSUPPORTED, body=str(error).encode()))
+            return
+        if request.kind == READ and self._has_enough(connection):
+            self._reads.setdefault(connection, deque()).append((number, request))
+            return
+        if bookie.claims(request):
+            self._keys.ask(connection, number, request)
+            return
+        if request.kind == WAIT_LAC:
+            bookie.expire(self._reactor.clock.monotonic_us())
+        bookie.handle(request, partial(self._answer, connection, number), connection)
+        if request.kind == WAIT_LAC:
+            self._look_in(bookie)
 
     def _checked(self, connection: ServerConnection, waiting: list[tuple[int, Request]], verdict: KeyVerdict) -> None:
         """Handle requests that waited for a verdict on their key."""

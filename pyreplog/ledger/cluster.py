@@ -111,6 +111,7 @@ class LedgerCluster(Handle):
         super().__init__(what)
         runtime.belong_to(self)
         runtime.on_bookies = weak_callback(self._bookies_changed)
+        runtime.before_store_closes = self._writer_keys.close
 
     @classmethod
     def embedded(

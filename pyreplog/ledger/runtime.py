@@ -6,9 +6,10 @@ import logging
 import random
 from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from contextlib import ExitStack
+from threading import get_ident
 from typing import Any, TypeVar
 
-from pyreplog._native.bookie.fast_add import FastAdd, as_fast_add
+from pyreplog._native.bookie.fast_add import LATER, FastAdd, as_fast_add
 from pyreplog._native.machines.serial_executor import check_may_wait
 from pyreplog._native.net.add_replies import Answer
 from pyreplog.bookie.bookie_state import BookiePhase
@@ -33,6 +34,7 @@ from pyreplog.metadata.store import MetadataStore
 from pyreplog.metrics import Metric
 from pyreplog.net.reactor import Reactor
 from pyreplog.net.sockets import weak_callback
+from pyreplog.waiting_threads import waiting_threads
 
 logger = logging.getLogger(__name__)
 
@@ -72,6 +74,8 @@ class RuntimeBase:
         self._racks: dict[str, str] = {}  # of bookies, as they registered last
         self.on_bookies: Callable[[], object] = lambda: None
         """Called when bookies registered, left, or changed their registration, and when their states changed."""
+        self.before_store_closes: Callable[[], object] = lambda: None
+        """Called by `close` when the jobs have ended, and the store is still open."""
         self._closed = False
         try:
             self.bookie_states = BookieStates(
@@ -225,6 +229,7 @@ class RuntimeBase:
         self.bookie_states.close()
         with ExitStack() as cleanup:
             cleanup.callback(self.metadata.close)
+            cleanup.callback(self.before_store_closes)
             cleanup.callback(self.reactor.close)
             cleanup.callback(self._workers.close, timeout)
             for future in list(self._expected):
@@ -270,17 +275,39 @@ class EmbeddedRuntime(RuntimeBase):
         for bookie, request, answer in adds:
             if request is not checked:
                 checked, fast = request, as_fast_add(request)
-            if fast is None or not self._add(bookie, fast, answer):
+            lac = None if fast is None else self._add_fast(bookie, fast, answer)
+            if lac == LATER:  # the bookie keeps the FastAdd
+                checked = None
+            elif lac is None or not answer.stored():
                 self.send(bookie, request, answer)
 
-    def _add(self, bookie: str, add: FastAdd, answer: Answer) -> bool:
-        """Try the fast path; return False if the request has to be sent in the general way, which is then safe."""
+    def _add_fast(self, bookie: str, add: FastAdd, answer: Answer) -> int | None:
+        """Try the fast path; return None if the request has to be sent in the general way, which is then safe."""
         local = self.bookies.get(bookie)
         try:
-            stored = local is not None and local.add_fast(add) is not None
+            if local is None:
+                return None
+            return local.request_fast(add, answer, commits_here=get_ident() in waiting_threads)
         except ReplogError:
-            return False
-        return stored and answer.stored()
+            return None
+
+    def wait(self, future: AppendFuture[T], timeout: float | None = None) -> T:
+        """As `RuntimeBase.wait`; a thread that waits without a limit syncs one of the bookies itself.
+
+        A thread that waits for a limited time does not, because a sync takes as long as the disk takes.
+        """
+        thread = get_ident()
+        is_announced = thread in waiting_threads  # so that bookies were not woken for its entries
+        waiting_threads.discard(thread)
+        busy = [bookie for bookie in self.bookies.values() if bookie.has_work()]
+        commits = bool(busy) and timeout is None and not future.done()
+        if is_announced:
+            for bookie in busy[int(commits) :]:
+                bookie.wake()
+        if commits:
+            check_may_wait()
+            busy[0].commit_here()
+        return super().wait(future, timeout)
 
     def bookie_statuses(self) -> list[BookieStatus]:
         return [

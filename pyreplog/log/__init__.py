@@ -23,7 +23,10 @@
 | stats | what a log tells of itself |
 | opening | `pyreplog.open` |
 | commit | group commit of a synced log |
+| tail_listeners | TailListeners: one thread that waits for many logs to grow |
+| runtime | LogRuntime: threads that many logs share, and how long a log is idle before its files are closed |
 | housekeeper | the background threads, and their tasks, which are tried again when they fail |
+| unclean_shutdown_marker | whether unsynced records were in memory when the machine went down |
 | retention | which segments may go |
 | truncation | cutting the end, crash-safe |
 | backup/ | consistent copy of a live log, and restore |

@@ -82,10 +82,10 @@ class CheckpointFile:
 
     def __init__(self, directory: Path, files: Files, last: Checkpoint) -> None:
         self._files, self.last = files, last
-        path = directory / names.CHECKPOINT
-        if not path.exists() or path.stat().st_size != 2 * SLOT_BYTES:
-            files.replace_small(path, last.encode().ljust(2 * SLOT_BYTES, b"\0"))
-        self._fd = files.open(path, writable=True)
+        self._path = directory / names.CHECKPOINT
+        if not self._path.exists() or self._path.stat().st_size != 2 * SLOT_BYTES:
+            files.replace_small(self._path, last.encode().ljust(2 * SLOT_BYTES, b"\0"))
+        self._fd = files.open(self._path, writable=True)
 
     def advance(self, *, position: int, entry: int, clean: bool) -> None:
         """All before `position` is synced. Changes nothing when that was known."""
@@ -103,12 +103,23 @@ class CheckpointFile:
         """The log was cut to `position`, all before it synced; segments to come are of another epoch."""
         self._write(replace(self.last, position=position, entry=entry, epoch=epoch, clean=False))
 
+    def begin_at(self, *, start: int, entry: int) -> None:
+        """The log, which has no segments, begins and ends at `start`."""
+        self._write(replace(self.last, start=start, position=start, entry=entry, clean=False))
+
+    def open(self) -> None:
+        """Have a descriptor, after `close`. OSError; a write does it as well."""
+        if self._fd < 0:
+            self._fd = self._files.open(self._path, writable=True)
+
     def _write(self, checkpoint: Checkpoint) -> None:
+        self.open()
         checkpoint = replace(checkpoint, sequence=self.last.sequence + 1)
         self._files.write_sync(self._fd, checkpoint.encode(), (checkpoint.sequence & 1) * SLOT_BYTES)
         self.last = checkpoint
 
     def close(self) -> None:
+        """Close the descriptor."""
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1

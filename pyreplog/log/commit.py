@@ -15,6 +15,7 @@ from pyreplog._native.log.group_commit_base import GroupCommitBase
 from pyreplog._native.log.position_waiters import PositionWaiters
 from pyreplog.errors import InvalidArgumentError, PoisonedError, ReplogError
 from pyreplog.future import AppendFuture, set_result
+from pyreplog.log.runtime import WHEN_WOKEN, LogRuntime
 
 T = TypeVar("T")
 
@@ -25,13 +26,16 @@ class GroupCommit(GroupCommitBase):
     def __init__(
         self, log: Appender, submitted: PositionWaiters, synced: int,
         write_sync: Callable[[int, bytes | memoryview, int], object], poison: Callable[[str, OSError], PoisonedError],
+        runtime: LogRuntime | None = None,
     ) -> None:  # fmt: skip
+        """runtime: whose threads commit what was submitted; None: a thread of the log, which starts when it has to."""
         super().__init__(log, submitted, synced, write_sync, poison)
         self._submitted.restart(synced)
         self._idle = threading.Lock()
         self._starting = threading.RLock()  # a signal handler may close the log
         self._committer: threading.Thread | None = None
         self._stopping = False
+        self._shared = None if runtime is None else runtime.committing.add(self._turn)
 
     def restart(self, position: int) -> None:
         """The log was truncated to `position`, all before it synced: positions beyond will come a second time."""
@@ -53,7 +57,10 @@ class GroupCommit(GroupCommitBase):
         return future
 
     def request(self) -> None:
-        """See that all staged so far is committed soon, by a thread of our own."""
+        """See that all staged so far is committed soon, by another thread."""
+        if self._shared is not None:
+            self._shared.wake()
+            return
         if self._committer is None:
             with self._starting:
                 if self._committer is None:
@@ -87,9 +94,26 @@ class GroupCommit(GroupCommitBase):
             finally:
                 submitted.drain()
 
+    def _turn(self) -> float:
+        """As `_run` does: on a thread of a runtime, until nothing is staged."""
+        submitted = self._submitted
+        submitted.asleep = False
+        try:
+            while self._log.staged_bytes and not self._stopping:
+                self.wait(self._log.staged_end)
+                submitted.drain()  # others may have committed, who tell nobody
+        except ReplogError:
+            return WHEN_WOKEN  # the log is poisoned or closed; its waiters have been told
+        finally:
+            submitted.drain()
+        submitted.asleep = True  # later submitters ask; what was submitted before is seen here
+        staged = self._log.staged_bytes
+        submitted.drain()
+        return 0.0 if staged and not self._stopping else WHEN_WOKEN
+
     def check_may_wait(self) -> None:
         """Raise InvalidArgumentError if the caller is the thread that commits, in a callback of an AppendFuture."""
-        if self._committer is threading.current_thread():
+        if self._committer is threading.current_thread() or (self._shared is not None and self._shared.is_running_here):
             raise InvalidArgumentError("a callback cannot wait for a sync: use submit, and callbacks of its future")
 
     def stop(self) -> None:
@@ -100,3 +124,6 @@ class GroupCommit(GroupCommitBase):
             self.request()
             if committer is not threading.current_thread():  # close() in a callback of an AppendFuture
                 committer.join()
+        if self._shared is not None:
+            self._shared.cancel()
+            self._submitted.drain()

@@ -13,12 +13,13 @@ from asyncio import _get_running_loop
 from collections import deque
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, NoReturn, TypeVar
+from typing import TYPE_CHECKING, NamedTuple, NoReturn, TypeVar
 
 from pyreplog import handles
 from pyreplog._native.log.appender import Appender
-from pyreplog._native.log.apply_replicated import show_up_to
+from pyreplog._native.log.apply_replicated import show_up_to, stand_at
 from pyreplog._native.log.segment import HEADER_BYTES, Segment
+from pyreplog._native.log.segmentheader import COUNTED, encode_header
 from pyreplog._native.log.sparse import SparseIndex
 from pyreplog.arguments import as_int
 from pyreplog.clock import Clock, SystemClock
@@ -26,11 +27,13 @@ from pyreplog.config import LogConfig
 from pyreplog.coroutines import check_may_block, in_thread
 from pyreplog.errors import (
     ClosedError,
+    CorruptionError,
     DiskError,
     ForkedError,
     LockedError,
     NotALogError,
     PoisonedError,
+    RecordBatchesError,
     ReplogError,
     WindowFullError,
 )
@@ -38,10 +41,11 @@ from pyreplog.future import AppendFuture, set_result, settle_all
 from pyreplog.log import indexes, log_cursor, names, recovery, retention, startup, truncation
 from pyreplog.log.checkpoint import CheckpointFile
 from pyreplog.log.commit import GroupCommit
-from pyreplog.log.files import Files, RealFiles, opening_told
-from pyreplog.log.housekeeper import IDLE_S, BackgroundTask, Housekeeper
+from pyreplog.log.files import Files, RealFiles, disk_error, opening_told
+from pyreplog.log.housekeeper import BackgroundTask, Housekeeper
 from pyreplog.log.lock import WriterLock
 from pyreplog.log.log_view import LogView
+from pyreplog.log.runtime import WHEN_WOKEN, LogRuntime
 from pyreplog.log.segments import Removed, SegmentPool
 from pyreplog.log.stats import LogStats
 from pyreplog.log.truncation import Truncation
@@ -72,8 +76,29 @@ _ROOM_BYTES = 64 << 10
 _BLANK_BYTES = 32
 """Size of the record that ends a segment."""
 
+_BLOCK_BYTES = 4096
+"""What is behind the end of a dormant log is given back to the file system from a multiple of it on."""
+
+_RETENTION_S = 5.0
+"""How often the threads of a runtime look for what retention removes, beside each time a segment is full. The age of
+segments, cursors that move and the floor that is lowered wake nobody."""
+
+_IDLE_RETENTION_S = 60.0
+"""The same for an idle log none of whose segments is old enough; not until one is, since the clock may be set."""
+
 _LOCK_S = 0.01
 _ROLL_S = 0.001
+
+
+class ClosedSegment(NamedTuple):
+    """The active segment of a dormant log: how its header must be, its index, and where the next record goes."""
+
+    uuid: bytes
+    base: int
+    first_entry: int
+    epoch: int
+    sparse_index: SparseIndex
+    offset: int
 
 
 class CommitLog(LogView, Appender):
@@ -100,11 +125,26 @@ class CommitLog(LogView, Appender):
     See docs/log.md.
     """
 
+    _whole_end: list[bool] | None = None  # see `make_part_of`
+
     def __init__(
         self, path: Path, config: LogConfig, *, create: bool, clock: Clock | None, files: Files | None,
-        gated: bool = False, mirror: bool = False, retention_floor: int = 1 << 62,
+        gated: bool = False, mirror: bool = False, retention_floor: int = 1 << 62, record_batches: bool = False,
+        runtime: LogRuntime | None = None,
     ) -> None:  # fmt: skip
+        """record_batches: let records take several entry numbers (`append_record_batches`). Segments from here on say
+        so, and the log stays one that may hold such records; earlier builds cannot open it any more. runtime: whose
+        threads the log uses; it then has no file for entries before the first one is appended, and none open while it
+        is idle. None: it has threads of its own."""
+        self._runtime = runtime
+        self._is_dormant = False  # it is open, and its next append has to open or make a file first
+        self._closed_segment: ClosedSegment | None = None  # of a dormant log; None: it has no active segment
+        self._used_at, self._used_end = 0.0, -1  # when files were needed last, and the end then; see `_close_idle`
+        self._first_times = dict[int, int]()  # by base, of segments that retention has looked at
+        self._first = 0, 0  # position and entry number where a log without segments begins
+        self._has_rolled = False  # since it was opened or dormant: then segments are prepared ahead of need
         self.path, self.config, self._gated, self._mirror = path, config, gated, mirror
+        self._version = COUNTED if record_batches else 1  # of the format of segments to come, at least
         self.retention_floor = retention_floor
         """Nothing at or after this position is removed by retention, from opening on; later layers lower it."""
         self._files = files if files is not None else RealFiles()
@@ -112,7 +152,6 @@ class CommitLog(LogView, Appender):
         self._lock = threading.RLock()  # the table of segments, the checkpoint, and all that changes them
         self._room_lock = threading.Lock()
         self._wanted_room, self._room_waiters = 0, list[AppendFuture[None]]()  # under the lock; see `_want_room`
-        self._is_making_room = False  # the thread inside waits for the disk
         self._room_error: DiskError | None = None  # why the room that was wanted last could not be made
         self._pid = os.getpid()
         self._clock: Clock = clock if clock is not None else SystemClock()
@@ -124,6 +163,8 @@ class CommitLog(LogView, Appender):
             except BaseException:
                 self._writer_lock.release()
                 raise
+            if runtime is not None:
+                self._writer_lock.close_descriptor()
         self._error = None
         self._housekeeper.start()
         self._opened_at = handles.opened(self)
@@ -145,11 +186,17 @@ class CommitLog(LogView, Appender):
         )  # fmt: skip
         self._use_tail(startup.open_tail(self.path, self._files, started), trusted=True)
         self._begin(started.found)
-        self._set_open(True)
+        self._set_open(not self._is_dormant)
         self._commits = GroupCommit(
-            self, self._submitted, self._checkpoint.last.position, self._files.write_sync, self._poison
+            self,
+            self._submitted,
+            self._checkpoint.last.position,
+            self._files.write_sync,
+            self._poison,
+            self._runtime,
         )
-        self._watcher = Watcher(self.tail, self._purgatory, self._sleep)
+        listeners = None if self._runtime is None else self._runtime.listeners
+        self._watcher = Watcher(self.tail, self._purgatory, self._sleep, listeners)
         self._sealed: deque[tuple[float, Segment]] = deque()  # when it was sealed, and not synced yet; ascending
         self._last_sync = time.monotonic()
         self._housekeeper: Housekeeper[CommitLog] = Housekeeper(
@@ -162,12 +209,44 @@ class CommitLog(LogView, Appender):
             syncing=[
                 BackgroundTask("syncing sealed segments", CommitLog._seal_due),
                 BackgroundTask("syncing at intervals", CommitLog._sync_at_intervals),
+                BackgroundTask("closing the files of an idle log", CommitLog._close_idle),
             ],
             poison=CommitLog._poison,
+            runtime=self._runtime,
         )
         for segment in started.found.opened:  # their index files may never have been written
             if segment.sealed:
                 self._note_sealed(segment)
+        if self._runtime is not None:
+            self._close_at_opening()
+        if self._version > 1 and not self._is_dormant:  # else the first batch sees to it
+            self._enter()
+            try:
+                self._begin_counted()
+            finally:
+                self._leave()
+
+    def _close_at_opening(self) -> None:
+        """Have no file open before the first append: a broker may open more logs than it may have files."""
+        active, end, _, _ = self._state
+        if self._is_dormant:
+            pass
+        elif self._may_close():
+            self._enter()
+            try:
+                self._close_active()
+            finally:
+                self._leave()
+            if active is not None:
+                active.close_file()
+        elif active is not None:
+            self._files.allocate(active.fileno(), Path(active.path), active.size)
+        self._used_at, self._used_end = time.monotonic(), end
+        if self._is_dormant:
+            self._checkpoint.close()
+            del active
+            if not self._sealed:  # they have indexes that are in no file yet
+                self._unmap_unpinned()
 
     def _begin(self, recovered: recovery.RecoveryResult) -> None:
         """Set the table, take or continue the active segment, and tell readers."""
@@ -178,6 +257,7 @@ class CommitLog(LogView, Appender):
         self._set_segments([(file.base, file.first_entry, opened.get(file.base)) for file in recovered.files])
         epoch = max([last.epoch, *(file.epoch for file in recovered.files)]) + recovered.cut
         next_base = recovered.files[-1].base + self.segment_bytes if recovered.files else last.start
+        self._pool.version = max(self._version, recovered.files[-1].version if recovered.files else 1)
         self._pool.place(next_base, epoch)
         self._continue(recovered)
         _, end, entry, _ = self._state
@@ -187,13 +267,21 @@ class CommitLog(LogView, Appender):
 
     def _continue(self, recovered: recovery.RecoveryResult) -> None:
         """Take or continue the active segment."""
-        if recovered.sealed:
-            self._begin_segment(self._take(recovered.entry), recovered.entry, recovered.last_time)
-            self._files.sync(self._state[0].fileno())
+        if self._runtime is not None and not recovered.files:
+            self._first = self._checkpoint.last.start, recovered.entry
+            stand_at(self, *self._first)
+            self._is_dormant = True
+        elif recovered.sealed:
+            self._begin_synced(recovered.entry, recovered.last_time)
         else:
             active = recovered.opened[-1]
-            self._files.allocate(active.fileno(), Path(active.path), active.size)
+            if self._runtime is None:  # else it is closed again, and allocated when it is needed
+                self._files.allocate(active.fileno(), Path(active.path), active.size)
             self._activate(active, active.end, recovered.entry, recovered.last_time)
+
+    def _begin_synced(self, entry: int, last_time: int) -> None:
+        self._begin_segment(self._take(entry), entry, last_time)
+        self._files.sync(self._state[0].fileno())
 
     def _check_kind(self, recovered: recovery.RecoveryResult) -> None:
         if any(file.first_entry < 0 for file in recovered.files):
@@ -219,35 +307,198 @@ class CommitLog(LogView, Appender):
         if isinstance(self._error, ClosedError) or os.getpid() != self._pid:
             self._refuse()
 
+    def _reopen(self, waits: bool) -> None:
+        if self._error is not None or os.getpid() != self._pid:
+            self._refuse()
+        if not self._is_dormant:
+            with self._lock:  # it was a moment ago, and another thread was quicker; or it is being closed
+                if self._is_open:
+                    return
+                if not self._is_dormant:
+                    self._refuse()
+        if not waits and _get_running_loop() is not None:
+            self._want_room(1, None)
+            raise WindowFullError(f"{self.path}: files of the log are being opened; await room() before submit()")
+        self._wake_up()
+
+    def _wake_up(self) -> None:
+        """End dormancy: have the file that the next append writes to. Nothing happened when it raises DiskError."""
+        with self._lock:
+            if not self._is_dormant or self._error is not None:  # another thread was quicker
+                return
+            try:
+                self._checkpoint.open()
+                if self._closed_segment is not None:
+                    self._reopen_active(self._closed_segment)
+                else:
+                    self._begin_first()
+            except OSError as error:
+                raise disk_error(error, f"{self.path} cannot be opened for appending") from error
+            finally:
+                self._note_use()
+            self._closed_segment = None
+            self._set_open(True)  # before: who finds it neither open nor dormant is refused
+            self._is_dormant = False
+
+    def _begin_first(self) -> None:
+        """Begin the segment that the next append goes into."""
+        _, _, entry, last_time = self._state
+        self._begin_synced(entry, last_time)
+        _, end, entry, _ = self._state
+        self._set_synced(end, entry)
+        self._publish(is_open=True)
+
+    def _reopen_active(self, closed: ClosedSegment) -> None:
+        """Go on in the active segment of a dormant log. Nothing happened when it raises."""
+        path, (_, _, entry, last_time) = names.segment_path(self.path, closed.base), self._state
+        segment = self._segment_table()[-1][2] or self._adopt(self._map_closed(closed))
+        segment.set_file(self._files.open(path, writable=True))
+        try:
+            self._files.allocate(segment.fileno(), path, segment.size)
+        except BaseException:
+            segment.close_file()
+            raise
+        self._activate(segment, closed.offset, entry, last_time)
+
+    def _map_closed(self, closed: ClosedSegment) -> Segment:
+        """Map the active segment of a dormant log, without a descriptor. The caller holds the log's lock."""
+        path = names.segment_path(self.path, closed.base)
+        segment = Segment(self._files.open(path, writable=True), str(path), writable=True)
+        segment.close_file()
+        if (segment.uuid, segment.base, segment.first_entry, segment.epoch) != closed[:4]:
+            raise CorruptionError(
+                path, closed.base, "the header of the segment that was closed while the log was idle", "another one"
+            )
+        segment.index = closed.sparse_index
+        segment.advance(closed.offset, False)
+        return segment
+
+    # ---- files of an idle log -------------------------------------------------------------------------------
+
+    def _note_use(self) -> None:
+        """Files of a log with a runtime are open or mapped from now on: see to it that they are closed again."""
+        self._used_at = time.monotonic()
+        self._housekeeper.wake_syncing()
+
+    def _close_idle(self) -> float:
+        """Close the files of a log that is idle, and unmap segments that nobody reads any more."""
+        if self._runtime is None:
+            return WHEN_WOKEN
+        idle_s, end = self._runtime.idle_s, self._state[1]
+        if end != self._used_end:
+            self._used_at, self._used_end = time.monotonic(), end
+        left = self._used_at + idle_s - time.monotonic()
+        if left > 0:
+            return left
+        self._used_at = time.monotonic()  # when it does not succeed
+        if not self._is_dormant:
+            self._close_files()
+        with self._lock:
+            if not self._is_dormant or self._error is not None:
+                return idle_s
+            pinned = self._unmap_unpinned()
+            self._pool.close()
+            self._checkpoint.close()
+            return idle_s if pinned or self._sealed else WHEN_WOKEN
+
+    def _close_files(self) -> None:
+        """Make a log dormant that nobody appends to. What it waits for, it waits for before it keeps appends out."""
+        if self._staged and self.staged_bytes:
+            return
+        self._sync()
+        with self._lock:
+            self._sync_sealed()
+            if self._is_dormant or self._error is not None or self._housekeeper.is_stopping:
+                return
+            synced, entry = self.tail.synced_end, self.tail.synced_entry
+            try:
+                self._checkpoint.advance(position=synced, entry=entry, clean=False)
+            except OSError as error:
+                raise self._poison("closing an idle log", error) from error
+            self._enter()
+            try:
+                if not self._may_close():
+                    return
+                active = self._state[0]
+                self._close_active()
+            finally:
+                self._leave()
+            if active is not None and self._closed_segment is not None:
+                self._give_back(active, self._closed_segment.offset)
+
+    def _may_close(self) -> bool:
+        """Whether all that was appended is on disk, so that the active segment may be closed. The caller is inside."""
+        if self._error is not None and not isinstance(self._error, ClosedError):
+            return False
+        return not self.staged_bytes and self.tail.synced_end >= self._state[1]
+
+    def _close_active(self) -> None:
+        """Become dormant: note what the next append has to know, and let go of the active segment. The caller is
+        inside."""
+        segment, end, _, _ = self._state
+        self._is_dormant = True  # before it is not open: see `_reopen`
+        self._set_open(False)
+        self._has_rolled = False  # further segments are prepared when the next one is full
+        if segment is not None:
+            assert segment.index is not None, "the active segment has its index"
+            self._closed_segment = ClosedSegment(
+                segment.uuid, segment.base, segment.first_entry, segment.epoch, segment.index, end - segment.base
+            )
+        self._let_go_active()
+
+    def _give_back(self, segment: Segment, end: int) -> None:
+        """Of a dormant log, give the room back that was allocated behind offset `end`, and close the file."""
+        start = -(-end // _BLOCK_BYTES) * _BLOCK_BYTES
+        if start < segment.size:
+            with contextlib.suppress(OSError):  # not every file system can
+                self._files.punch(segment.fileno(), start, segment.size)
+        segment.close_file()
+
     def _reserve(self, segments: int) -> None:
         """Have so many segments ready, so that a batch never stops half way for lack of space."""
-        self._is_making_room = True
-        try:
-            self._pool.prepare(segments)
-        finally:
-            self._is_making_room = False
+        self._pool.prepare(segments)
 
     def _rebuild(self) -> None:
         """The table of the writer is always right."""
 
     def _make_room(self, stride: int) -> None:
         segment, end, entry, last_time = self._state
-        self._is_making_room = True
-        try:
-            if self._staged:
-                self._commits.flush()
-                if end - segment.base + stride <= segment.size - _BLANK_BYTES:
-                    self._widen_stage(stride)
-                    return
-            self._roll(segment, entry, last_time)
-            if self._staged:
+        if self._staged:
+            self._commits.flush()
+            if end - segment.base + stride <= segment.size - _BLANK_BYTES:
                 self._widen_stage(stride)
-        finally:
-            self._is_making_room = False
+                return
+        self._roll(segment, entry, last_time)
+        if self._staged:
+            self._widen_stage(stride)
+
+    def _begin_counted(self) -> None:
+        """Have an active segment whose records may take several entry numbers: the log begins to hold them, or was cut
+        into a segment of before. Raises RecordBatchesError if the log was not opened for them."""
+        if not self.record_batches:
+            raise RecordBatchesError(self.path)
+        segment, end, entry, _ = self._state
+        if segment.version >= COUNTED:
+            return
+        if end > segment.base + HEADER_BYTES:
+            self._begin_next()
+            return
+        header = encode_header(self.uuid, segment.base, segment.size, entry, segment.epoch, COUNTED)
+        try:
+            self._files.write(segment.fileno(), header, 0)
+            self._files.sync(segment.fileno())
+        except OSError as error:
+            raise self._poison("raising the version of a segment", error) from error
+
+    def _begin_next(self) -> None:
+        segment, _, entry, last_time = self._state
+        if self._staged:
+            self._commits.flush()
+        self._roll(segment, entry, last_time)
 
     def _check_inside(self) -> None:
-        """Raise WindowFullError if the caller is an event loop, and the thread inside waits for the disk."""
-        if self._is_making_room and _get_running_loop() is not None:
+        """Raise WindowFullError if an event loop calls: the thread inside waits for the disk, or is about to."""
+        if _get_running_loop() is not None:
             raise WindowFullError(f"{self.path}: room is being made; await room() before submit()")
 
     def _check_room(self, size: int, segments: int) -> None:
@@ -292,11 +543,15 @@ class CommitLog(LogView, Appender):
             wanted, self._wanted_room = self._wanted_room, 0
             waiters, self._room_waiters = self._room_waiters, []
         if not wanted and not waiters:
-            return IDLE_S
+            return WHEN_WOKEN
         self._room_error = None
         try:
-            if not self._staged:
+            if self._is_dormant:
+                self._wake_up()
+            elif not self._staged:
                 self._pool.prepare(wanted)
+                if self._is_dormant:  # since a moment ago
+                    self._note_use()
             else:
                 self._enter()
                 try:
@@ -308,7 +563,7 @@ class CommitLog(LogView, Appender):
             self._room_error = error  # for the next submit
         finally:
             settle_all([(future, None) for future in waiters])
-        return IDLE_S
+        return WHEN_WOKEN
 
     def _end_room(self) -> None:
         """Complete what waits for room, because the log takes no more entries."""
@@ -334,6 +589,15 @@ class CommitLog(LogView, Appender):
         return self._commits.acknowledge(result, position)
 
     def _open_segment(self, base: int) -> Segment:
+        if self._is_dormant:
+            self._note_use()
+        if self._runtime is not None and base + self.segment_bytes > self._state[1]:  # as an open log's never is
+            with self._lock:
+                active, closed = self._state[0], self._closed_segment
+                if closed is not None and closed.base == base:
+                    return self._adopt(self._map_closed(closed))
+                if active is not None and active.base == base:
+                    return active
         path = names.segment_path(self.path, base)
         segment = Segment(self._files.open(path, writable=True), str(path), writable=True)
         segment.advance(HEADER_BYTES, True)
@@ -409,9 +673,7 @@ class CommitLog(LogView, Appender):
         self.check_open()
         future: AppendFuture[None] = AppendFuture()
         least = min(_ROOM_BYTES, self.segment_bytes // 16)
-        segment, end, _, _ = self._state
-        is_short = end - segment.base + least > segment.size - _BLANK_BYTES and (self._staged or not self._pool.ready)
-        if self._wanted_room or self._is_making_room or is_short:
+        if self._wanted_room or self._is_making_room or self._is_dormant or self._is_short_of(least):
             self._want_room(least if self._staged else 1, future)
             if not self.is_usable:
                 self._end_room()
@@ -421,6 +683,11 @@ class CommitLog(LogView, Appender):
         else:
             set_result(future, None)
         return future
+
+    def _is_short_of(self, least: int) -> bool:
+        """Whether so many bytes neither fit into the active segment nor into one that is prepared."""
+        segment, end, _, _ = self._state
+        return end - segment.base + least > segment.size - _BLANK_BYTES and (self._staged or not self._pool.ready)
 
     # ---- durability -----------------------------------------------------------------------------------------
 
@@ -500,6 +767,18 @@ class CommitLog(LogView, Appender):
         if self._parents is not None:
             raise self._parents
         return self.tail.visible_entry
+
+    @property
+    def start(self) -> int:
+        """Number of the first entry in the log."""
+        self._check_process()
+        return super().start if self._segment_table() else self._first[1]
+
+    @property
+    def start_position(self) -> int:
+        """Position of the first segment, bytes from the beginning of the log."""
+        self._check_process()
+        return super().start_position if self._segment_table() else self._first[0]
 
     @property
     def synced_end(self) -> int:
@@ -595,6 +874,10 @@ class CommitLog(LogView, Appender):
             raise self._error
         table = self._segment_table()
         bases, (start, first_entry, _) = [row[0] for row in table[:count]], table[count]
+        if self._is_dormant:
+            self._note_use()
+            with opening_told(self.path):
+                self._checkpoint.open()
         try:
             self._checkpoint.trim(start=start, entry=max(first_entry, 0))
         except OSError as error:
@@ -602,6 +885,8 @@ class CommitLog(LogView, Appender):
         dropped = self._drop_segments(count)
         self.tail.start = self.start_position
         self._forget_sealed(bases[-1])
+        for base in bases:
+            self._first_times.pop(base, None)
         return list(zip(bases, dropped, strict=True))
 
     def _retire(self, removed: list[Removed], *, refill: bool = False) -> None:
@@ -617,7 +902,7 @@ class CommitLog(LogView, Appender):
             raise self._poison("trim", error) from error
 
     def truncate(self, entry: int) -> int:
-        """Cut the end of the log, so that its next entry gets a given number.
+        """Cut the end of the log, so that its next entry gets a given number. A record batch goes as a whole.
 
         Durable and crash-safe: after a crash the log has its old end or its new end. Entries that were cut never come
         back. Readers that hold their bytes keep them; followers that are beyond the cut get TruncatedError.
@@ -626,7 +911,7 @@ class CommitLog(LogView, Appender):
             entry: number that the next entry gets.
 
         Returns:
-            `entry`.
+            The number that the next entry gets: `entry`, or that of the first entry of the record batch it lies in.
 
         Raises:
             OutOfRangeError: `entry` lies behind the end.
@@ -644,16 +929,17 @@ class CommitLog(LogView, Appender):
                     self._commits.flush()
                 self._sync_sealed()
                 if entry != self._state[2]:
-                    self._cut_to(entry)
+                    entry = self._cut_to(entry)
             except OSError as error:  # half done: what is mapped and what is on disk may differ
                 raise self._poison("truncation", error) from error
             finally:
                 self._leave()
         return entry
 
-    def _cut_to(self, entry: int) -> None:
-        """The caller is inside the append path, holds the lock, and has synced all before `entry`."""
-        position = self._position_of(entry)
+    def _cut_to(self, entry: int) -> int:
+        """Return the number that the next entry gets. The caller is inside the append path, holds the lock, and has
+        synced all before `entry`."""
+        position, entry = self._place_of(entry)
         last_time = self.get(entry - 1).timestamp if entry > self.start else 0
         epoch = max(self._checkpoint.last.epoch, self._pool.epoch) + 1
         self._carry_out(Truncation(position, entry, epoch))
@@ -661,6 +947,7 @@ class CommitLog(LogView, Appender):
         rows = [row for row in self._segment_table() if row[0] < segment.base]
         self._set_segments([*rows, (segment.base, segment.first_entry, segment)])
         self._restart(segment, position, entry, last_time)
+        return entry
 
     def _carry_out(self, wanted: Truncation) -> None:
         """All steps of a truncation; the table of segments is the caller's to set."""
@@ -669,6 +956,7 @@ class CommitLog(LogView, Appender):
             truncation.announce(self.path, self._files, wanted)
             truncation.tell(self.tail, self.start_position, wanted, is_open=True)
             self._forget_sealed(1 << 62)
+            self._first_times.clear()
             truncation.apply(self.path, self._files, wanted, self._checkpoint)
         self.tail.note_truncation()  # again: a reader may have looked while files were replaced
 
@@ -687,9 +975,10 @@ class CommitLog(LogView, Appender):
 
     def _note_sealed(self, segment: Segment) -> None:
         """A segment is full; called on the append path, so it only takes note."""
+        self._has_rolled = True
         self._sealed.append((time.monotonic(), segment))
         self._housekeeper.wake_preparing()
-        if self.config.durability != "appended":
+        if self.config.durability != "appended" or self._housekeeper.is_shared:
             self._housekeeper.wake_syncing()
 
     def _forget_sealed(self, base: int) -> None:
@@ -702,11 +991,26 @@ class CommitLog(LogView, Appender):
         """Remove what is too old or too much, and prepare its files again, until there is no more of it: what is freed
         need not be made."""
         while removed := self._take_out_expired():
-            self._retire(removed, refill=True)
-        return IDLE_S
+            self._retire(removed, refill=not self._is_dormant)
+        table = self._segment_table()
+        if not self._has_retention or len(table) < 2:
+            return WHEN_WOKEN  # a full segment wakes it
+        return self._retention_pause(table[1][0])
+
+    def _retention_pause(self, second: int) -> float:
+        """Seconds until retention may find something to remove. second: base of the second segment."""
+        keep_ms, next_time = self.config.retention_ms, self._first_times.get(second)
+        if keep_ms is None or next_time is None or not self._is_dormant:
+            return _RETENTION_S
+        left_us = next_time + keep_ms * 1000 - self._clock.now_us()
+        return max(_RETENTION_S, min(left_us / 1e6, _IDLE_RETENTION_S))
+
+    @property
+    def _has_retention(self) -> bool:
+        return self.config.retention_bytes is not None or self.config.retention_ms is not None
 
     def _take_out_expired(self) -> list[Removed]:
-        if self.config.retention_bytes is None and self.config.retention_ms is None:
+        if not self._has_retention:
             return []
         while not self._lock.acquire(timeout=_LOCK_S):  # another thread syncs
             if self._pool.ready <= self.config.spare_segments // 2:
@@ -740,8 +1044,11 @@ class CommitLog(LogView, Appender):
     def _first_time(self, row: int, now_us: int) -> int:
         """Append time of a segment's first record: not before the last one of the segment in front of it. `now_us` when
         it has no record yet: what lies there is of an earlier life."""
+        base = self._segment_table()[row][0]
+        if (time_us := self._first_times.get(base)) is not None:
+            return time_us
         try:
-            _, segment = self.hold_segment(self._segment_table()[row][0])
+            _, segment = self.hold_segment(base)
         except ReplogError:
             raise
         except OSError as error:  # too many open files, for one: no sync failed
@@ -750,38 +1057,50 @@ class CommitLog(LogView, Appender):
             ) from error
         if not segment.sealed and segment.end <= HEADER_BYTES:
             return now_us
-        return segment.head_at(HEADER_BYTES)[3]
+        time_us = self._first_times[base] = segment.head_at(HEADER_BYTES)[3]
+        return time_us
 
     def _prepare(self) -> float:
         """At most one segment; retention comes before the next."""
+        if self._is_dormant or (self._runtime is not None and not self._has_rolled):
+            return WHEN_WOKEN  # most partitions never fill a segment
         if self._state[1] // self.segment_bytes * self.segment_bytes + self.segment_bytes < self._pool.next_base:
             return _ROLL_S  # a segment is being begun: then retention may have one to give
         if self._pool.wanting():
             self._pool.prepare_ahead()
-        return 0.0 if self._pool.wanting() else IDLE_S
+            if self._is_dormant:  # since a moment ago
+                self._note_use()
+        return 0.0 if self._pool.wanting() else WHEN_WOKEN
 
     def _seal_due(self) -> float:
         """Write the index of segments that are full, and sync those that are due, oldest first."""
-        due = time.monotonic() - (LAZY_SYNC_S if self.config.durability == "appended" else 0.0)
+        lazily = LAZY_SYNC_S if self.config.durability == "appended" else 0.0
+        due = time.monotonic() - lazily
         while self._sealed and self._sealed[0][0] <= due and not self._housekeeper.is_stopping and self.is_usable:
             with self._lock:
                 self._sync_sealed(1)
         with self._lock:
             self._unmap_surplus()
-        return IDLE_S
+        try:
+            return max(self._sealed[0][0] + lazily - time.monotonic(), 0.0)
+        except IndexError:  # none is left
+            return WHEN_WOKEN
 
-    def _sync_sealed(self, limit: int = 1 << 30) -> None:
+    def _sync_sealed(self, limit: int | None = None) -> None:
         """Sync sealed segments, the oldest first, and move the checkpoint behind them. Under the log's lock.
+
+        limit: how many at most; None: those that are sealed now. Appends that are quicker than the disk seal more.
 
         PoisonedError when that fails; and nothing is done once the log is poisoned: the pages that a failed sync lost
         count as clean, so the next sync succeeds.
         """
-        while self._error is None and self._sealed and limit > 0:
+        left = len(self._sealed) if limit is None else limit
+        while self._error is None and self._sealed and left > 0:
             try:
                 self._sync_oldest(self._sealed[0][1])
             except OSError as error:  # before the lock is given up: the next one must not take it half done
                 raise self._poison("sealing", error) from error
-            limit -= 1
+            left -= 1
 
     def _sync_oldest(self, segment: Segment) -> None:
         index = segment.index
@@ -812,16 +1131,16 @@ class CommitLog(LogView, Appender):
                 surplus -= 1
 
     def _sync_at_intervals(self) -> float:
-        if self.config.durability != "interval":
-            return IDLE_S
+        if self.config.durability != "interval" or self._is_dormant:
+            return WHEN_WOKEN
         interval = self.config.sync_interval_ms / 1000
         left = self._last_sync + interval - time.monotonic()
         if left > 0:
-            return min(left, IDLE_S)
+            return left
         self._last_sync = time.monotonic()
         if self._state[1] > self.tail.synced_end and self._error is None:
             self._sync()
-        return min(interval, IDLE_S)
+        return interval
 
     # ---- state ----------------------------------------------------------------------------------------------
 
@@ -852,6 +1171,19 @@ class CommitLog(LogView, Appender):
             state_bytes=sum(segment.index.memory_bytes for segment in segments if segment.index is not None),
             trouble=self._housekeeper.trouble,
         )
+
+    @property
+    def record_batches(self) -> bool:
+        """Whether records of the log may take several entry numbers."""
+        return self._pool.version >= COUNTED
+
+    @property
+    def is_dormant(self) -> bool:
+        """Whether no file of the log is open, because it is idle.
+
+        Its next append opens its segment, or makes one. Always False without a `LogRuntime`.
+        """
+        return self._is_dormant
 
     @property
     def is_usable(self) -> bool:
@@ -903,19 +1235,25 @@ class CommitLog(LogView, Appender):
     def _finish(self) -> None:
         """Let nobody append any more, and sync all that was."""
         with self._lock:
-            self._enter()
-            try:
-                if self._staged:
-                    self._commits.flush()
-                else:
-                    self._sync()
-                self._set_open(False)
-            finally:
-                self._leave()
+            if self._is_dormant:
+                self._is_dormant = False  # nobody wakes it any more
+            else:
+                self._stop_appends()
             try:
                 self._checkpoint.advance(position=self.tail.synced_end, entry=self.tail.synced_entry, clean=True)
             except OSError as error:
                 raise self._poison("close", error) from error
+
+    def _stop_appends(self) -> None:
+        self._enter()
+        try:
+            if self._staged:
+                self._commits.flush()
+            else:
+                self._sync()
+            self._set_open(False)
+        finally:
+            self._leave()
 
     def _let_go(self) -> None:
         self._set_open(False)
@@ -932,6 +1270,7 @@ class CommitLog(LogView, Appender):
                 self._set_segments([])
                 self._forget_sealed(1 << 62)
                 self._forget_active()
+                self._closed_segment = None
         finally:
             self._writer_lock.release()
             self._submitted.fail(self._error)
@@ -944,7 +1283,7 @@ class CommitLog(LogView, Appender):
         self._writer_lock.release()
 
     def __del__(self) -> None:
-        if getattr(self, "_error", self) is None and os.getpid() == self._pid:
+        if getattr(self, "_error", self) is None and os.getpid() == self._pid and not self._whole_end:
             handles.warn_of_leak(f"log {self.path}", self, self._opened_at)
             self.close()
 

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
-from pyreplog._native.log.disk import Steps, lock_file, unlock_file
+from pyreplog._native.log.disk import Steps, lock_file, punch_hole, unlock_file
 from pyreplog._native.log.pwrite import write, write_sync
 from pyreplog.errors import DiskError, DiskFullError, InvalidArgumentError, ReplogError, UnsupportedFilesystemError
 from pyreplog.regular_files import open_regular
@@ -40,6 +40,11 @@ class Files(Protocol):
     def allocate(self, fd: int, path: Path, size: int) -> None:
         """See that a file has all its `size` bytes on disk: a copy that left out zeros does not, and a store through a
         mapping, for which there is no room, kills the process. DiskFullError, UnsupportedFilesystemError."""
+
+    def punch(self, fd: int, start: int, stop: int) -> None:
+        """Give the blocks of bytes [start, stop) back, which then read as zeros; the size of the file stays.
+
+        OSError, if the file system cannot."""
 
     def open(self, path: Path, *, writable: bool) -> int: ...
     def read(self, fd: int, buffer: memoryview, offset: int, /) -> int:
@@ -104,6 +109,7 @@ class RealFiles:
             if zeroed:
                 for offset in range(0, size, len(_ZEROS)):
                     self.write(fd, memoryview(_ZEROS)[: size - offset], offset)
+                    os.fdatasync(fd)  # each MiB: one sync of all would delay the syncs of other files
                 os.fsync(fd)
         except BaseException:
             os.close(fd)
@@ -131,6 +137,9 @@ class RealFiles:
                     "ext4, xfs, btrfs or tmpfs",
                 ) from error
             raise
+
+    def punch(self, fd: int, start: int, stop: int) -> None:
+        punch_hole(fd, start, stop - start)
 
     def open(self, path: Path, *, writable: bool) -> int:
         return open_regular(path, os.O_RDWR if writable else os.O_RDONLY)

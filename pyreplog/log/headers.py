@@ -10,8 +10,8 @@ from pyreplog._native.log.segmentheader import compute_stamp, decode_header
 from pyreplog.regular_files import open_reading
 
 
-def read_header(path: Path) -> tuple[bytes, int, int, int, int]:
-    """(uuid, base, size, first entry, epoch) of a segment file. CorruptionError, FormatVersionError."""
+def read_header(path: Path) -> tuple[bytes, int, int, int, int, int]:
+    """(uuid, base, size, first entry, epoch, version) of a segment file. CorruptionError, FormatVersionError."""
     with open_reading(path) as file:
         return decode_header(str(path), file.read(HEADER_BYTES))
 

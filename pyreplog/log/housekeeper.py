@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Generic, Protocol, TypeVar
 
 from pyreplog.errors import PoisonedError, ReplogError
+from pyreplog.log.runtime import WHEN_WOKEN, LogRuntime, SharedTask
 
 logger = logging.getLogger(__name__)
 
@@ -21,7 +22,7 @@ THREADS = True
 """False: logs that are opened from now on start no threads; only `step` runs their tasks. For simulations."""
 
 IDLE_S = 0.5
-"""How long a task that has nothing to do waits."""
+"""How long a thread of a log waits at most before it looks for work again. Those of a runtime wait until it is due."""
 
 RETRY_FIRST_S, RETRY_MAX_S = 0.5, 30.0
 
@@ -81,39 +82,52 @@ class BackgroundTask(Generic[T]):
 
 
 class Housekeeper(Generic[T]):
-    """Runs the tasks of one log on two threads that sleep until there is something to do.
+    """Runs the tasks of one log on two threads that sleep until there is something to do, or on those of a runtime.
 
     Neither thread waits for the other's disk: one prepares segments and removes old ones, the other syncs. The threads
     do not keep the log alive, so that a leaked log can say so. A poisoned log is left alone: a sync that succeeds after
     one that failed proves nothing.
 
-    poison: called with the log, a stage and the OSError of a task.
+    poison: called with the log, a stage and the OSError of a task. runtime: None: the log has threads of its own.
     """
 
     def __init__(
         self, log: T, *, preparing: Sequence[BackgroundTask[T]], syncing: Sequence[BackgroundTask[T]],
-        poison: Callable[[T, str, OSError], PoisonedError],
+        poison: Callable[[T, str, OSError], PoisonedError], runtime: LogRuntime | None = None,
     ) -> None:  # fmt: skip
         self._log, self._poison = weakref.ref(log), poison
         self._preparing, self._syncing = preparing, syncing
         self._stopping = False
         self._wake_preparing, self._wake_syncing = threading.Event(), threading.Event()
-        self._threads = [
-            threading.Thread(target=self._run, args=(wake, tasks), name=f"pyreplog-{name}-{log.path.name}", daemon=True)
+        self._threads: list[threading.Thread] = []
+        self._shared: tuple[SharedTask, SharedTask] | None = None  # preparing, syncing
+        if runtime is not None:
+            self._shared = (
+                runtime.preparing.add(lambda: self._turn(preparing)),
+                runtime.syncing.add(lambda: self._turn(syncing)),
+            )
+        elif THREADS:
             for name, wake, tasks in (
                 ("prepare", self._wake_preparing, preparing),
                 ("sync", self._wake_syncing, syncing),
-            )
-        ]
+            ):
+                name = f"pyreplog-{name}-{log.path.name}"
+                self._threads.append(threading.Thread(target=self._run, args=(wake, tasks), name=name, daemon=True))
 
     def start(self) -> None:
-        self._threads = self._threads if THREADS else []
         for thread in self._threads:
             thread.start()
+        if self._shared is not None and THREADS:
+            self.wake_preparing()
+            self.wake_syncing()
 
     def stop(self) -> None:
-        """End the threads and wait for them."""
+        """End the threads and wait for them; of those of a runtime, for what they do for this log."""
         self._stopping = True
+        if self._shared is not None:
+            for task in self._shared:
+                task.cancel()
+            return
         self.wake_preparing()
         self.wake_syncing()
         for thread in self._threads:
@@ -124,11 +138,22 @@ class Housekeeper(Generic[T]):
     def is_stopping(self) -> bool:
         return self._stopping
 
+    @property
+    def is_shared(self) -> bool:
+        """Whether the threads are those of a runtime, which look at this log only when they are woken, or it is due."""
+        return self._shared is not None
+
     def wake_preparing(self) -> None:
-        self._wake_preparing.set()
+        if self._shared is None:
+            self._wake_preparing.set()
+        elif THREADS:
+            self._shared[0].wake()
 
     def wake_syncing(self) -> None:
-        self._wake_syncing.set()
+        if self._shared is None:
+            self._wake_syncing.set()
+        elif THREADS:
+            self._shared[1].wake()
 
     @property
     def trouble(self) -> str:
@@ -148,17 +173,23 @@ class Housekeeper(Generic[T]):
 
     def _run(self, wake: threading.Event, tasks: Sequence[BackgroundTask[T]]) -> None:
         pause = 0.0
-        while True:
+        while pause < WHEN_WOKEN:
             wake.wait(pause)
             wake.clear()
-            log = self._log()
-            if log is None or self._stopping or not log.is_usable:
-                return
-            try:
-                pause = min(task.put_off() or task.attempt(log) for task in tasks)
-            except ReplogError:
-                return  # closed or poisoned meanwhile; its callers are told
-            except OSError as error:
-                self._poison(log, "housekeeping", error)
-                return
-            del log
+            pause = self._turn(tasks, IDLE_S)
+
+    def _turn(self, tasks: Sequence[BackgroundTask[T]], longest: float = WHEN_WOKEN) -> float:
+        """Do what is due; return the seconds until something may be due again, `WHEN_WOKEN` when nothing ever is.
+
+        longest: seconds to return at most while the log is in use.
+        """
+        log = self._log()
+        if log is None or self._stopping or not log.is_usable:
+            return WHEN_WOKEN
+        try:
+            return min(longest, *(task.put_off() or task.attempt(log) for task in tasks))
+        except ReplogError:
+            return WHEN_WOKEN  # closed or poisoned meanwhile; its callers are told
+        except OSError as error:
+            self._poison(log, "housekeeping", error)
+            return WHEN_WOKEN

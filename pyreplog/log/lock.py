@@ -8,6 +8,7 @@ import os
 import struct
 from pathlib import Path
 
+from pyreplog._native.log.disk import KeptLock
 from pyreplog.errors import LockedError, ReadOnlyError
 from pyreplog.log import names
 from pyreplog.log.files import lock_range
@@ -22,6 +23,7 @@ class WriterLock:
 
     def __init__(self, directory: Path) -> None:
         path = directory / names.LOCK
+        self._kept: KeptLock | None = None
         try:
             self._fd = open_regular(path, os.O_RDWR | os.O_CREAT)
         except PermissionError as error:
@@ -35,8 +37,17 @@ class WriterLock:
         with contextlib.suppress(OSError):  # on a full disk a second writer is not told the process id of the first
             os.pwrite(self._fd, b"%-20d" % os.getpid(), 0)
 
+    def close_descriptor(self) -> None:
+        """Hold the lock from now on without a descriptor: by a mapping, if there may be another one."""
+        with contextlib.suppress(OSError):
+            self._kept = KeptLock(self._fd)
+            os.close(self._fd)
+            self._fd = -1
+
     def release(self) -> None:
         """Give the lock up. In a forked child this drops the child's share only: the parent keeps the lock."""
+        if self._kept is not None:
+            self._kept.release()
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1

@@ -221,7 +221,8 @@ class LogView(LogViewBase, Closeable):
             batch_bytes: size of a batch, bytes of log.
 
         Returns:
-            An iterator of `RecordBatch`.
+            An iterator of `RecordBatch`. A record that takes several numbers comes whole, if one of them is in the
+                range.
 
         Raises:
             OutOfRangeError: `start` lies behind the end.
@@ -242,7 +243,7 @@ class LogView(LogViewBase, Closeable):
     def _read(self, entry: int, end: int | None, batch_bytes: int) -> Iterator[RecordBatch]:
         if entry >= self.end or (end is not None and entry >= end):
             return
-        truncations, position = self.truncation_count, self._position_of(entry)
+        truncations, (position, entry) = self.truncation_count, self._place_of(entry)
         while end is None or entry < end:
             if self.truncation_count != truncations:  # what follows may have been cut, and written anew
                 if entry == self.end:
@@ -251,9 +252,9 @@ class LogView(LogViewBase, Closeable):
                     raise TruncatedError(
                         f"entries from {self.end} on were cut, and this read was at {entry}; read again"
                     )
-                truncations, position = self.truncation_count, self._position_of(entry)
+                truncations, (position, entry) = self.truncation_count, self._place_of(entry)
             try:
-                batch = self._batch_at(position, batch_bytes, -1 if end is None else end - entry, entry=entry)
+                batch = self._batch_at(position, batch_bytes, entry=entry, below=-1 if end is None else end)
             except CorruptionError:
                 if self.truncation_count == truncations:
                     raise
@@ -350,7 +351,7 @@ class LogView(LogViewBase, Closeable):
         self, position: int, stop: int | None, batch_bytes: int, all_kinds: bool, committed: bool
     ) -> Iterator[RecordBatch]:
         while stop is None or position < stop:
-            batch = self._batch_at(position, batch_bytes, -1, all_kinds=all_kinds, stop=stop, committed=committed)
+            batch = self._batch_at(position, batch_bytes, all_kinds=all_kinds, stop=stop, committed=committed)
             if batch is None:
                 return
             position = batch.next_position
@@ -358,10 +359,11 @@ class LogView(LogViewBase, Closeable):
                 yield batch
 
     def _batch_at(
-        self, position: int, batch_bytes: int, limit: int, *, all_kinds: bool = False, stop: int | None = None,
-        committed: bool = True, entry: int = -1,
+        self, position: int, batch_bytes: int, *, all_kinds: bool = False, stop: int | None = None,
+        committed: bool = True, entry: int = -1, below: int = -1,
     ) -> RecordBatch | None:  # fmt: skip
-        """One batch from `position` on; None at the visible end. entry: the number that comes first, -1: any."""
+        """One batch from `position` on; None at the visible end. entry: the number that comes first, -1: any. below:
+        the one to stop before, -1: none."""
         self.check_open()
         visible = self._visible() if committed else self._readable()
         if position >= visible:
@@ -372,7 +374,7 @@ class LogView(LogViewBase, Closeable):
             if not self._refresh():
                 return None
             return self._batch_at(
-                position, batch_bytes, limit, all_kinds=all_kinds, stop=stop, committed=committed, entry=entry
+                position, batch_bytes, all_kinds=all_kinds, stop=stop, committed=committed, entry=entry, below=below
             )
         offset = max(position - segment.base, HEADER_BYTES)
         if offset > HEADER_BYTES and is_hole_punched(segment):  # it was not when the caller was given its position
@@ -381,7 +383,7 @@ class LogView(LogViewBase, Closeable):
         until = min(extent, offset + batch_bytes)
         if stop is not None:
             until = min(until, max(stop - segment.base, offset))
-        batch = segment.scan(offset, extent, until=until, limit=limit, all_kinds=all_kinds, entry=entry)
+        batch = segment.scan(offset, extent, until=until, all_kinds=all_kinds, entry=entry, below=below)
         if batch.next_position == position and not len(batch):
             raise CorruptionError(segment.path, position, "a record", f"nothing before offset {extent}")
         return batch
@@ -523,9 +525,9 @@ class LogFollower(LogFollowerBase):
         if self.entry >= log.end:
             return None
         if self.position < 0:
-            self.position = log._position_of(self.entry)
+            self.position, self.entry = log._place_of(self.entry)
         try:
-            batch = log._batch_at(self.position, batch_bytes, -1, entry=self.entry)
+            batch = log._batch_at(self.position, batch_bytes, entry=self.entry)
         except CorruptionError:
             if log.truncation_count == self.truncations:
                 raise

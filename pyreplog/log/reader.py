@@ -234,7 +234,7 @@ class LogReader(LogView):
         """As the header of the segment at `base` has it, or what is wrong there."""
         path = names.segment_path(self.path, base)
         try:
-            uuid, place, _, first, _ = read_header(path)
+            uuid, place, _, first, _, _ = read_header(path)
         except FileNotFoundError:
             return CorruptionError(path, base, "a segment file", "none")
         except CorruptionError as error:
@@ -405,7 +405,7 @@ class LogReader(LogView):
         """Refused: ReadOnlyError."""
         raise ReadOnlyError(f"{self.path} is open for reading; open it with mode='a' to append")
 
-    append_batch = append_columns = submit = submit_batch = truncate = trim = sync = append
+    append_batch = append_columns = append_record_batches = submit = submit_batch = truncate = trim = sync = append
 
     def __del__(self) -> None:
         if hasattr(self, "_opened_at") and self._error is None and os.getpid() == self._pid:

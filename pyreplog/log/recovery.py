@@ -3,8 +3,8 @@
 A record that is not intact is *corruption* when it lies below the checkpoint, or when a later intact record claims an
 entry at or above it as synced, or below the end that a writer of this boot told (a kill tears nothing: the page cache
 outlives a process); otherwise everything from it on is a *torn tail*: bytes that a power cut left of appends
-nobody was told were durable. (Rule: DESIGN, "Torn or corrupt"; RocketMQ and Kafka cut at the first bad record wherever
-it lies, and lose what follows.)
+nobody was told were durable. docs/guarantees.md, "Torn or corrupt", has the rule. RocketMQ and Kafka cut at the first
+bad record wherever it lies, and lose what follows.
 """
 
 from __future__ import annotations
@@ -40,6 +40,7 @@ class SegmentFile:
     base: int
     first_entry: int
     epoch: int
+    version: int
     path: Path
 
 
@@ -96,7 +97,7 @@ def survey(directory: Path, checkpoint: Checkpoint | None, stop: Truncation | No
         if base < start or (stop is not None and base >= stop.position):
             listing.strays.append(path)  # its removal never reached the disk, or is under way
             continue
-        uuid, file_base, size, first, epoch = read_header(path)
+        uuid, file_base, size, first, epoch, version = read_header(path)
         if not listing.uuid:
             listing.uuid, listing.size = uuid, size
         if uuid != listing.uuid:
@@ -110,7 +111,7 @@ def survey(directory: Path, checkpoint: Checkpoint | None, stop: Truncation | No
                 )
             listing.strays.append(path)
         else:
-            _place(listing, SegmentFile(base, first, epoch, path), checkpoint)
+            _place(listing, SegmentFile(base, first, epoch, version, path), checkpoint)
     if checkpoint is None and not listing.files:
         raise NotALogError(f"{directory}: no segment of a pyreplog log")
     end = listing.files[-1].base + listing.size if listing.files else start

@@ -1,4 +1,4 @@
-"""The rule of retention: which segments at the front of a log may be removed."""
+"""The rule of retention: which segments at the front of a log may be removed. Topics: `topic.model.retention`."""
 
 from __future__ import annotations
 

@@ -60,6 +60,7 @@ class SegmentPool:
         self._spare_number = 1 + max((int(p.stem[6:]) for p in names.spare_paths(directory)), default=0)
         self.next_base = 0
         self.epoch = 0
+        self.version = 1  # of the format of segments to come
 
     def place(self, next_base: int, epoch: int) -> None:
         """The next segment begins at `next_base`; what was prepared for elsewhere goes back to the spares."""
@@ -167,7 +168,7 @@ class SegmentPool:
                 segment.populate(start, stop - start)
 
     def _header(self, base: int, first_entry: int) -> bytes:
-        return encode_header(self._uuid, base, self._size, first_entry, self.epoch)
+        return encode_header(self._uuid, base, self._size, first_entry, self.epoch, self.version)
 
     # ---- beginning ------------------------------------------------------------------------------------------
 

@@ -11,6 +11,7 @@ import time
 from pathlib import Path
 
 from pyreplog._native.log.segment import HEADER_BYTES
+from pyreplog._native.log.segmentheader import COUNTED
 from pyreplog._native.log.tail_page import PAGE, Tail
 from pyreplog.errors import CorruptionError
 from pyreplog.log import checkpoint as checkpoints
@@ -22,6 +23,7 @@ from pyreplog.log.lock import writer_of
 from pyreplog.regular_files import open_changing, open_reading
 
 _RECORD_MIN = 32  # bytes of the smallest record
+_DELTA_MAX = (1 << 32) - 1  # entry numbers of a segment whose records may take several
 _LOOKS, _PAUSE_S = 20, 0.005  # how often a page is looked at whose writer may be about to put it right
 _START, _END, _END_ENTRY, _SYNCED_END, _SYNCED_ENTRY, _VISIBLE, _VISIBLE_ENTRY = range(
     48, 104, 8
@@ -122,12 +124,13 @@ def _entries(directory: Path, position: int, size: int) -> tuple[int, int]:
     """The lowest and the highest number that the first entry behind a position may have, by the segment it lies in."""
     base = (position - 1) // size * size
     try:
-        _, _, _, first, _ = read_header(names.segment_path(directory, base))
+        _, _, _, first, _, version = read_header(names.segment_path(directory, base))
     except (OSError, CorruptionError):
-        first = -1
+        first, version = -1, 1
     if first < 0:
         return 0, (1 << 63) - 1
-    return first, first + max(position - base - HEADER_BYTES, 0) // _RECORD_MIN
+    records = max(position - base - HEADER_BYTES, 0) // _RECORD_MIN
+    return first, first + (_DELTA_MAX if records and version >= COUNTED else records)
 
 
 def load(directory: Path) -> tuple[Tail, Checkpoint] | None:

@@ -1,4 +1,4 @@
-"""Waiting for entries in asyncio: one thread per log sleeps on the tail page for all tasks."""
+"""Waiting for entries in asyncio: one thread sleeps on the tail page for all tasks, or on those of all logs."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Any
 
 from pyreplog._native.log.tail_page import Tail
 from pyreplog.future import AppendFuture, set_exception
+from pyreplog.log.tail_listeners import TailListener, TailListeners
 from pyreplog.purgatory import Purgatory, PurgatoryEntry
 
 VISIBLE = "visible"
@@ -19,11 +20,17 @@ class Watcher:
     """Completes futures when an entry becomes visible. The thread starts with the first watch and ends when none is
     left.
 
-    sleep: waits until the visible end (a position) passes its first argument, at most its second (us).
+    sleep: waits until the visible end (a position) passes its first argument, at most its second (us). listeners: whose
+    thread is used in place of one of the log, which this process writes.
     """
 
-    def __init__(self, tail: Tail, purgatory: Purgatory, sleep: Callable[[int, int], object]) -> None:
+    def __init__(
+        self, tail: Tail, purgatory: Purgatory, sleep: Callable[[int, int], object],
+        listeners: TailListeners | None = None,
+    ) -> None:  # fmt: skip
         self._tail, self._purgatory, self._sleep = tail, purgatory, sleep
+        self._listeners = listeners
+        self._listener: TailListener | None = None
         self._lock = threading.Lock()
         self._thread: threading.Thread | None = None
         self._stopping = False
@@ -38,11 +45,30 @@ class Watcher:
         self._purgatory.reset(VISIBLE)  # a truncation may have moved it back
         self._purgatory.advance_and_drain(VISIBLE, self._tail.visible_entry)
         watch = self._purgatory.watch(VISIBLE, entry + 1, future)
+        if self._listeners is not None:
+            self._listen(self._listeners)
+            return watch
         with self._lock:
             if self._thread is None and not future.done() and not self._stopping:
                 self._thread = threading.Thread(target=self._run, name="pyreplog-watch", daemon=True)
                 self._thread.start()
         return watch
+
+    def _listen(self, listeners: TailListeners) -> None:
+        with self._lock:
+            if self._stopping:
+                return
+            if self._listener is None:
+                self._listener = listeners.add(self._tail, self._look)
+            self._listener.ask()
+        self._purgatory.advance_and_drain(VISIBLE, self._tail.visible_entry)
+
+    def _look(self) -> None:
+        """The log has grown, or was cut."""
+        with self._lock:
+            if self._listener is not None and self._purgatory.waiting(VISIBLE):
+                self._listener.ask()
+        self._purgatory.advance_and_drain(VISIBLE, self._tail.visible_entry)
 
     async def reached(self, entry: int, timeout: float | None) -> bool:
         """Whether `entry` becomes visible within `timeout` seconds (None: however long it takes)."""
@@ -74,8 +100,10 @@ class Watcher:
         """Fail all waiting calls, and end the thread."""
         with self._lock:
             self._stopping, self._error = True, error
-            thread = self._thread
+            thread, listener, self._listener = self._thread, self._listener, None
         self._purgatory.fail(VISIBLE, error)
         self._tail.wake()
         if thread is not None and thread is not threading.current_thread():
             thread.join()
+        if listener is not None:
+            listener.remove()

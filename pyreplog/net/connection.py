@@ -20,7 +20,7 @@ from pyreplog.net.handshake import Peer
 from pyreplog.net.keep_alive import KeepAlive, KeepAliveAction
 from pyreplog.net.limits import Limits
 from pyreplog.net.reactor import BROKEN, HALF_CLOSED, READ, WRITE, Reactor
-from pyreplog.net.sockets import Stream, receiver, size_of, unacknowledged_s, unread_bytes, weak_callback
+from pyreplog.net.sockets import Stream, address_text, receiver, size_of, unacknowledged_s, unread_bytes, weak_callback
 from pyreplog.net.timers import Timer
 
 if TYPE_CHECKING:
@@ -123,7 +123,7 @@ class Connection:
                 host, port = copy.getpeername()[:2]
         except OSError:
             return ""
-        return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+        return address_text((host, port))
 
     @property
     def received_bytes(self) -> int:

@@ -13,7 +13,7 @@ import threading
 import weakref
 from collections.abc import Callable, Iterable
 
-from pyreplog._native.net.reactor_base import ReactorBase
+from pyreplog._native.net.reactor_base import ReactorBase, drive_until_wanted
 from pyreplog._native.system.polling import Epoll
 from pyreplog.clock import Clock, SystemClock
 from pyreplog.errors import ForkedError, InvalidArgumentError, MonkeyPatchedError
@@ -230,7 +230,7 @@ def _run(ref: weakref.ref[Reactor], driver_lock: DriverLock, epoll: Epoll, ready
         try:
             if wanted and driver_lock.take():
                 del reactor
-                _lead(ref, driver_lock, epoll)
+                drive_until_wanted(ref, driver_lock, epoll, _FOREVER_S)
         finally:
             if DRIVER in driver_lock.holder and driver_lock.holder[DRIVER] == me:
                 del driver_lock.holder[DRIVER]
@@ -238,18 +238,3 @@ def _run(ref: weakref.ref[Reactor], driver_lock: DriverLock, epoll: Epoll, ready
                 reactor._left()
         del reactor
         wanted = driver_lock.rest()
-
-
-def _lead(ref: weakref.ref[Reactor], driver_lock: DriverLock, epoll: Epoll) -> None:
-    """Drive until another thread wants to.
-
-    No reference is held while it sleeps, so that a forgotten reactor is collected.
-    """
-    while (reactor := ref()) is not None and reactor._running and not driver_lock.waiting:
-        timeout_s, busy_poll_us = reactor._before(_FOREVER_S), reactor._busy_poll_us
-        del reactor
-        events = epoll.poll(timeout_s, busy_poll_us)
-        if (reactor := ref()) is None:
-            return
-        reactor._asleep = False
-        reactor._after(events)

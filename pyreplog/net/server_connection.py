@@ -8,6 +8,7 @@ from __future__ import annotations
 from _thread import allocate_lock
 from collections import deque
 from collections.abc import Callable, Sequence
+from itertools import repeat
 from typing import TYPE_CHECKING
 
 from pyreplog._native.net.frame import FrameBatch
@@ -98,9 +99,7 @@ class ServerConnection(FastPathConnection):
         size = size_of(frames)
         with self._lock:
             sent = self._put(tuple(frames), size)
-            charge = 0
-            for correlation_id in correlation_ids:
-                charge += self._settle(correlation_id)
+            charge = self._settle(*correlation_ids)
         if charge:
             self._give_back(charge)
         return sent
@@ -111,12 +110,12 @@ class ServerConnection(FastPathConnection):
             charge = self._settle(correlation_id)
         self._give_back(charge)
 
-    def _settle(self, correlation_id: int) -> int:
-        """Remove a request.
+    def _settle(self, *correlation_ids: int) -> int:
+        """Remove requests.
 
-        Return the bytes to give back now; those of a queued reply are given back when it has left.
+        Return the bytes to give back now; those of queued replies are given back when they have left.
         """
-        charge = self.requests.pop(correlation_id, 0)
+        charge = sum(map(self.requests.pop, correlation_ids, repeat(0)))
         send_queue = self.send_queue
         if send_queue.queued_bytes:
             self._leaving.append((send_queue.sent_bytes + send_queue.queued_bytes, charge))

@@ -14,12 +14,16 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from pyreplog._native.net import socket_io
 from pyreplog._native.net.frame import FrameBatch, FrameParser
+from pyreplog.arguments import check_text
 from pyreplog.errors import InvalidArgumentError
 
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer, WriteableBuffer
 
 Address = tuple[str, int]
+
+_HOST_MAX, _PORT_DIGITS_MAX = 255, 5
+_SHOWN_MAX = 300  # characters of what is no address
 
 _TCP_INFO = struct.Struct("=24xI28xI")
 """From Linux's tcp_info: tcpi_unacked, segments; tcpi_last_ack_recv, milliseconds."""
@@ -103,6 +107,24 @@ def resolve_address(host: str, port: int) -> tuple[socket.AddressFamily, Address
         raise InvalidArgumentError(f"no address is known for host {host!r}: {error}") from None
     family, _, _, _, address = addresses[0]
     return family, (str(address[0]), int(address[1]))
+
+
+def parse_address(text: str) -> Address:
+    """ "host:port", "[v6]:port". Errors: WrongTypeError, InvalidArgumentError."""
+    check_text("address", text)
+    host, _, port = text.rpartition(":")
+    host = host.removeprefix("[").removesuffix("]")
+    is_host = 0 < len(host) <= _HOST_MAX and host.isprintable()
+    is_port = port.isascii() and port.isdigit() and len(port) <= _PORT_DIGITS_MAX and 0 < int(port) < 65536
+    if not is_host or not is_port:
+        raise InvalidArgumentError(f"address: expected host:port, found {text[:_SHOWN_MAX]!r}")
+    return host, int(port)
+
+
+def address_text(address: Address) -> str:
+    """Return "host:port", or "[v6]:port", which `parse_address` reads."""
+    host, port = address
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 def size_of(buffers: Iterable[ReadableBuffer]) -> int:

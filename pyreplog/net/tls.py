@@ -26,6 +26,10 @@ _NO_TLS = ("WRONG_VERSION_NUMBER", "HTTP_REQUEST", "UNKNOWN_PROTOCOL")
 _LATER = (ssl.SSLWantReadError, ssl.SSLWantWriteError)
 
 
+TLS_REFUSED = "TLS: "
+"""How the text of an AuthenticationError about certificates begins."""
+
+
 class TlsContext(ssl.SSLContext):
     """A TLS context that may be replaced by another one, for later connections."""
 
@@ -149,7 +153,7 @@ def handshake_error(error: ssl.SSLError) -> HandshakeError:
     """Return the error for a failed TLS handshake."""
     reason = error.reason or str(error)
     if "CERT" in reason or "UNKNOWN_CA" in reason:
-        return AuthenticationError(f"TLS: {reason}: {error}")
+        return AuthenticationError(f"{TLS_REFUSED}{reason}: {error}")
     return HandshakeError(f"TLS: {reason}")
 
 

@@ -108,6 +108,10 @@ class FieldReader:
         """Read a text. Its last character may be cut in the middle, and is replaced then."""
         return self._decode(self._bytes(self.count("H", TEXT_BYTES_MAX)), "replace")
 
+    def view(self, count: int) -> memoryview:
+        """Return so many bytes, which are not copied."""
+        return self._bytes(count)
+
     def rest(self) -> bytes:
         return bytes(self._bytes(len(self._data) - self._at))
 

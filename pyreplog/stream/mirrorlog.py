@@ -20,6 +20,7 @@ from pyreplog.errors import CorruptionError, FormatVersionError, OutOfRangeError
 from pyreplog.log import recovery, replica, truncation
 from pyreplog.log.commitlog import CommitLog
 from pyreplog.log.files import Files, RealFiles
+from pyreplog.log.runtime import LogRuntime
 from pyreplog.log.truncation import Truncation
 
 if TYPE_CHECKING:
@@ -49,21 +50,23 @@ class MirrorLog(CommitLog, MirrorLogBase):
     Args:
         config: settings, see `pyreplog.open`. With durability "synced" files are zeroed ahead; a caller that reports
             what is synced calls `sync`.
+        runtime: whose threads the log uses; no segment is made ahead before one is full. None: it has threads of its
+            own.
     """
 
     def __init__(
         self, path: Path, config: LogConfig, *, clock: Clock | None = None, files: Files | None = None,
-        retention_floor: int = 1 << 62,
+        retention_floor: int = 1 << 62, record_batches: bool = False, runtime: LogRuntime | None = None,
     ) -> None:  # fmt: skip
         super().__init__(
             path, config, create=False, clock=clock, files=files, gated=True, mirror=True,
-            retention_floor=retention_floor,
+            retention_floor=retention_floor, record_batches=record_batches, runtime=runtime,
         )  # fmt: skip
 
     @classmethod
     def create(
         cls, path: Path, config: LogConfig, *, uuid: bytes, segment_bytes: int, start: tuple[int, int],
-        clock: Clock | None = None, files: Files | None = None,
+        clock: Clock | None = None, files: Files | None = None, runtime: LogRuntime | None = None,
     ) -> MirrorLog:  # fmt: skip
         """Create an empty copy of log `uuid` (16 bytes) whose first segment is the one at `start`, and open it.
 
@@ -73,7 +76,7 @@ class MirrorLog(CommitLog, MirrorLogBase):
             LockedError: another process has the directory open.
         """
         replica.make(path, files or RealFiles(), uuid=uuid, segment_bytes=segment_bytes, start=start)
-        return cls(path, config, clock=clock, files=files)
+        return cls(path, config, clock=clock, files=files, runtime=runtime)
 
     # ---- opening --------------------------------------------------------------------------------------------
 
@@ -87,7 +90,10 @@ class MirrorLog(CommitLog, MirrorLogBase):
             stand_at(self, last.position, last.entry)
             self._received_end = last.position
             return
-        self._stand_in(recovered.opened[-1], recovered.entry, recovered.last_time)
+        active = recovered.opened[-1]
+        if self._runtime is None and not active.sealed:  # it was given back while the log was idle
+            self._files.allocate(active.fileno(), Path(active.path), active.size)
+        self._stand_in(active, recovered.entry, recovered.last_time)
 
     def _stand_in(self, segment: Segment, entry: int, last_time: int) -> None:
         """Set the end of the log behind the last record of a segment; behind the segment, if it is sealed."""
@@ -95,6 +101,16 @@ class MirrorLog(CommitLog, MirrorLogBase):
         self._activate(segment, end, entry, last_time)
         segment.advance(end, sealed)
         self._received_end = segment.base + (segment.size if sealed else end)
+
+    def _may_close(self) -> bool:
+        """Not between two segments, and not within a record."""
+        segment, end, _, _ = self._state
+        if segment is not None and (segment.sealed or self._received_end > end):
+            return False
+        return super()._may_close()
+
+    def _begin_first(self) -> None:
+        """Begin no segment: the master's header is the next in the stream."""
 
     # ---- positions ------------------------------------------------------------------------------------
 
@@ -143,16 +159,6 @@ class MirrorLog(CommitLog, MirrorLogBase):
         base, first_entry, _ = rows[bisect_right(rows, mark[0], key=itemgetter(0))]
         return LogPosition(base, first_entry) if first_entry == mark[1] else canonical(mark, self.segment_bytes)
 
-    @property
-    def start(self) -> int:
-        """Number of the first entry."""
-        return super().start if self._segment_table() else self._first[1]
-
-    @property
-    def start_position(self) -> int:
-        """Position of the first segment."""
-        return super().start_position if self._segment_table() else self._first[0]
-
     # ---- receiving ------------------------------------------------------------------------------------
 
     def begin(self, header: ReadableBuffer) -> None:
@@ -171,11 +177,11 @@ class MirrorLog(CommitLog, MirrorLogBase):
             )
         self._enter()
         try:
-            base, first, epoch = self._check_header(data)
+            base, first, epoch, version = self._check_header(data)
             active, _, _, last_time = self._state
-            self._pool.epoch = epoch
+            self._pool.epoch, self._pool.version = epoch, version
             if active is not None and active.base == base:
-                self._begin_anew(active, first, epoch, last_time)
+                self._begin_anew(active, first, epoch, version, last_time)
             else:
                 self._begin_segment(self._pool.take(first), first, last_time)
             self._received_end = base + HEADER_BYTES
@@ -183,17 +189,17 @@ class MirrorLog(CommitLog, MirrorLogBase):
         finally:
             self._leave()
 
-    def _begin_anew(self, active: Segment, first: int, epoch: int, last_time: int) -> None:
-        header = encode_header(self.uuid, active.base, active.size, first, epoch)
+    def _begin_anew(self, active: Segment, first: int, epoch: int, version: int, last_time: int) -> None:
+        header = encode_header(self.uuid, active.base, active.size, first, epoch, version)
         self._files.write(active.fileno(), header, 0)
         active.reassign(active.path, self.uuid, active.base, first, epoch)
         active.index = SparseIndex(active.size)
         self._activate(active, HEADER_BYTES, first, last_time)
 
-    def _check_header(self, data: bytes) -> tuple[int, int, int]:
-        """Return (base, first entry, epoch) of a header that must be the next one."""
+    def _check_header(self, data: bytes) -> tuple[int, int, int, int]:
+        """Return (base, first entry, epoch, version) of a header that must be the next one."""
         try:
-            uuid, base, size, first, epoch = decode_header("the stream", data[:STREAM_HEADER_BYTES])
+            uuid, base, size, first, epoch, version = decode_header("the stream", data[:STREAM_HEADER_BYTES])
         except (CorruptionError, FormatVersionError) as error:
             raise StreamError(self._received_end, "the header of a segment", str(error)) from error
         expected = (self.uuid, self._received_end, self.segment_bytes, self._state[2])
@@ -201,9 +207,9 @@ class MirrorLog(CommitLog, MirrorLogBase):
             expected = (self.uuid, base, self.segment_bytes, self._state[2])
         if (uuid, base, size, first) != expected or self._received_end % self.segment_bytes not in (0, HEADER_BYTES):
             raise StreamError(self._received_end, _header(*expected), _header(uuid, base, size, first))
-        if encode_header(uuid, base, size, first, epoch)[:STREAM_HEADER_BYTES] != data:
+        if encode_header(uuid, base, size, first, epoch, version)[:STREAM_HEADER_BYTES] != data:
             raise StreamError(base, "a header as this version writes it", data.hex())
-        return base, first, epoch
+        return base, first, epoch, version
 
     def resume(self) -> LogPosition:
         """Forget the bytes of an incomplete record; return the mark at which another stream goes on.
@@ -235,9 +241,19 @@ class MirrorLog(CommitLog, MirrorLogBase):
             self.begin(*buffers)
 
     def _refuse_record(self, segment: Segment, status: int) -> NoReturn:
-        """Raise StreamError for the record behind the last good one; the received bytes behind it do not count."""
-        self._received_end = self._state[1]
+        """Raise StreamError for the record after the last good one.
+
+        The received bytes after it do not count, and are erased: after a good record in place of the refused one they
+        would count once the log is opened again, whether its master has them or not.
+        """
         fault = segment.fault(segment.end, status)
+        end = self._state[1]
+        try:
+            recovery.zero(self._files, segment, end - segment.base, self._received_end - segment.base)
+            self._files.sync(segment.fileno())
+        except OSError as error:
+            raise self._poison("append", error) from error
+        self._received_end = end
         raise StreamError(fault.position, fault.expected, fault.found) from fault
 
     def _end_segment(self, segment: Segment) -> None:
@@ -310,6 +326,10 @@ class MirrorLog(CommitLog, MirrorLogBase):
         logger.warning(
             "%s: cut at position %d (entry %d); what was cut is kept in %s", self.path, position, entry, folder
         )
+        self._cut_off(position, entry)
+
+    def _cut_off(self, position: int, entry: int) -> None:
+        """Cut without a copy of what goes. The caller is inside, holds the lock, and has synced all before."""
         epoch = max(self._checkpoint.last.epoch, self._pool.epoch) + 1
         self._carry_out(Truncation(position, entry, epoch))
         rows = [row for row in self._segment_table() if row[0] < position]
@@ -324,6 +344,7 @@ class MirrorLog(CommitLog, MirrorLogBase):
             self._load_index(segment, entry - 1)
             self._stand_in(segment, entry, 0)
         else:
+            self._first = position, entry
             stand_at(self, position, entry)
         self._set_synced(position, entry)
         self._last_synced = _NOWHERE, _NOWHERE
@@ -352,12 +373,14 @@ class MirrorLog(CommitLog, MirrorLogBase):
         self.close()
 
     def _finish(self) -> None:
-        self._enter()
-        try:
-            self._forget_partial()
-        finally:
-            self._leave()
-        super()._finish()
+        with self._lock:
+            if not self._is_dormant:
+                self._enter()
+                try:
+                    self._forget_partial()
+                finally:
+                    self._leave()
+            super()._finish()
         if self._releasing:
             replica.unmark(self.path, self._files)
 
@@ -377,6 +400,7 @@ class MirrorLog(CommitLog, MirrorLogBase):
         raise ReplicaError(self.path)
 
     append_batch = append_columns = submit = submit_batch = truncate = append
+    append_record_batches = append_record_batches_pending = append
 
     def __repr__(self) -> str:
         state = "closed" if self._error or self._parents else f"entries {self.start} to {self.end}"

@@ -1,4 +1,4 @@
-"""Calls back when a log has grown, without polling: a thread sleeps on the log's tail page."""
+"""Calls back when a log has grown, without polling: a thread sleeps on the log's tail page, or on those of all logs."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from pyreplog.log.commitlog import CommitLog
+    from pyreplog.log.runtime import LogRuntime
+    from pyreplog.log.tail_listeners import TailListener
 
 logger = logging.getLogger(__name__)
 
@@ -19,11 +21,16 @@ class TailWatcher:
     """Calls each registered callback once, when the log has grown beyond a position or was cut.
 
     An append costs nothing while no callback is registered, and one wake-up otherwise. The callbacks come from a thread
-    of this object, which starts with the first registration; they must not block.
+    of this object, which starts with the first registration; they must not block. runtime: whose thread is used
+    in place of it.
     """
 
-    def __init__(self, log: CommitLog) -> None:
+    def __init__(self, log: CommitLog, runtime: LogRuntime | None = None) -> None:
         self._log = log
+        self._truncations = log.truncation_count
+        self._listener: TailListener | None = None
+        if runtime is not None:
+            self._listener = runtime.listeners.add(log.tail, self._look)
         self._lock = threading.Lock()
         self._asked = threading.Event()
         self._waiting: dict[Callable[[], object], int] = {}
@@ -39,10 +46,15 @@ class TailWatcher:
             if self._stopping:
                 return
             self._waiting[call] = position
-            if self._thread is None:
+            if self._thread is None and self._listener is None:
                 self._thread = threading.Thread(target=self._run, name="pyreplog-growth", daemon=True)
                 self._thread.start()
-        self._asked.set()
+        if self._listener is None:
+            self._asked.set()
+            return
+        self._listener.ask()
+        if position < self._log.tail.end or self._truncations != self._log.truncation_count:
+            self._listener.call_soon()
 
     def forget(self, call: Callable[[], object]) -> None:
         """Remove a callback. It may still be called once, if it was about to be."""
@@ -58,9 +70,20 @@ class TailWatcher:
         self._log.tail.wake()
         if thread is not None and thread is not threading.current_thread():
             thread.join()
+        if self._listener is not None:
+            self._listener.remove()
+
+    def _look(self) -> None:
+        """The log has grown, or was cut."""
+        self._call_due()
+        with self._lock:
+            if not self._waiting:
+                return
+        assert self._listener is not None
+        self._listener.ask()
+        self._call_due()  # what came before it asked
 
     def _run(self) -> None:
-        truncations = self._log.truncation_count
         while True:
             self._asked.wait()
             with self._lock:
@@ -70,14 +93,18 @@ class TailWatcher:
                 if lowest is None:
                     self._asked.clear()
                     continue
-            end = self._log.tail.wait_for_end(lowest, _SLICE_US)
-            was_cut, truncations = self._log.truncation_count != truncations, self._log.truncation_count
-            with self._lock:
-                due = [call for call, position in self._waiting.items() if position < end or was_cut]
-                for call in due:
-                    del self._waiting[call]
+            self._log.tail.wait_for_end(lowest, _SLICE_US)
+            self._call_due()
+
+    def _call_due(self) -> None:
+        end, count = self._log.tail.end, self._log.truncation_count
+        was_cut, self._truncations = count != self._truncations, count
+        with self._lock:
+            due = [call for call, position in self._waiting.items() if position < end or was_cut]
             for call in due:
-                _invoke(call)
+                del self._waiting[call]
+        for call in due:
+            _invoke(call)
 
 
 def _invoke(call: Callable[[], object]) -> None:

@@ -1,12 +1,13 @@
 from collections import OrderedDict
-from collections.abc import Callable
-from typing import Any, Final, final
+from collections.abc import Callable, Iterable
+from typing import Any, Final, Self, final
 
 from typing_extensions import disjoint_base
 
 from pyreplog._native.bookie.ledger_state_base import LedgerStateBase, Uncommitted
 from pyreplog._native.net.frame import FrameBatch
 from pyreplog._native.system.histogram import Histogram
+from pyreplog._native.system.mutex import Mutex
 
 LATER: Final[int]
 
@@ -45,11 +46,15 @@ class FastAdd:
 class AddCounters:
     added_entries: int
     added_bytes: int
-    requests: dict[int, int]
-    replies: dict[int, int]
     @property
     def commit_entries(self) -> Histogram: ...
-    def __init__(self, commit_entries: Histogram, /) -> None: ...
+    def __init__(self, commit_entries: Histogram, kinds: Iterable[int], statuses: Iterable[int], /) -> None: ...
+    @property
+    def requests(self) -> dict[int, int]: ...
+    @property
+    def replies(self) -> dict[int, int]: ...
+    def count_request(self, kind: int, /) -> None: ...
+    def count_reply(self, status: int, /) -> None: ...
     def add(self, entries: int, size: int) -> None: ...
 
 @disjoint_base
@@ -59,6 +64,10 @@ class DiskSpaceBase:
     look_after: int
     def add(self, size: int) -> None: ...
     def look(self) -> None: ...
+
+@disjoint_base
+class LongPollsBase:
+    count: int
 
 @disjoint_base
 class FastAddHandler:
@@ -73,7 +82,7 @@ class FastAddHandler:
         self,
         log: Any,
         space: DiskSpaceBase,
-        polls: Any,
+        polls: LongPollsBase,
         counts: AddCounters,
         group: Uncommitted,
         states: OrderedDict[int, Any],
@@ -92,6 +101,27 @@ class FastAddHandler:
     def _append_lacs(self) -> None: ...
     def _fail(self, error: Exception) -> None: ...
     def _end(self, waiting: Any) -> None: ...
+
+@disjoint_base
+class CommitEnd: ...
+
+@disjoint_base
+class LocalBookieBase:
+    _bookie: Any
+    _lock: Mutex
+    _replies: Any
+    _error: Any
+    _pid: int
+    def __new__(cls, *args: Any, **kwargs: Any) -> Self: ...
+    def add_fast(self, add: FastAdd, respond: Callable[[Any], object] | None = None, /) -> int | None: ...
+    def request_fast(
+        self, add: FastAdd, on_reply: Callable[[Any], object], /, *, commits_here: bool = False
+    ) -> int | None: ...
+    def commit(self, end: CommitEnd, /) -> bool: ...
+    def _sync(self) -> Exception | None: ...
+    def _wake(self) -> None: ...
+    def _deliver(self) -> None: ...
+    def _later_fast(self, on_reply: Any, answer: Any, /) -> None: ...
 
 def as_fast_add(request: tuple[Any, ...], /) -> FastAdd | None: ...
 def parse_fast_add(batch: FrameBatch, taken: dict[int, int], /) -> FastAdd | None: ...

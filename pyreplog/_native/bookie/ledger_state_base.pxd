@@ -13,3 +13,5 @@ cdef class Uncommitted:
     cdef list touched, committing
 
     cdef int note(self, LedgerStateBase state, int64_t first) except -1
+    cdef list take(self)
+    cdef int settle(self) except -1

@@ -40,6 +40,9 @@ cdef class Uncommitted:
 
     def begin(self):
         """Begin a commit and return the replies that wait for it; if no reply waits, there is no commit."""
+        return self.take()
+
+    cdef list take(self):
         cdef list taken = self.waiting
         cdef LedgerStateBase state
         if not taken:
@@ -52,7 +55,11 @@ cdef class Uncommitted:
 
     def end(self):
         """End the commit."""
+        self.settle()
+
+    cdef int settle(self) except -1:
         cdef LedgerStateBase state
         for state in self.committing:
             state.committing = NO_ENTRY
         self.committing = []
+        return 0

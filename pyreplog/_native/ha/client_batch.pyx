@@ -10,7 +10,7 @@ Threads: any; large batches release the GIL.
 
 from cpython.buffer cimport Py_buffer, PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
-from libc.stdint cimport INT64_MIN, int64_t, uint8_t, uint16_t, uint32_t
+from libc.stdint cimport INT64_MAX, INT64_MIN, int64_t, uint8_t, uint16_t, uint32_t
 from libc.stdlib cimport free, malloc
 from libc.string cimport memcpy
 
@@ -216,8 +216,8 @@ def append_received(Appender log not None, data, int64_t count, int64_t skip, co
 def parse_records(data, int64_t position, int64_t first):
     """Return a RecordBatch over records that a node sent: bytes of its log, as they lie in one segment.
 
-    position: of the first record, which has entry number `first`. The batch holds `data`, which must not change. Raises
-    InvalidRecordsError if a record is damaged, or does not follow the one before.
+    position: of the first record, whose first entry has the number `first`. The batch holds `data`, which must not
+    change. Raises InvalidRecordsError if a record is damaged, or does not follow the one before.
     """
     cdef Py_buffer buffer
     cdef int64_t length, count, limit, next_offset = 0, fault = 0, expected
@@ -231,15 +231,15 @@ def parse_records(data, int64_t position, int64_t first):
         raise InvalidRecordsError(0, f"records of at least {SHORT_HEADER} bytes", f"{length} bytes")
     if (<const RecordHead *>p).kind > KIND_BATCH or (<const RecordHead *>p).form & FORM_LONG:
         raise InvalidRecordsError(0, "a record with an entry number", f"kind {(<const RecordHead *>p).kind}")
-    expected = (<const ShortHeader *>p).entry_delta
+    expected = rec.first_delta_with(p, length, (<const ShortHeader *>p).entry_delta)
     first -= expected
     limit = length // SHORT_HEADER + 1
     offsets = <uint32_t *>malloc(2 * limit * sizeof(uint32_t))
     if offsets == NULL:
         raise MemoryError
     with nogil:
-        count = rec.scan_records(p, 0, length, length, (<const RecordHead *>p).stamp, offsets, offsets + limit, limit, True,
-                                 &expected, &next_offset, &fault)
+        count = rec.scan_records(p, 0, length, length, (<const RecordHead *>p).stamp, offsets, offsets + limit, limit,
+                                 INT64_MAX, True, &expected, &next_offset, &fault)
     if fault or next_offset != length or first < 0:
         free(offsets)
         if fault:

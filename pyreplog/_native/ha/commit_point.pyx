@@ -1,6 +1,6 @@
 """The work of a replica group's master for each report: check it, note it, and move the commit point (Kafka: the high
-watermark) to what enough members have. The rest, and the rules, are in `pyreplog.ha.protocol.master_machine` and
-`replica_progress`.
+watermark) to what enough members have: `CommitPointBase.count`. The other rules of a master are in
+`pyreplog.ha.protocol.master_machine`, those of one replica in `replica_progress`.
 
 A report is a pair of marks, (received, synced), as in `log_position` and `reports`.
 

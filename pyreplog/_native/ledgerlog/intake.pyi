@@ -1,3 +1,5 @@
+from typing import final
+
 import numpy as np
 import numpy.typing as npt
 from _typeshed import ReadableBuffer
@@ -7,6 +9,12 @@ from pyreplog._native.log.appender import Appender
 from pyreplog._native.log.segment import Segment
 
 def append_entries(log: Appender, data: ReadableBuffer) -> int: ...
+
+@final
+class EntryIntake:
+    def __init__(self, log: Appender, /) -> None: ...
+    def __call__(self, data: ReadableBuffer, /) -> int: ...
+
 def index_entries(segment: Segment, index: LedgerIndex, start: int, stop: int) -> None: ...
 def copy_entries(
     segment: Segment,

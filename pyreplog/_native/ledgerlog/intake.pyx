@@ -4,6 +4,7 @@ The bytes of a caller may change meanwhile: they are copied once, and the copy i
 release the GIL.
 """
 
+cimport cython
 from cpython.buffer cimport Py_buffer, PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
 from libc.stdint cimport INT64_MIN, int64_t, uint8_t, uint32_t, uint64_t
@@ -134,24 +135,44 @@ def append_entries(Appender log not None, data):
     appended), RecordTooLargeError, and errors of CommitLog.append.
     """
     cdef Py_buffer buffer
-    cdef int64_t end
     get_buffer(data, &buffer, "records")
     try:
-        log.enter()
-        try:
-            if log.first_entry >= 0:
-                raise InvalidArgumentError(f"{log.active.path}: expected a log of many ledgers, found numbered entries")
-            if log.pos + buffer.len > log.limit:
-                log.reserve(check_all(log, <const uint8_t *>buffer.buf, buffer.len))
-            take_all(log, <const uint8_t *>buffer.buf, buffer.len)
-            end = log.active_base + log.pos
-            if not log.staged:
-                log.publish()
-        finally:
-            log.leave()
+        return put_entries(log, <const uint8_t *>buffer.buf, buffer.len)
     finally:
         PyBuffer_Release(&buffer)
+
+
+cdef int64_t put_entries(Appender log, const uint8_t *p, int64_t length) except -1:
+    """Append records as `append_entries` does."""
+    cdef int64_t end
+    log.enter()
+    try:
+        if log.first_entry >= 0:
+            raise InvalidArgumentError(f"{log.active.path}: expected a log of many ledgers, found numbered entries")
+        if log.pos + length > log.limit:
+            log.reserve(check_all(log, p, length))
+        take_all(log, p, length)
+        end = log.active_base + log.pos
+        if not log.staged:
+            log.publish()
+    finally:
+        log.leave()
     return end
+
+
+@cython.final
+cdef class EntryIntake:
+    """Appends to one log of many ledgers: `EntryIntake(log)(data)` is `append_entries(log, data)`."""
+
+    def __init__(self, Appender log not None, /):
+        self.log = log
+
+    def __call__(self, data, /):
+        return append_entries(self.log, data)
+
+    cdef int64_t put(self, const uint8_t *p, int64_t length) except -1:
+        """Append records at `p`, which do not move meanwhile."""
+        return put_entries(self.log, p, length)
 
 
 cdef int take_all(Appender log, const uint8_t *p, int64_t length) except -1:

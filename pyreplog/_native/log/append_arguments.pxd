@@ -18,7 +18,7 @@ cdef int refuse_part(const Part *part, int64_t room) except -1
 cdef int64_t measure(const Part *parts, Py_ssize_t count, int64_t segment_bytes) except -1
 
 # Return how many further segments the parts need, if the first one is written at `pos`.
-cdef int64_t rolls(const Part *parts, Py_ssize_t count, int64_t pos, int64_t segment_bytes) noexcept nogil
+cdef int64_t rolls(const Part *parts, Py_ssize_t count, int64_t pos, int64_t segment_bytes, int64_t front) noexcept nogil
 
 
 cdef inline void fill_plain(Part *part, value) noexcept:
@@ -52,6 +52,10 @@ cdef class SequenceParts(Parts):
     cdef Py_ssize_t buffer_count
     cdef int borrow(self, object source, const uint8_t **p, Py_ssize_t *length, str name) except -1
     cdef int take_times(self, tuple times) except -1
+
+
+cdef class BatchParts(SequenceParts):
+    cdef int64_t numbers          # entry numbers that all records take
 
 
 cdef class ColumnParts(Parts):

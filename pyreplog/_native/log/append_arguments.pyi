@@ -1,5 +1,5 @@
 from collections.abc import Iterable, Sequence
-from typing import Protocol, TypeAlias, final
+from typing import Protocol, SupportsIndex, TypeAlias, final
 
 import numpy as np
 from _typeshed import ReadableBuffer
@@ -27,13 +27,23 @@ class Parts:
     @property
     def value_bytes(self) -> int: ...
 
-@final
+@disjoint_base
 class SequenceParts(Parts):
     def __init__(
         self,
         values: Iterable[ReadableBuffer],
         keys: Iterable[ReadableBuffer | None] | None,
         event_times: Iterable[int | None] | None,
+    ) -> None: ...
+
+@final
+class BatchParts(SequenceParts):
+    def __init__(
+        self,
+        values: Iterable[ReadableBuffer],
+        counts: Iterable[SupportsIndex],
+        event_times: Iterable[int | None] | None,
+        control: bytes | None,
     ) -> None: ...
 
 @final

@@ -10,17 +10,18 @@ from cpython.buffer cimport Py_buffer, PyBuffer_Release, PyObject_GetBuffer, PyB
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_CheckExact, PyBytes_GET_SIZE
 from cpython.list cimport PyList_AsTuple
 from cpython.tuple cimport PyTuple_GET_ITEM
-from libc.stdint cimport INT64_MAX, INT64_MIN, uint8_t, uint16_t
+from libc.stdint cimport INT32_MAX, INT64_MAX, INT64_MIN, uint8_t, uint16_t
 from libc.stdlib cimport free, malloc
 from libc.string cimport memcpy
 
-from pyreplog._native.layout cimport KEY_MAX, KIND_CONTROL, KIND_DATA, SEGMENT_HEADER, SHORT_HEADER, TAG_EVENT_TIME
-from pyreplog._native.log.record cimport part_length, stride_of
+from pyreplog._native.layout cimport KEY_MAX, KIND_BATCH, KIND_CONTROL, KIND_DATA, SEGMENT_HEADER, SHORT_HEADER, TAG_EVENT_TIME
+from pyreplog._native.log.record cimport part_length, short_length, stride_of
 from pyreplog._native.system.blocks cimport give_block, take_block
 from pyreplog.errors import InvalidArgumentError, RecordTooLargeError, WrongTypeError
 from pyreplog.times import moment_us
 
 cdef int64_t EVENT_ATTRIBUTE = 11
+cdef int64_t NUMBERS_MAX = INT32_MAX  # entry numbers of one call: less than a segment can have
 
 
 cdef int get_buffer(object source, Py_buffer *buffer, str name) except -1:
@@ -122,7 +123,6 @@ cdef class Parts:
         self.parts[i].event_time = time
 
 
-@cython.final
 cdef class SequenceParts(Parts):
     """Parts from sequences of bytes-like objects."""
 
@@ -178,6 +178,26 @@ cdef class SequenceParts(Parts):
             if times[i] is not None:
                 self.set_time(i, check_time(times[i]))
         return 0
+
+
+@cython.final
+cdef class BatchParts(SequenceParts):
+    """Parts of record batches, each of which takes a number of entry numbers; `numbers` is their sum."""
+
+    def __init__(self, values, counts, event_times, control):
+        cdef Py_ssize_t i
+        SequenceParts.__init__(self, values, None, event_times, control)
+        items = as_tuple(counts, "counts")
+        check_count("counts", len(items), self.count)
+        for i in range(self.count):
+            if isinstance(items[i], bool) or not hasattr(items[i], "__index__"):
+                raise WrongTypeError(f"counts: expected ints, found {type(items[i]).__name__}")
+            count = items[i].__index__()
+            if not 1 <= count <= NUMBERS_MAX - self.numbers:
+                raise InvalidArgumentError(
+                    f"counts: expected 1 or more, at most {NUMBERS_MAX} in all, found {count} after {self.numbers}")
+            self.parts[i].kind, self.parts[i].count = KIND_BATCH, count
+            self.numbers += self.parts[i].count
 
 
 cdef tuple as_tuple(object items, str name):
@@ -308,28 +328,29 @@ cdef int refuse_part(const Part *part, int64_t room) except -1:
     if part.key_length > KEY_MAX:
         raise RecordTooLargeError(f"key: at most {KEY_MAX} bytes, found {part.key_length}")
     raise RecordTooLargeError(
-        f"value: at most {room - part_length(part, SHORT_HEADER) + part.value_length} bytes fit into a segment, "
+        f"value: at most {room - short_length(part) + part.value_length} bytes fit into a segment, "
         f"found {part.value_length}")
 
 
 cdef int64_t measure(const Part *parts, Py_ssize_t count, int64_t segment_bytes) except -1:
     cdef int64_t total = 0, stride, room = segment_bytes - SEGMENT_HEADER - SHORT_HEADER
     cdef Py_ssize_t i
+    cdef bint batches = count and parts[count - 1].kind == KIND_BATCH  # single entries pay nothing for them
     for i in range(count):
-        stride = stride_of(part_length(&parts[i], SHORT_HEADER))
+        stride = stride_of(short_length(&parts[i]) if batches else part_length(&parts[i], SHORT_HEADER))
         if stride > room or parts[i].key_length > KEY_MAX:
             refuse_part(&parts[i], room)
         total += stride
     return total
 
 
-cdef int64_t rolls(const Part *parts, Py_ssize_t count, int64_t pos, int64_t segment_bytes) noexcept nogil:
+cdef int64_t rolls(const Part *parts, Py_ssize_t count, int64_t pos, int64_t segment_bytes, int64_t front) noexcept nogil:
     cdef int64_t stride, end = segment_bytes - SHORT_HEADER, more = 0
     cdef Py_ssize_t i
     for i in range(count):
-        stride = stride_of(part_length(&parts[i], SHORT_HEADER))
+        stride = stride_of(short_length(&parts[i]))
         if pos + stride > end:
             more += 1
-            pos = SEGMENT_HEADER
+            pos = SEGMENT_HEADER + front
         pos += stride
     return more

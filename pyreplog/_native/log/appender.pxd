@@ -29,13 +29,16 @@ cdef class Appender(LogViewBase):
     cdef bint wants_quick         # the log allows the short path: open, numbered, not staged, with the system clock
     cdef bint open
     cdef bint inside              # a thread is in the append path with the GIL released, or in Python code
+    cdef bint makes_room          # the thread that is inside waits for the disk, or is about to
     cdef unsigned long inside_by  # id of the thread that is inside
     cdef PyThread_type_lock gate  # held by the thread that is inside
     cdef bint staged              # records wait in the stage for their group commit (durability "synced")
     cdef bint gated               # readers stop at a commit point before the end
+    cdef object front             # value of the control record with which each new segment begins; None: of none
+    cdef int64_t front_bytes      # size of that record
     cdef GroupBuffer stage
     cdef readonly PositionWaiters _submitted  # futures of appends that wait for their commit
-    cdef int enter(self) except -1
+    cdef int enter(self, bint waits=*) except -1
     cdef void leave(self) noexcept
     cdef void leave_if_inside(self) noexcept
     cdef void set_synced(self, int64_t position, int64_t entry)
@@ -44,7 +47,9 @@ cdef class Appender(LogViewBase):
     cdef void show(self, int64_t position, int64_t entry) noexcept nogil
     cdef void publish(self) noexcept nogil
     cdef void encode_one(self, const Part *part, int64_t length, int64_t stride, int64_t time) noexcept nogil
+    cdef void encode_counted(self, const Part *part, int64_t length, int64_t stride, int64_t time) noexcept nogil
     cdef Py_ssize_t encode_run(self, const Part *parts, Py_ssize_t count, int64_t time) noexcept nogil
+    cdef Py_ssize_t encode_batches(self, const Part *parts, Py_ssize_t count, int64_t time) noexcept nogil
     cdef int make_room(self, int64_t stride) except -1
     cdef int reserve(self, int64_t segments) except -1
     cdef int put(self, const Part *parts, Py_ssize_t count, int64_t total) except -1
@@ -56,5 +61,7 @@ cdef class Appender(LogViewBase):
     cdef object put_list(self, list values)
     cdef void encode_list(self, PyObject *values, Py_ssize_t count, int64_t time) noexcept
     cdef int64_t put_locked(self, const Part *parts, Py_ssize_t count, bint waits, int64_t *entry) except -1
+    cdef int64_t put_inside(self, const Part *parts, Py_ssize_t count, int64_t total, bint waits) except -1
+    cdef tuple put_record_batches(self, values, counts, event_times, control, bint waits)
     cdef int begin_stage(self) except -1
     cdef tuple take_stage(self)

@@ -1,9 +1,10 @@
 """The append path: records are encoded into the mapped segment, or into a stage that a group commit writes.
 
 Threads: every call runs under the GIL; large batches release it while `inside` keeps other threads out. The Python
-subclass implements `_make_room` (roll, or flush the stage), `_check_room` and `_check_inside` (raise WindowFullError if
-the caller must not wait for that), `_reserve` (segments for a whole batch), `_refuse` (raise the reason why the log is
-not open), `wait_synced` and `_request_commit`.
+subclass implements `_make_room` (roll, or flush the stage), `_begin_next` (roll), `_begin_counted` (have a
+segment whose records may take several entry numbers, or refuse), `_check_room` and `_check_inside` (raise
+WindowFullError if the caller must not wait for that), `_reserve` (segments for a whole batch), `_reopen` (open the
+files of a dormant log, or raise the reason why the log is not open), `wait_synced` and `_request_commit`.
 """
 
 from cpython.buffer cimport Py_buffer, PyBuffer_Release
@@ -13,13 +14,15 @@ from cpython.pythread cimport (
     PyThread_acquire_lock, PyThread_allocate_lock, PyThread_free_lock, PyThread_get_thread_ident, PyThread_release_lock,
     WAIT_LOCK,
 )
-from libc.stdint cimport INT64_MIN
+from libc.stdint cimport INT64_MIN, UINT32_MAX
 from libc.string cimport memset
 
-from pyreplog._native.layout cimport KIND_DATA, LAG_NONE, SHORT_HEADER
+from pyreplog._native.layout cimport KIND_BATCH, KIND_DATA, LAG_NONE, SEGMENT_HEADER, SHORT_HEADER
 from pyreplog._native.log cimport record as rec
 from pyreplog._native.log.groupbuffer cimport GroupBuffer
-from pyreplog._native.log.append_arguments cimport SequenceParts, ColumnParts, check_time, fill_part, fill_plain, get_buffer, measure, rolls
+from pyreplog._native.log.append_arguments cimport (
+    BatchParts, ColumnParts, SequenceParts, check_time, fill_part, fill_plain, get_buffer, measure, rolls,
+)
 from pyreplog._native.log.attributes import encode_attributes
 from pyreplog._native.log.sparse cimport SparseIndex, is_plain
 from pyreplog._native.log.tail_page cimport fence, load32, order, store, wake_sleepers
@@ -65,16 +68,22 @@ cdef class Appender(LogViewBase):
 
     # ---- one thread at a time ----------------------------------------------------------------------------------
 
-    cdef int enter(self) except -1:
-        """Wait until no thread is inside, and enter. The GIL may be released while waiting."""
-        while self.open and self.inside:
+    cdef int enter(self, bint waits=True) except -1:
+        """Wait until no thread is inside, and enter. The GIL may be released while waiting.
+
+        waits: the caller may wait for a thread inside that waits for the disk, even if it is an event loop.
+        """
+        while self.inside or not self.open:
+            if not self.open:
+                self._reopen(waits)
+                continue
+            if self.makes_room and not waits:
+                self._check_inside()
             if seam.scheduler is not None and seam.scheduler.wait_while(self._is_inside):
                 continue
             with nogil:
                 PyThread_acquire_lock(self.gate, WAIT_LOCK)
                 PyThread_release_lock(self.gate)
-        if not self.open:
-            self._refuse()
         PyThread_acquire_lock(self.gate, WAIT_LOCK)
         self.inside = True
         self.inside_by = PyThread_get_thread_ident()
@@ -82,16 +91,22 @@ cdef class Appender(LogViewBase):
         return 0
 
     cdef void leave(self) noexcept:
-        self.inside = False
+        self.inside = self.makes_room = False
         self.quick = self.wants_quick
         PyThread_release_lock(self.gate)
 
     def _is_inside(self):
         return self.inside
 
+    @property
+    def _is_making_room(self):
+        """Whether the thread inside waits for the disk, or is about to."""
+        return self.makes_room
+
     def _enter(self):
         """Keep appends out, for Python code that changes what they depend on (roll, truncate, close)."""
         self.enter()
+        self.makes_room = True
 
     def _leave(self):
         self.leave()
@@ -104,7 +119,8 @@ cdef class Appender(LogViewBase):
         if self.inside and self.inside_by == PyThread_get_thread_ident():
             self.leave()
 
-    def _refuse(self):
+    def _reopen(self, waits):
+        """Open the files of a dormant log; waits: as of `enter`. Raises the reason if the log is not open otherwise."""
         raise NotImplementedError
 
     def _make_room(self, stride):
@@ -114,6 +130,12 @@ cdef class Appender(LogViewBase):
         raise NotImplementedError
 
     def _check_inside(self):
+        raise NotImplementedError
+
+    def _begin_counted(self):
+        raise NotImplementedError
+
+    def _begin_next(self):
         raise NotImplementedError
 
     def _reserve(self, segments):
@@ -139,6 +161,18 @@ cdef class Appender(LogViewBase):
         self.open = is_open
         self.wants_quick = is_open and not self.staged and self.clock is None and self.first_entry >= 0
         self.quick = self.wants_quick and not self.inside
+
+    @property
+    def _is_open(self):
+        """Whether the append path may be entered."""
+        return self.open
+
+    def _let_go_active(self):
+        """Give up the active segment of a log that is open no more; the position and the entry number stay. The caller is
+        inside, and nothing is staged."""
+        self.active = self.index = None
+        self.dest, self.limit = 0, 0
+        self.stage.release()
 
     def _activate(self, Segment segment not None, int64_t offset, int64_t next_entry, int64_t last_time):
         """Append to `segment` from `offset` on; its index covers all records before. The subclass keeps the table."""
@@ -213,7 +247,7 @@ cdef class Appender(LogViewBase):
             fence()
         order()
         if load32(&self.tail.page.sleepers):
-            wake_sleepers(self.tail.page)
+            wake_sleepers(self.tail)
 
     cdef inline void publish(self) noexcept nogil:
         cdef int64_t position = self.active.base + self.pos
@@ -226,13 +260,32 @@ cdef class Appender(LogViewBase):
 
     cdef int make_room(self, int64_t stride) except -1:
         """Roll, or flush the stage, so that a record of `stride` bytes fits. The caller is inside."""
+        self.makes_room = True
         self._make_room(stride)
         return 0
 
     cdef int reserve(self, int64_t segments) except -1:
         """Have so many further segments ready for a whole batch. The caller is inside."""
+        self.makes_room = True
         self._reserve(segments)
         return 0
+
+    def _set_segment_front(self, control):
+        """Set the value of a control record with which segments begin from now on; None: no such record. The caller is
+        inside."""
+        cdef SequenceParts parts
+        self.front, self.front_bytes = None, 0
+        if control is not None:
+            parts = SequenceParts((), None, None, control)
+            self.front, self.front_bytes = control, measure(parts.block, 1, self.segment_bytes)
+
+    def _put_segment_front(self):
+        """Begin the active segment, which is empty, with that control record. It is published with the next record; the
+        caller is inside."""
+        cdef SequenceParts parts
+        if self.front is not None:
+            parts = SequenceParts((), None, None, self.front)
+            self.encode_run(parts.block, 1, self.now())
 
     # ---- encoding ----------------------------------------------------------------------------------------------
 
@@ -249,10 +302,23 @@ cdef class Appender(LogViewBase):
         self.pos = pos + stride
         self.next_entry = entry + numbered
 
+    cdef void encode_counted(self, const Part *part, int64_t length, int64_t stride, int64_t time) noexcept nogil:
+        """Encode a record batch. Its number is that of its last entry."""
+        cdef int64_t pos = self.pos, entry = self.next_entry + part.count - 1
+        cdef int64_t lag = entry - self.synced_entry + 1
+        rec.encode_counted(<uint8_t *>(self.dest + <uintptr_t>pos), <uint32_t>length, self.stamp, time,
+                           <uint32_t>(entry - self.first_entry),
+                           LAG_NONE if self.synced_entry <= 0 or lag >= <int64_t>LAG_NONE else <uint32_t>lag, part)
+        self.index.note(pos, stride, part.count, part.event_time)
+        self.pos = pos + stride
+        self.next_entry = entry + 1
+
     cdef Py_ssize_t encode_run(self, const Part *parts, Py_ssize_t count, int64_t time) noexcept nogil:
         """Encode parts while they fit. Return how many were encoded."""
         cdef Py_ssize_t i
         cdef int64_t length, stride
+        if count and parts[count - 1].kind == KIND_BATCH:
+            return self.encode_batches(parts, count, time)
         for i in range(count):
             length = rec.part_length(&parts[i], SHORT_HEADER)
             stride = rec.stride_of(length)
@@ -261,12 +327,27 @@ cdef class Appender(LogViewBase):
             self.encode_one(&parts[i], length, stride, time)
         return count
 
+    cdef Py_ssize_t encode_batches(self, const Part *parts, Py_ssize_t count, int64_t time) noexcept nogil:
+        """Encode record batches, and a control record in front of them, as `encode_run`."""
+        cdef Py_ssize_t i
+        cdef int64_t length, stride
+        for i in range(count):
+            length = rec.short_length(&parts[i])
+            stride = rec.stride_of(length)
+            if self.pos + stride > self.limit:
+                return i
+            if parts[i].kind == KIND_BATCH:
+                self.encode_counted(&parts[i], length, stride, time)
+            else:
+                self.encode_one(&parts[i], length, stride, time)
+        return count
+
     cdef int put(self, const Part *parts, Py_ssize_t count, int64_t total) except -1:
         """Encode all parts, and roll or flush when they do not fit. The caller is inside."""
         cdef Py_ssize_t done = 0, more
         cdef int64_t time = self.now()
         if self.pos + total > self.active.size - SHORT_HEADER:
-            self.reserve(rolls(parts, count, self.pos, self.active.size))
+            self.reserve(rolls(parts, count, self.pos, self.active.size, self.front_bytes))
         while True:
             if total >= RELEASE_GIL_FROM:
                 with nogil:
@@ -278,7 +359,7 @@ cdef class Appender(LogViewBase):
                 return 0
             if not self.staged:
                 self.publish()
-            self.make_room(rec.stride_of(rec.part_length(&parts[done], SHORT_HEADER)))
+            self.make_room(rec.stride_of(rec.short_length(&parts[done])))
 
     # ---- append ------------------------------------------------------------------------------------------------
 
@@ -411,23 +492,27 @@ cdef class Appender(LogViewBase):
         """Enter, put, publish, leave. Return the position after the last record, and set the number of the first
         entry. waits: the caller may wait for the disk, even if it is an event loop."""
         cdef int64_t end, total
-        if self.inside and not waits:
-            self._check_inside()
-        self.enter()
+        self.enter(waits)
         try:
             entry[0] = self.next_entry
             if self.first_entry < 0:
                 raise UnnumberedError(self.path)
-            total = measure(parts, count, self.active.size)
-            if self.pos + total > self.limit and not waits:
-                self._check_room(total, rolls(parts, count, self.pos, self.active.size))
-            self.put(parts, count, total)
-            end = self.active.base + self.pos
-            if not self.staged:
-                self.publish()
+            total = measure(parts, count, self.active.size - self.front_bytes)
+            end = self.put_inside(parts, count, total, waits)
         finally:
             self.leave()
         return end
+
+    cdef int64_t put_inside(self, const Part *parts, Py_ssize_t count, int64_t total, bint waits) except -1:
+        """Put and publish parts of `total` bytes, as `put_locked`. The caller is inside."""
+        if self.pos + total > self.limit:
+            self.makes_room = True  # before the GIL is released: a loop that comes then must not wait
+            if not waits:
+                self._check_room(total, rolls(parts, count, self.pos, self.active.size, self.front_bytes))
+        self.put(parts, count, total)
+        if not self.staged:
+            self.publish()
+        return self.active.base + self.pos
 
     def append_batch(self, values, keys=None, event_times=None, *, control=None):
         """Append several entries in one call, and return when all have the durability of the log.
@@ -529,10 +614,76 @@ cdef class Appender(LogViewBase):
         cdef int64_t entry, end
         if not batch.count + batch.front:
             if not self.open:
-                self._refuse()
+                self._reopen(waits)
             return range(self.next_entry, self.next_entry), None
         end = self.put_locked(batch.block, batch.count + batch.front, waits, &entry)
         return range(entry, entry + batch.count), end
+
+    def append_record_batches(self, values, counts, event_times=None, *, control=None):
+        """Append record batches, which take several entry numbers each; return when all have the log's durability.
+
+        For logs that were opened for them (`record_batches` of CommitLog). A record batch is one record, whose value
+        the log does not interpret: `get` of any of its entries returns it, and truncation keeps or removes all of it.
+
+        Args:
+            values: bytes-like values.
+            counts: as many ints, how many entry numbers each takes: 1 or more, at most 2,147,483,647 in all.
+            event_times: as many times, each as `event_time` of `submit` or None; None: no event times.
+            control: bytes of a control record that is written in front of them; it has no entry number.
+
+        Returns:
+            The numbers of the entries: first those of the first batch.
+
+        Raises:
+            RecordBatchesError: the log has one entry number for each record.
+            WrongTypeError: an argument has another type.
+            InvalidArgumentError: a count is outside its bounds, or there are not as many as values.
+            RecordTooLargeError: a record does not fit into a segment.
+            DiskFullError: there is no room for the segments that the batches need.
+            PoisonedError: a sync has failed.
+            ClosedError: the log was closed.
+            ForkedError: a parent process opened the log.
+        """
+        numbers, end = self.put_record_batches(values, counts, event_times, control, True)
+        if self.staged and end is not None:
+            self.wait_synced(end)
+        return numbers
+
+    def append_record_batches_pending(self, values, counts, event_times=None, control=None):
+        """Append record batches without waiting for the sync. Return (range, position after the last or None).
+
+        Raises WindowFullError as `submit_batch`.
+        """
+        return self.put_record_batches(values, counts, event_times, control, False)
+
+    cdef tuple put_record_batches(self, values, counts, event_times, control, bint waits):
+        cdef BatchParts batch = BatchParts(values, counts, event_times, control)
+        cdef int64_t entry, end, total
+        if not batch.count + batch.front:
+            if not self.open:
+                self._reopen(waits)
+            return range(self.next_entry, self.next_entry), None
+        self.enter(waits)
+        try:
+            if self.first_entry < 0:
+                raise UnnumberedError(self.path)
+            if not self.active.counted():
+                self.makes_room = True
+                if not waits and self.record_batches and self.pos > SEGMENT_HEADER:
+                    self._check_room(self.active.size - SEGMENT_HEADER - SHORT_HEADER, 1)
+                self._begin_counted()
+            total = measure(batch.block, batch.count + batch.front, self.active.size - self.front_bytes)
+            # Entry deltas have 32 bits: keep enough of them for the single entries that may follow in the segment.
+            if self.next_entry - self.first_entry + batch.numbers > UINT32_MAX - self.active.size // SHORT_HEADER:
+                self.makes_room = True
+                if not waits:  # room for the longest record: what is made is the next segment
+                    self._check_room(self.active.size - SEGMENT_HEADER - SHORT_HEADER, 1)
+                self._begin_next()
+            entry = self.next_entry
+            end = self.put_inside(batch.block, batch.count + batch.front, total, waits)
+        finally:
+            self.leave()
+        return range(entry, entry + batch.numbers), end
 
     def append_columns(self, values, keys=None, event_times=None):
         """Append the rows of columns in one call, and return when all have the durability of the log.
@@ -559,7 +710,7 @@ cdef class Appender(LogViewBase):
         cdef int64_t entry, end
         if not columns.count:
             if not self.open:
-                self._refuse()
+                self._reopen(True)
             return range(self.next_entry, self.next_entry)
         end = self.put_locked(columns.parts, columns.count, True, &entry)
         if self.staged:

@@ -8,7 +8,7 @@ from cpython.buffer cimport Py_buffer, PyBuffer_Release
 from libc.stdint cimport INT64_MIN, int64_t, uint8_t, uint32_t
 
 from pyreplog._native.layout cimport (
-    FORM_ATTRIBUTES, FORM_LONG, KIND_BATCH, KIND_BLANK, RecordHead, SEGMENT_HEADER, SHORT_HEADER, ShortHeader,
+    FORM_ATTRIBUTES, FORM_COUNT, FORM_LONG, KIND_BLANK, RecordHead, SEGMENT_HEADER, SHORT_HEADER, ShortHeader,
 )
 from pyreplog._native.log cimport record as rec
 from pyreplog._native.log.appender cimport Appender
@@ -25,7 +25,7 @@ cdef int64_t RELEASE_GIL_FROM = 1 << 17
 # ---- verifying -------------------------------------------------------------------------------------------------
 
 cdef int64_t check_received(const uint8_t *map, int64_t at, int64_t received, int64_t size, uint32_t stamp,
-                            int64_t entries) noexcept nogil:
+                            bint counted, int64_t entries) noexcept nogil:
     """Return the stride of the record at `at` if it is complete and the expected one; 0 if bytes are missing; or a
     status.
 
@@ -53,27 +53,30 @@ cdef int64_t check_received(const uint8_t *map, int64_t at, int64_t received, in
     if stride > space:
         return 0
     status = rec.check_record(p, stride, stamp)
-    if status > 0 and (<const ShortHeader *>p).entry_delta != entries:
+    if status > 0 and head.form & FORM_COUNT and not counted:
+        return rec.RECORD_FORM
+    if status > 0 and not rec.continues(p, entries):
         return rec.RECORD_ENTRY
     return status
 
 
-cdef int64_t walk(Segment segment, SparseIndex index, int64_t received, int64_t *time) noexcept nogil:
+cdef int64_t walk(Segment segment, SparseIndex index, int64_t received, bint counted, int64_t *time) noexcept nogil:
     """Check and index the records that were written after `index.end`. Return 0, or the reason why the walk ended."""
-    cdef int64_t at = index.end, stride, event_time
+    cdef int64_t at = index.end, stride, event_time, count
     cdef const RecordHead *head
     while True:
-        stride = check_received(segment.map, at, received, segment.size, segment.stamp, index.entries)
+        stride = check_received(segment.map, at, received, segment.size, segment.stamp, counted, index.entries)
         if stride <= 0:
             return stride
         head = <const RecordHead *>(segment.map + at)
         time[0] = head.time
         event_time = rec.event_time_of(<const uint8_t *>head) if head.form & FORM_ATTRIBUTES else INT64_MIN
-        if head.kind <= KIND_BATCH and is_plain(index, at + stride, stride, event_time):
+        count = rec.count_of(<const uint8_t *>head)
+        if count == 1 and is_plain(index, at + stride, stride, event_time):
             index.end = at + stride
             index.entries += 1
         else:
-            index.note(at, stride, head.kind <= KIND_BATCH, event_time)
+            index.note(at, stride, count, event_time)
         at += stride
 
 
@@ -142,15 +145,16 @@ cdef int64_t take_received(Appender log, int64_t received) except? -1:
     cdef Segment segment = log.active
     cdef SparseIndex index = log.index
     cdef int64_t status, time = log.last_time
+    cdef bint counted
     cdef object held
     if segment is None or not log.pos <= received <= segment.size or index.end != log.pos:
         raise InvalidArgumentError(f"offset {received}: expected an offset after the log's end in its active segment")
-    held = pin(segment)
+    held, counted = pin(segment), segment.counted()
     if received - log.pos >= RELEASE_GIL_FROM:
         with nogil:
-            status = walk(segment, index, received, &time)
+            status = walk(segment, index, received, counted, &time)
     else:
-        status = walk(segment, index, received, &time)
+        status = walk(segment, index, received, counted, &time)
     log.last_time = max(log.last_time, time)
     if index.end > log.pos:
         log.pos, log.next_entry = index.end, segment.first_entry + index.entries
@@ -182,7 +186,7 @@ def show_up_to(Appender log not None, int64_t position, int64_t entry):
         fence()
     order()
     if load32(&log.tail.page.sleepers):  # as an append does: mostly no reader sleeps here
-        wake_sleepers(log.tail.page)
+        wake_sleepers(log.tail)
 
 
 cdef object synced_of(Appender log, int64_t end, int64_t end_entry):

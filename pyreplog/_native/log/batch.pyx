@@ -15,7 +15,7 @@ from libc.string cimport memcpy
 
 from pyreplog._native.layout cimport FORM_KEY, FORM_LONG, LongHeader, RecordHead, ShortHeader
 from pyreplog._native.log.record cimport (
-    event_time_of, key_of, make_record, span, stride_of, value_length_of, value_of,
+    count_of, event_time_of, key_of, make_record, span, stride_of, value_length_of, value_of,
 )
 from pyreplog._native.system.blocks cimport Block, give_block, make_block
 
@@ -28,7 +28,7 @@ cdef extern from "Python.h":
 
 cdef enum Column:
     COLUMN_POSITION, COLUMN_ENTRY, COLUMN_TIME, COLUMN_SIZE, COLUMN_KEY_SIZE, COLUMN_EVENT_TIME, COLUMN_KIND
-    COLUMN_LEDGER, COLUMN_STRIDE
+    COLUMN_LEDGER, COLUMN_STRIDE, COLUMN_ENTRY_COUNT
 
 
 cdef void gather(RecordBatch batch, int column, int64_t *out) noexcept nogil:
@@ -72,6 +72,8 @@ cdef int64_t field_of(RecordBatch batch, const uint8_t *p, int column) noexcept 
         return event_time_of(p)
     if column == COLUMN_KIND:
         return head.kind
+    if column == COLUMN_ENTRY_COUNT:
+        return count_of(p)
     if column == COLUMN_LEDGER:
         return (<const LongHeader *>p).ledger if is_long else 0
     return stride_of(head.length)
@@ -94,6 +96,10 @@ cdef int64_t pack(const uint8_t *map, const uint32_t *offsets, Py_ssize_t count,
     return at
 
 
+cdef inline int64_t delta_of(RecordBatch batch, Py_ssize_t i) noexcept:
+    return (<const ShortHeader *>(batch.map + batch.offsets[i])).entry_delta
+
+
 cdef RecordBatch make_batch(object owner, const uint8_t *map, int64_t base, int64_t first_entry,
                             uint32_t *offsets, uint32_t *sizes, Py_ssize_t count, bint consecutive,
                             int64_t next_position):
@@ -104,7 +110,7 @@ cdef RecordBatch make_batch(object owner, const uint8_t *map, int64_t base, int6
     batch.first_entry = first_entry
     batch.offsets, batch.sizes = offsets, sizes
     batch.count = count
-    batch.consecutive = consecutive
+    batch.consecutive = consecutive and count and delta_of(batch, count - 1) - delta_of(batch, 0) == count - 1
     batch.next_position = next_position
     return batch
 
@@ -177,13 +183,20 @@ cdef class RecordBatch:
 
     @property
     def entry(self):
-        """Entry number of each record."""
+        """Entry number of each record; of one that takes several, the last."""
         return self.column(COLUMN_ENTRY)
 
     @property
+    def entry_count(self):
+        """How many entry numbers each record takes: 1 unless it is a record batch; 0 if it has no number."""
+        return self.column(COLUMN_ENTRY_COUNT)
+
+    @property
     def first(self):
-        """Entry number of the first record; -1: the batch is empty."""
-        return self.record_at(0).entry if self.count else -1
+        """Number of the first entry in the first record; -1: the batch is empty."""
+        if not self.count:
+            return -1
+        return self.record_at(0).number() - max(count_of(self.map + self.offsets[0]) - 1, 0)
 
     @property
     def end(self):

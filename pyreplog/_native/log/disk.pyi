@@ -1,6 +1,6 @@
 from collections.abc import Iterator
 from pathlib import Path
-from typing import final
+from typing import Self, final
 
 from pyreplog._native.log.segment import Segment
 
@@ -21,3 +21,9 @@ class Steps:
 
 def lock_file(fd: int, exclusive: bool, /) -> None: ...
 def unlock_file(fd: int, /) -> None: ...
+def punch_hole(fd: int, offset: int, length: int, /) -> None: ...
+
+@final
+class KeptLock:
+    def __new__(cls, fd: int, /) -> Self: ...
+    def release(self) -> None: ...

@@ -20,8 +20,10 @@ cdef extern from * nogil:
     #include "pwrite.h"
     #include <errno.h>
     #include <fcntl.h>
+    #include <linux/falloc.h>
     #include <stdint.h>
     #include <stdio.h>
+    #include <sys/mman.h>
     #include <unistd.h>
 
     enum { STEP_WRITE, STEP_WRITE_NEW, STEP_SYNC, STEP_SYNC_DIRECTORY, STEP_RENAME, STEP_REMOVE, STEP_UNLOCK,
@@ -57,6 +59,25 @@ cdef extern from * nogil:
         return fcntl(fd, F_OFD_SETLK, &range) != 0 ? errno : 0;
     }
 
+    static int replog_punch(int fd, int64_t offset, int64_t length) {
+        return fallocate(fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, offset, length) != 0 ? errno : 0;
+    }
+
+    /* A mapping that nobody touches, and that a forked child does not get. It keeps the open file description. */
+    static int replog_keep(int fd, void **address) {
+        *address = mmap(NULL, 4096, PROT_NONE, MAP_SHARED, fd, 0);
+        if (*address == MAP_FAILED)
+            return errno;
+        if (madvise(*address, 4096, MADV_DONTFORK) != 0) {
+            int failed = errno;
+            munmap(*address, 4096);
+            return failed;
+        }
+        return 0;
+    }
+
+    static void replog_drop(void *address) { munmap(address, 4096); }
+
     static int replog_do(const replog_step *step) {
         switch (step->operation) {
         case STEP_WRITE: return replog_pwrite(step->fd, step->data, step->length, step->offset);
@@ -82,6 +103,10 @@ cdef extern from * nogil:
         STEP_WRITE, STEP_WRITE_NEW, STEP_SYNC, STEP_SYNC_DIRECTORY, STEP_RENAME, STEP_REMOVE, STEP_UNLOCK, STEP_POPULATE
         F_RDLCK, F_WRLCK, F_UNLCK
     int do_step "replog_do"(const Step *step)
+    int punch "replog_punch"(int fd, int64_t offset, int64_t length)
+    int keep "replog_keep"(int fd, void **address)
+    void drop "replog_drop"(void *address)
+    int getpid()
     int lock_whole "replog_lock"(int fd, int kind)
 
 
@@ -189,6 +214,42 @@ def lock_file(int fd, bint exclusive, /):
 def unlock_file(int fd, /):
     """Release the lock of `lock_file`."""
     check(lock_whole(fd, F_UNLCK))
+
+
+@cython.final
+cdef class KeptLock:
+    """`KeptLock(fd)`: keeps the lock of `lock_file` on an open file after its descriptor was closed.
+
+    Such a lock lives as long as the open file description, which a mapping keeps as a descriptor does; a process may have
+    more mappings than descriptors. Raises OSError if there are too many. Forked children do not inherit it.
+    """
+
+    cdef void *address
+    cdef int pid
+
+    def __cinit__(self, int fd, /):
+        check(keep(fd, &self.address))
+        self.pid = getpid()
+
+    def __dealloc__(self):
+        self.release()
+
+    def release(self):
+        """Give up the lock."""
+        if self.pid and self.pid == getpid():  # in a forked child something else may lie there
+            drop(self.address)
+        self.pid = 0
+
+
+def punch_hole(int fd, int64_t offset, int64_t length, /):
+    """Give the blocks of a range of a file back, which then reads as zeros; its size stays.
+
+    The GIL is released. Raises OSError (EOPNOTSUPP if the file system cannot).
+    """
+    cdef int failed
+    with nogil:
+        failed = punch(fd, offset, length)
+    check(failed)
 
 
 cdef int check(int failed) except -1:

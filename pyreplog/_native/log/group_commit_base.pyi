@@ -1,5 +1,5 @@
 from collections.abc import Callable
-from typing import Any
+from typing import Any, final
 
 from typing_extensions import disjoint_base
 
@@ -30,3 +30,8 @@ class GroupCommitBase:
     def flush(self) -> None: ...
     def write_blank(self, segment: Segment, blank: bytes, /) -> None: ...
     def request(self) -> None: ...
+
+@final
+class StagedSync:
+    def __init__(self, commits: GroupCommitBase, sync: Callable[[], object], /) -> None: ...
+    def __call__(self, *args: object, **kwargs: object) -> None: ...  # it takes none

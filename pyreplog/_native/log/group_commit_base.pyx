@@ -4,6 +4,7 @@ Ctrl-C comes while a thread sleeps, and where the disk or a callback is Python c
 leader takes again what was taken: all steps of a commit may be repeated without effect. The last step marks it as done.
 """
 
+cimport cython
 from cpython.exc cimport PyErr_CheckSignals
 from libc.stdint cimport int64_t, uint32_t
 
@@ -24,24 +25,29 @@ cdef class GroupCommitBase:
     Lock order: leading, the log's append path, io; a holder of io never waits for another lock.
     """
 
-    cdef readonly Appender _log
-    cdef readonly CommitGate _gate
-    cdef public object _submitted, error
-    cdef object write_sync, poison
-
     def __init__(self, Appender log not None, submitted, int64_t synced, write_sync, poison, /):
         self._log, self._gate, self._submitted = log, CommitGate(synced), submitted
         self.write_sync, self.poison = write_sync, poison
 
     def wait(self, int64_t position, /):
         """Return when all before `position` is synced. Raises PoisonedError if a sync failed."""
+        self.wait_for(position)
+
+    cdef bint wait_staged(self) except -1:
+        """Wait for all that was appended; return False if the log is closed, poisoned, or of the parent process."""
+        if not self._log.open:
+            return False
+        self.wait_for(self._log.active_base + self._log.pos)
+        return True
+
+    cdef int wait_for(self, int64_t position) except -1:
         cdef CommitGate gate = self._gate
         try:
             while gate.synced < position:
                 if self.error is not None:
                     raise self.error
                 if position > self._log.active_base + self._log.pos:
-                    return  # synced, and then cut by a truncation
+                    return 0  # synced, and then cut by a truncation
                 if gate.lead():
                     self.lead()
                 else:
@@ -55,6 +61,7 @@ cdef class GroupCommitBase:
             gate.abandon()
             self._submitted.drain()
             raise
+        return 0
 
     def flush(self):
         """Commit all that is staged, for a thread that is inside the append path."""
@@ -96,6 +103,8 @@ cdef class GroupCommitBase:
                 taken = self._log.take_stage()
                 if taken is not None:
                     group = gate.note_taken(taken[3])
+                elif self.error is None:  # a segment was begun, and nothing appended to it: all before it is on disk
+                    gate.synced = max(gate.synced, self._log.active_base + self._log.pos)
             finally:
                 self._log.leave()
             try:
@@ -125,4 +134,24 @@ cdef class GroupCommitBase:
             self.error = self.poison("group commit", error)
             self._gate.wake_all()
             raise self.error from error
+        return 0
+
+
+@cython.final
+cdef class StagedSync:
+    """`StagedSync(commits, sync)()`: wait until all that was appended before the call is synced.
+
+    For callers that may block, and know it: without the steps that find out. sync: that of the log, which is called,
+    and raises, if the log is not open.
+    """
+
+    def __init__(self, GroupCommitBase commits not None, sync, /):
+        self.commits, self.general = commits, sync
+
+    def __call__(self):
+        self.run()
+
+    cdef int run(self) except -1:
+        if not self.commits.wait_staged():
+            self.general()
         return 0

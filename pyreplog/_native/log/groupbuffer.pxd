@@ -16,4 +16,5 @@ cdef class GroupBuffer:
     cdef int widen(self, int64_t size) except -1
     cdef bint take(self, int64_t end, int64_t entry) noexcept
     cdef object view(self)
+    cdef void release(self) noexcept
     cdef int resize(self, int64_t size) except -1

@@ -16,8 +16,7 @@ cdef class GroupBuffer:
     """Two buffers for consecutive records of one segment."""
 
     def __dealloc__(self):
-        free(self.buffers[0])
-        free(self.buffers[1])
+        self.release()
 
     cdef uint8_t *begin(self, int64_t offset) except NULL:
         """Return the address for the record at the segment's `offset`; later records follow it."""
@@ -51,6 +50,13 @@ cdef class GroupBuffer:
     cdef object view(self):
         """Return the taken bytes."""
         return span(self, self.buffers[1 - self.filling], self.taken)
+
+    cdef void release(self) noexcept:
+        """Give the memory of both buffers back, which hold nothing; `begin` takes it again."""
+        cdef int i
+        for i in range(2):
+            free(self.buffers[i])
+            self.buffers[i], self.sizes[i] = NULL, 0
 
     cdef int resize(self, int64_t size) except -1:
         cdef uint8_t *memory = <uint8_t *>malloc(size)

@@ -12,7 +12,7 @@ cdef enum:
 
 cdef class LogFollowerBase:
     cdef LogViewBase log
-    cdef readonly int64_t entry
+    cdef public int64_t entry
     cdef public int64_t position
     cdef public Pin held
     cdef public uint32_t truncations

@@ -11,12 +11,11 @@ SLICE_US: int
 
 @disjoint_base
 class LogFollowerBase:
+    entry: int
     position: int
     held: Pin | None
     truncations: int
     def __new__(cls, log: LogViewBase, entry: int, timeout_us: int, batch_bytes: int) -> Self: ...
-    @property
-    def entry(self) -> int: ...
     @property
     def last_header(self) -> bytes | None: ...
     def __iter__(self) -> Self: ...

@@ -112,7 +112,7 @@ cdef class LogFollowerBase:
         stride = rec.check_record(p, segment.size - offset, segment.stamp)
         if stride <= 0 or (<const RecordHead *>p).kind > KIND_BATCH:
             return None
-        if segment.first_entry + (<const ShortHeader *>p).entry_delta != self.entry:
+        if segment.first_entry + rec.first_delta_of(p) != self.entry:
             return None
         record = rec.make_record(self.held, p, segment.first_entry, self.position)
         self.pass_record(p, record.number(), self.position + stride)

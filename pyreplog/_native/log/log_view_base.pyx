@@ -54,6 +54,30 @@ cdef class LogViewBase:
         """Drop the mapping of a row; it is mapped again when needed."""
         self.segments[row] = None
 
+    def _adopt(self, Segment segment not None):
+        """Put a Segment into the row of its base, unless another thread was quicker. Return that of the row."""
+        cdef Py_ssize_t row = self.segment_of(self.bases, segment.base)
+        if row < 0 or self.bases[row] != segment.base:
+            raise TrimmedError(f"the segment at {segment.base} was removed")
+        if self.segments[row] is None:
+            self.segments[row] = segment
+        return self.segments[row]
+
+    def _unmap_unpinned(self):
+        """Drop the mappings of all rows that nobody pins. Return how many rows stay mapped.
+
+        The GIL is not released, so that nobody pins a segment in between.
+        """
+        cdef Py_ssize_t row, left = 0
+        self.located = None
+        for row in range(self.count):
+            if self.segments[row] is not None:
+                if (<Segment>self.segments[row]).pins:
+                    left += 1
+                else:
+                    self.segments[row] = None
+        return left
+
     def _set_segments(self, list table not None, truncations=None):
         """Replace the table: (base, first entry, Segment or None), ascending.
 
@@ -236,8 +260,9 @@ cdef class LogViewBase:
             if head.stamp != segment.stamp or stride < SHORT_HEADER or stride > stop - at:
                 break
             if head.kind <= KIND_BATCH and (<const ShortHeader *>head).entry_delta >= want:
-                if (<const ShortHeader *>head).entry_delta == want and rec.check_record(<const uint8_t *>head, stop - at, segment.stamp) > 0:
-                    return <const uint8_t *>head
+                if rec.check_record(<const uint8_t *>head, stop - at, segment.stamp) > 0:
+                    if rec.first_delta_of(<const uint8_t *>head) <= want:
+                        return <const uint8_t *>head
                 break
             at += stride
         raise first_damage(segment, place, stop)
@@ -251,7 +276,7 @@ cdef class LogViewBase:
             entry: number of the entry.
 
         Returns:
-            The `Record`.
+            The `Record`; that of the whole batch, if the entry lies in a record batch.
 
         Raises:
             OutOfRangeError: the entry is not written yet, or not visible yet.
@@ -282,6 +307,11 @@ cdef class LogViewBase:
     def _values(self, item):
         raise NotImplementedError
 
+    def _place_of(self, entry):
+        """Return (position of an entry's record, number of the first entry in it)."""
+        cdef const uint8_t *p = self.locate(number(entry))
+        return self.located.base + (p - self.located.map), self.located.first_entry + rec.first_delta_of(p)
+
     def _position_of(self, entry):
         """Return the position of an entry's record."""
         cdef const uint8_t *p = self.locate(number(entry))
@@ -297,7 +327,7 @@ cdef object first_damage(Segment segment, int64_t place, int64_t stop):
         stride = rec.check_record(segment.map + place, stop - place, segment.stamp)
         if stride <= 0:
             return segment.fault(place, stride)
-        if follows >= 0 and p.entry_delta != follows:
+        if follows >= 0 and rec.first_delta_of(segment.map + place) != follows:
             break
         follows = <int64_t>p.entry_delta + (p.head.kind <= KIND_BATCH)
         place += stride

@@ -1,10 +1,11 @@
 # Records, the unit that all layers store, send and scan. layout.h and FORMAT.md have their layout.
-from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
+from libc.stdint cimport UINT32_MAX, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 from libc.string cimport memcpy
 
 from pyreplog._native.layout cimport (
-    ATTRIBUTES_MAX, CRC_FROM, FORM_ATTRIBUTES, FORM_KEY, FORM_LONG, FORMAT_VERSION, KIND_BLANK, LAG_NONE,
-    LONG_HEADER, LongHeader, RecordHead, SHORT_HEADER, ShortHeader, crc32c, crc32c_copy,
+    ATTRIBUTES_MAX, COUNTED_HEADER, CRC_FROM, CountedHeader, FORM_ATTRIBUTES, FORM_COUNT, FORM_KEY, FORM_LONG,
+    FORMAT_VERSION, KIND_BATCH, KIND_BLANK, LAG_NONE, LONG_HEADER, LongHeader, RecordHead, SHORT_HEADER, ShortHeader,
+    crc32c, crc32c_copy,
 )
 
 
@@ -32,6 +33,7 @@ ctypedef struct Part:
     Py_ssize_t value_length
     int64_t event_time            # INT64_MIN: none
     uint8_t kind
+    uint32_t count                # entry numbers it takes, of a batch in the short form
 
 
 cdef inline int64_t stride_of(int64_t length) noexcept nogil:
@@ -42,6 +44,11 @@ cdef inline int64_t part_length(const Part *part, int64_t header) noexcept nogil
     """Return the length of the record without padding."""
     return (header + (part.key_length if part.key_length > 0 else 0)
             + (part.attributes_length + 2 if part.attributes_length else 0) + part.value_length)
+
+
+cdef inline int64_t short_length(const Part *part) noexcept nogil:
+    """Return the length of the record in the short form, without padding."""
+    return part_length(part, COUNTED_HEADER if part.kind == KIND_BATCH else SHORT_HEADER)
 
 
 cdef inline void write_head(uint8_t *dst, uint32_t length, uint32_t stamp, uint8_t kind, uint8_t form,
@@ -82,6 +89,19 @@ cdef inline void encode_short(uint8_t *dst, uint32_t length, uint32_t stamp, uin
     write_body(dst, SHORT_HEADER, length, part)
 
 
+cdef inline void encode_counted(uint8_t *dst, uint32_t length, uint32_t stamp, int64_t time, uint32_t entry_delta,
+                                uint32_t synced_lag, const Part *part) noexcept nogil:
+    """Encode a batch record with a count. entry_delta: of its last entry."""
+    cdef uint8_t form = (FORM_COUNT | (FORM_KEY if part.key_length >= 0 else 0)
+                         | (FORM_ATTRIBUTES if part.attributes_length else 0))
+    write_head(dst, length, stamp, KIND_BATCH, form, <uint16_t>(part.key_length if part.key_length > 0 else 0), time)
+    (<ShortHeader *>dst).entry_delta = entry_delta
+    (<ShortHeader *>dst).synced_lag = synced_lag
+    (<CountedHeader *>dst).count = part.count
+    (<CountedHeader *>dst).reserved = 0
+    write_body(dst, COUNTED_HEADER, length, part)
+
+
 cdef inline void encode_blank(uint8_t *dst, uint32_t length, uint32_t stamp, uint32_t entry_delta,
                               uint32_t synced_lag, int64_t time) noexcept nogil:
     """Encode a blank, which fills the rest of its segment. Only its header is written, and covered by the CRC."""
@@ -101,7 +121,23 @@ cdef inline bint is_plain_record(const uint8_t *p) noexcept nogil:
 
 
 cdef inline int64_t header_of(const uint8_t *p) noexcept nogil:
-    return LONG_HEADER if (<const RecordHead *>p).form & FORM_LONG else SHORT_HEADER
+    if (<const RecordHead *>p).form & FORM_LONG:
+        return LONG_HEADER
+    return COUNTED_HEADER if (<const RecordHead *>p).form & FORM_COUNT else SHORT_HEADER
+
+
+cdef inline int64_t count_of(const uint8_t *p) noexcept nogil:
+    """Return how many entry numbers a record takes whose form was checked."""
+    if (<const RecordHead *>p).kind > KIND_BATCH:
+        return 0
+    return (<const CountedHeader *>p).count if (<const RecordHead *>p).form & FORM_COUNT else 1
+
+
+cdef inline int64_t first_delta_of(const uint8_t *p) noexcept nogil:
+    """Return the entry delta of the first entry of a short record whose form was checked; of a record without a
+    number, that of the next one."""
+    cdef int64_t count = count_of(p)
+    return <int64_t>(<const ShortHeader *>p).entry_delta - (count - 1 if count else 0)
 
 
 cdef inline int64_t attributes_of(const uint8_t *p, const uint8_t **start) noexcept nogil:
@@ -132,6 +168,12 @@ cdef inline int64_t value_length_of(const uint8_t *p) noexcept nogil:
     return (<const RecordHead *>p).length - (value_of(p) - p)
 
 
+cdef inline bint continues(const uint8_t *p, int64_t entries) noexcept nogil:
+    """Whether the entries of a short record whose form was checked follow on the first `entries` of its segment, and
+    fit into it."""
+    return first_delta_of(p) == entries and entries + count_of(p) <= <int64_t>UINT32_MAX
+
+
 # Return the stride of the record at p if it is intact, else a Status. `space` bytes at p must be readable.
 cdef int64_t check_record(const uint8_t *p, int64_t space, uint32_t stamp) noexcept nogil
 
@@ -143,11 +185,16 @@ cdef int64_t event_time_of(const uint8_t *p) noexcept nogil
 
 # Verify the records that begin in map[start, until) and end at or before `stop`. Store their offsets and value sizes,
 # and return their number. `next_offset` is set to the offset behind the last of them, and `fault` to the Status that
-# ended the walk (0: it reached `limit` or `until`). The numbers of numbered records of the short form must be
-# consecutive, from `expected` on (-1: any number); `expected` is set to the number that must follow.
+# ended the walk (0: it reached `limit`, `below` or `until`). The entry deltas of records of the short form must be
+# consecutive, from `expected` on (-1: any); `expected` is set to the delta that must follow. `below`: end before the
+# first record whose entries all have this delta or a greater one.
 cdef int64_t scan_records(const uint8_t *map, int64_t start, int64_t until, int64_t stop, uint32_t stamp,
-                          uint32_t *offsets, uint32_t *sizes, int64_t limit, bint numbered_only, int64_t *expected,
-                          int64_t *next_offset, int64_t *fault) noexcept nogil
+                          uint32_t *offsets, uint32_t *sizes, int64_t limit, int64_t below, bint numbered_only,
+                          int64_t *expected, int64_t *next_offset, int64_t *fault) noexcept nogil
+
+# Return the entry delta of the first entry of the record at p, if it has a count and the entry `expected`, else
+# `expected`. Not verified.
+cdef int64_t first_delta_with(const uint8_t *p, int64_t space, int64_t expected) noexcept nogil
 
 
 cdef class Record:

@@ -45,11 +45,20 @@ cdef int64_t check_blank(const uint8_t *p, int64_t space, uint32_t stamp) noexce
     return RECORD_BLANK
 
 
+cdef bint is_counted(const uint8_t *p) noexcept nogil:
+    """Whether a record with the flag of a count may have one, and its entries begin within its segment."""
+    cdef const CountedHeader *header = <const CountedHeader *>p
+    return (header.head.head.kind == KIND_BATCH and not header.head.head.form & FORM_LONG
+            and 0 <= <int64_t>header.count - 1 <= header.head.entry_delta)
+
+
 cdef int64_t check_form(const uint8_t *p, int64_t stride) noexcept nogil:
     cdef const RecordHead *head = <const RecordHead *>p
     if head.kind < KIND_DATA or head.kind > KIND_MARKER:
         return RECORD_KIND
-    if head.form & FORM_VERSION_MASK != FORMAT_VERSION or head.form & 0x80:
+    if head.form & FORM_VERSION_MASK != FORMAT_VERSION:
+        return RECORD_FORM
+    if head.form & FORM_COUNT and not is_counted(p):
         return RECORD_FORM
     if not parts_fit(p, header_of(p)):
         return RECORD_PARTS
@@ -101,16 +110,29 @@ cdef inline int64_t scan_plain(const uint8_t *map, int64_t *start, int64_t until
     return count
 
 
+cdef int64_t first_delta_with(const uint8_t *p, int64_t space, int64_t expected) noexcept nogil:
+    if space < COUNTED_HEADER or not (<const RecordHead *>p).form & FORM_COUNT or not is_counted(p):
+        return expected
+    if first_delta_of(p) <= expected <= (<const ShortHeader *>p).entry_delta:
+        return first_delta_of(p)
+    return expected
+
+
 cdef int64_t scan_records(const uint8_t *map, int64_t start, int64_t until, int64_t stop, uint32_t stamp,
-                          uint32_t *offsets, uint32_t *sizes, int64_t limit, bint numbered_only, int64_t *expected,
-                          int64_t *next_offset, int64_t *fault) noexcept nogil:
-    cdef int64_t at = start, stride, count = 0, follows
+                          uint32_t *offsets, uint32_t *sizes, int64_t limit, int64_t below, bint numbered_only,
+                          int64_t *expected, int64_t *next_offset, int64_t *fault) noexcept nogil:
+    cdef int64_t at = start, stride, count = 0, left
     cdef const uint8_t *p
     cdef bint numbered
     fault[0] = 0
     while True:
-        count += scan_plain(map, &at, until, stop, stamp, offsets + count, sizes + count, limit - count, expected)
-        if count >= limit or at >= until:
+        left = limit - count
+        if expected[0] >= 0:
+            left = min(left, below - expected[0])
+        if left <= 0 or at >= until:
+            break
+        count += scan_plain(map, &at, until, stop, stamp, offsets + count, sizes + count, left, expected)
+        if count >= limit or at >= until or below <= expected[0]:
             break
         p = map + at
         stride = check_record(p, stop - at, stamp)
@@ -119,8 +141,7 @@ cdef int64_t scan_records(const uint8_t *map, int64_t start, int64_t until, int6
             break
         numbered = (<const RecordHead *>p).kind <= KIND_BATCH
         if not (<const RecordHead *>p).form & FORM_LONG:
-            follows = expected[0]
-            if follows != (<const ShortHeader *>p).entry_delta and follows >= 0:
+            if expected[0] >= 0 and first_delta_of(p) != expected[0]:
                 fault[0] = RECORD_ENTRY
                 break
             expected[0] = <int64_t>(<const ShortHeader *>p).entry_delta + numbered
@@ -194,8 +215,13 @@ cdef class Record:
 
     @property
     def entry(self):
-        """Entry number; in a ledger, entry id."""
+        """Entry number, that of the last entry if the record takes several; in a ledger, entry id."""
         return self.number()
+
+    @property
+    def entry_count(self):
+        """How many entry numbers the record takes: 1 unless it is a record batch; 0 if it has no number."""
+        return count_of(self.p)
 
     @property
     def position(self):

@@ -20,6 +20,7 @@ cdef class Segment:
     cdef uint8_t *map
     cdef int fd
     cdef Py_ssize_t pins
+    cdef bint counted(self) noexcept
     cdef int64_t likely_count(self, int64_t offset, int64_t until) noexcept
 
 

@@ -7,11 +7,12 @@ view pins its segment; a pinned segment is never unmapped, recycled or cut.
 import os
 
 cimport cython
-from libc.stdint cimport uint64_t
+from libc.stdint cimport INT64_MAX, uint64_t
 from libc.string cimport memcpy, memset
 
 from pyreplog._native.layout cimport (
-    KIND_BATCH, RecordHead, SEGMENT_HEADER, SEGMENT_MAX, SEGMENT_MIN, SHORT_HEADER, ShortHeader,
+    FORM_COUNT, FORMAT_COUNTED, KIND_CONTROL, RecordHead, SEGMENT_HEADER, SEGMENT_MAX, SEGMENT_MIN, SHORT_HEADER,
+    SegmentHeader, ShortHeader,
 )
 from pyreplog._native.log cimport record as rec
 from pyreplog._native.log.batch cimport RecordBatch, make_batch
@@ -92,7 +93,8 @@ cdef class Segment:
         self.fd = fd
         self.path = path
         self.writable = writable
-        self.uuid, self.base, self.size, self.first_entry, self.epoch = decode_header(path, os.pread(fd, SEGMENT_HEADER, 0))
+        header = decode_header(path, os.pread(fd, SEGMENT_HEADER, 0))
+        self.uuid, self.base, self.size, self.first_entry, self.epoch = header[:5]
         file_bytes = os.fstat(fd).st_size
         if file_bytes != self.size:
             raise CorruptionError(path, self.base, f"a file of {self.size} bytes", f"{file_bytes} bytes")
@@ -135,12 +137,21 @@ cdef class Segment:
         """
         cdef int failed
         cdef Pin held = pin(self)
-        if offset < 0 or length < 0 or offset + length > self.size or offset % 4096:
+        if offset < 0 or length < 0 or length > self.size - offset or offset % 4096:
             raise InvalidArgumentError(f"{length} bytes at {offset}: outside of the segment's {self.size} bytes")
         with nogil:
             failed = populate_pages(self.map, self.size, offset, length)
         if failed:
             raise DiskFullError(failed, f"cannot populate {self.path}: {os.strerror(failed)}")
+
+    @property
+    def version(self):
+        """Version of its format, as the file has it now: a writer may raise that of an empty segment."""
+        return (<const SegmentHeader *>self.map).version
+
+    cdef bint counted(self) noexcept:
+        """Whether records of the segment may take several entry numbers."""
+        return (<const SegmentHeader *>self.map).version >= FORMAT_COUNTED
 
     def reassign(self, path, bytes uuid not None, int64_t base, int64_t first_entry, uint32_t epoch):
         """Begin a new segment in the same file, whose new header the caller has written."""
@@ -152,7 +163,7 @@ cdef class Segment:
         self.ledgers = None
 
     def entry_after(self, int64_t count):
-        """Return the number of the entry behind the first `count` entries; 0 in a log of many ledgers."""
+        """Return the number behind the first `count` entry numbers; 0 in a log of many ledgers."""
         return self.first_entry + count if self.first_entry >= 0 else 0
 
     def advance(self, int64_t end, bint sealed):
@@ -194,6 +205,18 @@ cdef class Segment:
         lac = -1 if p.synced_lag == rec.LAG_NONE else entry - <int64_t>p.synced_lag
         return p.head.kind, entry, lac, p.head.time, p.head.length
 
+    def first_entry_at(self, int64_t offset):
+        """Return the number of the first entry of the record at `offset`, not verified.
+
+        Of a record without a number it is that of the next one.
+        """
+        cdef const uint8_t *p = self.map + offset
+        if not SEGMENT_HEADER <= offset <= self.size - SHORT_HEADER:
+            raise InvalidArgumentError(f"offset {offset} outside of the segment's {self.size} bytes")
+        if (<const RecordHead *>p).form & rec.FORM_LONG:
+            return self.head_at(offset)[1]
+        return self.first_entry + rec.first_delta_with(p, self.size - offset, (<const ShortHeader *>p).entry_delta)
+
     def stamp_at(self, int64_t offset):
         """Return the stamp in the record header at `offset`, not verified."""
         if not SEGMENT_HEADER <= offset <= self.size - SHORT_HEADER:
@@ -202,30 +225,31 @@ cdef class Segment:
 
     def bytes_at(self, int64_t offset, int64_t length):
         """Return a copy of bytes of the file."""
-        if offset < 0 or length < 0 or offset + length > self.size:
+        if offset < 0 or length < 0 or length > self.size - offset:
             raise InvalidArgumentError(f"{length} bytes at {offset}: outside of the segment's {self.size} bytes")
         return self.map[offset:offset + length]
 
     def view(self, int64_t offset, int64_t length):
         """Return a view of bytes of the file, which pins the segment."""
-        if offset < 0 or length < 0 or offset + length > self.size:
+        if offset < 0 or length < 0 or length > self.size - offset:
             raise InvalidArgumentError(f"{length} bytes at {offset}: outside of the segment's {self.size} bytes")
         return rec.span(pin(self), self.map + offset, length)
 
     def scan(self, int64_t offset, int64_t stop, *, int64_t until=-1, int64_t limit=-1, bint all_kinds=False,
-             int64_t entry=-1):
+             int64_t entry=-1, int64_t below=-1):
         """Verify records from `offset` (which must begin one) up to `stop` and return them as a RecordBatch.
 
         until: stop before the first record that begins at this offset or later; -1: at `stop`. limit: number of records
-        at most; -1: all. all_kinds: also control records and markers. entry: expected number of the first record, in a
-        log by itself; -1: any. The batch ends before a damaged record; its next_position is where to go on. Raises
-        CorruptionError if the first record is damaged. The GIL is released.
+        at most; -1: all. all_kinds: also control records and markers. entry: expected number of the first entry, in a
+        log by itself; -1: any. below: stop before the first record that has no lower number,
+        where `entry` is given; -1: none. The batch ends before a damaged record; its next_position is where to go on.
+        Raises CorruptionError if the first record is damaged. The GIL is released.
         """
         cdef int64_t next_offset = offset, fault, most
         cdef int64_t expected = entry - self.first_entry if entry >= 0 and self.first_entry >= 0 else -1
+        cdef int64_t stop_delta = below - self.first_entry if below >= 0 and expected >= 0 else INT64_MAX
         cdef Rows rows
         cdef RecordBatch batch
-        cdef bint consecutive = self.first_entry >= 0 and not all_kinds
         cdef Pin held
         if until < 0 or until > stop:
             until = stop
@@ -235,14 +259,16 @@ cdef class Segment:
         most = (until - offset) // SHORT_HEADER + 1
         if 0 <= limit < most:
             most = limit
+        if expected >= 0:
+            most = min(most, max(stop_delta - expected, 0))
         memset(&rows, 0, sizeof(Rows))
         widen(&rows, min(most, self.likely_count(offset, until)))
         while True:
             with nogil:
                 rows.count += rec.scan_records(
                     self.map, next_offset, until, stop, self.stamp, rows.offsets + rows.count,
-                    rows.offsets + rows.room + rows.count, rows.room - rows.count, not all_kinds, &expected, &next_offset,
-                    &fault)
+                    rows.offsets + rows.room + rows.count, rows.room - rows.count, stop_delta, not all_kinds, &expected,
+                    &next_offset, &fault)
             if rows.count < rows.room or rows.room == most or next_offset >= until:
                 break
             widen(&rows, min(most, 4 * rows.room))
@@ -252,7 +278,7 @@ cdef class Segment:
         if fault == rec.RECORD_BLANK:
             next_offset = self.size
         batch = make_batch(held, self.map, self.base, self.first_entry, rows.offsets, rows.offsets + rows.room, rows.count,
-                          consecutive, self.base + next_offset)
+                           self.first_entry >= 0 and not all_kinds, self.base + next_offset)
         batch.block_bytes = rows.size
         return batch
 
@@ -299,6 +325,47 @@ cdef class Segment:
             blank_at = find_record(self.map, (offset + 7) & ~7, self.size, self.stamp, True)
         return blank_at
 
+    def whole_records(self, int64_t offset, int64_t until, int64_t stop):
+        """Return the offset behind the last record that ends at or before `until`, of those from `offset` on, where one
+        begins; behind the first one, if that is longer. No record is verified.
+
+        stop: offset behind the last record. Raises CorruptionError if the length of a record cannot be right.
+        """
+        cdef int64_t at = offset, stride = 0
+        cdef Pin held = pin(self)
+        if not SEGMENT_HEADER <= offset < stop <= self.size:
+            raise InvalidArgumentError(f"range {offset}..{stop} outside of the segment's {self.size} bytes")
+        if self.index is not None and offset < until <= stop:
+            at = max(at, self.index.before(until))
+        with nogil:
+            while at < until or at == offset:
+                stride = stride_at(self.map, at, stop)
+                if stride < 0 or (at + stride > until and at > offset):
+                    break
+                at += stride
+                if at >= stop:
+                    break
+        if stride < 0:
+            raise self.fault(at, stride)
+        return at
+
+    def find_control(self, int64_t offset, int64_t stop):
+        """Return the offset of the first control record from `offset` on, where a record begins; -1: there is none
+        before `stop`. No record is verified. Raises CorruptionError if the length of a record cannot be right."""
+        cdef int64_t at = offset, stride = 0
+        cdef Pin held = pin(self)
+        if not SEGMENT_HEADER <= offset <= stop <= self.size:
+            raise InvalidArgumentError(f"range {offset}..{stop} outside of the segment's {self.size} bytes")
+        with nogil:
+            while at < stop:
+                stride = stride_at(self.map, at, stop)
+                if stride < 0 or (<const RecordHead *>(self.map + at)).kind == KIND_CONTROL:
+                    break
+                at += stride
+        if stride < 0:
+            raise self.fault(at, stride)
+        return at if at < stop else -1
+
     def used_end(self, int64_t offset):
         """Return the offset behind the last byte from `offset` on that is not zero, rounded up to 8."""
         cdef int64_t end
@@ -316,17 +383,29 @@ cdef class Segment:
         RECORD_BLANK is the end of the segment. The GIL is released.
         """
         cdef int64_t status = 0
+        cdef bint counted = self.counted()
         cdef Pin held = pin(self)
         if not SEGMENT_HEADER <= offset <= stop <= self.size:
             raise InvalidArgumentError(f"range {offset}..{stop} outside of the segment's {self.size} bytes")
         with nogil:
             while offset < stop:
-                status = verify_one(self.map, offset, stop, self.stamp, index)
+                status = verify_one(self.map, offset, stop, self.stamp, counted, index)
                 if status < 0:
                     break
                 offset += status
                 status = 0
         return offset, status
+
+
+cdef int64_t stride_at(const uint8_t *map, int64_t offset, int64_t stop) noexcept nogil:
+    """Return the stride of the record at `offset` by its length alone, or a status."""
+    cdef int64_t length
+    if offset + SHORT_HEADER > stop:
+        return rec.RECORD_LENGTH
+    length = (<const RecordHead *>(map + offset)).length
+    if length < SHORT_HEADER or offset + rec.stride_of(length) > stop:
+        return rec.RECORD_LENGTH if length else rec.RECORD_ABSENT
+    return rec.stride_of(length)
 
 
 cdef int64_t find_record(const uint8_t *map, int64_t offset, int64_t stop, uint32_t stamp, bint blank) noexcept nogil:
@@ -353,15 +432,17 @@ cdef int64_t last_nonzero(const uint8_t *map, int64_t offset, int64_t stop) noex
     return max(at << 3, offset)
 
 
-cdef int64_t verify_one(const uint8_t *map, int64_t offset, int64_t stop, uint32_t stamp, SparseIndex index) noexcept nogil:
+cdef int64_t verify_one(const uint8_t *map, int64_t offset, int64_t stop, uint32_t stamp, bint counted,
+                        SparseIndex index) noexcept nogil:
     cdef const uint8_t *p = map + offset
     cdef int64_t stride = rec.check_record(p, stop - offset, stamp)
-    cdef bint numbered = (<const RecordHead *>p).kind <= KIND_BATCH
     if stride < 0:
         return stride
-    if not (<const RecordHead *>p).form & rec.FORM_LONG and (<const ShortHeader *>p).entry_delta != index.entries:
+    if (<const RecordHead *>p).form & FORM_COUNT and not counted:
+        return rec.RECORD_FORM
+    if not (<const RecordHead *>p).form & rec.FORM_LONG and not rec.continues(p, index.entries):
         return rec.RECORD_ENTRY
-    index.note(offset, stride, numbered, rec.event_time_of(p))
+    index.note(offset, stride, rec.count_of(p), rec.event_time_of(p))
     return stride
 
 

@@ -2,12 +2,17 @@
 
 import os
 
+from libc.stdint cimport uint16_t
 from libc.string cimport memcpy, memset
 
 from pyreplog._native.layout cimport (
-    FORMAT_VERSION, SEGMENT_HEADER, SEGMENT_MAGIC, SEGMENT_MAX, SEGMENT_MIN, SegmentHeader, crc32c,
+    FORMAT_COUNTED, FORMAT_VERSION, SEGMENT_HEADER, SEGMENT_MAGIC, SEGMENT_MAX, SEGMENT_MIN, SegmentHeader, crc32c,
 )
 from pyreplog.errors import CorruptionError, FormatVersionError, InvalidArgumentError
+
+
+COUNTED = FORMAT_COUNTED
+"""Version of segments in which records may take several entry numbers."""
 
 
 cdef uint32_t stamp_of(const uint8_t *uuid, int64_t base, int64_t size, uint32_t epoch) noexcept nogil:
@@ -28,14 +33,18 @@ def compute_stamp(bytes uuid not None, int64_t base, int64_t size, uint32_t epoc
     return stamp_of(<const uint8_t *><const char *>uuid, base, size, epoch)
 
 
-def encode_header(bytes uuid not None, int64_t base, int64_t size, int64_t first_entry, uint32_t epoch):
-    """Return the first block of a segment file, SEGMENT_HEADER bytes."""
+def encode_header(bytes uuid not None, int64_t base, int64_t size, int64_t first_entry, uint32_t epoch,
+                  uint16_t version=FORMAT_VERSION):
+    """Return the first block of a segment file, SEGMENT_HEADER bytes.
+
+    version: of the format; COUNTED if records of the segment may take several entry numbers.
+    """
     cdef SegmentHeader header
     cdef bytearray out = bytearray(SEGMENT_HEADER)
     cdef uint8_t *p = out
     memset(&header, 0, sizeof(SegmentHeader))
     header.magic = SEGMENT_MAGIC
-    header.version = header.min_reader = FORMAT_VERSION
+    header.version = header.min_reader = version
     memcpy(header.uuid, <const char *>uuid, 16)
     header.base, header.size, header.first_entry, header.epoch = base, size, first_entry, epoch
     header.crc = crc32c(0, <uint8_t *>&header + 12, sizeof(SegmentHeader) - 12)
@@ -44,7 +53,7 @@ def encode_header(bytes uuid not None, int64_t base, int64_t size, int64_t first
 
 
 def decode_header(path, bytes block not None):
-    """Return (uuid, base, size, first entry, epoch) of a segment's first block.
+    """Return (uuid, base, size, first entry, epoch, version) of a segment's first block.
 
     path: of its file, for messages. Raises CorruptionError if the header is damaged, and FormatVersionError if this
     build cannot read its version.
@@ -59,12 +68,12 @@ def decode_header(path, bytes block not None):
     computed = crc32c(0, <uint8_t *>&header + 12, sizeof(SegmentHeader) - 12)
     if header.crc != computed:
         raise damage(path, 8, f"header CRC-32C {computed:#010x}", f"{header.crc:#010x}")
-    if header.min_reader > FORMAT_VERSION:
-        raise FormatVersionError(path, header.min_reader, FORMAT_VERSION)
+    if header.min_reader > FORMAT_COUNTED:
+        raise FormatVersionError(path, header.min_reader, FORMAT_COUNTED)
     if not SEGMENT_MIN <= header.size <= SEGMENT_MAX or header.size % SEGMENT_HEADER or header.base % header.size:
         raise damage(path, 32, "a base that is a multiple of a possible size",
                      f"base {header.base}, size {header.size}")
-    return bytes(header.uuid[:16]), header.base, header.size, header.first_entry, header.epoch
+    return bytes(header.uuid[:16]), header.base, header.size, header.first_entry, header.epoch, header.version
 
 
 cdef object damage(path, int offset, str expected, str actual):

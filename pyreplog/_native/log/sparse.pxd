@@ -14,14 +14,15 @@ cdef class SparseIndex:
     cdef int64_t size             # of the segment
     cdef int64_t boundary         # the first record that ends beyond this offset gets a block entry
     cdef int64_t run_stride       # stride of the records since the last block entry
-    cdef bint mixed               # some of these records are not numbered, or have another stride
+    cdef bint mixed               # some of these records have another stride, or do not take one number each
     cdef readonly int64_t end     # offset behind the last noted record
-    cdef readonly int64_t entries # noted records that are numbered
+    cdef readonly int64_t entries # entry numbers of the noted records
+    cdef bint counted             # one of them takes several entry numbers
     cdef const uint8_t *image     # the mapped file; NULL: in memory
     cdef uint64_t length          # of the mapped file
 
-    # Note the record at `offset`. Records are noted in order.
-    cdef void note(self, int64_t offset, int64_t stride, bint numbered, int64_t event_time) noexcept nogil
+    # Note the record at `offset`, which takes `count` entry numbers. Records are noted in order.
+    cdef void note(self, int64_t offset, int64_t stride, int64_t count, int64_t event_time) noexcept nogil
     # Return the offset at which the walk to `entry_delta` starts, and set `stride` to the common stride of its block's
     # records, or 0; `delta` to the entry delta at that offset.
     cdef int64_t find(self, int64_t entry_delta, int64_t *stride, int64_t *delta) noexcept nogil
@@ -35,5 +36,5 @@ cdef class SparseIndex:
 
 
 cdef inline bint is_plain(SparseIndex index, int64_t end, int64_t stride, int64_t event_time) noexcept nogil:
-    """Whether noting a numbered record changes only the end and the count of the index, as most records do."""
+    """Whether noting a record that takes one number changes only the end and the count of the index, as most records do."""
     return end <= index.boundary and stride == index.run_stride and event_time == INT64_MIN

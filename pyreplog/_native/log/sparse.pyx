@@ -12,7 +12,7 @@ from libc.string cimport memcpy, memset
 from posix.mman cimport munmap
 
 from pyreplog._native.layout cimport (
-    ALIGN, FORMAT_VERSION, INDEX_BLOCK, INDEX_MAGIC, IndexHeader, PLACE_MASK, SEGMENT_HEADER, TIME_BLOCK, UNIFORM,
+    ALIGN, FORMAT_COUNTED, FORMAT_VERSION, INDEX_BLOCK, INDEX_MAGIC, IndexHeader, PLACE_MASK, SEGMENT_HEADER, TIME_BLOCK, UNIFORM,
     crc32c,
 )
 from pyreplog._native.system.mapfile cimport map_file
@@ -48,16 +48,18 @@ cdef class SparseIndex:
             return 0
         return self.capacity * sizeof(IndexBlock) + (self.range_count * sizeof(TimeRange) if self.ranges else 0)
 
-    cdef void note(self, int64_t offset, int64_t stride, bint numbered, int64_t event_time) noexcept nogil:
+    cdef void note(self, int64_t offset, int64_t stride, int64_t count, int64_t event_time) noexcept nogil:
         if offset + stride > self.boundary:
             self.open_block(offset)
             self.boundary = (offset + stride + INDEX_BLOCK - 1) & ~(<int64_t>INDEX_BLOCK - 1)
             self.run_stride = stride
-            self.mixed = not numbered
-        elif stride != self.run_stride or not numbered:
+            self.mixed = count != 1
+        elif stride != self.run_stride or count != 1:
             self.mixed = True
         self.end = offset + stride
-        self.entries += numbered
+        self.entries += count
+        if count > 1:
+            self.counted = True
         if event_time != INT64_MIN:
             self.widen(offset, event_time)
 
@@ -170,7 +172,7 @@ cdef class SparseIndex:
         self.close_run()
         memset(&header, 0, sizeof(IndexHeader))
         header.magic = INDEX_MAGIC
-        header.version = header.min_reader = FORMAT_VERSION
+        header.version = header.min_reader = FORMAT_COUNTED if self.counted else FORMAT_VERSION
         memcpy(header.uuid, PyBytes_AS_STRING(uuid), 16)
         header.base, header.first_entry, header.entries = base, first_entry, self.entries
         header.end, header.stamp = <uint32_t>self.end, stamp
@@ -205,8 +207,8 @@ cdef class SparseIndex:
             raise CorruptionError(path, 0, "the magic of an index file", f"{bytes(p[:min(length, 8)])!r}")
         if header.crc != crc32c(0, p + 12, sizeof(IndexHeader) - 12):
             raise CorruptionError(path, 8, "an intact index header", "a wrong CRC-32C")
-        if header.min_reader > FORMAT_VERSION:
-            raise FormatVersionError(path, header.min_reader, FORMAT_VERSION)
+        if header.min_reader > FORMAT_COUNTED:
+            raise FormatVersionError(path, header.min_reader, FORMAT_COUNTED)
         identity = (bytes(header.uuid[:16]), header.base, header.first_entry, header.stamp)
         if identity != (uuid, base, first_entry, stamp):
             raise CorruptionError(path, 16, f"the index of the segment at {base}", f"that of another, {identity}")

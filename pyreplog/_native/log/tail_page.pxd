@@ -24,13 +24,23 @@ cdef extern from * nogil:
     uint32_t add32 "replog_add32"(uint32_t *p, uint32_t v) noexcept
 
 
-cdef void wake_sleepers(TailPage *page) noexcept nogil
+cdef struct SharedWakeups:
+    uint32_t wake                 # grows with each wake-up; the futex that the thread of TailWakeups sleeps on
+    void *first                   # Tail whose sleepers were woken last; linked by `next_woken`
+
+
 
 
 cdef class Tail:
     cdef TailPage *page
-    cdef object mapping
     cdef readonly object path
     cdef readonly bint writable
+    cdef SharedWakeups *shared    # where wake-ups are noted, too; NULL: nowhere
+    cdef object wakeups           # keeps `shared`
+    cdef void *next_woken
+    cdef bint is_woken            # it is in the list of `shared`
     cdef bint fenced              # the writer needs a fence between its store and its load of `sleepers`
     cdef int64_t wait(self, int64_t seen, int64_t timeout_us, bint visible) except -1
+
+
+cdef void wake_sleepers(Tail tail) noexcept nogil

@@ -4,11 +4,10 @@ The writer and the readers of all processes map it. It is local and volatile: af
 checks fail, it is ignored, and the end is found by scanning.
 """
 
-import mmap
+import os
 from functools import partial
 
 cimport cython
-from cpython.buffer cimport Py_buffer, PyBuffer_Release, PyObject_GetBuffer, PyBUF_SIMPLE
 from libc.stdint cimport INT32_MAX
 from libc.string cimport memcmp, memcpy, memset
 
@@ -22,9 +21,17 @@ cdef int64_t UNFENCED_US = 10_000
 cdef Seam seam = scheduling.seam
 
 
+cdef extern from "<sys/mman.h>" nogil:
+    void *c_mmap "mmap"(void *address, size_t length, int protection, int flags, int fd, int64_t offset)
+    int c_munmap "munmap"(void *address, size_t length)
+    enum:
+        PROT_READ, PROT_WRITE, MAP_SHARED
+    void *MAP_FAILED
+
 cdef extern from * nogil:
     """
     #include <errno.h>
+    static int replog_tail_errno(void) { return errno; }
     #include <limits.h>
     #include <linux/futex.h>
     #include <sys/syscall.h>
@@ -42,33 +49,53 @@ cdef extern from * nogil:
     static int replog_register_writer(void) { return (int)syscall(SYS_membarrier, 1 << 2, 0, 0); }
     static void replog_futex_wake_all(uint32_t *word) { syscall(SYS_futex, word, FUTEX_WAKE, INT_MAX, NULL, NULL, 0); }
     """
+    int get_errno "replog_tail_errno"() noexcept
     int futex_wait "replog_futex_wait"(uint32_t *word, uint32_t seen, int64_t timeout_us) noexcept
     void futex_wake_all "replog_futex_wake_all"(uint32_t *word) noexcept
     int fence_writers "replog_fence_writers"() noexcept
     int register_writer "replog_register_writer"() noexcept
 
 
-cdef void wake_sleepers(TailPage *page) noexcept nogil:
-    store32(&page.sleepers, 0)
-    add32(&page.wake, 1)
-    futex_wake_all(&page.wake)
+cdef void wake_sleepers(Tail tail) noexcept nogil:
+    store32(&tail.page.sleepers, 0)
+    add32(&tail.page.wake, 1)
+    futex_wake_all(&tail.page.wake)
+    if tail.shared != NULL:
+        note_wakeup(tail)
+
+
+cdef void note_wakeup(Tail tail) noexcept nogil:
+    """Tell the thread of `TailWakeups`. Under the GIL, as all that logs of a runtime publish."""
+    if not tail.is_woken:
+        tail.is_woken, tail.next_woken = True, tail.shared.first
+        tail.shared.first = <void *>tail
+    add32(&tail.shared.wake, 1)
+    futex_wake_all(&tail.shared.wake)
 
 
 @cython.final
 cdef class Tail:
     """The page, mapped from `file` (at least 4096 bytes; open for reading, and also for writing if `writable`).
 
-    Positions are bytes, entries are entry numbers; each is one atomic word.
+    Positions are bytes, entries are entry numbers; each is one atomic word. The mapping takes no descriptor. Raises
+    ValueError if the file is too short.
     """
 
     def __cinit__(self, file, *, bint writable):
-        cdef Py_buffer buffer
+        cdef int fd = file.fileno()
+        cdef void *address
         self.path = file.name
         self.writable = writable
-        self.mapping = mmap.mmap(file.fileno(), PAGE, access=mmap.ACCESS_WRITE if writable else mmap.ACCESS_READ)
-        PyObject_GetBuffer(self.mapping, &buffer, PyBUF_SIMPLE)
-        self.page = <TailPage *>buffer.buf
-        PyBuffer_Release(&buffer)
+        if os.fstat(fd).st_size < PAGE:
+            raise ValueError(f"{file.name}: expected {PAGE} bytes, found {os.fstat(fd).st_size}")
+        address = c_mmap(NULL, PAGE, PROT_READ | (PROT_WRITE if writable else 0), MAP_SHARED, fd, 0)
+        if address == MAP_FAILED:
+            raise OSError(get_errno(), f"cannot map {file.name}: {os.strerror(get_errno())}")
+        self.page = <TailPage *>address
+
+    def __dealloc__(self):
+        if self.page != NULL:
+            c_munmap(self.page, PAGE)
 
     def begin(self, *, bytes boot_id not None, bytes uuid not None, uint32_t pid):
         """Claim the page for the writer `pid`, and store its boot and log. The words keep their values."""
@@ -104,7 +131,7 @@ cdef class Tail:
         store(&self.page.visible_entry, visible_entry)
         store(&self.page.visible, visible)  # a reader of a page that was just claimed trusts it from here on
         store32(&self.page.open, is_open)
-        wake_sleepers(self.page)
+        wake_sleepers(self)
 
     def note_truncation(self):
         """Count a truncation of entries that readers may have seen."""
@@ -208,6 +235,78 @@ cdef class Tail:
         return self.wait(seen, timeout_us, False)
 
     def wake(self):
-        """Wake all that sleep on the page. A page that is mapped read-only has no sleepers in this process."""
+        """Wake all that sleep on the page. A page that is mapped read-only has no sleepers in this process.
+
+        The request to be woken stays: it may be that of another process, or of listeners, which do not sleep.
+        """
         if self.writable:
-            wake_sleepers(self.page)
+            add32(&self.page.wake, 1)
+            futex_wake_all(&self.page.wake)
+            if self.shared != NULL:
+                note_wakeup(self)
+
+    def ask_wakeup(self):
+        """Have the next change of the end wake the sleepers. For the process of the writer, which needs no fence."""
+        store32(&self.page.sleepers, 1)
+
+
+@cython.final
+cdef class TailWakeups:
+    """`TailWakeups()`: which of many tail pages of writers in this process woke their sleepers, for one thread that waits
+    for all of them.
+
+    All methods run under the GIL. A page that was added has a `Tail` of its own writer, which publishes under the GIL.
+    """
+
+    cdef SharedWakeups shared
+    cdef uint32_t seen            # `shared.wake` when `wait` returned last
+    cdef set tails
+
+    def __cinit__(self):
+        self.tails = set()
+
+    def add(self, Tail tail not None, /):
+        """Note the wake-ups of a page from now on."""
+        self.tails.add(tail)
+        tail.wakeups, tail.shared = self, &self.shared
+
+    def remove(self, Tail tail not None, /):
+        """Note no wake-up of a page any more."""
+        cdef void **link = &self.shared.first
+        if tail.shared != &self.shared:
+            return
+        while link[0] != NULL:
+            if link[0] == <void *>tail:
+                link[0] = tail.next_woken
+                break
+            link = &(<Tail>link[0]).next_woken
+        tail.is_woken, tail.shared = False, NULL
+        self.tails.discard(tail)
+        tail.wakeups = None
+
+    def wake(self):
+        """Have `wait` return."""
+        add32(&self.shared.wake, 1)
+        futex_wake_all(&self.shared.wake)
+
+    def wait(self):
+        """Sleep until a page wakes its sleepers, or until `wake`. Return the `Tail`s whose sleepers were woken.
+
+        It may return early. For one thread.
+        """
+        cdef uint32_t wake = load32(&self.shared.wake)
+        cdef list woken = []
+        cdef Tail tail
+        if self.shared.first == NULL and wake == self.seen:
+            if seam.scheduler is None or not seam.scheduler.wait_while(partial(self._is_not_woken, wake), -1):
+                with nogil:
+                    futex_wait(&self.shared.wake, wake, -1)
+        self.seen = load32(&self.shared.wake)
+        while self.shared.first != NULL:
+            tail = <Tail>self.shared.first
+            self.shared.first, tail.is_woken = tail.next_woken, False
+            woken.append(tail)
+        return woken
+
+    def _is_not_woken(self, uint32_t wake, /):
+        return load32(&self.shared.wake) == wake

@@ -140,12 +140,15 @@ cdef class _Window:
 
 
 cdef class FrameBatch:
-    cdef object view                # a read-only view of the chunk, which keeps the bytes in place
+    cdef _Chunk chunk               # counts this batch among its readers, which keeps the bytes in place
+    cdef Py_ssize_t begin           # of the frames in the chunk
+    cdef object frames              # a read-only view of them; None until first needed
     cdef const uint8_t *data
     cdef Py_ssize_t length, count
     cdef bytes columns              # `count` int64 each of offsets, sizes, starts; None until first needed
     cdef readonly object error
 
+    cdef object view(self)
     cdef object array(self, int which)
     cdef const int64_t *column(self, int which) except NULL
 

@@ -132,6 +132,7 @@ cdef class _Window:
 
 
 @cython.final
+@cython.no_gc_clear     # `__dealloc__` needs the chunk
 cdef class FrameBatch:
     """The frames that one call completed, in order: `len(batch)`, columns, and (offset, body) pairs by iteration.
 
@@ -139,6 +140,10 @@ cdef class FrameBatch:
     alive and unchanged, whatever the parser receives later: hold them for as long as needed, and no longer, for each
     holds a whole buffer. `error` is the FrameError that ended the stream behind the last frame, or None.
     """
+
+    def __dealloc__(self):
+        if self.chunk is not None:
+            self.chunk.exports -= 1
 
     def __len__(self):
         return self.count
@@ -153,13 +158,13 @@ cdef class FrameBatch:
         if not 0 <= i < self.count:
             raise OutOfRangeError(f"body: expected a number below {self.count}, found {i}")
         cdef int64_t start = self.column(2)[i]
-        return self.view[start:start + self.column(1)[i]]
+        return self.view()[start:start + self.column(1)[i]]
 
     def alone(self):
         """Return (offset, view of the body) of the only frame; None if the batch has none, or several."""
         if self.count != 1:
             return None
-        return load_i64(self.data), self.view[FRAME_HEADER:self.length]
+        return load_i64(self.data), self.view()[FRAME_HEADER:self.length]
 
     def run(self, Py_ssize_t i, int64_t unit, /):
         """Return the frames from number `i` on whose offsets follow each other.
@@ -203,7 +208,7 @@ cdef class FrameBatch:
     @property
     def buffer(self):
         """View of all frames, headers included; `start` is a place in it."""
-        return self.view[:] if self.count else memoryview(b"")
+        return self.view()[:] if self.count else memoryview(b"")
 
     @property
     def offset(self):
@@ -219,6 +224,11 @@ cdef class FrameBatch:
     def start(self):
         """Where each body begins in `buffer`: read-only int64 array."""
         return self.array(2)
+
+    cdef object view(self):
+        if self.frames is None:
+            self.frames = PyMemoryView_FromObject(self.chunk)[self.begin:self.begin + self.length]
+        return self.frames
 
     cdef object array(self, int which):
         import numpy
@@ -374,7 +384,8 @@ cdef class FrameParser:
         cdef int status = parse(data, self.end - self.start, &self.rules, &walk)
         if walk.count:
             batch.data, batch.length, batch.count = data, walk.length, walk.count
-            batch.view = PyMemoryView_FromObject(self.chunk)[self.start:self.start + walk.length]
+            batch.chunk, batch.begin = self.chunk, self.start
+            self.chunk.exports += 1
             self.start += walk.length
             self.position += walk.length
             self.largest = max(self.largest, FRAME_HEADER + walk.largest)

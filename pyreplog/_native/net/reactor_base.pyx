@@ -7,6 +7,7 @@ round. Threads: the one that drives; others may append to `_soon` at any time.
 import logging
 import time
 
+from cpython.exc cimport PyErr_CheckSignals
 from cpython.pythread cimport PyThread_get_thread_ident
 from libc.stdint cimport int64_t
 
@@ -168,22 +169,23 @@ cdef class ReactorBase:
         self.after(events)
         return 0
 
-    def _before(self, double timeout_s, /):
-        """Return how many seconds to sleep. From here on, other threads wake the driver."""
-        return self.before(timeout_s)
-
-    def _after(self, list events not None, /):
-        """Call back for events.
-
-        Ctrl-C in the thread that drives is handled behind it: half a frame would cost the connection.
-        """
-        self.after(events)
-
     def _call_those_handed_over(self):
         """Make the calls that were handed over. A call leaves the queue behind it, so that Ctrl-C loses none."""
         self.call_handed_over()
 
+    cdef bint begin_round(self, double longest_s, double *timeout_s, int64_t *busy_poll_us) except -1:
+        """Set how long to sleep, and to look without sleep. Return False if it is to drive no more."""
+        if not self._running:
+            return False
+        timeout_s[0], busy_poll_us[0] = self.before(longest_s), self._busy_poll_us
+        return True
+
+    cdef int end_round(self, list events) except -1:
+        self._asleep = False
+        return self.after(events)
+
     cdef double before(self, double timeout_s) except -1:
+        """Return how many seconds to sleep. From here on, other threads wake the driver."""
         cdef object next_us
         self._asleep = True
         if self._soon:
@@ -194,6 +196,10 @@ cdef class ReactorBase:
         return max(timeout_s, 0.0)
 
     cdef int after(self, list events) except -1:
+        """Call back for events.
+
+        Ctrl-C in the thread that drives is handled behind it: half a frame would cost the connection.
+        """
         put_off.enter()
         try:
             self.call_back(events)
@@ -234,5 +240,27 @@ cdef class ReactorBase:
                 soon[0]()
             except Exception:
                 logger.exception("a call handed over to the reactor raised")
-            soon.pop(0)
+            del soon[0]
         return 0
+
+
+def drive_until_wanted(ref, DriverLockBase driver_lock not None, epoll, double longest_s, /):
+    """Drive a reactor until another thread wants to. It sleeps for at most `longest_s` seconds at a time.
+
+    ref: weak reference to the Reactor; epoll: its own. No reference to it is held during sleep, so that a forgotten
+    reactor is collected.
+    """
+    cdef ReactorBase reactor
+    cdef double timeout_s
+    cdef int64_t busy_poll_us
+    while True:
+        PyErr_CheckSignals()    # one that came before the sleep does not end it
+        reactor = ref()
+        if reactor is None or driver_lock.waiting or not reactor.begin_round(longest_s, &timeout_s, &busy_poll_us):
+            return
+        reactor = None
+        events = epoll.poll(timeout_s, busy_poll_us)
+        reactor = ref()
+        if reactor is None:
+            return
+        reactor.end_round(events)

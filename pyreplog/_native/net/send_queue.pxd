@@ -22,6 +22,7 @@ cdef class FrameSendQueue(SendQueue):
 
     cdef Py_ssize_t hand_frame(self, int64_t offset, tuple body, Py_ssize_t size) except -1
     cdef int put_frame(self, int64_t offset, tuple body, Py_ssize_t size) except -1
+    cdef int put_whole(self, bytes frames) except -1
     cdef bint begins(self) except -1
     cdef bint goes(self, bytes frames, int64_t offset, tuple body, Py_ssize_t size) except -1
     cdef bint whole_leaves(self, bytes frames) except -1

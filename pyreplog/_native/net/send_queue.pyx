@@ -13,7 +13,7 @@ from cpython.buffer cimport Py_buffer, PyBUF_SIMPLE, PyBuffer_Release, PyObject_
 from pyreplog._native.net.frame import encode_header
 
 from pyreplog._native.layout cimport FRAME_HEADER
-from pyreplog._native.net.socket_io cimport hand_over, hand_over_frame
+from pyreplog._native.net.socket_io cimport hand_over, hand_over_bytes, hand_over_frame
 from pyreplog._native.system.mutex cimport Mutex
 
 cdef Py_ssize_t VECTOR_MAX = 1024       # buffers in one sendmsg: the kernel takes no more (IOV_MAX)
@@ -142,6 +142,18 @@ cdef class FrameSendQueue(SendQueue):
             self.keep((encode_header(offset, size), *body), size + FRAME_HEADER, sent)
         return 0
 
+    cdef int put_whole(self, bytes frames) except -1:
+        """Send encoded frames over a plain socket."""
+        cdef Py_ssize_t sent
+        try:
+            sent = hand_over_bytes(self.stream, frames)
+        except BlockingIOError:
+            sent = 0
+        self.sent_bytes += sent
+        if sent < len(frames):
+            self.keep((frames,), len(frames), sent)
+        return 0
+
     cdef bint begins(self) except -1:
         """Take the lock, if a frame may leave now. Called without the lock."""
         if not self.plain or not self.lock.try_take():
@@ -166,7 +178,7 @@ cdef class FrameSendQueue(SendQueue):
                 if frames is None:
                     self.put_frame(offset, body, size)
                 else:
-                    self.keep((frames,), len(frames), self.hand((frames,)))
+                    self.put_whole(frames)
             except OSError:     # nothing was sent; the next attempt gets the error, too
                 return False
             if self.queued_bytes:

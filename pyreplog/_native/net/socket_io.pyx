@@ -8,6 +8,7 @@ import os
 
 cimport cython
 from cpython.buffer cimport Py_buffer, PyBuffer_Release, PyObject_GetBuffer, PyBUF_SIMPLE
+from cpython.bytes cimport PyBytes_AS_STRING
 from cpython.mem cimport PyMem_Free, PyMem_Malloc
 from libc.errno cimport EAGAIN, EBADF, EINTR, errno
 from libc.stdint cimport int64_t, uint8_t
@@ -156,6 +157,24 @@ cdef Py_ssize_t hand_over(object stream, object buffers) except -1:
             break
         held.hold(data)
     return held.send(stream)
+
+
+cdef Py_ssize_t hand_over_bytes(object stream, bytes data) except -1:
+    cdef int fd = descriptor(stream), code = EINTR
+    cdef Py_ssize_t sent = -1
+    cdef iovec part
+    part.iov_base, part.iov_len = PyBytes_AS_STRING(data), len(data)
+    while sent < 0 and code == EINTR:
+        if <Py_ssize_t>part.iov_len < KEEP_GIL_BELOW:
+            sent = send_parts(fd, &part, 1)
+            code = errno
+        else:
+            with nogil:
+                sent = send_parts(fd, &part, 1)
+                code = errno
+    if sent < 0:
+        raise failed(code)
+    return sent
 
 
 cdef Py_ssize_t hand_over_frame(object stream, int64_t offset, tuple body, Py_ssize_t size) except -1:

@@ -31,6 +31,17 @@ cdef class Mutex:
     def __exit__(self, kind, error, trace, /):
         self.give()
 
+    def acquire(self, bint blocking=True, /):
+        """Take the lock. Return False if it is not free, and the caller is not `blocking`. For a `Condition`."""
+        if not blocking:
+            return self.try_take()
+        self.take()
+        return True
+
+    def release(self):
+        """Give the lock back. For a `Condition`."""
+        self.give()
+
     def locked(self):
         """Return whether a thread holds the lock."""
         if not self.try_take():

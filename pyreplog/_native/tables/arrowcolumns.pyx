@@ -102,7 +102,7 @@ cdef int64_t walk_heads(const uint8_t *map, int64_t until, int64_t stop, uint32_
             fault = stride
             break
         if not (<const RecordHead *>p).form & FORM_LONG:
-            if out.follows >= 0 and out.follows != (<const ShortHeader *>p).entry_delta:
+            if out.follows >= 0 and out.follows != rec.first_delta_of(p):
                 fault = rec.RECORD_ENTRY
                 break
             out.follows = <int64_t>(<const ShortHeader *>p).entry_delta + ((<const RecordHead *>p).kind <= KIND_BATCH)

@@ -22,9 +22,14 @@ from pyreplog._native.topic.ackstate cimport (
     acks_forget,
     acks_move,
     acks_note,
+    acks_note_anew,
+    acks_note_nothing,
     acks_set_mark,
     acks_start,
 )
+from pyreplog._native.topic.messagecolumns cimport bytes_before, entries_before
+from pyreplog._native.topic.messageentry cimport MessageEntry, MessageTable
+from pyreplog._native.topic.messages cimport MessageBatch
 from pyreplog._native.topic.ranges cimport (
     OFFSET_MAX,
     Known,
@@ -62,13 +67,13 @@ cdef class AckSet:
         ranges: number of ranges beyond the mark.
         entries_out: entries that are known and not wholly acknowledged.
         has_changes: `changes()` would return something new.
-        nbytes: memory of the ranges and entries.
+        nbytes: memory of the ranges and entries, and of what `take_acked` is to return.
     """
 
     cdef Acks acks
 
     def __cinit__(self, mark):
-        self.acks.ranges.width, self.acks.out.width = 4, 5
+        self.acks.ranges.width, self.acks.out.width, self.acks.noted.width = 4, 5, 2
         self.set_mark(mark)
 
     def __dealloc__(self):
@@ -117,15 +122,27 @@ cdef class AckSet:
 
     @property
     def nbytes(self):
-        return rows_bytes(&self.acks.ranges) + rows_bytes(&self.acks.out)
+        return rows_bytes(&self.acks.ranges) + rows_bytes(&self.acks.out) + rows_bytes(&self.acks.noted)
 
     # ---- entries -------------------------------------------------------------------------------------------------
 
     def deliver(self, batch):
         """Note the entries of a MessageBatch, so that acknowledgements of their messages can be attributed to entries.
+
+        Raises as `note_entries`.
         """
-        self.note_entries(
-            batch.entry_first, batch.entry_count, batch.entry_size, batch.entries_before, batch.bytes_before)
+        cdef MessageTable table
+        cdef const MessageEntry *stored
+        cdef Py_ssize_t i
+        if not isinstance(batch, MessageBatch):     # the same columns of another source
+            self.note_entries(
+                batch.entry_first, batch.entry_count, batch.entry_size, batch.entries_before, batch.bytes_before)
+            return
+        table = (<MessageBatch>batch).table
+        for i in range(table.count):
+            stored = &table.entries[i]
+            self.note_entry(stored.first, stored.count, stored.size, entries_before(table, stored),
+                            bytes_before(table, stored))
 
     def note_entries(self, first, count, size, entries_before, bytes_before):
         """Note entries, as columns int64[m], see `EntryPosition`; known entries, and acknowledged ones, are skipped.
@@ -137,21 +154,22 @@ cdef class AckSet:
         cdef const int64_t[::1] entries = int64s(entries_before, "entries_before")
         cdef const int64_t[::1] before = int64s(bytes_before, "bytes_before")
         cdef Py_ssize_t i, n = firsts.shape[0]
-        cdef const int64_t *other
-        cdef Entry entry
         if counts.shape[0] != n or sizes.shape[0] != n or entries.shape[0] != n or before.shape[0] != n:
             raise InvalidArgumentError("columns of entries: expected as many of each")
         for i in range(n):
-            entry.first, entry.size = firsts[i], sizes[i]
-            entry.entries_before, entry.bytes_before = entries[i], before[i]
-            if not (0 <= entry.first < OFFSET_MAX and 1 <= counts[i] <= OFFSET_MAX - entry.first and entry.size >= 0):
-                raise InvalidArgumentError(
-                    f"entry of {counts[i]} messages at offset {entry.first}, {entry.size} bytes: impossible")
-            entry.end = entry.first + counts[i]
-            other = NULL
-            if checked(acks_note(&self.acks, &entry, &other)) == ACKS_CONFLICT:
-                raise InvalidArgumentError(f"entry of messages {entry.first} to {entry.end - 1}: "
-                                           f"another one has {other[0]} to {other[1] - 1}")
+            self.note_entry(firsts[i], counts[i], sizes[i], entries[i], before[i])
+
+    cdef int note_entry(self, int64_t first, int64_t count, int64_t size, int64_t entries, int64_t before) except -1:
+        cdef const int64_t *other = NULL
+        cdef Entry entry
+        if not (0 <= first < OFFSET_MAX and 1 <= count <= OFFSET_MAX - first and size >= 0):
+            raise InvalidArgumentError(f"entry of {count} messages at offset {first}, {size} bytes: impossible")
+        entry.first, entry.end, entry.size = first, first + count, size
+        entry.entries_before, entry.bytes_before = entries, before
+        if checked(acks_note(&self.acks, &entry, &other)) == ACKS_CONFLICT:
+            raise InvalidArgumentError(f"entry of messages {first} to {entry.end - 1}: "
+                                       f"another one has {other[0]} to {other[1] - 1}")
+        return 0
 
     def note(self, place):
         """Note one entry, an `EntryPosition`."""
@@ -296,6 +314,28 @@ cdef class AckSet:
         """Return (starts int64[m], ends int64[m]) of the first `most` ranges beyond the mark, cut to [start, stop)."""
         check_range(start, stop)
         return ranges_between(&self.acks.ranges, start, stop, most)
+
+    # ---- following -------------------------------------------------------------------------------------------------
+
+    def take_acked(self):
+        """Return (starts int64[m], ends int64[m]) of ranges that contain all that was acknowledged since the last call.
+
+        Some of it may have been acknowledged before. The first call, and the first one after `reset` or
+        `forget_taken`, return everything, also below the mark. The cost depends on what is returned.
+        """
+        import numpy
+        if self.acks.notes:
+            taken = ranges_between(&self.acks.noted, 0, OFFSET_MAX, OFFSET_MAX)
+        else:
+            taken = self.acked()
+            if self.acks.below.messages:
+                taken = numpy.insert(taken[0], 0, 0), numpy.insert(taken[1], 0, self.acks.below.messages)
+        acks_note_anew(&self.acks)
+        return taken
+
+    def forget_taken(self):
+        """Keep nothing for `take_acked`, whose next call returns everything."""
+        acks_note_nothing(&self.acks)
 
     # ---- bytes ---------------------------------------------------------------------------------------------------
 

@@ -32,6 +32,8 @@ ctypedef struct Acks:
     Sum beyond                # totals of all ranges
     bint changed              # a range or the mark has to be written
     int64_t version           # every change increments it
+    Rows noted                # of width 2: ranges that were acknowledged since they were taken
+    bint notes                # they are noted; if not, everything counts as acknowledged since
 
 
 # Set the mark, and remove all ranges beyond it.
@@ -42,6 +44,10 @@ cdef void acks_forget(Acks *acks) noexcept nogil
 cdef int acks_note(Acks *acks, const Entry *entry, const int64_t **other) noexcept nogil
 # Acknowledge [start, stop). Messages of unknown entries that are not acknowledged are added to `unknown` instead.
 cdef int acks_add(Acks *acks, int64_t start, int64_t stop, Rows *unknown) noexcept nogil
+# Note what is acknowledged from now on, in place of what was noted.
+cdef void acks_note_anew(Acks *acks) noexcept nogil
+# Note nothing any more.
+cdef void acks_note_nothing(Acks *acks) noexcept nogil
 # Return the start of the range that contains `to`; if there is none, `to`.
 cdef int64_t acks_start(const Acks *acks, int64_t to) noexcept nogil
 # Move the mark up to `start`, which lies in `entry` or at its end, and in no range except at its start.

@@ -58,6 +58,12 @@ cdef inline void touch(Acks *acks) noexcept nogil:
     acks.version += 1
 
 
+cdef void note_range(Acks *acks, int64_t start, int64_t end) noexcept nogil:
+    """Note a range that is about to be acknowledged, maybe with members that were before."""
+    if acks.notes and start < end and ranges_add(&acks.noted, start, end) < 0:
+        acks_note_nothing(acks)
+
+
 cdef inline Spot front() noexcept nogil:
     cdef Spot spot
     spot.chunk, spot.row = 0, 0
@@ -88,6 +94,17 @@ cdef void acks_forget(Acks *acks) noexcept nogil:
     rows_clear(&acks.ranges)
     rows_clear(&acks.out)
     memset(&acks.beyond, 0, sizeof(Sum))
+    acks_note_nothing(acks)
+
+
+cdef void acks_note_anew(Acks *acks) noexcept nogil:
+    rows_clear(&acks.noted)
+    acks.notes = True
+
+
+cdef void acks_note_nothing(Acks *acks) noexcept nogil:
+    rows_clear(&acks.noted)
+    acks.notes = False
 
 
 cdef int acks_note(Acks *acks, const Entry *entry, const int64_t **other) noexcept nogil:
@@ -179,6 +196,7 @@ cdef int replace(Acks *acks, Merge *merge, int64_t entries, int64_t size, bint c
     """
     cdef Sum held = sum_of(&acks.ranges, merge.spot, merge.count)
     cdef int64_t row[4]
+    note_range(acks, merge.start, merge.end)
     if merge.start <= acks.below.messages:
         if merge.count:
             rows_remove(&acks.ranges, front(), merge.count)
@@ -215,6 +233,7 @@ cdef int acks_move(Acks *acks, const Entry *entry, int64_t start) noexcept nogil
         mark.size += entry.size
     if mark.entries < acks.below.entries or mark.size < acks.below.size or mark.entries > start:
         return ACKS_CONFLICT
+    note_range(acks, acks.below.messages, start)
     drop_below(acks, start)
     acks.below = mark
     touch(acks)
@@ -348,6 +367,7 @@ cdef int apply_mark(Acks *acks, const uint8_t **at, const uint8_t *stop) noexcep
     if (mark.messages < acks.below.messages or mark.entries < acks.below.entries or mark.size < acks.below.size
             or mark.entries > mark.messages):
         return ACKS_CONFLICT
+    note_range(acks, acks.below.messages, mark.messages)
     drop_below(acks, mark.messages)
     acks.below = mark
     touch(acks)

@@ -1,6 +1,7 @@
 # Columns of messages.
 from libc.stdint cimport int64_t, uint8_t, uint32_t
 
+from pyreplog._native.layout cimport LongHeader
 from pyreplog._native.topic.messageentry cimport MessageEntry, MessageTable
 
 
@@ -15,6 +16,15 @@ cdef enum Column:
     COLUMN_KEY_SIZE, COLUMN_ENTRY_INDEX, COLUMN_KEY_HASH
     ENTRY_ID, ENTRY_FIRST, ENTRY_COUNT, ENTRY_SIZE, ENTRY_SEQUENCE, ENTRIES_BEFORE, BYTES_BEFORE
     ENTRY_ORIGIN_KEY, ENTRY_ORIGIN_FIRST
+
+
+# Entries, and bytes of values, of the topic before an entry.
+cdef inline int64_t entries_before(MessageTable table, const MessageEntry *entry) noexcept nogil:
+    return table.entries_start + (<const LongHeader *>entry.record).entry
+
+
+cdef inline int64_t bytes_before(MessageTable table, const MessageEntry *entry) noexcept nogil:
+    return table.bytes_start + <int64_t>(<const LongHeader *>entry.record).ledger_bytes - entry.size
 
 
 # Fill an int64 column of the messages at these places.

@@ -66,7 +66,7 @@ cdef void gather_entries(MessageTable table, int column, int64_t *out) noexcept 
         elif column == ENTRY_SEQUENCE:
             out[i] = entry.last_sequence
         elif column == ENTRIES_BEFORE:
-            out[i] = table.entries_start + header.entry
+            out[i] = entries_before(table, entry)
         elif column == ENTRY_ORIGIN_KEY or column == ENTRY_ORIGIN_FIRST:
             at = 8 if column == ENTRY_ORIGIN_FIRST else 0
             origin = origin_of(entry.record, &length)
@@ -74,7 +74,7 @@ cdef void gather_entries(MessageTable table, int column, int64_t *out) noexcept 
             if origin != NULL:
                 memcpy(&out[i], origin + at, 8)
         else:
-            out[i] = table.bytes_start + <int64_t>header.ledger_bytes - entry.size
+            out[i] = bytes_before(table, entry)
 
 
 cdef int64_t measure(const MessageEntry *entries, const Place *places, Py_ssize_t count, bint keys,

@@ -139,7 +139,8 @@ def _rewrite(files: Files, path: Path, piece: Piece, uuid: bytes, source: Path) 
     if piece.sealed:
         words[(piece.stop + _STAMP_AT) // 4] = new.stamp
     words.flush()
-    files.write(fd, encode_header(uuid, piece.base, old.size, piece.first_entry, piece.epoch), 0)
+    header = encode_header(uuid, piece.base, old.size, piece.first_entry, piece.epoch, old.version)
+    files.write(fd, header, 0)
     files.sync(fd)
 
 

@@ -27,7 +27,6 @@ Progress = Callable[[int, int], object]
 """Called with (bytes verified, entries found intact) so far, after each segment."""
 
 HEADER_USED = 64  # bytes of the header block that its CRC-32C covers, or is
-_NUMBERED_MAX = 2  # record kinds up to this one are entries
 _STEP_BYTES = 1 << 20
 _ATTEMPTS = 3
 
@@ -271,7 +270,7 @@ class _Walk:
         self._check_boundary(segment, index, segment.size if sealed else offset)
 
     def _check_blank(self, segment: Segment, offset: int) -> None:
-        entry = segment.head_at(offset)[1]
+        entry = segment.first_entry_at(offset)
         if self.entry is not None and entry != self.entry:
             fault = CorruptionError(
                 segment.path, segment.base + offset, f"a blank at entry {self.entry}", f"at {entry}"
@@ -309,20 +308,20 @@ class _Walk:
 
     def _pass_intact(self, segment: Segment, offset: int, stop: int) -> CorruptionError | None:
         """Pass intact records from `offset` on; what is wrong with the one they stop at, None at the end."""
-        self._resume(segment.head_at(offset)[1] if segment.first_entry >= 0 else None)
+        self._resume(segment.first_entry_at(offset) if segment.first_entry >= 0 else None)
         while offset < stop:
             try:
                 batch = segment.scan(offset, stop, until=min(offset + _STEP_BYTES, stop), all_kinds=True)
             except CorruptionError as error:
                 return error
-            numbered = batch.kind <= _NUMBERED_MAX
+            taken = batch.entry_count
             count, until = len(batch), batch.next_position
             if self.entry is not None:
-                wrong = batch.entry != self.entry + numbered.cumsum() - numbered
+                wrong = batch.entry != self.entry + taken.cumsum() - (taken > 0)
                 if wrong.any():
                     count = int(wrong.argmax())
                     until = int(batch.position[count])
-            self._passed(segment, offset, until - segment.base, int(numbered[:count].sum()))
+            self._passed(segment, offset, until - segment.base, int(taken[:count].sum()))
             if count < len(batch):
                 return CorruptionError(segment.path, until, f"entry {self.entry}", f"entry {batch.entry[count]}")
             offset = until - segment.base

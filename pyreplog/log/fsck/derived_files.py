@@ -76,7 +76,7 @@ def checkpoint_fault(
             at += (segment.head_at(at)[4] + 7) & ~7
         if at != offset:
             return CorruptionError(path, 0, "a position where a record begins", str(checkpoint.position))
-        entry = segment.head_at(at)[1]
+        entry = segment.first_entry_at(at)
     if segment.first_entry < 0 or checkpoint.entry == entry:
         return None
     return CorruptionError(path, 0, f"entry {entry} at position {checkpoint.position}", f"entry {checkpoint.entry}")

@@ -35,9 +35,18 @@ def rebuild_header(seen: LogState, base: int, *, due: int | None) -> bytes | Non
     epoch = _epoch_of(seen, base, int.from_bytes(stamp, "little"))
     if epoch is None:
         return None
-    guess = copy(seen.directory, base, size, header=encode_header(uuid, base, size, 0, epoch))
+    version = _version_of(seen, base)
+    guess = copy(seen.directory, base, size, header=encode_header(uuid, base, size, 0, epoch, version))
     first_entry = _first_entry(seen, guess, due)
-    return None if first_entry is None else encode_header(uuid, base, size, first_entry, epoch)
+    return None if first_entry is None else encode_header(uuid, base, size, first_entry, epoch, version)
+
+
+def _version_of(seen: LogState, base: int) -> int:
+    """The version of the segment at `base`: that of one beside it. Versions never descend along a log; where it was
+    raised is not known, and the higher one can hold all records."""
+    size = seen.identity[1]
+    beside = (seen.headers.get(base + size), seen.headers.get(base - size))
+    return max((header.version for header in beside if isinstance(header, Header)), default=1)
 
 
 def _epoch_of(seen: LogState, base: int, stamp: int) -> int | None:

@@ -28,6 +28,7 @@ class Header:
     size: int
     first_entry: int
     epoch: int
+    version: int
     file_bytes: int
 
 

@@ -1,9 +1,9 @@
-"""A file that marks a bookie which may have acknowledged entries that are not on its disk; it holds the boot id.
+"""A file that marks a bookie, or a broker, which may have acknowledged entries that are not on its disk: the boot id.
 
-A bookie with durability "appended" acknowledges entries from memory. After a power cut its log ends earlier, and shows
-no trace of the lost entries. So this file exists durably from before the first acknowledgement until after the last
-sync of a clean close. If a bookie finds it after another boot, entries may be lost. (BookKeeper: the DIRTY file of
-BP-46.)
+A bookie with durability "appended" acknowledges entries from memory, and so does a broker. After a power cut the log
+ends earlier, and shows no trace of the lost entries. So this file exists durably from before the first acknowledgement
+until after the last sync of a clean close. Whoever finds it after another boot may have lost entries. (BookKeeper: the
+DIRTY file of BP-46. Kafka: `.kafka_cleanshutdown`, which exists after a clean shutdown only.)
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ NAME = "unsynced"
 
 
 class UncleanShutdownMarker:
-    """The marker file in the directory of a bookie."""
+    """The marker file in the directory of a bookie or a broker."""
 
     def __init__(self, directory: Path, files: Files) -> None:
         self._path, self._files = directory / NAME, files
