@@ -7,7 +7,8 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from pyreplog.ledger.ledger_metadata import LedgerMetadata
+from pyreplog.bookie.protocol import ID_MAX
+from pyreplog.ledger.ledger_metadata import LedgerMetadata, State
 from pyreplog.ledger.protocol.effects import BadCopy, Store
 
 from .world import World
@@ -73,9 +74,11 @@ class MetadataHost:
             answer()
 
     def is_noted(self, metadata: LedgerMetadata, bookie: str) -> bool:
-        """Whether repair, which looks at all that a bookie should have once it has a note of something that it should,
-        looks at this one."""
-        return any(metadata.has(bookie, entry) for entry in self.noted.get(bookie, ()))
+        """Whether repair, once the ledger is closed, checks all copies that the bookie has to hold: it does if the bookie
+        has to hold the noted entry or, after others were given its copies of earlier fragments, a later one."""
+        below = None if metadata.state is State.CLOSED else ID_MAX
+        last = max((stripe[-1] for stripe in metadata.holdings(bookie, below)), default=-1)
+        return any(entry <= last for entry in self.noted.get(bookie, ()))
 
     def _set(self, effect: Store, answer: Callable[..., None]) -> None:
         world = self.world

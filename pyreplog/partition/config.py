@@ -1,0 +1,72 @@
+"""Settings of partitions."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from pyreplog.config import LogConfig, Settings
+from pyreplog.partition.protocol.leading import ReplicaConfig
+from pyreplog.partition.protocol.record_batch import AppendLimits
+
+
+@dataclass(frozen=True, kw_only=True)
+class TopicConfig:
+    """Settings of the partitions of one topic.
+
+    Attributes:
+        replicas: of its replicas; `requires_sync` is what makes its appends durable.
+        limits: of its batches.
+        log_append_time: the time of the append counts, not the producer's (`message.timestamp.type`).
+        transaction_version: 2: a marker has a higher epoch than the batches that it ends (KIP-890); 1: it need not.
+    """
+
+    replicas: ReplicaConfig = field(default_factory=ReplicaConfig)
+    limits: AppendLimits = field(default_factory=AppendLimits)
+    log_append_time: bool = False
+    transaction_version: int = 2
+
+
+@dataclass(frozen=True, kw_only=True)
+class BrokerConfig(Settings):
+    """Settings of a broker of partitions.
+
+    Attributes:
+        lease_ms: milliseconds for which a broker that is dead counts as alive (`broker.session.timeout.ms`).
+        segment_bytes: size of the segment files of the logs, a multiple of 4096; fixed when a log is made.
+        lag_ms: a follower that was not caught up for so long leaves the ISR (`replica.lag.time.max.ms`), milliseconds.
+        fetch_wait_ms: a follower's fetch waits so long for records (`replica.fetch.wait.max.ms`), milliseconds.
+        fetch_bytes_max: bytes of one fetch of a follower, of all partitions (`replica.fetch.response.max.bytes`).
+        backoff_ms: milliseconds after which a fetch that failed is sent again (`replica.fetch.backoff.ms`).
+        sync_ms: logs of topics whose replicas count what is on their disks are synced so often, milliseconds.
+        checkpoint_ms: the high watermarks are stored so often, milliseconds
+            (`replica.high.watermark.checkpoint.interval.ms`).
+        balance_ms: milliseconds between two looks for partitions that their preferred leaders do not lead.
+        stop_ms: a broker that is closed waits so long for others to take its leaderships over, milliseconds.
+    """
+
+    lease_ms: int = 3_000
+    segment_bytes: int = LogConfig.segment_bytes
+    lag_ms: int = 30_000
+    fetch_wait_ms: int = 500
+    fetch_bytes_max: int = 10 << 20
+    backoff_ms: int = 100
+    sync_ms: int = 5
+    checkpoint_ms: int = 5_000
+    balance_ms: int = 300_000
+    stop_ms: int = 5_000
+
+    def __post_init__(self) -> None:
+        self.log_config()  # its own checks
+        self._check_int("lease_ms", 100, 86_400_000)
+        self._check_int("lag_ms", 100, 86_400_000)
+        self._check_int("fetch_wait_ms", 0, 60_000)
+        self._check_int("fetch_bytes_max", 1, 1 << 30)
+        self._check_int("backoff_ms", 1, 60_000)
+        self._check_int("sync_ms", 1, 60_000)
+        self._check_int("checkpoint_ms", 1, 3_600_000)
+        self._check_int("balance_ms", 1, 1 << 40)
+        self._check_int("stop_ms", 0, 3_600_000)
+
+    def log_config(self) -> LogConfig:
+        """Return the settings of a partition's log."""
+        return LogConfig(segment_bytes=self.segment_bytes)

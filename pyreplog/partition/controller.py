@@ -1,0 +1,197 @@
+"""Controller: makes the partitions of new topics, elects leaders, completes reassignments, deletes topics.
+
+Each broker has one. The one that has the key of the controller works; it is advisory, because each change is a
+compare-and-set under the version that was read: two controllers, or one that slept, do no harm.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Mapping
+
+from pyreplog.clock import Clock
+from pyreplog.errors import (
+    InvalidArgumentError,
+    KeyExistsError,
+    NoSuchKeyError,
+    OutcomeUnknownError,
+    ReplogError,
+    VersionConflictError,
+)
+from pyreplog.handles import Handle
+from pyreplog.metadata.changes import delete_key
+from pyreplog.metadata.store import MetadataStore
+from pyreplog.partition.metadata.broker_registration import CONTROLLER, BrokerLease
+from pyreplog.partition.metadata.metadata_cache import MetadataCache, PartitionId
+from pyreplog.partition.metadata.replica_placement import place_replicas
+from pyreplog.partition.metadata.topic_metadata import TopicMetadata, state_key, states_key, topic_key
+from pyreplog.partition.protocol.election import complete_reassignment, elect, elect_preferred, with_min_isr
+from pyreplog.partition.protocol.partition_state import BrokerRegistration, Member, PartitionState
+
+logger = logging.getLogger(__name__)
+
+_LOOK_S = 1.0
+"""Seconds between two rounds if nothing is known to have changed."""
+
+
+class Controller(Handle):
+    """The controller of one broker, with a thread of its own. Any thread may use it.
+
+    Args:
+        store: metadata store. Close this object before it.
+        cache: what the store holds.
+        lease: registration of this broker.
+        clock: source of time.
+        balance_s: seconds between two rounds that give partitions back to their preferred leaders
+            (`leader.imbalance.check.interval.seconds`).
+    """
+
+    def __init__(
+        self, store: MetadataStore, cache: MetadataCache, lease: BrokerLease, clock: Clock, balance_s: float = 300.0
+    ) -> None:
+        self._store, self._cache, self._lease, self._clock = store, cache, lease, clock
+        self._balance_us = round(balance_s * 1e6)
+        self._balanced_us = clock.monotonic_us()
+        self._wake = threading.Event()
+        self._stopping = False
+        self._refused: set[str] = set()  # ids of topics whose partitions cannot be placed, and that was logged
+        self._round_lock = threading.Lock()
+        super().__init__("controller")
+        self._watch = store.watch(CONTROLLER, lambda _: self._wake.set())
+        self._thread = threading.Thread(target=self._run, name="pyreplog-controller", daemon=True)
+        self._thread.start()
+
+    def wake(self) -> None:
+        """Have a round begin soon: metadata changed."""
+        self._wake.set()
+
+    def round(self) -> int:
+        """Carry out what follows from the metadata, if this broker is the controller.
+
+        Returns:
+            The number of changes that were stored.
+
+        Raises:
+            ReplogError: errors of the store. The next round goes on.
+        """
+        with self._round_lock:
+            if not self._lease.take_controller():
+                return 0
+            changes, brokers = 0, self._cache.brokers()
+            now_us = self._clock.monotonic_us()
+            is_balancing = now_us - self._balanced_us >= self._balance_us
+            if is_balancing:
+                self._balanced_us = now_us
+            topics = self._cache.topics()
+            for name, topic in topics.items():
+                if not self._cache.has_states(topic.topic_id):
+                    continue
+                if topic.is_deleted:
+                    changes += self._delete(name, topic)
+                    continue
+                changes += self._place(name, topic, topics, brokers)
+                for partition, _ in self._cache.partitions(topic.topic_id):
+                    changes += self._update(topic, partition, brokers, is_balancing=is_balancing)
+            return changes
+
+    def _update(
+        self, topic: TopicMetadata, partition: PartitionId, brokers: Mapping[str, BrokerRegistration], *,
+        is_balancing: bool,
+    ) -> bool:  # fmt: skip
+        """Store the next state of a partition; return whether there is one, and it was stored."""
+        stored = self._cache.state(partition)
+        if stored is None:
+            return False
+        version, before = stored
+        after = with_min_isr(before, topic.min_isr)
+        after = (
+            elect(after, brokers, requires_sync=topic.requires_sync, unclean=topic.unclean_election)
+            or (elect_preferred(after, brokers) if is_balancing else None)
+            or after
+        )
+        after = complete_reassignment(after, brokers) or after
+        if after == before:
+            return False
+        try:
+            self._store.put(state_key(*partition), after.encode(), version)
+        except (VersionConflictError, NoSuchKeyError, OutcomeUnknownError):
+            return False  # the cache learns of another state, and has this thread woken
+        log = logger.warning if after.is_unclean and not before.is_unclean else logger.info
+        log("partition %s: %s leads epoch %s, ISR %s", partition, after.leader or "nobody", after.epoch, after.isr)
+        return True
+
+    # ---- topics ---------------------------------------------------------------------------------------------
+
+    def _place(
+        self, name: str, topic: TopicMetadata, topics: Mapping[str, TopicMetadata],
+        brokers: Mapping[str, BrokerRegistration],
+    ) -> int:  # fmt: skip
+        """Make the states of partitions that have none. All replicas begin in the ISR, for they have all there is."""
+        known = {partition.number for partition, _ in self._cache.partitions(topic.topic_id)}
+        missing = [partition for partition in range(topic.partitions) if partition not in known]
+        if not missing:
+            return 0
+        racks = {
+            broker: "" if (metadata := self._cache.broker(broker)) is None else metadata.rack
+            for broker, registration in brokers.items()
+            if not registration.is_fenced and not registration.is_stopping
+        }
+        present = [state.replicas for other in topics.values() for _, state in self._cache.partitions(other.topic_id)]
+        placed = {partition: chosen for partition in missing if (chosen := topic.replicas_of(partition))}
+        free = [partition for partition in missing if partition not in placed]
+        try:
+            if free:
+                placed |= place_replicas(topic.topic_id, free, topic.replication_factor, racks, present)
+        except InvalidArgumentError as error:
+            if topic.topic_id not in self._refused:
+                self._refused.add(topic.topic_id)
+                logger.warning("topic %s: its partitions are made when there are more brokers: %s", name, error)
+        changes = 0
+        for partition, replicas in sorted(placed.items()):
+            if not {*replicas} <= brokers.keys():
+                continue  # a broker that its creator chose was never there
+            members = tuple(sorted(Member(broker, brokers[broker].incarnation) for broker in replicas))
+            state = PartitionState(replicas, members, topic.min_isr)
+            state = elect(state, brokers, requires_sync=topic.requires_sync) or state
+            try:
+                self._store.create(state_key(topic.topic_id, partition), state.encode())
+            except (KeyExistsError, OutcomeUnknownError):
+                continue
+            changes += 1
+        return changes
+
+    def _delete(self, name: str, topic: TopicMetadata) -> int:
+        """Delete the states of a topic, then its key: brokers remove replicas that have no state."""
+        for partition, _ in self._cache.partitions(topic.topic_id):
+            delete_key(self._store, state_key(*partition))
+        for child in self._store.list(states_key(topic.topic_id)):  # those that the cache does not know yet
+            delete_key(self._store, f"{states_key(topic.topic_id)}/{child}")
+        delete_key(self._store, states_key(topic.topic_id))
+
+        key = topic_key(name)
+        stored = self._store.get(key)
+        if stored is not None and TopicMetadata.decode(stored.value).topic_id == topic.topic_id:
+            self._store.delete(key, stored.version)
+        logger.info("topic %s is deleted", name)
+        return 1
+
+    # ---- the thread -----------------------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        while not self._stopping:
+            self._wake.wait(_LOOK_S)
+            self._wake.clear()
+            if self._stopping:
+                return
+            try:
+                self.round()
+            except ReplogError as error:
+                if not self._stopping:
+                    logger.warning("controller: a round ended early, another one follows: %s", error)
+
+    def _let_go(self) -> None:
+        self._stopping = True
+        self._watch.close()
+        self._wake.set()
+        self._thread.join()

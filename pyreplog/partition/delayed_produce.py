@@ -1,0 +1,93 @@
+"""Produces that wait until their records are committed."""
+
+from __future__ import annotations
+
+from _thread import allocate_lock
+from typing import NamedTuple
+
+from pyreplog.errors import OutcomeUnknownError
+from pyreplog.future import AppendFuture, set_result
+from pyreplog.partition.partition import AppendResult, Partition
+from pyreplog.partition.protocol.error_codes import ErrorCode
+from pyreplog.partition.requests import FetchIsolation, PartitionProduceResponse
+from pyreplog.partition.topic_partition import TopicPartition
+from pyreplog.purgatory import Purgatory
+from pyreplog.stream.log_position import LogPosition
+
+ProduceResponses = dict[TopicPartition, PartitionProduceResponse]
+
+
+class PendingAppend(NamedTuple):
+    """Records of one partition that are not known to be committed."""
+
+    partition: Partition
+    appended: AppendResult
+    required: LogPosition
+
+
+class _Wait(AppendFuture[None]):
+    """Of one partition, in the purgatory."""
+
+    __slots__ = ("name",)
+
+    def __init__(self, name: TopicPartition) -> None:
+        super().__init__(None)
+        self.name = name
+
+
+class DelayedProduce:
+    """A produce with acks=-1. It is complete when each of its partitions has an outcome; which one comes last is a
+    matter of chance, and no partition's outcome changes that of another.
+
+    A partition waits for its high watermark alone. When that is reached, when the replica leads no more, or when the
+    time is over, its machine is asked: then the outcome is known, or it is REQUEST_TIMED_OUT, which says that it is
+    not.
+
+    Args:
+        responses: of the partitions that do not wait.
+        pending: of those that do; at least one.
+        future: is given the responses of all.
+    """
+
+    __slots__ = ("_future", "_lock", "_pending", "_responses")
+
+    def __init__(
+        self, responses: ProduceResponses, pending: dict[TopicPartition, PendingAppend],
+        future: AppendFuture[ProduceResponses],
+    ) -> None:  # fmt: skip
+        self._responses, self._pending, self._future = responses, pending, future
+        self._lock = allocate_lock()
+
+    def watch(self, purgatory: Purgatory, deadline_us: int) -> None:
+        """Wait, without locks. Check-watch-check: who moved a high watermark before it was watched woke nobody."""
+        for name, pending in list(self._pending.items()):
+            wait = _Wait(name)
+            wait.add_done_callback(self._woken)
+            key = pending.appended.role.keys[FetchIsolation.HIGH_WATERMARK]
+            entry = purgatory.watch(key, pending.required.position, wait, deadline_us)
+            code = pending.partition.check_enough_replicas(pending.appended.role, pending.required)
+            if code is not None:
+                purgatory.cancel(entry)
+                self._complete(name, code)
+
+    def _woken(self, wait: AppendFuture[None]) -> None:
+        assert isinstance(wait, _Wait)
+        pending = self._pending.get(wait.name)
+        if pending is None:
+            return
+        code = pending.partition.check_enough_replicas(pending.appended.role, pending.required)
+        if code is None:
+            assert isinstance(wait.exception(), OutcomeUnknownError), "a high watermark that went back"
+            code = ErrorCode.REQUEST_TIMED_OUT
+        self._complete(wait.name, code)
+
+    def _complete(self, name: TopicPartition, code: ErrorCode) -> None:
+        """Note an outcome, once; with the last one the produce is complete."""
+        with self._lock:
+            pending = self._pending.pop(name, None)
+            if pending is None:
+                return
+            self._responses[name] = pending.appended.response._replace(code=code)
+            is_last = not self._pending
+        if is_last:
+            set_result(self._future, self._responses)

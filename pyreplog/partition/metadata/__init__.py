@@ -1,0 +1,12 @@
+"""What the metadata store keeps of partitions: topics, the state of each partition, brokers.
+
+| module | what it holds |
+|---|---|
+| `topic_metadata` | a topic: its partitions, their number of replicas, and settings |
+| `broker_registration` | a broker: its incarnation, and its address while it lives |
+| `metadata_cache` | all of it, as one broker follows it |
+| `state_store` | compare-and-set of the keys of partitions, for state machines that must not wait |
+| `replica_placement` | which brokers replicate the partitions of a topic |
+
+The value of a partition's key is a `PartitionState`, of `pyreplog.partition.protocol`.
+"""

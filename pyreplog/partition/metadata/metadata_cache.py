@@ -1,0 +1,158 @@
+"""MetadataCache: topics, states of partitions and brokers, as one broker follows them in the metadata store."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Set
+from typing import NamedTuple, Protocol
+
+from pyreplog.metadata.followed_folder import FollowedFolder
+from pyreplog.metadata.store import MetadataStore
+from pyreplog.partition.metadata.broker_registration import (
+    AVAILABLE,
+    BROKERS,
+    BrokerAvailability,
+    BrokerMetadata,
+    registrations_of,
+)
+from pyreplog.partition.metadata.topic_metadata import TOPICS, TopicMetadata, states_key
+from pyreplog.partition.protocol.partition_state import BrokerRegistration, PartitionState
+from pyreplog.topic_names import quote_name, unquote_name
+
+Retry = Callable[[Callable[[], None]], object]
+"""See `FollowedFolder`."""
+
+
+class PartitionId(NamedTuple):
+    """One partition, of any topic.
+
+    Attributes:
+        topic_id: id of the topic.
+        number: of the partition in its topic, from 0 on.
+    """
+
+    topic_id: str
+    number: int
+
+
+class MetadataListener(Protocol):
+    """What a broker does when metadata change. A thread of the metadata store calls; calls never block."""
+
+    def topics_changed(self) -> None:
+        """Topics came or went, or have other settings."""
+        ...
+
+    def states_changed(self, partitions: Set[PartitionId]) -> None:
+        """The states of these partitions came, went or changed."""
+        ...
+
+    def brokers_changed(self) -> None:
+        """Brokers came or went, or have other registrations."""
+        ...
+
+
+class MetadataCache:
+    """What the metadata store holds of partitions. Reads do not block; any thread may use it.
+
+    It may be older than the metadata store. Each change is a compare-and-set under the version that was read.
+
+    Args:
+        store: metadata store. Close this object first.
+        listener: told of changes, also before this object is made completely.
+        retry: see `FollowedFolder`.
+    """
+
+    def __init__(self, store: MetadataStore, listener: MetadataListener, retry: Retry) -> None:
+        self._store, self._listener, self._retry = store, listener, retry
+        self._lock = threading.Lock()  # guards the table of folders, and is held while this object is made
+        self._states: dict[str, FollowedFolder[PartitionState]] = {}  # by topic id; replaced as a whole
+        self._is_closed = False
+        with self._lock:  # the first calls come at once, from a thread of the store
+            self._brokers = FollowedFolder(store, BROKERS, BrokerMetadata.decode, self._brokers_changed, retry)
+            self._available = FollowedFolder(store, AVAILABLE, BrokerAvailability.decode, self._brokers_changed, retry)
+            self._topics = FollowedFolder(store, TOPICS, TopicMetadata.decode, self._topics_changed, retry)
+
+    def wait(self, timeout_s: float) -> bool:
+        """Wait until topics and brokers were read once; return whether they were. States may follow later."""
+        folders = (self._brokers, self._available, self._topics)
+        return all(folder.wait(timeout_s) for folder in folders)
+
+    # ---- topics ---------------------------------------------------------------------------------------------
+
+    def topics(self) -> dict[str, TopicMetadata]:
+        """Return all topics, by name."""
+        return {unquote_name(name): topic for name, topic in self._topics.items()}
+
+    def topic(self, name: str) -> TopicMetadata | None:
+        """Return a topic; None: there is none."""
+        return self._topics.get(quote_name(name))
+
+    def _topics_changed(self, _: Set[str]) -> None:
+        with self._lock:
+            if self._is_closed:
+                return
+            wanted = {topic.topic_id for _, topic in self._topics.items()}
+            gone = [folder for topic_id, folder in self._states.items() if topic_id not in wanted]
+            states = {topic_id: folder for topic_id, folder in self._states.items() if topic_id in wanted}
+            for topic_id in wanted - states.keys():
+                states[topic_id] = self._follow(topic_id)
+            self._states = states
+        for folder in gone:
+            folder.close()
+        self._listener.topics_changed()
+
+    def _follow(self, topic_id: str) -> FollowedFolder[PartitionState]:
+        def changed(names: Set[str]) -> None:
+            self._listener.states_changed({PartitionId(topic_id, int(name)) for name in names if name.isdecimal()})
+
+        return FollowedFolder(self._store, states_key(topic_id), PartitionState.decode, changed, self._retry)
+
+    # ---- partitions -----------------------------------------------------------------------------------------
+
+    def state(self, partition: PartitionId) -> tuple[int, PartitionState] | None:
+        """Return the version and the state of a partition; None: it has none, or it was not read yet."""
+        folder = self._states.get(partition.topic_id)
+        return None if folder is None else folder.versioned(f"{partition.number:05d}")
+
+    def partitions(self, topic_id: str) -> list[tuple[PartitionId, PartitionState]]:
+        """Return the partitions of a topic that have a state, in their order."""
+        folder = self._states.get(topic_id)
+        items = [] if folder is None else folder.items()
+        return [(PartitionId(topic_id, int(name)), state) for name, state in items if name.isdecimal()]
+
+    def has_states(self, topic_id: str) -> bool:
+        """Return whether the states of a topic were read once."""
+        folder = self._states.get(topic_id)
+        return folder is not None and folder.wait(0)
+
+    # ---- brokers --------------------------------------------------------------------------------------------
+
+    def brokers(self) -> dict[str, BrokerRegistration]:
+        """Return what the state machines know of brokers, by name."""
+        return registrations_of(dict(self._brokers.items()), dict(self._available.items()))
+
+    def broker(self, name: str) -> BrokerMetadata | None:
+        """Return what lasts of a broker; None: it is not registered."""
+        return self._brokers.get(name)
+
+    def availability(self, name: str) -> BrokerAvailability | None:
+        """Return where a broker is; None: it does not live."""
+        return self._available.get(name)
+
+    def _brokers_changed(self, _: Set[str]) -> None:
+        with self._lock:
+            if self._is_closed:
+                return
+        self._listener.brokers_changed()
+
+    def close(self) -> None:
+        """Stop following the store."""
+        with self._lock:
+            self._is_closed = True
+            folders = list(self._states.values())
+            self._states = {}
+        self._topics.close()
+        self._brokers.close()
+        self._available.close()
+        for folder in folders:
+            folder.close()

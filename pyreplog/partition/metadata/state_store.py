@@ -1,0 +1,101 @@
+"""StateStore: compare-and-set of partitions' keys, for the state machines of a broker, which must not wait for it."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+
+from pyreplog.errors import NoSuchKeyError, ReplogError, VersionConflictError
+from pyreplog.handles import Handle
+from pyreplog.metadata.store import MetadataStore
+from pyreplog.partition.metadata.metadata_cache import MetadataCache
+from pyreplog.partition.metadata.topic_metadata import state_key
+from pyreplog.partition.protocol.partition_state import PartitionState
+from pyreplog.partition.topic_partition import TopicPartition
+
+logger = logging.getLogger(__name__)
+
+_THREADS = 4
+_BACKOFF_S = 0.1
+
+
+def machine_version(version: int) -> int:
+    """Return the version of a key as the state machines count: above 0, which is none. Stores count from 0 on."""
+    return version + 1
+
+
+class StateStore(Handle):
+    """The keys of partitions, asked by a few threads. Any thread may use it.
+
+    Args:
+        store: metadata store.
+        cache: tells ids of topics.
+    """
+
+    def __init__(self, store: MetadataStore, cache: MetadataCache) -> None:
+        self._store, self._cache = store, cache
+        self._stopping = threading.Event()
+        self._pool = ThreadPoolExecutor(_THREADS, thread_name_prefix="pyreplog-partition-states")
+        super().__init__("store of partition states")
+
+    def compare_and_set(
+        self, partition: TopicPartition, version: int, state: PartitionState, done: Callable[[int | None], object]
+    ) -> None:  # fmt: skip
+        """Set a key if it has this version; see `PartitionStateStore`."""
+        self._submit(lambda: self._compare_and_set(partition, version, state, done))
+
+    def load(self, partition: TopicPartition, done: Callable[[int, PartitionState], object]) -> None:
+        """Read a key until that succeeds; see `PartitionStateStore`. A key that does not exist is not waited for."""
+        self._submit(lambda: self._load(partition, done))
+
+    def _submit(self, call: Callable[[], None]) -> None:
+        with suppress(RuntimeError):  # the pool was closed
+            self._pool.submit(self._guarded, call)
+
+    def _guarded(self, call: Callable[[], None]) -> None:
+        try:
+            call()
+        except Exception:  # the future of the pool is looked at by nobody
+            if not self._stopping.is_set():
+                logger.exception("a change of a partition's state failed")
+
+    def _compare_and_set(
+        self, partition: TopicPartition, version: int, state: PartitionState, done: Callable[[int | None], object]
+    ) -> None:  # fmt: skip
+        key = self._key(partition)
+        if key is None:
+            done(0)
+            return
+        try:
+            result: int | None = machine_version(self._store.put(key, state.encode(), version - 1))
+        except (VersionConflictError, NoSuchKeyError):
+            result = 0
+        except ReplogError as error:
+            logger.info("%s: its state is tried again: %s", partition, error)
+            result = None
+            if self._stopping.wait(_BACKOFF_S):
+                return
+        done(result)
+
+    def _load(self, partition: TopicPartition, done: Callable[[int, PartitionState], object]) -> None:
+        while (key := self._key(partition)) is not None and not self._stopping.is_set():
+            try:
+                stored = self._store.get(key)
+            except ReplogError as error:
+                logger.info("%s: its state is read again: %s", partition, error)
+                self._stopping.wait(_BACKOFF_S)
+                continue
+            if stored is not None:
+                done(machine_version(stored.version), PartitionState.decode(stored.value))
+            return
+
+    def _key(self, partition: TopicPartition) -> str | None:
+        topic = self._cache.topic(partition.topic)
+        return None if topic is None else state_key(topic.topic_id, partition.partition)
+
+    def _let_go(self) -> None:
+        self._stopping.set()
+        self._pool.shutdown(wait=True, cancel_futures=True)

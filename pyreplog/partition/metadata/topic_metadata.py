@@ -1,0 +1,215 @@
+"""Topics of partitions in the metadata store. FORMAT.md, "Partitions in the metadata store".
+
+The key of a topic is made first and holds all that its creator decides; controllers make the keys of its partitions
+from it. These lie under the id of the topic, not under its name, so that a change that was meant for a topic of the
+same name that was deleted meanwhile meets no key (KIP-516).
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, ClassVar
+
+from pyreplog.errors import InvalidArgumentError, NoSuchTopicError, TopicExistsError
+from pyreplog.metadata import values
+from pyreplog.metadata.changes import change_key
+from pyreplog.metadata.store import MetadataStore
+from pyreplog.metadata.values import MetadataValue
+from pyreplog.partition.protocol.partition_state import REPLICAS_MAX, is_broker_name
+from pyreplog.topic_names import check_name, quote_name, unquote_name
+
+TOPICS = "/partitions/topics"
+STATES = "/partitions/states"
+PARTITIONS_MAX = 65536
+_ID_BYTES = 16
+_PARTITION_DIGITS = 5
+
+
+def topic_key(topic: str) -> str:
+    """Return the key of a topic. Raises the errors of `check_name`."""
+    return f"{TOPICS}/{quote_name(check_name(topic))}"
+
+
+def states_key(topic_id: str) -> str:
+    """Return the key above the states of a topic's partitions."""
+    return f"{STATES}/{topic_id}"
+
+
+def state_key(topic_id: str, partition: int) -> str:
+    """Return the key of the state of a partition."""
+    return f"{STATES}/{topic_id}/{partition:0{_PARTITION_DIGITS}d}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class TopicMetadata(MetadataValue):
+    """A topic of partitions in the metadata store.
+
+    Attributes:
+        topic_id: 32 hexadecimal digits, random; no other topic ever has it.
+        partitions: number of partitions; it only grows.
+        replication_factor: replicas of a new partition.
+        min_isr: `min.insync.replicas`: an append with acks=-1 needs so many in-sync replicas.
+        requires_sync: a record is committed when it is on the disks of all in-sync replicas, not only in memory.
+        unclean_election: `unclean.leader.election.enable`: a replica that may lack committed records may lead, when no
+            other can.
+        assignment: partition -> brokers that its creator chose, the preferred leader first; of any others,
+            controllers choose them.
+        created_us: when it was created, microseconds since 1970-01-01 UTC.
+        is_deleted: whether it is being deleted.
+    """
+
+    KIND: ClassVar[str] = "topic of partitions"
+
+    topic_id: str
+    partitions: int
+    replication_factor: int
+    min_isr: int = 1
+    requires_sync: bool = False
+    unclean_election: bool = False
+    assignment: Mapping[int, tuple[str, ...]] = field(default_factory=dict)
+    created_us: int = 0
+    is_deleted: bool = False
+
+    def replicas_of(self, partition: int) -> tuple[str, ...] | None:
+        """Return the brokers that the creator chose for a partition; None: controllers choose."""
+        return self.assignment.get(partition)
+
+    def _encode_fields(self) -> dict[str, Any]:
+        assignment = {str(partition): list(brokers) for partition, brokers in self.assignment.items()}
+        return {**super()._encode_fields(), "assignment": assignment}
+
+    @classmethod
+    def _decode_fields(cls, fields: dict[str, Any]) -> dict[str, Any]:
+        topic_id = values.field(fields, "topic_id", str)
+        if len(bytes.fromhex(topic_id)) != _ID_BYTES or topic_id != topic_id.lower():
+            raise ValueError(f"topic_id: expected {2 * _ID_BYTES} hexadecimal digits, found {topic_id!r}")
+        numbers = {name: values.number(fields, name) for name in ("partitions", "replication_factor", "min_isr")}
+        flags = {name: values.field(fields, name, bool) for name in ("requires_sync", "unclean_election", "is_deleted")}
+        chosen = values.field(fields, "assignment", dict)
+        assignment = {int(partition): tuple(values.field(chosen, partition, list)) for partition in chosen}
+        decoded: dict[str, Any] = {**numbers, **flags, "topic_id": topic_id, "assignment": assignment}
+        decoded["created_us"] = values.number(fields, "created_us")
+        _check(cls(**decoded), ValueError)
+        return decoded
+
+
+def _check(topic: TopicMetadata, error: Callable[[str], Exception]) -> None:
+    """Check the numbers of a topic. Raises `error`."""
+    bounds = (("partitions", PARTITIONS_MAX), ("replication_factor", REPLICAS_MAX), ("min_isr", REPLICAS_MAX))
+    for name, most in bounds:
+        value = getattr(topic, name)
+        if type(value) is not int or not 1 <= value <= most:
+            raise error(f"{name}: expected 1 to {most}, found {value!r}")
+    for partition, brokers in topic.assignment.items():
+        if type(partition) is not int or not 0 <= partition < PARTITIONS_MAX:
+            raise error(f"assignment: expected partitions from 0 to {PARTITIONS_MAX - 1}, found {partition!r}")
+        if not 1 <= len(brokers) <= REPLICAS_MAX or not all(map(is_broker_name, brokers)):
+            raise error(f"assignment of partition {partition}: expected 1 to {REPLICAS_MAX} brokers, found {brokers}")
+        if len({*brokers}) < len(brokers):
+            raise error(f"assignment of partition {partition}: expected distinct brokers, found {brokers}")
+
+
+def create_topic(
+    store: MetadataStore,
+    topic: str,
+    *,
+    partitions: int,
+    replication_factor: int,
+    now_us: int,
+    min_isr: int = 1,
+    requires_sync: bool = False,
+    unclean_election: bool = False,
+    assignment: Mapping[int, Sequence[str]] | None = None,
+) -> TopicMetadata:
+    """Store a new topic. If the reply is lost, its id tells whether it was stored.
+
+    Args:
+        store: metadata store.
+        topic: name of the topic.
+        partitions: number of partitions.
+        replication_factor: replicas of each partition.
+        now_us: the time, microseconds since 1970-01-01 UTC.
+        min_isr: see `TopicMetadata`.
+        requires_sync: see `TopicMetadata`.
+        unclean_election: see `TopicMetadata`.
+        assignment: partition -> brokers, the preferred leader first, of the partitions for which controllers do not
+            choose them.
+
+    Returns:
+        The topic as it is stored.
+
+    Raises:
+        TopicExistsError: there is a topic of that name, or one is being deleted.
+        InvalidArgumentError: an argument is out of its bounds.
+        ReplogError: errors of the store.
+    """
+    chosen = {partition: tuple(brokers) for partition, brokers in (assignment or {}).items()}
+    created = TopicMetadata(
+        topic_id=secrets.token_hex(_ID_BYTES), partitions=partitions, replication_factor=replication_factor,
+        min_isr=min_isr, requires_sync=requires_sync, unclean_election=unclean_election, assignment=chosen,
+        created_us=now_us,
+    )  # fmt: skip
+    _check(created, InvalidArgumentError)
+    if any(partition >= partitions for partition in chosen):
+        raise InvalidArgumentError(f"assignment: expected partitions below {partitions}, found {max(chosen)}")
+
+    def change(value: bytes | None) -> bytes:
+        if value is None:
+            return created.encode()
+        stored = TopicMetadata.decode(value)
+        if stored.topic_id != created.topic_id:
+            raise TopicExistsError(topic, "it is being deleted" if stored.is_deleted else "choose another name")
+        return value
+
+    change_key(store, topic_key(topic), change)
+    return created
+
+
+def grow_topic(store: MetadataStore, topic: str, partitions: int) -> TopicMetadata:
+    """Raise the number of partitions. It may be called again after an OutcomeUnknownError.
+
+    Raises:
+        NoSuchTopicError: there is no such topic.
+        InvalidArgumentError: the topic has more partitions, or cannot have so many.
+        ReplogError: errors of the store.
+    """
+
+    def grown(stored: TopicMetadata) -> TopicMetadata:
+        if stored.is_deleted:
+            raise NoSuchTopicError(topic, "it is being deleted")
+        if partitions < stored.partitions:
+            raise InvalidArgumentError(f"topic {topic}: expected at least {stored.partitions}, found {partitions}")
+        after = replace(stored, partitions=partitions)
+        _check(after, InvalidArgumentError)
+        return after
+
+    return _change(store, topic, grown)
+
+
+def delete_topic(store: MetadataStore, topic: str) -> TopicMetadata:
+    """Mark a topic as deleted; controllers delete its states, then its key. Raises as `grow_topic`."""
+    return _change(store, topic, lambda stored: replace(stored, is_deleted=True))
+
+
+def _change(store: MetadataStore, topic: str, change: Callable[[TopicMetadata], TopicMetadata]) -> TopicMetadata:
+    def changed(value: bytes | None) -> bytes:
+        if value is None:
+            raise NoSuchTopicError(topic, "there is no such topic")
+        return change(TopicMetadata.decode(value)).encode()
+
+    stored = change_key(store, topic_key(topic), changed)
+    assert stored is not None
+    return TopicMetadata.decode(stored)
+
+
+def find_topic(store: MetadataStore, topic: str) -> TopicMetadata | None:
+    """Return a topic; None: there is none. Raises InvalidMetadataError, and errors of the store."""
+    stored = store.get(topic_key(topic))
+    return None if stored is None else TopicMetadata.decode(stored.value)
+
+
+def list_topics(store: MetadataStore) -> list[str]:
+    """Return the names of all topics of partitions. Raises errors of the store."""
+    return sorted(unquote_name(name) for name in store.list(TOPICS))

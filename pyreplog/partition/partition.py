@@ -1,0 +1,840 @@
+"""Partition: one replica on this broker: its log, the machine of its role, and one lock around both."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+from functools import partial
+from typing import NamedTuple, Protocol
+
+from pyreplog.clock import Clock
+from pyreplog.errors import (
+    ClosedError,
+    DiskError,
+    DiskFullError,
+    HigherTermError,
+    InvalidArgumentError,
+    OutOfRangeError,
+    RecordTooLargeError,
+    ReplogError,
+    StreamError,
+    TruncatedError,
+    WindowFullError,
+)
+from pyreplog.partition.config import TopicConfig
+from pyreplog.partition.protocol.append_origin import OriginChecks
+from pyreplog.partition.protocol.effects import (
+    AlterIsr,
+    AppendLeaderEpoch,
+    AppendRecords,
+    FollowingEffect,
+    HighWatermarkAdvanced,
+    LeadershipLost,
+    LeadingEffect,
+    LoadState,
+    ReadRecords,
+    ResetLog,
+    SendFetch,
+    SendFetchResponse,
+    ShowHighWatermark,
+    TrimLog,
+    TruncateLog,
+)
+from pyreplog.partition.protocol.epochs import LeaderEpoch, extended
+from pyreplog.partition.protocol.error_codes import ErrorCode
+from pyreplog.partition.protocol.following import FollowingReplica
+from pyreplog.partition.protocol.leading import LeadingReplica
+from pyreplog.partition.protocol.messages import Fetch, FetchedRecords, FetchRefused, FetchResponse
+from pyreplog.partition.protocol.partition_state import Brokers, Member, PartitionState
+from pyreplog.partition.protocol.producers import ProducerStates
+from pyreplog.partition.protocol.record_batch import CheckedBatch, RecordBatchHead, head_of, marker_of, stamped
+from pyreplog.partition.protocol.transactions import EndedTransaction, LogTransactions, TransactionMarker
+from pyreplog.partition.requests import (
+    AbortedTransaction,
+    ConsumerFetch,
+    FetchIsolation,
+    FetchParams,
+    FetchPartitionData,
+    Messages,
+    PartitionProduceResponse,
+    Records,
+)
+from pyreplog.partition.role import ReplicaRole
+from pyreplog.partition.store.partition_log import AppendedOffsets, LogSlice, PartitionLog
+from pyreplog.partition.topic_partition import TopicPartition
+from pyreplog.purgatory import Purgatory
+from pyreplog.stream.log_position import LogPosition
+
+logger = logging.getLogger(__name__)
+
+_BATCH_KIND = 2  # of records that hold a Kafka record batch
+
+Deferred = list[Callable[[], object]]
+"""What is done when the partition's lock is free: messages, and waking what waits (KAFKA-8334)."""
+
+
+class PartitionStateStore(Protocol):
+    """The keys of partitions in the metadata store. Answers may come at once, on any thread; no locks are held."""
+
+    def compare_and_set(
+        self, partition: TopicPartition, version: int, state: PartitionState, done: Callable[[int | None], object]
+    ) -> None:  # fmt: skip
+        """Set a key if it has this version.
+
+        Call `done` with the new version; 0: the key has another version; None: nobody knows whether it is set. Then
+        it is called after a back-off, because the caller tries again at once.
+        """
+        ...
+
+    def load(self, partition: TopicPartition, done: Callable[[int, PartitionState], object]) -> None:
+        """Read a key until that succeeds; call `done` with version and value."""
+        ...
+
+
+class FetchSender(Protocol):
+    """Sends the fetches of followers. Calls of all methods come without locks."""
+
+    def send_fetch(self, partition: TopicPartition, leader: str, fetch: Fetch) -> None:
+        """Send a fetch; call `Partition.fetch_answered`, or `fetch_timed_out`.
+
+        After a refusal both are called: the second one after a back-off.
+        """
+        ...
+
+    def retry_later(self, partition: TopicPartition) -> None:
+        """Call `Partition.follow_again` after a back-off."""
+        ...
+
+
+class AppendResult(NamedTuple):
+    """An append to one partition.
+
+    Attributes:
+        response: to the producer, if it does not wait.
+        role: in which it was appended.
+        required: the end of the records, for which acks=-1 waits; None: nothing was appended.
+    """
+
+    response: PartitionProduceResponse
+    role: ReplicaRole
+    required: LogPosition | None = None
+
+
+class PartitionRead(NamedTuple):
+    """A read of one partition.
+
+    Attributes:
+        data: for whoever asked.
+        role: in which it was read.
+        start: position from which on it was read.
+        is_final: there is an error, or something else that does not wait for bytes.
+    """
+
+    data: FetchPartitionData
+    role: ReplicaRole
+    start: int = 0
+    is_final: bool = True
+
+
+class Partition:
+    """A replica of a partition on this broker.
+
+    Any thread may call any method, without locks of its own: a call may complete requests of others. No method blocks
+    for anything but the log's disk.
+
+    Args:
+        partition: its name.
+        log: its log, which it closes.
+        member: this broker.
+        config: settings of the topic.
+        store: of the partition's key.
+        fetcher: sends its fetches while it follows.
+        purgatory: where requests wait.
+        clock: the time.
+        brokers: those that are registered.
+        high_watermark: as it was stored; None: as the log shows it.
+    """
+
+    def __init__(
+        self, partition: TopicPartition, log: PartitionLog, member: Member, config: TopicConfig, *,
+        store: PartitionStateStore, fetcher: FetchSender, purgatory: Purgatory, clock: Clock, brokers: Brokers,
+        high_watermark: LogPosition | None = None,
+    ) -> None:  # fmt: skip
+        self.name, self.member, self.config = partition, member, config
+        self.failure: BaseException | None = None
+        """Why its log serves no more."""
+        self._log, self._store, self._fetcher, self._purgatory = log, store, fetcher, purgatory
+        self._clock, self._brokers = clock, brokers
+        self._lock = threading.Lock()
+        self._leading: LeadingReplica | None = None
+        known = log.high_watermark if high_watermark is None else high_watermark
+        self._following = FollowingReplica(member, log.replica_log, known)
+        self._role = ReplicaRole(partition, is_leader=False)
+        self._version = 0
+        self._state: PartitionState | None = None
+        self._epoch_before: LeaderEpoch | None = None  # in which an earlier process led
+        self._producers, self._transactions = ProducerStates(), LogTransactions()
+        self._replayed = log.start_mark  # up to there they know the log
+        self._replays = False  # while it follows, because somebody reads committed transactions
+
+    def __repr__(self) -> str:
+        role = "offline" if self.failure is not None else "leader" if self._leading is not None else "follower"
+        return f"<Partition {self.name} {role}>"
+
+    # ---- what is known --------------------------------------------------------------------------------------
+
+    @property
+    def is_leader(self) -> bool:
+        return self._leading is not None
+
+    @property
+    def needs_sync(self) -> bool:
+        """Whether what counts is on the disk, and there are records that are not (`sync`)."""
+        if not self.config.replicas.requires_sync or self.failure is not None:
+            return False
+        ends = self._log.ends
+        return ends.synced < ends.end
+
+    @property
+    def high_watermark(self) -> LogPosition:
+        with self._lock:
+            return self._high_watermark()
+
+    def _high_watermark(self) -> LogPosition:
+        return self._following.high_watermark if self._leading is None else self._leading.high_watermark
+
+    def latest_offset(self, isolation: FetchIsolation) -> tuple[ErrorCode, int]:
+        """Return the latest offset that a consumer may know of (ListOffsets), or OFFSET_NOT_AVAILABLE and -1."""
+        with self._lock:
+            if self.failure is not None:
+                return ErrorCode.KAFKA_STORAGE_ERROR, -1
+            if self._leading is None:
+                return ErrorCode.NOT_LEADER_OR_FOLLOWER, -1
+            latest = self._leading.latest
+            if latest is None:
+                return ErrorCode.OFFSET_NOT_AVAILABLE, -1
+            if isolation is FetchIsolation.TXN_COMMITTED:
+                latest = self._transactions.last_stable(latest)
+            return ErrorCode.NONE, latest.entry
+
+    # ---- events ---------------------------------------------------------------------------------------------
+
+    def state_changed(self, version: int, state: PartitionState) -> None:
+        """Note what the partition's key holds, as it was read or watched; versions may come in any order."""
+        self._change(lambda deferred: self._adopt(version, state, deferred))
+
+    def brokers_changed(self, brokers: Brokers) -> None:
+        """Note which brokers are registered."""
+
+        def note(deferred: Deferred) -> None:
+            self._brokers = brokers
+            if self._leading is not None:
+                self._perform(self._leading.brokers_changed(brokers, self._now_us()), deferred)
+
+        self._change(note)
+
+    def check_isr(self) -> None:
+        """Look for followers that lag too much. To be called about twice within `lag_us`."""
+
+        def look(deferred: Deferred) -> None:
+            if self._leading is not None:
+                self._perform(self._leading.check_isr(self._now_us()), deferred)
+
+        self._change(look)
+
+    def sync(self) -> None:
+        """Sync the log, and tell the machine, whose progress it may be (`requires_sync`). Appends go on meanwhile."""
+        try:
+            self._log.sync()
+        except (ReplogError, OSError) as error:
+            failure = error
+            self._change(lambda deferred: self._go_offline(failure, deferred))
+            return
+
+        def note(deferred: Deferred) -> None:
+            if self._leading is not None:
+                self._perform(self._leading.appended(*self._log.ends, self._now_us()), deferred)
+            else:
+                self._perform(self._following.synced(self._log.ends.synced), deferred)
+
+        self._change(note)
+
+    def trim(self, offset: int) -> ErrorCode:
+        """Let the records before an offset go (DeleteRecords): whole segments, when no cursor holds them.
+
+        Args:
+            offset: at most the high watermark.
+        """
+
+        def remove(deferred: Deferred) -> ErrorCode:
+            if self._leading is None:
+                return ErrorCode.NOT_LEADER_OR_FOLLOWER
+            if not 0 <= offset <= self._leading.high_watermark.entry:
+                return ErrorCode.OFFSET_OUT_OF_RANGE
+            if offset > self._log.start_mark.entry:
+                stable = self._transactions.last_stable(self._leading.high_watermark)
+                start = self._log.trim_to(min(self._place_of(offset), stable))
+                self._leading.trimmed(start)
+                self._transactions.trimmed(start)
+            return ErrorCode.NONE
+
+        code = self._change(remove)
+        return ErrorCode.KAFKA_STORAGE_ERROR if code is None else code
+
+    def close(self) -> None:
+        """End its role, wake what waits, and close the log."""
+        self._change(lambda deferred: self._go_offline(ClosedError(f"{self.name} was closed"), deferred))
+        self._log.close()
+
+    def _now_us(self) -> int:
+        return self._clock.monotonic_us()
+
+    def _change(self, act: Callable[[Deferred], ErrorCode | None]) -> ErrorCode | None:
+        deferred: Deferred = []
+        result = None
+        try:
+            with self._lock:
+                try:
+                    if self.failure is None:
+                        result = act(deferred)
+                except DiskError as error:
+                    self._pause(error, deferred)
+                except (ReplogError, OSError) as error:
+                    self._go_offline(error, deferred)
+        finally:
+            self._finish(deferred)
+        return result
+
+    def _finish(self, deferred: Deferred) -> None:
+        """The lock is free: messages go out, and what was reached is completed."""
+        for call in deferred:
+            try:
+                call()
+            except Exception:  # the messages behind it go out: requests wait for them
+                logger.exception("%s: a message of this replica was not sent", self.name)
+        self._purgatory.drain()
+
+    def _go_offline(self, error: BaseException, deferred: Deferred) -> None:
+        if self.failure is not None:
+            return
+        if not isinstance(error, ClosedError):
+            logger.error("%s: the log failed, this replica is offline: %s", self.name, error)
+        self.failure = error
+        self._leading = None
+        self._following.stop()
+        self._begin_role(deferred, is_leader=False)
+
+    def _pause(self, error: DiskError, deferred: Deferred) -> None:
+        """The disk refused something, and the log is as it was: a follower tries again later."""
+        if self._leading is not None:
+            self._go_offline(error, deferred)
+            return
+        logger.warning("%s: the disk refused a change: %s", self.name, error)
+        self._follow_anew(deferred)
+
+    def _follow_anew(self, deferred: Deferred) -> None:
+        """The machine asked for something that did not happen."""
+        self._following = FollowingReplica(self.member, self._log.replica_log, self._following.high_watermark)
+        deferred.append(partial(self._fetcher.retry_later, self.name))
+
+    def _begin_role(self, deferred: Deferred, *, is_leader: bool) -> None:
+        before, self._role = self._role, ReplicaRole(self.name, is_leader=is_leader)
+        before.is_over = True
+        deferred.append(partial(before.end, self._purgatory))
+
+    # ---- roles ----------------------------------------------------------------------------------------------
+
+    def _adopt(self, version: int, state: PartitionState, deferred: Deferred) -> None:
+        if version <= self._version:
+            return
+        if not self._version and state.leader == self.member.broker:
+            self._epoch_before = state.epoch
+        self._version, self._state = version, state
+        if self._leading is not None:
+            self._perform(self._leading.state_changed(version, state, self._now_us()), deferred)
+        if self._leading is None:
+            self._take_role(version, state, deferred)
+
+    def _take_role(self, version: int, state: PartitionState, deferred: Deferred) -> None:
+        name = self.member.broker
+        if state.leader != name:
+            if state.leader and name in state.replicas:
+                self._follow(state.leader, state.epoch, deferred)
+            else:
+                self._following.stop()
+        elif state.leading_member != self.member or state.epoch == self._epoch_before:
+            self._following.stop()
+            deferred.append(partial(self._resign, version, state))
+        else:
+            self._lead(version, state, deferred)
+
+    def _follow(self, leader: str, epoch: LeaderEpoch, deferred: Deferred) -> None:
+        effects = self._following.follow(leader, epoch)
+        if effects:
+            self._begin_role(deferred, is_leader=False)
+            self._show_marks()
+        self._perform(effects, deferred)
+
+    def _lead(self, version: int, state: PartitionState, deferred: Deferred) -> None:
+        self._following.stop()
+        self._replay()
+        self._leading = leading = LeadingReplica(
+            self.member, version, state, self._log.replica_log, self._following.high_watermark, self.config.replicas,
+            self._brokers, self._now_us(),
+        )  # fmt: skip
+        try:
+            self._perform(leading.begin(), deferred)
+        except (DiskFullError, HigherTermError) as error:  # it follows: the log is whole
+            logger.warning("%s: this broker cannot lead: %s", self.name, error)
+            self._step_down(leading, deferred)
+            deferred.append(partial(self._resign, version, state))
+            return
+        self._begin_role(deferred, is_leader=True)
+        self._show_marks()
+
+    def _step_down(self, leading: LeadingReplica, deferred: Deferred) -> None:
+        self._leading = None
+        self._log.stop_leading()
+        self._following = FollowingReplica(self.member, self._log.replica_log, leading.high_watermark)
+        self._begin_role(deferred, is_leader=False)
+        self._show_marks()
+
+    def _resign(self, version: int, state: PartitionState) -> None:
+        def done(result: int | None) -> None:
+            if result is None and self._version == version:
+                self._resign(version, state)
+            elif not result:
+                self._store.load(self.name, self.state_changed)
+
+        self._store.compare_and_set(self.name, version, state.resigned(), done)
+
+    # ---- effects --------------------------------------------------------------------------------------------
+
+    def _perform(
+        self, effects: list[LeadingEffect] | list[FollowingEffect], deferred: Deferred
+    ) -> FetchResponse | None:  # fmt: skip
+        """Carry out effects. Returns the answer to a fetch, if they have one."""
+        answer = None
+        for effect in effects:
+            if isinstance(effect, SendFetchResponse):
+                answer = effect.response
+            elif not isinstance(effect, ReadRecords):
+                self._perform_one(effect, deferred)
+        return answer
+
+    def _perform_one(self, effect: LeadingEffect | FollowingEffect, deferred: Deferred) -> None:
+        log, leading, following = self._log, self._leading, self._following
+        match effect:
+            case HighWatermarkAdvanced(high_watermark):
+                log.show_high_watermark(high_watermark)
+                self._show_marks()
+            case AppendLeaderEpoch(epoch) if leading is not None:
+                log.lead(epoch)
+                self._perform(leading.appended(*log.ends, self._now_us()), deferred)
+            case AlterIsr(version, state) if leading is not None:
+                deferred.append(partial(self._alter, leading, version, state))
+            case LoadState():
+                deferred.append(partial(self._store.load, self.name, self.state_changed))
+            case LeadershipLost() if leading is not None:
+                self._step_down(leading, deferred)
+            case SendFetch(leader, fetch):
+                deferred.append(partial(self._fetcher.send_fetch, self.name, leader, fetch))
+            case AppendRecords(fetched):
+                self._append_fetched(fetched, deferred)
+            case TruncateLog(to):
+                log.truncate_to(to)
+                self._truncated(deferred)
+            case ResetLog(start, history):
+                log.reset(start, history)
+                self._truncated(deferred)
+            case ShowHighWatermark(high_watermark):
+                log.show_high_watermark(high_watermark)
+                self._show_marks()
+            case TrimLog(start):
+                start = log.trim_to(start)
+                following.trimmed(start)
+                self._transactions.trimmed(start)
+
+    def _alter(self, leading: LeadingReplica, version: int, state: PartitionState) -> None:
+        def done(result: int | None) -> None:
+            self._change(lambda deferred: self._altered(leading, state, result, deferred))
+
+        self._store.compare_and_set(self.name, version, state, done)
+
+    def _altered(self, leading: LeadingReplica, state: PartitionState, result: int | None, deferred: Deferred) -> None:
+        if self._leading is not leading:
+            return
+        if result is None:
+            self._perform(leading.alter_unknown(), deferred)
+        elif not result:
+            self._perform(leading.conflicted(), deferred)
+        else:
+            if result > self._version:
+                self._version, self._state = result, state
+            self._perform(leading.altered(result, self._now_us()), deferred)
+
+    def _truncated(self, deferred: Deferred) -> None:
+        """Only a replay says which batches the ones that were cut had pushed out."""
+        log = self._log.replica_log
+        self._producers, self._transactions, self._replayed = ProducerStates(), LogTransactions(), log.start
+        self._perform(self._following.truncated(log.start, log.end, log.synced), deferred)
+        self._begin_role(deferred, is_leader=False)
+        self._show_marks()
+
+    def _append_fetched(self, fetched: FetchedRecords, deferred: Deferred) -> None:
+        """What the machine believes and what is in the log must be the same: a leader that was deposed may send records
+        of the next one, if its log was cut while they were on their way."""
+        log, following, records = self._log, self._following, fetched.records
+        history = extended(following.log.history, fetched.starts)
+        try:
+            if not isinstance(records, LogSlice):
+                raise StreamError(fetched.position.position, "records of a log", type(records).__name__)
+            ends = log.append_fetched(records)
+            is_same = ends.end == fetched.end and log.history.last == history.last
+        except StreamError as error:
+            logger.warning("%s: records of the leader were refused: %s", self.name, error)
+            is_same = False
+        if is_same:
+            self._perform(following.appended(*log.ends), deferred)
+            if self._replays:
+                self._replay()
+            return
+        self._follow_anew(deferred)
+
+    # ---- marks ----------------------------------------------------------------------------------------------
+
+    def _show_marks(self) -> None:
+        role, purgatory = self._role, self._purgatory
+        high_watermark = self._high_watermark()
+        role.move(purgatory, FetchIsolation.HIGH_WATERMARK, high_watermark)
+        role.move(purgatory, FetchIsolation.TXN_COMMITTED, self._last_stable(high_watermark))
+        if self._leading is not None:
+            role.move(purgatory, FetchIsolation.LOG_END, self._leading.end)
+
+    def _last_stable(self, high_watermark: LogPosition) -> LogPosition:
+        if self._leading is None and not self._replays:
+            return high_watermark
+        return self._transactions.last_stable(high_watermark)
+
+    def _replay(self) -> None:
+        """Learn the producers and transactions of what is in the log since the last time."""
+        start, end = max(self._replayed, self._log.start_mark), self._log.end_mark
+        if start.position < end.position:
+            for batch in self._log.read_positions(start.position, end.position, committed=False):
+                for index in (batch.kind == _BATCH_KIND).nonzero()[0].tolist():
+                    record = batch[index]
+                    head = head_of(record.value_view)
+                    if head is not None and head.producer_id >= 0:
+                        first = record.entry - record.entry_count + 1
+                        end_position = record.position + int(batch.stride[index])
+                        marker = marker_of(record.value_view) if head.is_control else None
+                        self._note_batch(
+                            head,
+                            marker,
+                            LogPosition(record.position, first),
+                            LogPosition(end_position, record.entry + 1),
+                        )
+        self._replayed = end
+
+    def _note_batch(
+        self, head: RecordBatchHead, marker: TransactionMarker | None, start: LogPosition, end: LogPosition
+    ) -> None:  # fmt: skip
+        if marker is not None:
+            self._transactions.end(marker, end)
+        producer = head.producer
+        if producer is not None and head.base_sequence >= 0:
+            self._producers.append(producer, start.entry, self._now_us())
+        if head.is_transactional and not head.is_control:
+            self._transactions.append(head.producer_id, head.producer_epoch, start)
+
+    # ---- appends --------------------------------------------------------------------------------------------
+
+    def append(
+        self, records: Records, checked: CheckedBatch | None, checks: OriginChecks, acks: int, verification: int | None
+    ) -> AppendResult:  # fmt: skip
+        """Append as leader; nothing is synced.
+
+        Args:
+            records: what is appended.
+            checked: the batch, after the checks that need no log; None: native messages.
+            checks: of the origin.
+            acks: of the produce.
+            verification: of the transaction, from `begin_verification`; None: its coordinator was not asked.
+        """
+        deferred: Deferred = []
+        try:
+            with self._lock:
+                return self._append(records, checked, checks, acks, verification, deferred)
+        finally:
+            self._finish(deferred)
+
+    def begin_verification(self, producer_id: int) -> int:
+        """Note that a transaction's coordinator is asked whether it is open; return a token for `append`."""
+        with self._lock:
+            return self._transactions.begin_verification(producer_id)
+
+    def _append(
+        self, records: Records, checked: CheckedBatch | None, checks: OriginChecks, acks: int,
+        verification: int | None, deferred: Deferred,
+    ) -> AppendResult:  # fmt: skip
+        leading = self._leading
+        if self.failure is not None:
+            return self._refused(ErrorCode.KAFKA_STORAGE_ERROR, str(self.failure))
+        if leading is None:
+            return self._refused(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"{self.member.broker} does not lead {self.name}")
+        if (code := leading.admit(acks)) is not ErrorCode.NONE:
+            return self._refused(
+                code, f"{leading.isr.committed.isr}: expected {leading.isr.committed.effective_min_isr}"
+            )
+        if checked is not None:
+            duplicate, code = self._check_producer(checked, checks, verification)
+            if duplicate is not None:
+                return duplicate
+            if code is not ErrorCode.NONE:
+                return self._refused(code, f"producer {checked.head.producer_id if checked.head else ''}")
+        before, log_append_time_ms = leading.end, -1
+        try:
+            if isinstance(records, Messages):
+                appended = self._log.append_messages(*records)
+            else:
+                assert checked is not None
+                if self.config.log_append_time:
+                    log_append_time_ms = self._clock.now_us() // 1000
+                appended = self._append_batch(records, checked, before.entry, leading.epoch, log_append_time_ms)
+        except RecordTooLargeError as error:
+            return self._refused(ErrorCode.RECORD_LIST_TOO_LARGE, str(error))
+        except WindowFullError as error:
+            return self._refused(ErrorCode.THROTTLING_QUOTA_EXCEEDED, str(error))
+        except InvalidArgumentError as error:
+            return self._refused(ErrorCode.INVALID_RECORD, str(error))
+        except (ReplogError, OSError) as error:
+            if not self._log.is_usable:
+                self._go_offline(error, deferred)
+            return self._refused(ErrorCode.KAFKA_STORAGE_ERROR, str(error))
+        if checked is not None and checked.head is not None and checked.head.producer_id >= 0:
+            self._note_batch(checked.head, checked.marker, before, appended.end)
+        self._replayed = appended.end
+        role = self._role
+        self._perform(leading.appended(*self._log.ends, self._now_us()), deferred)
+        role.move(self._purgatory, FetchIsolation.LOG_END, appended.end)
+        response = PartitionProduceResponse(
+            ErrorCode.NONE, appended.offsets.start, appended.offsets.stop, self._log.start, log_append_time_ms
+        )
+        return AppendResult(response, role, appended.end)
+
+    def _append_batch(
+        self, records: Records, checked: CheckedBatch, offset: int, epoch: LeaderEpoch, append_time_ms: int
+    ) -> AppendedOffsets:  # fmt: skip
+        head = checked.head
+        assert head is not None and not isinstance(records, Messages)
+        time_ms = append_time_ms if append_time_ms >= 0 else head.max_timestamp
+        batch = stamped(records, offset, epoch.number, append_time_ms if append_time_ms >= 0 else None)
+        return self._log.append_records([batch], [head.offsets], None if time_ms < 0 else [time_ms * 1000])
+
+    def _check_producer(
+        self, checked: CheckedBatch, checks: OriginChecks, verification: int | None
+    ) -> tuple[AppendResult | None, ErrorCode]:  # fmt: skip
+        """Return the answer to a batch that the log holds already, or whether it may be appended."""
+        head, producers = checked.head, self._producers
+        assert head is not None
+        if checked.marker is not None:
+            if not checks.coordinator_epochs:
+                return None, ErrorCode.NONE
+            return None, self._transactions.check_marker(checked.marker, self.config.transaction_version)
+        producer = head.producer
+        if producer is not None and checks.producer_epochs:
+            code, duplicate = producers.check(producer)
+            if checks.sequences and duplicate is not None:
+                response = PartitionProduceResponse(
+                    ErrorCode.NONE, duplicate.first_offset, duplicate.last_offset + 1, self._log.start
+                )
+                return AppendResult(response, self._role, self._end_of(duplicate.last_offset)), ErrorCode.NONE
+            if code is not ErrorCode.NONE and (checks.sequences or code is ErrorCode.INVALID_PRODUCER_EPOCH):
+                return None, code
+        if head.is_transactional and checks.transactions:
+            return None, self._transactions.check(head.producer_id, verification)
+        return None, ErrorCode.NONE
+
+    def _end_of(self, offset: int) -> LogPosition:
+        """A mark that is committed only when the record of an offset is: a duplicate waits for the first one."""
+        try:
+            return self._log.mark_of(offset + 1)
+        except OutOfRangeError:  # trimmed
+            return self._log.start_mark
+
+    def _refused(self, code: ErrorCode, message: str = "") -> AppendResult:
+        start = -1 if self.failure is not None else self._log.start
+        return AppendResult(PartitionProduceResponse(code, log_start=start, message=message), self._role)
+
+    def check_enough_replicas(self, role: ReplicaRole, required: LogPosition) -> ErrorCode | None:
+        """Return the error code of a produce with acks=-1 that was appended in a role; None: it has to wait."""
+        with self._lock:
+            if self._leading is None or role is not self._role:
+                if role.positions[FetchIsolation.HIGH_WATERMARK] >= required.position:
+                    return ErrorCode.NONE  # it was committed in that role
+                return ErrorCode.NOT_LEADER_OR_FOLLOWER if self.failure is None else ErrorCode.KAFKA_STORAGE_ERROR
+            return self._leading.check_enough_replicas_reach_offset(required)
+
+    # ---- fetches of consumers -------------------------------------------------------------------------------
+
+    def read(
+        self, fetch: ConsumerFetch, params: FetchParams, max_bytes: int, *, min_one_batch: bool
+    ) -> PartitionRead:  # fmt: skip
+        """Read for a consumer. The offsets are those of the moment before the read.
+
+        Args:
+            fetch: what it asks for.
+            params: of the whole fetch.
+            max_bytes: bytes that are left for this partition.
+            min_one_batch: the first batch is given however long it is.
+        """
+        with self._lock:
+            role = self._role
+            if self.failure is not None:
+                return _error(role, ErrorCode.KAFKA_STORAGE_ERROR, str(self.failure))
+            if (code := self._check_consumer(fetch, params)) is not ErrorCode.NONE:
+                return _error(role, code)
+            if params.isolation is FetchIsolation.TXN_COMMITTED and not self._replays and self._leading is None:
+                self._replays = True
+            if self._replays and self._leading is None:
+                self._replay()
+            log, high_watermark = self._log, self._high_watermark()
+            stable, start, end = self._last_stable(high_watermark), log.start_mark, log.end_mark
+            if not start.entry <= fetch.offset <= end.entry:
+                message = f"offset {fetch.offset}: the log has {start.entry} to {end.entry}"
+                return _error(role, ErrorCode.OFFSET_OUT_OF_RANGE, message)
+            until, aborted = high_watermark, []
+            try:
+                at = self._place_of(fetch.offset)
+            except OutOfRangeError as error:
+                return _error(role, ErrorCode.OFFSET_OUT_OF_RANGE, str(error))
+            if params.isolation is FetchIsolation.TXN_COMMITTED:
+                until = stable
+                aborted = self._transactions.aborted_between(at, until)
+        try:
+            records = log.read_frames(at, max_bytes, until=until, min_one_record=min_one_batch)
+        except TruncatedError as error:
+            return _error(role, ErrorCode.NOT_LEADER_OR_FOLLOWER, str(error))
+        except OutOfRangeError as error:
+            return _error(role, ErrorCode.OFFSET_OUT_OF_RANGE, str(error))
+        except (ReplogError, OSError) as error:
+            return _error(role, ErrorCode.KAFKA_STORAGE_ERROR, str(error))
+        data = FetchPartitionData(
+            ErrorCode.NONE, high_watermark.entry, stable.entry, start.entry, records, _aborted(aborted, records.end)
+        )
+        return PartitionRead(data, role, at.position, is_final=False)
+
+    def _check_consumer(self, fetch: ConsumerFetch, params: FetchParams) -> ErrorCode:
+        if self._leading is None and params.only_leader:
+            return ErrorCode.NOT_LEADER_OR_FOLLOWER
+        epoch = self._following.epoch if self._leading is None else self._leading.epoch
+        if fetch.leader_epoch is None or fetch.leader_epoch == epoch.number:
+            return ErrorCode.NONE
+        is_old = fetch.leader_epoch < epoch.number
+        return ErrorCode.FENCED_LEADER_EPOCH if is_old else ErrorCode.UNKNOWN_LEADER_EPOCH
+
+    def _place_of(self, offset: int) -> LogPosition:
+        high_watermark = self._high_watermark()
+        return high_watermark if offset == high_watermark.entry else self._log.mark_of(offset)
+
+    # ---- fetches of followers -------------------------------------------------------------------------------
+
+    def fetched(self, fetch: Fetch) -> tuple[ReplicaRole, FetchResponse | None]:
+        """Note a follower's fetch, before anything is read: it says how far the follower is.
+
+        Returns:
+            The role in which it was noted, and the answer, if nothing is read.
+        """
+        answers: list[FetchResponse | None] = [FetchRefused(fetch.number, ErrorCode.NOT_LEADER_OR_FOLLOWER)]
+        roles: list[ReplicaRole] = []
+
+        def note(deferred: Deferred) -> None:
+            if self._leading is not None:
+                answers[0] = self._perform(self._leading.fetched(fetch, self._now_us()), deferred)
+            roles.append(self._role)
+
+        self._change(note)
+        if self.failure is not None:
+            return self._role, FetchRefused(fetch.number, ErrorCode.KAFKA_STORAGE_ERROR)
+        return roles[0], answers[0]
+
+    def read_for_replica(
+        self, role: ReplicaRole, fetch: Fetch, max_bytes: int, *, min_one_batch: bool
+    ) -> PartitionRead:  # fmt: skip
+        """Read what `fetched` let pass, in the same role.
+
+        Args:
+            role: from `fetched`.
+            fetch: the fetch.
+            max_bytes: bytes that are left for this partition.
+            min_one_batch: the first batch is given however long it is.
+        """
+        try:
+            records = self._log.read_frames(fetch.position, max_bytes, min_one_record=min_one_batch)
+        except TruncatedError:
+            return refused(role, fetch, ErrorCode.NOT_LEADER_OR_FOLLOWER)
+        except OutOfRangeError:
+            return refused(role, fetch, ErrorCode.OFFSET_OUT_OF_RANGE)
+        except (ReplogError, OSError):
+            return refused(role, fetch, ErrorCode.KAFKA_STORAGE_ERROR)
+        with self._lock:
+            leading = self._leading
+            if leading is None or self._role is not role:
+                return refused(role, fetch, ErrorCode.NOT_LEADER_OR_FOLLOWER)
+            response = leading.response(fetch, records.end, records)
+            data = FetchPartitionData(
+                ErrorCode.NONE, response.high_watermark.entry, -1, response.log_start.entry, records, (), response
+            )
+            has_mark = fetch.high_watermark < min(leading.high_watermark, fetch.position)
+            return PartitionRead(data, role, fetch.position.position, is_final=has_mark)
+
+    # ---- as follower ----------------------------------------------------------------------------------------
+
+    def fetch_answered(self, response: FetchResponse) -> None:
+        """Note the leader's answer to a fetch that was sent."""
+
+        def note(deferred: Deferred) -> None:
+            if self._leading is None:
+                self._perform(self._following.answered(response), deferred)
+
+        self._change(note)
+
+    def fetch_timed_out(self, number: int) -> None:
+        """Note that a fetch got no answer, or was refused some time ago: another one is sent."""
+
+        def note(deferred: Deferred) -> None:
+            if self._leading is None:
+                self._perform(self._following.timed_out(number), deferred)
+
+        self._change(note)
+
+    def follow_again(self) -> None:
+        """Go on after records that were refused, some time ago."""
+
+        def again(deferred: Deferred) -> None:
+            state = self._state
+            if self._leading is None and state is not None and state.leader not in ("", self.member.broker):
+                self._perform(self._following.follow(state.leader, state.epoch), deferred)
+
+        self._change(again)
+
+
+def refused(role: ReplicaRole, fetch: Fetch, code: ErrorCode) -> PartitionRead:
+    """Return the answer to a follower's fetch of which nothing counts."""
+    return answered(role, FetchRefused(fetch.number, code))
+
+
+def answered(role: ReplicaRole, response: FetchResponse) -> PartitionRead:
+    """Return the answer to a follower's fetch for which nothing is read."""
+    code = response.code if isinstance(response, FetchRefused) else ErrorCode.NONE
+    return PartitionRead(FetchPartitionData(code, response=response), role)
+
+
+def _error(role: ReplicaRole, code: ErrorCode, message: str = "") -> PartitionRead:
+    return PartitionRead(FetchPartitionData(code, message=message), role)
+
+
+def _aborted(ended: list[EndedTransaction], end: LogPosition) -> tuple[AbortedTransaction, ...]:
+    """Those of which records were read."""
+    return tuple(AbortedTransaction(at.producer_id, at.first.entry) for at in ended if at.first < end)

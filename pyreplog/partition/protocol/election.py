@@ -1,0 +1,156 @@
+"""Elections: who leads a partition next, as a change of its state. A controller sets it by compare-and-set.
+
+Any number of controllers may do so at once, with registrations that are out of date: the version of the key decides.
+Whoever is in the ISR has all that is committed. While the ISR is under min ISR nothing is committed, and members that
+left it since, the ELR, have all of it as well (KIP-966). Others may lack something: to elect one of them is unclean.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from pyreplog.partition.protocol.partition_state import Brokers, Member, PartitionState
+
+
+def elect(
+    state: PartitionState, brokers: Brokers, *, requires_sync: bool, unclean: bool = False
+) -> PartitionState | None:
+    """Return the state after an election; None: nothing changes.
+
+    If no replica can lead, the state has no leader.
+
+    Args:
+        state: as it is now.
+        brokers: the registrations; they may be older or newer than `state`, since the version of the key decides.
+        requires_sync: a replica counts with what it has synced (`ReplicaConfig`): an unclean start loses nothing of it.
+        unclean: whether a replica may lead that may lack committed records (`unclean.leader.election.enable`), even
+            while others that have them may come back.
+    """
+    isr = _standing(state.isr, brokers, requires_sync=requires_sync)
+    if state.leader and _serves(state.leading_member, isr, brokers):
+        return None
+    alive = [member for member in isr if _is_alive(member, brokers)]
+    elr = _standing(state.elr, brokers, requires_sync=requires_sync)
+    after = replace(state, isr=tuple(isr), elr=tuple(elr)).with_isr(alive, {} if requires_sync else brokers)
+    chosen = _first(state.replicas, after.isr or after.elr, brokers)
+    if chosen is not None:
+        if not after.isr:
+            after = after.with_isr((chosen,), {} if requires_sync else brokers)
+        return after.led_by(chosen.broker)
+    after = after.led_by("")
+    heir = _unclean(after, brokers, unclean=unclean)
+    if heir is not None:
+        return replace(after, isr=(heir,), elr=()).led_by(heir.broker, is_unclean=bool(after.last_leader))
+    return after if after != state else None
+
+
+def _standing(members: Sequence[Member], brokers: Brokers, *, requires_sync: bool) -> list[Member]:
+    """Return the members that still have what they had.
+
+    A later incarnation takes its predecessor's place if only synced records count; otherwise it is left out.
+    """
+    standing = []
+    for member in members:
+        registration = brokers.get(member.broker)
+        if registration is None or registration.incarnation <= member.incarnation:
+            standing.append(member)  # a registration from before the member joined says nothing
+        elif requires_sync:
+            standing.append(Member(member.broker, registration.incarnation))
+    return standing
+
+
+def _is_alive(member: Member, brokers: Brokers) -> bool:
+    registration = brokers.get(member.broker)
+    return registration is not None and not registration.is_fenced and registration.incarnation == member.incarnation
+
+
+def _serves(leader: Member | None, isr: list[Member], brokers: Brokers) -> bool:
+    """Return whether the leader goes on. A broker that is stopping leads until another member can."""
+    if leader is None or leader not in isr or not _is_alive(leader, brokers):
+        return False
+    others = [member for member in isr if member != leader and _is_alive(member, brokers)]
+    return not brokers[leader.broker].is_stopping or all(brokers[member.broker].is_stopping for member in others)
+
+
+def _first(replicas: Sequence[str], members: Sequence[Member], brokers: Brokers) -> Member | None:
+    """Return the first replica, in the order of preference, that can lead; a broker that is stopping comes last."""
+    alive = [member for member in members if _is_alive(member, brokers) and member.broker in replicas]
+    return min(
+        alive, key=lambda member: (brokers[member.broker].is_stopping, replicas.index(member.broker)), default=None
+    )
+
+
+def _unclean(state: PartitionState, brokers: Brokers, *, unclean: bool) -> Member | None:
+    """Return a replica that leads though it may lack committed records; None: there is none.
+
+    If ISR and ELR are empty: the last leader, which likely has most; any replica if none ever led. If `unclean`: also
+    any registered replica that is not fenced. A registration from before a member joined says nothing about that
+    broker, which may well lead now.
+    """
+    known = {member.broker: member.incarnation for member in (*state.isr, *state.elr)}
+    names: list[str] = []
+    if not state.isr and not state.elr:
+        names = [name for name in state.replicas if state.last_leader in ("", name)]
+    if unclean:
+        names += state.replicas
+    for name in names:
+        registration = brokers.get(name)
+        if registration is None or registration.incarnation < known.get(name, 0):
+            continue
+        if not registration.is_fenced:
+            return Member(name, registration.incarnation)
+    return None
+
+
+def elect_preferred(state: PartitionState, brokers: Brokers) -> PartitionState | None:
+    """Return the state in which the preferred leader leads, the first of the replicas; None: it does, or it cannot.
+
+    It takes over from a leader that could go on, so it has to be in the ISR, and nothing is lost.
+
+    Args:
+        state: as it is now.
+        brokers: the registrations.
+    """
+    preferred = next((member for member in state.isr if member.broker == state.replicas[0]), None)
+    if not state.leader or preferred is None or preferred.broker == state.leader or state.target:
+        return None
+    if not _is_alive(preferred, brokers) or brokers[preferred.broker].is_stopping:
+        return None
+    return state.led_by(preferred.broker)
+
+
+def with_min_isr(state: PartitionState, min_isr: int) -> PartitionState:
+    """Return the state with another `min.insync.replicas`, and the ELR that follows from it."""
+    return state if state.min_isr == min_isr else replace(state, min_isr=min_isr).with_isr(state.isr, {})
+
+
+def reassign(state: PartitionState, target: Sequence[str]) -> PartitionState:
+    """Return the state in which a reassignment begins.
+
+    Its replicas are the new and the old ones, until all new ones are in the ISR.
+
+    Args:
+        state: as it is now.
+        target: names of brokers, the preferred leader first.
+    """
+    assert target and len({*target}) == len(target), f"target: expected distinct brokers, found {target}"
+    replicas = (*target, *(name for name in state.replicas if name not in target))
+    return replace(state, replicas=replicas, target=tuple(target))
+
+
+def complete_reassignment(state: PartitionState, brokers: Brokers) -> PartitionState | None:
+    """Return the state after a reassignment; None: none is under way, or its replicas are not all in the ISR.
+
+    Args:
+        state: as it is now.
+        brokers: those that are registered.
+    """
+    staying = [member for member in state.isr if member.broker in state.target]
+    if not state.target or len(staying) < len(state.target):
+        return None
+    after = replace(state, replicas=state.target, target=(), isr=tuple(staying), elr=())
+    if state.leader in state.target:
+        return after
+    chosen = _first(state.target, staying, brokers)
+    return None if chosen is None else after.led_by(chosen.broker)

@@ -1,0 +1,165 @@
+"""A replica that follows a leader, as a state machine: fetches, truncates, appends, learns the high watermark.
+
+Every fetch says in which epoch the log ends, so the leader compares the logs before it sends or counts any (KIP-320).
+Where they part, the log is cut to the end of the newest epoch that both have (KIP-279), never to the high
+watermark, which lags behind what is committed (KIP-101).
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+
+from pyreplog.partition.protocol.effects import (
+    AppendRecords,
+    FollowingEffect,
+    ResetLog,
+    SendFetch,
+    ShowHighWatermark,
+    TrimLog,
+    TruncateLog,
+)
+from pyreplog.partition.protocol.epochs import NO_EPOCH, LeaderEpoch, extended
+from pyreplog.partition.protocol.messages import DivergingEpoch, Fetch, FetchedRecords, FetchRefused, FetchResponse
+from pyreplog.partition.protocol.partition_state import Member
+from pyreplog.partition.protocol.replica_log import ReplicaLog
+from pyreplog.stream.log_position import LogPosition
+from pyreplog.stream.terms import History
+
+
+class FetchState(Enum):
+    """What a follower does now."""
+
+    IDLE = "idle"
+    """It follows nobody."""
+    FETCHING = "fetching"
+    """A fetch is on its way."""
+    TRUNCATING = "truncating"
+    """Its log is being cut."""
+    APPENDING = "appending"
+    """Records are being appended to its log."""
+
+
+class FollowingReplica:
+    """A follower. Methods return effects, to be carried out in their order. Not for several threads at once.
+
+    Args:
+        member: this broker.
+        log: the log of this replica.
+        high_watermark: as far as it is known.
+    """
+
+    def __init__(self, member: Member, log: ReplicaLog, high_watermark: LogPosition) -> None:
+        self.member, self.log = member, log
+        self.high_watermark = min(high_watermark, log.end)
+        self.leader = ""
+        self.epoch: LeaderEpoch = NO_EPOCH
+        self.state = FetchState.IDLE
+        self._number = 0
+        self._coming: FetchedRecords | None = None
+        self._history = History()  # of the log, when it will have been cut
+
+    def follow(self, leader: str, epoch: LeaderEpoch) -> list[FollowingEffect]:
+        """Follow the leader of an epoch, unless the log or an earlier call has a higher one.
+
+        The same one is followed again after `stop`: a broker may become a replica again while the leader stays.
+
+        Args:
+            leader: name of the broker.
+            epoch: its epoch.
+        """
+        if epoch < max(self.epoch, self.log.history.last) or (epoch == self.epoch and self.leader):
+            return []
+        self.leader, self.epoch = leader, epoch
+        if self.state in (FetchState.TRUNCATING, FetchState.APPENDING):
+            return []  # goes on when that is done
+        return self._fetch()
+
+    def stop(self) -> None:
+        """Follow nobody. What is being done to the log is completed."""
+        self.leader = ""
+        self._number += 1
+        if self.state is FetchState.FETCHING:
+            self.state = FetchState.IDLE
+
+    def timed_out(self, number: int) -> list[FollowingEffect]:
+        """Note that a fetch got no answer, or a refusal some time ago: fetch again."""
+        return self._fetch() if number == self._number and self.state is FetchState.FETCHING else []
+
+    def answered(self, response: FetchResponse) -> list[FollowingEffect]:
+        """Note an answer of the leader. After a refusal nothing happens until `timed_out`."""
+        if response.number != self._number or self.state is not FetchState.FETCHING:
+            return []
+        if isinstance(response, FetchRefused) or response.epoch != self.epoch:
+            return []
+        if isinstance(response, DivergingEpoch):
+            return self._diverged(response)
+        if response.position != self.log.end:
+            return []
+        if response.end > response.position:
+            self.state, self._coming = FetchState.APPENDING, response
+            return [AppendRecords(response)]
+        return [*self._learn(response), *self._fetch()]
+
+    def appended(self, end: LogPosition, synced: LogPosition) -> list[FollowingEffect]:
+        """Note that the records of AppendRecords are in the log."""
+        records = self._coming
+        if records is None or self.state is not FetchState.APPENDING:
+            return []
+        self._coming = None
+        history = extended(self.log.history, records.starts)
+        self.log = ReplicaLog(history, self.log.start, end, synced)
+        return [*self._learn(records), *self._fetch()]
+
+    def truncated(self, start: LogPosition, end: LogPosition, synced: LogPosition) -> list[FollowingEffect]:
+        """Note that the log was cut."""
+        if self.state is not FetchState.TRUNCATING:
+            return []
+        self.log = ReplicaLog(self._history, start, end, synced)
+        self.high_watermark = max(start, min(self.high_watermark, end))  # what was trimmed was committed
+        return self._fetch()
+
+    def synced(self, synced: LogPosition) -> list[FollowingEffect]:
+        """Note how far the log is on the disk: the leader is told so at once."""
+        if synced <= self.log.synced:
+            return []
+        self.log = self.log._replace(synced=min(synced, self.log.end))
+        return self._fetch() if self.state is FetchState.FETCHING else []
+
+    def trimmed(self, start: LogPosition) -> None:
+        """Note that the log begins later."""
+        self.log = self.log._replace(start=max(self.log.start, start))
+
+    def _fetch(self) -> list[FollowingEffect]:
+        if not self.leader:
+            self.state = FetchState.IDLE
+            return []
+        self._number += 1
+        self.state = FetchState.FETCHING
+        log = self.log
+        fetch = Fetch(self._number, self.member, self.epoch, log.end, log.history.last, log.synced, self.high_watermark)
+        return [SendFetch(self.leader, fetch)]
+
+    def _learn(self, response: FetchedRecords) -> list[FollowingEffect]:
+        """A leader that has just begun may know less than was committed before. Nothing is
+        learned from another epoch than the present one: the log may have to be cut."""
+        if response.epoch != self.epoch:
+            return []
+        effects: list[FollowingEffect] = []
+        high_watermark = min(response.high_watermark, self.log.end)
+        if high_watermark > self.high_watermark:
+            self.high_watermark = high_watermark
+            effects.append(ShowHighWatermark(high_watermark))
+        if min(response.log_start, self.high_watermark) > self.log.start:
+            effects.append(TrimLog(min(response.log_start, self.high_watermark)))
+        return effects
+
+    def _diverged(self, leader: DivergingEpoch) -> list[FollowingEffect]:
+        """Cut the log to what both have; if that ends before either begins, take the leader's from its start."""
+        log = self.log
+        point = log.history.common_point(log.end, leader.history, leader.end)
+        self.state = FetchState.TRUNCATING
+        if point is None or point < max(log.start, leader.log_start):
+            self._history = leader.history.up_to(leader.log_start)
+            return [ResetLog(leader.log_start, self._history)]
+        self._history = log.history.up_to(point)
+        return [TruncateLog(point)]

@@ -1,0 +1,291 @@
+"""A replica that leads a partition in one epoch, as a state machine.
+
+What makes it safe (Kafka's names): a change of the ISR counts on both sides until it is known (maximal ISR, KIP-497);
+nothing is committed under min ISR (KIP-966); a follower counts in the incarnation that fetched (KIP-903), and once its
+log has the record of this epoch (KIP-320). A leader that was deposed and does not know it commits nothing that the new
+one lacks: the new one was a member of its maximal ISR, or the ISR was under min ISR.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from pyreplog.partition.protocol.effects import (
+    AlterIsr,
+    AppendLeaderEpoch,
+    HighWatermarkAdvanced,
+    LeadershipLost,
+    LeadingEffect,
+    LoadState,
+    ReadRecords,
+    SendFetchResponse,
+)
+from pyreplog.partition.protocol.epochs import has_prefix, starts_between
+from pyreplog.partition.protocol.error_codes import ACKS_ALL, ErrorCode
+from pyreplog.partition.protocol.isr import FollowerState, Isr
+from pyreplog.partition.protocol.messages import DivergingEpoch, Fetch, FetchedRecords, FetchRefused
+from pyreplog.partition.protocol.partition_state import Brokers, Member, PartitionState, is_lost, may_join_isr
+from pyreplog.partition.protocol.replica_log import ReplicaLog
+from pyreplog.partition.protocol.watermark import HighWatermark
+from pyreplog.stream.log_position import LogPosition
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReplicaConfig:
+    """Settings of the replicas of one topic.
+
+    Attributes:
+        requires_sync: a replica is as far as its disk is, not as far as its memory is: a power cut of all replicas
+            loses nothing that is committed. Kafka has no such level.
+        lag_us: a follower that was not caught up for so long leaves the ISR (`replica.lag.time.max.ms`), microseconds.
+    """
+
+    requires_sync: bool = False
+    lag_us: int = 30_000_000
+
+
+class LeadingReplica:
+    """The leader of one epoch. Methods return effects, to be carried out in their order; one thread at a time.
+
+    Args:
+        member: this broker.
+        version: of the partition's key.
+        state: its value, which makes this broker the leader.
+        log: the log of this replica.
+        high_watermark: as far as it is known.
+        config: settings.
+        brokers: those that are registered.
+        now_us: the time in microseconds.
+    """
+
+    def __init__(
+        self, member: Member, version: int, state: PartitionState, log: ReplicaLog, high_watermark: LogPosition,
+        config: ReplicaConfig, brokers: Brokers, now_us: int,
+    ) -> None:  # fmt: skip
+        assert state.leading_member == member, f"expected a state that {member} leads, found {state}"
+        self.member, self.config, self.epoch = member, config, state.epoch
+        self.isr = Isr(version, state)
+        self.history = log.history.begin(state.epoch, log.end)
+        self.start, self.end, self.synced = log.start, log.end, log.synced
+        self.is_deposed = False
+        self._brokers = brokers
+        self._high_watermark = HighWatermark(min(high_watermark, log.end), log.end)
+        self._followers = {other: FollowerState(now_us) for other in state.isr if other != member}
+        self._began_us = now_us
+
+    def begin(self) -> list[LeadingEffect]:
+        """Begin the epoch."""
+        return [AppendLeaderEpoch(self.epoch)]
+
+    @property
+    def high_watermark(self) -> LogPosition:
+        return self._high_watermark.value
+
+    @property
+    def latest(self) -> LogPosition | None:
+        """What ListOffsets tells as the latest offset; None: OFFSET_NOT_AVAILABLE."""
+        return self._high_watermark.value if self._high_watermark.is_known else None
+
+    # ---- appends --------------------------------------------------------------------------------------------
+
+    def admit(self, acks: int) -> ErrorCode:
+        """Return whether records may be appended: NONE, or why not."""
+        if self.is_deposed:
+            return ErrorCode.NOT_LEADER_OR_FOLLOWER
+        if acks == ACKS_ALL and self.isr.is_under_min:
+            return ErrorCode.NOT_ENOUGH_REPLICAS
+        return ErrorCode.NONE
+
+    def appended(self, end: LogPosition, synced: LogPosition, now_us: int) -> list[LeadingEffect]:
+        """Note the ends of the log, all and synced, after an append or a sync."""
+        self.end, self.synced = end, synced
+        return self._advance(now_us)
+
+    def check_enough_replicas_reach_offset(self, required: LogPosition) -> ErrorCode | None:
+        """Return the error code of a produce with acks=-1 whose records end at `required`; None: it has to wait.
+
+        NOT_ENOUGH_REPLICAS_AFTER_APPEND and NOT_LEADER_OR_FOLLOWER leave the records in the log: they may be committed
+        later, and may be lost.
+        """
+        if self.is_deposed:
+            return ErrorCode.NOT_LEADER_OR_FOLLOWER
+        if self.high_watermark < required:
+            return None
+        enough = len(self.isr.maximal) >= self.isr.committed.effective_min_isr
+        return ErrorCode.NONE if enough else ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND
+
+    def trimmed(self, start: LogPosition) -> None:
+        """Note that the log begins later. Records at or above the high watermark must stay."""
+        assert start <= self.high_watermark, f"start: expected at most {self.high_watermark}, found {start}"
+        self.start = max(self.start, start)
+
+    # ---- fetches --------------------------------------------------------------------------------------------
+
+    def fetched(self, fetch: Fetch, now_us: int) -> list[LeadingEffect]:
+        """Note a follower's fetch, which says how far it is, and answer it."""
+        if (code := self._refusal(fetch)) is not ErrorCode.NONE:
+            return [SendFetchResponse(fetch, FetchRefused(fetch.number, code))]
+        is_trimmed = fetch.position < self.start
+        if is_trimmed or not has_prefix(self.history, self.start, self.end, fetch.last_epoch, fetch.position):
+            answer = DivergingEpoch(fetch.number, self.epoch, self.history, self.start, self.end)
+            return [SendFetchResponse(fetch, answer)]
+        follower = self._followers.get(fetch.member)
+        if follower is None:
+            follower = self._followers[fetch.member] = FollowerState(self._began_us - self.config.lag_us - 1)
+            self._forget_lost()
+        follower.fetched(fetch, self.end, now_us, requires_sync=self.config.requires_sync)
+        return [*self._expand(now_us), *self._advance(now_us), ReadRecords(fetch)]
+
+    def response(self, fetch: Fetch, end: LogPosition, records: object) -> FetchedRecords:
+        """Return the answer to a fetch that `fetched` let pass.
+
+        Args:
+            fetch: the fetch.
+            end: where the records end.
+            records: those from the fetch's position on.
+        """
+        starts = starts_between(self.history, fetch.position, end)
+        return FetchedRecords(
+            fetch.number, self.epoch, fetch.position, end, starts, self.high_watermark, self.start, records
+        )
+
+    def has_news(self, fetch: Fetch) -> bool:
+        """Return whether a fetch is answered at once: there are records, or a high watermark its follower lacks."""
+        return fetch.position < self.end or fetch.high_watermark < min(self.high_watermark, fetch.position)
+
+    def _refusal(self, fetch: Fetch) -> ErrorCode:
+        if self.is_deposed:
+            return ErrorCode.NOT_LEADER_OR_FOLLOWER
+        if fetch.epoch < self.epoch:
+            return ErrorCode.FENCED_LEADER_EPOCH
+        if fetch.epoch > self.epoch or fetch.member.broker not in self.isr.committed.replicas:
+            return ErrorCode.UNKNOWN_LEADER_EPOCH
+        if is_lost(fetch.member, self._brokers):
+            return ErrorCode.STALE_BROKER_EPOCH
+        return ErrorCode.NONE
+
+    def _forget_lost(self) -> None:
+        keep = {*self.isr.maximal}
+        self._followers = {
+            member: follower
+            for member, follower in self._followers.items()
+            if member in keep or not is_lost(member, self._brokers)
+        }
+
+    def _mark(self, follower: FollowerState) -> LogPosition | None:
+        """How far a follower is; None: its log has no record of this epoch."""
+        if follower.last_epoch != self.epoch:
+            return None
+        return follower.synced if self.config.requires_sync else follower.received
+
+    def _is_caught_up(self, follower: FollowerState, now_us: int) -> bool:
+        mark = self._mark(follower)
+        return follower.is_caught_up(self.start if mark is None else mark, self.end, now_us, self.config.lag_us)
+
+    # ---- high watermark -------------------------------------------------------------------------------------
+
+    def _advance(self, now_us: int) -> list[LeadingEffect]:
+        if self.is_deposed or self.isr.is_under_min:
+            return []
+        if not self._high_watermark.advance(self._marks(now_us)):
+            return []
+        return [HighWatermarkAdvanced(self.high_watermark), *self._expand(now_us)]
+
+    def _marks(self, now_us: int) -> Iterator[LogPosition | None]:
+        """Marks of all that count: those that may be in the ISR, and those that are about to join it. Without these a
+        leader that is alone would for ever be ahead of a follower that is close behind."""
+        yield self.synced if self.config.requires_sync else self.end
+        maximal = self.isr.maximal
+        for member in maximal:
+            if member != self.member:
+                follower = self._followers.get(member)
+                yield None if follower is None else self._mark(follower)
+        for member, follower in self._followers.items():
+            mark = self._mark(follower)
+            if mark is None or member in maximal or not self._may_join(member):
+                continue
+            if self._is_caught_up(follower, now_us):
+                yield mark
+
+    # ---- ISR ------------------------------------------------------------------------------------------------
+
+    def _may_join(self, member: Member) -> bool:
+        return member.broker in self.isr.committed.replicas and may_join_isr(member, self._brokers)
+
+    def _expand(self, now_us: int) -> list[LeadingEffect]:
+        """Propose the followers that have all that is committed: their logs reach the high watermark, and into this
+        epoch (KAFKA-7128), before which earlier leaders may have committed more than is known here. One that lags so
+        much that it would leave again at once waits."""
+        if self.is_deposed or self.isr.pending is not None:
+            return []
+        joining = [
+            member
+            for member, follower in self._followers.items()
+            if member not in self.isr.committed.isr and self._may_join(member)
+            if (mark := self._mark(follower)) is not None
+            and mark > self._high_watermark.epoch_start
+            and mark >= self.high_watermark
+            and self._is_caught_up(follower, now_us)
+        ]
+        if not joining:
+            return []
+        names = {member.broker for member in joining}
+        staying = [member for member in self.isr.committed.isr if member.broker not in names]
+        return [self._alter([*staying, *joining])]
+
+    def check_isr(self, now_us: int) -> list[LeadingEffect]:
+        """Propose that followers leave which were not caught up for too long, were lost, or whose brokers are dead or
+        stopping: appends would wait for them. Called now and then."""
+        if self.is_deposed or self.isr.pending is not None:
+            return []
+        isr = self.isr.committed.isr
+        staying = [member for member in isr if member == self.member or self._stays(member, now_us)]
+        return [self._alter(staying)] if len(staying) < len(isr) else []
+
+    def _stays(self, member: Member, now_us: int) -> bool:
+        registration = self._brokers.get(member.broker)
+        is_told = registration is not None and registration.incarnation >= member.incarnation  # older: says nothing
+        if is_told and not may_join_isr(member, self._brokers):
+            return False
+        follower = self._followers.get(member)
+        return follower is not None and self._is_caught_up(follower, now_us)
+
+    def _alter(self, isr: list[Member]) -> AlterIsr:
+        unclean = {} if self.config.requires_sync else self._brokers
+        return self.isr.propose(self.isr.committed.with_isr(isr, unclean))
+
+    def altered(self, version: int, now_us: int) -> list[LeadingEffect]:
+        """Note that the change under way is made."""
+        if self.is_deposed or self.isr.pending is None or version <= self.isr.version:
+            return []
+        self.isr.adopt(version, self.isr.pending)
+        return [*self._expand(now_us), *self._advance(now_us)]
+
+    def conflicted(self) -> list[LeadingEffect]:
+        """Note that the key has another version: what was proposed is not proposed again (KAFKA-2729)."""
+        return [] if self.is_deposed or self.isr.pending is None else [LoadState()]
+
+    def alter_unknown(self) -> list[LeadingEffect]:
+        """Note that nobody knows whether the change is made: propose the same again, under the same version."""
+        pending = self.isr.pending
+        return [] if self.is_deposed or pending is None else [AlterIsr(self.isr.version, pending)]
+
+    def state_changed(self, version: int, state: PartitionState, now_us: int) -> list[LeadingEffect]:
+        """Note what the partition's key holds, as it was read or watched; versions may come in any order."""
+        if self.is_deposed or version <= self.isr.version:
+            return []
+        if state.epoch != self.epoch or state.leading_member != self.member:
+            self.is_deposed = True
+            return [LeadershipLost(version, state)]
+        for member in state.isr:  # one that somebody else made a member begins as one that was caught up
+            if member != self.member and member not in self._followers:
+                self._followers[member] = FollowerState(now_us)
+        self.isr.adopt(version, state)
+        return [*self._expand(now_us), *self._advance(now_us)]
+
+    def brokers_changed(self, brokers: Brokers, now_us: int) -> list[LeadingEffect]:
+        """Note which brokers are registered."""
+        self._brokers = brokers
+        self._forget_lost()
+        return [*self.check_isr(now_us), *self._expand(now_us), *self._advance(now_us)]

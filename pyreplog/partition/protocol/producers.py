@@ -1,0 +1,146 @@
+"""Idempotent producers: which batch of a producer is new, which one the log holds already (KIP-98, KIP-360).
+
+A producer numbers its records, and has five batches on their way at most. So the last five batches of each producer
+tell a batch that is repeated from one that is new, and from one before which another is missing. Every replica keeps
+them, from the log and a snapshot; a leader asks before it appends. Retention forgets no producer; time does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from pyreplog.partition.protocol.error_codes import ErrorCode
+
+BATCHES_KEPT = 5
+SEQUENCES = 1 << 31
+"""Behind the last sequence number, 2^31 - 1, comes 0."""
+NO_PRODUCER_EPOCH = -1
+
+
+class ProducerBatch(NamedTuple):
+    """The head of a batch of an idempotent producer.
+
+    Attributes:
+        producer_id: of the producer.
+        epoch: of the producer; a higher one fences those before it.
+        first_sequence: number of the first record.
+        records: their number, at least 1.
+    """
+
+    producer_id: int
+    epoch: int
+    first_sequence: int
+    records: int
+
+    @property
+    def last_sequence(self) -> int:
+        return (self.first_sequence + self.records - 1) % SEQUENCES
+
+
+class BatchMetadata(NamedTuple):
+    """A batch in the log.
+
+    Attributes:
+        first_sequence: number of the first record.
+        last_sequence: number of the last record.
+        first_offset: offset of the first record.
+        last_offset: offset of the last record.
+    """
+
+    first_sequence: int
+    last_sequence: int
+    first_offset: int
+    last_offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class ProducerStateEntry:
+    """One producer, as a log has it.
+
+    Attributes:
+        epoch: the highest epoch of the producer.
+        batches: the last five of that epoch, oldest first.
+        used_us: when it was last appended to, microseconds.
+    """
+
+    epoch: int = NO_PRODUCER_EPOCH
+    batches: tuple[BatchMetadata, ...] = ()
+    used_us: int = 0
+
+    def with_batch(self, epoch: int, batch: BatchMetadata, now_us: int) -> ProducerStateEntry:
+        """Return the entry after another batch was appended."""
+        earlier = self.batches if epoch == self.epoch else ()
+        return ProducerStateEntry(epoch, (*earlier, batch)[-BATCHES_KEPT:], now_us)
+
+
+class SequenceCheck(NamedTuple):
+    """What is to be done with a batch.
+
+    Attributes:
+        code: NONE: append it; DUPLICATE_SEQUENCE_NUMBER: the log holds it, answer as if it was appended; or the error.
+        duplicate: the batch that the log holds already.
+    """
+
+    code: ErrorCode
+    duplicate: BatchMetadata | None = None
+
+
+class ProducerStates:
+    """The producers of one log, by id. Not for several threads at once.
+
+    A log that is cut gets others: from a snapshot that lies before the cut, and the batches behind that. Nobody else
+    knows which batches the removed ones had pushed out. One that begins later keeps them: the next batch of a producer
+    follows one that retention removed.
+
+    Args:
+        entries: from a snapshot.
+    """
+
+    def __init__(self, entries: Iterable[tuple[int, ProducerStateEntry]] = ()) -> None:
+        self._entries = dict(entries)
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def snapshot(self) -> tuple[tuple[int, ProducerStateEntry], ...]:
+        """Return all producers with all their batches, so that a restart narrows no window."""
+        return tuple(self._entries.items())
+
+    def check(self, batch: ProducerBatch) -> SequenceCheck:
+        """Return whether a client's batch is to be appended.
+
+        A producer that is not known may begin with any number: its batches were removed with time.
+        """
+        entry = self._entries.get(batch.producer_id)
+        if entry is None:
+            return SequenceCheck(ErrorCode.NONE)
+        if batch.epoch < entry.epoch:
+            return SequenceCheck(ErrorCode.INVALID_PRODUCER_EPOCH)
+        if batch.epoch > entry.epoch:
+            is_first = batch.first_sequence == 0
+            return SequenceCheck(ErrorCode.NONE if is_first else ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER)
+        for stored in entry.batches:
+            if (stored.first_sequence, stored.last_sequence) == (batch.first_sequence, batch.last_sequence):
+                return SequenceCheck(ErrorCode.DUPLICATE_SEQUENCE_NUMBER, stored)
+        follows = (entry.batches[-1].last_sequence + 1) % SEQUENCES == batch.first_sequence
+        return SequenceCheck(ErrorCode.NONE if follows else ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER)
+
+    def append(self, batch: ProducerBatch, first_offset: int, now_us: int) -> None:
+        """Note a batch that the log holds. A follower does so without a check, as its leader made one.
+
+        Args:
+            batch: its head.
+            first_offset: of its first record.
+            now_us: the time in microseconds.
+        """
+        stored = BatchMetadata(
+            batch.first_sequence, batch.last_sequence, first_offset, first_offset + batch.records - 1
+        )
+        entry = self._entries.get(batch.producer_id, ProducerStateEntry())
+        self._entries[batch.producer_id] = entry.with_batch(batch.epoch, stored, now_us)
+
+    def expire(self, before_us: int) -> None:
+        """Forget the producers that were last used before a time in microseconds."""
+        self._entries = {number: entry for number, entry in self._entries.items() if entry.used_us >= before_us}

@@ -1,0 +1,305 @@
+"""ReplicaManager: appends to the partitions of a broker, and fetches from them, with one response per partition."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Iterator, Mapping
+from functools import partial
+
+from pyreplog.clock import Clock
+from pyreplog.errors import InvalidArgumentError
+from pyreplog.future import AppendFuture, set_result
+from pyreplog.partition.delayed_fetch import DelayedFetch, FetchResponses, WatchedPart
+from pyreplog.partition.delayed_produce import DelayedProduce, PendingAppend, ProduceResponses
+from pyreplog.partition.partition import AppendResult, Partition, PartitionRead, answered
+from pyreplog.partition.protocol.append_origin import CHECKS, AppendOrigin, OriginChecks
+from pyreplog.partition.protocol.error_codes import ACKS_ALL, REQUIRED_ACKS, ErrorCode
+from pyreplog.partition.protocol.messages import FetchRefused
+from pyreplog.partition.protocol.partition_state import Brokers
+from pyreplog.partition.protocol.record_batch import check_batch
+from pyreplog.partition.requests import (
+    ConsumerFetch,
+    FetchParams,
+    FetchPartitionData,
+    Messages,
+    PartitionFetch,
+    PartitionProduceResponse,
+    Records,
+    ReplicaFetch,
+)
+from pyreplog.partition.role import ReplicaRole
+from pyreplog.partition.topic_partition import INTERNAL_TOPICS, TopicPartition
+from pyreplog.purgatory import Purgatory
+
+logger = logging.getLogger(__name__)
+
+FETCH_BYTES_MAX = 55 << 20
+"""Most bytes of one fetch, whatever it asks for (`fetch.max.bytes`)."""
+
+
+class ReplicaManager:
+    """The partitions of a broker, as Kafka's replica manager: `append_records` and `fetch_messages`.
+
+    Neither raises because of one partition, and neither blocks for anything but a log's disk: what has to wait is
+    completed later, by the thread that brings what it waited for. Any thread may call any method, without locks of its
+    own. In a callback of a response all methods may be called.
+
+    There is no thread in it. Somebody calls `expire` often (each 10 ms, say), `check_isr` twice within the lag that
+    replicas may have, and `sync_appended` when logs have to be durable.
+
+    Args:
+        purgatory: shared with the partitions.
+        clock: the time.
+    """
+
+    def __init__(self, purgatory: Purgatory, clock: Clock) -> None:
+        self._purgatory, self._clock = purgatory, clock
+        self._partitions: dict[TopicPartition, Partition] = {}
+        self._nowhere = ReplicaRole(TopicPartition("", 0), is_leader=False)
+        self._changing = threading.Lock()
+
+    # ---- partitions -----------------------------------------------------------------------------------------
+
+    def add(self, partition: Partition) -> None:
+        """Serve a partition."""
+        with self._changing:
+            if partition.name in self._partitions:
+                raise InvalidArgumentError(f"{partition.name}: expected a new partition, found one that is served")
+            self._partitions = {**self._partitions, partition.name: partition}
+
+    def remove(self, name: TopicPartition) -> Partition | None:
+        """Serve a partition no more; it is not closed. Returns it; None: it was not served."""
+        with self._changing:
+            partitions = dict(self._partitions)
+            partition = partitions.pop(name, None)
+            self._partitions = partitions
+        return partition
+
+    def partition(self, name: TopicPartition) -> Partition | None:
+        """Return a partition that is served; None: it is not."""
+        return self._partitions.get(name)
+
+    def __iter__(self) -> Iterator[Partition]:
+        return iter(self._partitions.values())
+
+    def brokers_changed(self, brokers: Brokers) -> None:
+        """Note which brokers are registered."""
+        for partition in self:
+            partition.brokers_changed(brokers)
+
+    def check_isr(self) -> None:
+        """Let followers that lag too much leave the ISR."""
+        for partition in self:
+            partition.check_isr()
+
+    def expire(self) -> int | None:
+        """Complete what has waited long enough.
+
+        Returns:
+            When to call it again: monotonic microseconds; None: nothing waits.
+        """
+        return self._purgatory.expire(self._clock.monotonic_us())
+
+    # ---- appends --------------------------------------------------------------------------------------------
+
+    def append_records(
+        self, acks: int, records: Mapping[TopicPartition, Records], *, timeout_ms: int = 30_000,
+        origin: AppendOrigin = AppendOrigin.CLIENT, internal_topics_allowed: bool = False, durable: bool = False,
+        verifications: Mapping[TopicPartition, int] | None = None,
+    ) -> AppendFuture[ProduceResponses]:  # fmt: skip
+        """Append to partitions that this broker leads. Each has an outcome of its own; nothing is taken back.
+
+        Args:
+            acks: -1: the records are committed, on all in-sync replicas, before the response; 1: they are in the
+                leader's log; 0: the same, for a producer that wants no response.
+            records: by partition: messages, or one record batch.
+            timeout_ms: how long acks=-1 waits, milliseconds. Then the outcome is unknown: REQUEST_TIMED_OUT.
+            origin: a client or a coordinator; it decides on the checks.
+            internal_topics_allowed: whether internal topics may be appended to.
+            durable: the records are on the disks of min ISR before the response: acks must be -1, and topics whose
+                replicas count what they have received refuse with INVALID_REQUIRED_ACKS.
+            verifications: of the transactions whose coordinators were asked (`Partition.begin_verification`).
+
+        Returns:
+            A future of the responses by partition. It is done already if nothing waits.
+
+        Raises:
+            InvalidArgumentError: the origin is replication, which appends what it fetched.
+        """
+        if origin is AppendOrigin.REPLICATION:
+            raise InvalidArgumentError(f"origin: expected a client or a coordinator, found {origin.value}")
+        future = AppendFuture[ProduceResponses]()
+        responses: ProduceResponses = {}
+        pending: dict[TopicPartition, PendingAppend] = {}
+        for name, data in records.items():
+            partition = self._partitions.get(name)
+            code, message = self._admit(name, partition, acks, durable=durable, internal=internal_topics_allowed)
+            if partition is None or code is not ErrorCode.NONE:
+                responses[name] = PartitionProduceResponse(code, message=message)
+                continue
+            verification = None if verifications is None else verifications.get(name)
+            result = self._append(partition, data, CHECKS[origin], acks, verification)
+            responses[name] = result.response
+            if acks == ACKS_ALL and result.required is not None:
+                pending[name] = PendingAppend(partition, result, result.required)
+        self._wait(responses, pending, future, timeout_ms)
+        return future
+
+    def _admit(
+        self, name: TopicPartition, partition: Partition | None, acks: int, *, durable: bool, internal: bool
+    ) -> tuple[ErrorCode, str]:  # fmt: skip
+        """The checks that come before any of a partition's own."""
+        if acks not in REQUIRED_ACKS or (durable and acks != ACKS_ALL):
+            wanted = "-1 for durable records" if durable else "-1, 0 or 1"
+            return ErrorCode.INVALID_REQUIRED_ACKS, f"acks: expected {wanted}, found {acks}"
+        if name.topic in INTERNAL_TOPICS and not internal:
+            return ErrorCode.INVALID_TOPIC_EXCEPTION, f"{name.topic}: expected a topic of users, found an internal one"
+        if partition is None:
+            return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"{name}: this broker has no such replica"
+        if durable and not partition.config.replicas.requires_sync:
+            return ErrorCode.INVALID_REQUIRED_ACKS, f"{name}: expected a topic with requires_sync for durable records"
+        return ErrorCode.NONE, ""
+
+    def _append(
+        self, partition: Partition, data: Records, checks: OriginChecks, acks: int, verification: int | None
+    ) -> AppendResult:  # fmt: skip
+        try:
+            limits, checked = partition.config.limits, None
+            if not isinstance(data, Messages):
+                checked = check_batch(data, checks, limits, self._clock.now_us() // 1000)
+                if checked.code is not ErrorCode.NONE:
+                    return self._refuse(checked.code, checked.message)
+            elif data.values and max(map(len, data.values)) > limits.max_message_bytes:  # type: ignore[arg-type]
+                return self._refuse(
+                    ErrorCode.MESSAGE_TOO_LARGE, f"expected values of at most {limits.max_message_bytes} bytes"
+                )
+            return partition.append(data, checked, checks, acks, verification)
+        except Exception as error:  # the other partitions go on
+            logger.exception("%s: an append failed", partition.name)
+            return self._refuse(ErrorCode.UNKNOWN_SERVER_ERROR, f"{type(error).__name__}: {error}")
+
+    def _refuse(self, code: ErrorCode, message: str) -> AppendResult:
+        return AppendResult(PartitionProduceResponse(code, message=message), self._nowhere)
+
+    def _wait(
+        self, responses: ProduceResponses, pending: dict[TopicPartition, PendingAppend],
+        future: AppendFuture[ProduceResponses], timeout_ms: int,
+    ) -> None:  # fmt: skip
+        """All failed, or all is committed: answer at once."""
+        for name, each in list(pending.items()):
+            code = each.partition.check_enough_replicas(each.appended.role, each.required)
+            if code is not None:
+                responses[name] = each.appended.response._replace(code=code)
+                del pending[name]
+        if pending:
+            deadline_us = self._clock.monotonic_us() + timeout_ms * 1000
+            DelayedProduce(responses, pending, future).watch(self._purgatory, deadline_us)
+        else:
+            set_result(future, responses)
+
+    # ---- fetches --------------------------------------------------------------------------------------------
+
+    def fetch_messages(
+        self, params: FetchParams, fetches: Mapping[TopicPartition, PartitionFetch]
+    ) -> AppendFuture[FetchResponses]:  # fmt: skip
+        """Fetch from partitions, in the order of the mapping. Each has an outcome of its own.
+
+        A follower's fetch says how far the follower is: that counts at once, before anything is read, and also if the
+        fetch waits then.
+
+        Args:
+            params: what holds for all partitions.
+            fetches: by partition; those of a follower, or those of a consumer.
+
+        Returns:
+            A future of the responses by partition. It is done already if there are bytes enough, an error, or something
+            else to tell.
+        """
+        future = AppendFuture[FetchResponses]()
+        max_bytes = min(params.max_bytes, FETCH_BYTES_MAX)
+        params = params._replace(max_bytes=max_bytes, min_bytes=min(params.min_bytes, max_bytes))
+        noted = {name: self._note(name, fetch) for name, fetch in fetches.items() if isinstance(fetch, ReplicaFetch)}
+        reads = self._read(params, fetches, noted)
+        size = sum(read.data.size for read in reads.values())
+        is_over = params.max_wait_ms <= 0 or not reads or size >= params.min_bytes
+        if is_over or any(read.is_final for read in reads.values()):
+            set_result(future, _data(reads))
+            return future
+        parts = [_watched(fetches[name], read) for name, read in reads.items()]
+        again = partial(self._read_again, params, fetches, noted)
+        deadline_us = self._clock.monotonic_us() + params.max_wait_ms * 1000
+        DelayedFetch(parts, params.isolation, params.min_bytes, again, future, self._purgatory).watch(deadline_us)
+        return future
+
+    def _note(self, name: TopicPartition, fetch: ReplicaFetch) -> PartitionRead | ReplicaRole:
+        """Let a leader know how far its follower is. Return its answer, or the role in which more is to be read."""
+        partition = self._partitions.get(name)
+        try:
+            if partition is None:
+                return self._unknown(fetch)
+            role, answer = partition.fetched(fetch.fetch)
+            return role if answer is None else answered(role, answer)
+        except Exception:
+            logger.exception("%s: a fetch failed", name)
+            return answered(self._nowhere, FetchRefused(fetch.fetch.number, ErrorCode.UNKNOWN_SERVER_ERROR))
+
+    def _unknown(self, fetch: PartitionFetch) -> PartitionRead:
+        code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        if isinstance(fetch, ReplicaFetch):
+            return answered(self._nowhere, FetchRefused(fetch.fetch.number, code))
+        return PartitionRead(FetchPartitionData(code), self._nowhere)
+
+    def _read(
+        self, params: FetchParams, fetches: Mapping[TopicPartition, PartitionFetch],
+        noted: Mapping[TopicPartition, PartitionRead | ReplicaRole],
+    ) -> dict[TopicPartition, PartitionRead]:  # fmt: skip
+        """Read all partitions. One batch of all is given however long it is (KAFKA-19795)."""
+        reads: dict[TopicPartition, PartitionRead] = {}
+        left, min_one_batch = params.max_bytes, not params.has_hard_limit
+        for name, fetch in fetches.items():
+            role = noted.get(name)
+            if isinstance(role, PartitionRead):
+                reads[name] = role
+                continue
+            read = self._read_one(name, fetch, role, params, min(fetch.max_bytes, left), min_one_batch=min_one_batch)
+            if size := read.data.size:
+                left, min_one_batch = max(left - size, 0), False
+            reads[name] = read
+        return reads
+
+    def _read_one(
+        self, name: TopicPartition, fetch: PartitionFetch, role: ReplicaRole | None, params: FetchParams,
+        max_bytes: int, *, min_one_batch: bool,
+    ) -> PartitionRead:  # fmt: skip
+        partition = self._partitions.get(name)
+        try:
+            if partition is None:
+                return self._unknown(fetch)
+            if isinstance(fetch, ConsumerFetch):
+                return partition.read(fetch, params, max_bytes, min_one_batch=min_one_batch)
+            assert role is not None
+            return partition.read_for_replica(role, fetch.fetch, max_bytes, min_one_batch=min_one_batch)
+        except Exception as error:  # the other partitions go on
+            logger.exception("%s: a fetch failed", name)
+            code, message = ErrorCode.UNKNOWN_SERVER_ERROR, f"{type(error).__name__}: {error}"
+            if isinstance(fetch, ReplicaFetch):
+                return answered(self._nowhere, FetchRefused(fetch.fetch.number, code))
+            return PartitionRead(FetchPartitionData(code, message=message), self._nowhere)
+
+    def _read_again(
+        self, params: FetchParams, fetches: Mapping[TopicPartition, PartitionFetch],
+        noted: Mapping[TopicPartition, PartitionRead | ReplicaRole],
+    ) -> FetchResponses:  # fmt: skip
+        return _data(self._read(params, fetches, noted))
+
+
+def _data(reads: Mapping[TopicPartition, PartitionRead]) -> FetchResponses:
+    return {name: read.data for name, read in reads.items()}
+
+
+def _watched(fetch: PartitionFetch, read: PartitionRead) -> WatchedPart:
+    known = None
+    if isinstance(fetch, ReplicaFetch) and fetch.fetch.high_watermark < fetch.fetch.position:
+        known = fetch.fetch.high_watermark
+    return WatchedPart(read.role, read.start, fetch.max_bytes, known)

@@ -1,0 +1,157 @@
+"""What `append_records` and `fetch_messages` take and give: one response per partition."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from enum import Enum
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
+
+from pyreplog.partition.protocol.error_codes import ErrorCode
+from pyreplog.partition.protocol.messages import Fetch, FetchResponse
+from pyreplog.partition.store.partition_log import LogSlice
+from pyreplog.times import Time
+
+if TYPE_CHECKING:
+    from _typeshed import ReadableBuffer
+
+
+class Messages(NamedTuple):
+    """Native messages to append, which take one offset each.
+
+    Attributes:
+        values: bytes-like.
+        keys: as many keys, each bytes-like or None; None: no keys.
+        event_times: as many times, or None; None: no event times.
+    """
+
+    values: Sequence[ReadableBuffer]
+    keys: Sequence[ReadableBuffer | None] | None = None
+    event_times: Sequence[Time | None] | None = None
+
+
+Records: TypeAlias = "Messages | ReadableBuffer"
+"""Native messages, or one Kafka record batch of version 2."""
+
+
+class PartitionProduceResponse(NamedTuple):
+    """The outcome of an append to one partition.
+
+    Attributes:
+        code: NONE, or the error. See `ErrorCode` for those after which the records may be in the log nevertheless; then
+            `base_offset` says where.
+        base_offset: offset of the first record; -1: nothing was appended.
+        end_offset: offset behind the last record; -1: nothing was appended.
+        log_start: where the log begins; -1: not known.
+        log_append_time_ms: the append time, if it counts in place of the producer's; otherwise -1.
+        message: the error in words.
+    """
+
+    code: ErrorCode
+    base_offset: int = -1
+    end_offset: int = -1
+    log_start: int = -1
+    log_append_time_ms: int = -1
+    message: str = ""
+
+
+class FetchIsolation(Enum):
+    """Up to where a fetch reads."""
+
+    LOG_END = "log end"
+    """All of the log: followers alone."""
+    HIGH_WATERMARK = "high watermark"
+    """What is committed (`read_uncommitted` of Kafka's consumers, which means transactions)."""
+    TXN_COMMITTED = "last stable offset"
+    """What is committed and belongs to no transaction that is open (`read_committed`)."""
+
+
+class FetchParams(NamedTuple):
+    """What holds for all partitions of one fetch.
+
+    Attributes:
+        isolation: up to where it reads; of a follower's fetch LOG_END.
+        max_wait_ms: how long it may wait for `min_bytes`, milliseconds.
+        min_bytes: it is answered at once when it has so many.
+        max_bytes: of all partitions together, roughly. The first batch of the first partition that has one is given
+            however long it is, unless `has_hard_limit`.
+        has_hard_limit: `max_bytes` holds for the first batch as well.
+        only_leader: only the leader may answer; False: a follower may, as far as it knows the high watermark.
+    """
+
+    isolation: FetchIsolation = FetchIsolation.HIGH_WATERMARK
+    max_wait_ms: int = 500
+    min_bytes: int = 1
+    max_bytes: int = 50 << 20
+    has_hard_limit: bool = False
+    only_leader: bool = True
+
+
+class ConsumerFetch(NamedTuple):
+    """A consumer's fetch of one partition.
+
+    Attributes:
+        offset: the first offset that it wants.
+        max_bytes: of this partition, roughly.
+        leader_epoch: the number of the leader epoch that the consumer knows of; None: none.
+    """
+
+    offset: int
+    max_bytes: int = 1 << 20
+    leader_epoch: int | None = None
+
+
+class ReplicaFetch(NamedTuple):
+    """A follower's fetch of one partition.
+
+    Attributes:
+        fetch: what its machine says.
+        max_bytes: of this partition, roughly (`replica.fetch.max.bytes`).
+    """
+
+    fetch: Fetch
+    max_bytes: int = 1 << 20
+
+
+PartitionFetch: TypeAlias = ConsumerFetch | ReplicaFetch
+
+
+class AbortedTransaction(NamedTuple):
+    """An aborted transaction, whose records a consumer of committed data skips until the transaction's marker.
+
+    Attributes:
+        producer_id: of its producer.
+        first_offset: of its first record.
+    """
+
+    producer_id: int
+    first_offset: int
+
+
+class FetchPartitionData(NamedTuple):
+    """The outcome of a fetch of one partition. Offsets of an error are -1.
+
+    Attributes:
+        code: NONE, or the error.
+        high_watermark: offset up to which the log is committed.
+        last_stable: offset before which no transaction is open.
+        log_start: where the log begins.
+        records: whole records as they lie in the log; None: none. The first one may begin before the offset that was
+            asked for. The views pin segments: copy them, or send them soon.
+        aborted: the aborted transactions that the records belong to (TXN_COMMITTED).
+        response: what is sent to a follower; None: to a consumer.
+        message: the error in words.
+    """
+
+    code: ErrorCode
+    high_watermark: int = -1
+    last_stable: int = -1
+    log_start: int = -1
+    records: LogSlice | None = None
+    aborted: Sequence[AbortedTransaction] = ()
+    response: FetchResponse | None = None
+    message: str = ""
+
+    @property
+    def size(self) -> int:
+        """Bytes of the records."""
+        return 0 if self.records is None else sum(len(memoryview(body)) for _, body in self.records.frames)

@@ -1,0 +1,55 @@
+"""One term of a replica's role, as leader or as follower: what requests wait for while it lasts."""
+
+from __future__ import annotations
+
+from pyreplog.errors import ClosedError
+from pyreplog.partition.requests import FetchIsolation
+from pyreplog.partition.topic_partition import TopicPartition
+from pyreplog.purgatory import Purgatory
+from pyreplog.stream.log_position import LogPosition
+
+
+class WaitKey:
+    """A mark of one replica in one role: a key of a `Purgatory`, whose number is the mark's position."""
+
+    __slots__ = ("isolation", "partition")
+
+    def __init__(self, partition: TopicPartition, isolation: FetchIsolation) -> None:
+        self.partition, self.isolation = partition, isolation
+
+    def __repr__(self) -> str:
+        return f"the {self.isolation.value} of {self.partition}"
+
+
+class ReplicaRole:
+    """A replica's role from one change to the next: of leader or follower, of epoch or leader.
+
+    Its partition moves the marks, under its lock. Any thread reads them without it: a request that waits looks at them
+    before and after it enters the purgatory.
+
+    Attributes:
+        is_leader: whether it is the leader's.
+        is_over: the replica has another role, or none: what waits must not go on.
+        positions: up to where requests read, bytes from the beginning of the log.
+        keys: what to wait for in the purgatory.
+    """
+
+    __slots__ = ("is_leader", "is_over", "keys", "positions")
+
+    def __init__(self, partition: TopicPartition, *, is_leader: bool) -> None:
+        self.is_leader, self.is_over = is_leader, False
+        self.positions = dict.fromkeys(FetchIsolation, 0)
+        self.keys = {isolation: WaitKey(partition, isolation) for isolation in FetchIsolation}
+
+    def move(self, purgatory: Purgatory, isolation: FetchIsolation, mark: LogPosition) -> None:
+        """Note a mark, and what waits for it. The caller drains the purgatory when it holds no lock."""
+        position = mark.position
+        if position > self.positions[isolation]:
+            self.positions[isolation] = position
+            purgatory.advance(self.keys[isolation], position)
+
+    def end(self, purgatory: Purgatory) -> None:
+        """Wake all that waits: the role is over. Without locks."""
+        for key in self.keys.values():
+            purgatory.fail(key, ClosedError(f"{key.partition}: the role in which a request waited is over"))
+            purgatory.reset(key)

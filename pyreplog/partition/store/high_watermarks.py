@@ -1,0 +1,146 @@
+"""The file `high_watermarks` of a broker: up to where the log of each of its replicas is committed, as far as it knows.
+
+A log does not say that of itself. Without the file, a replica that starts shows nothing until a leader tells it more,
+and a leader shows nothing until its followers have fetched. So nothing is lost with the file, and one that is damaged
+counts as none. One of an earlier moment says less. FORMAT.md, "High watermarks of a broker".
+
+An entry holds the leader epoch in which the high watermark lies, with its start. In another log, or in one that was cut
+or begun anew since, that epoch is not the same: as much of the entry counts as both have, as with two replicas.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from pathlib import Path
+from typing import NamedTuple
+
+from pyreplog.errors import CorruptionError, InvalidMessageError
+from pyreplog.log.files import Files, RealFiles
+from pyreplog.regular_files import read_regular
+from pyreplog.stream.fields import FieldReader, FieldWriter
+from pyreplog.stream.log_position import LogPosition
+from pyreplog.stream.terms import History, TermStart, read_term, seal, unseal, write_term
+
+logger = logging.getLogger(__name__)
+
+FILE_NAME = "high_watermarks"
+MAGIC = b"RPHIGHW1"
+PARTITIONS_MAX = 1 << 20
+FILE_MAX = 1 << 29  # bytes
+
+_UUID_BYTES = 16
+
+
+class StoredHighWatermark(NamedTuple):
+    """A high watermark, and what tells whether it is one of the log that a replica has now.
+
+    Attributes:
+        uuid: of the log, 16 bytes.
+        epoch: the leader epoch of the last record before it, and where that epoch begins.
+        high_watermark: the high watermark.
+    """
+
+    uuid: bytes
+    epoch: TermStart
+    high_watermark: LogPosition
+
+    def valid_in(self, uuid: bytes, history: History, end: LogPosition) -> LogPosition | None:
+        """Return the high watermark, or as much of it as a log has; None: nothing is known of that log.
+
+        Args:
+            uuid: of the log.
+            history: of the log.
+            end: of the log.
+        """
+        if uuid != self.uuid:
+            return None
+        return History((self.epoch,)).common_point(self.high_watermark, history, end)
+
+
+def encode_high_watermarks(stored: Mapping[str, StoredHighWatermark]) -> bytes:
+    """Return the contents of the file."""
+    fields = FieldWriter("<")
+    fields.numbers("I", len(stored))
+    for partition, (uuid, (term, start), high_watermark) in stored.items():
+        entry = FieldWriter("<")
+        entry.name(partition)
+        entry.raw(uuid)
+        entry.mark(high_watermark)
+        write_term(entry, term)
+        entry.mark(start)
+        encoded = entry.take()
+        fields.numbers("H", len(encoded))
+        fields.raw(encoded)
+    return seal(MAGIC, fields.take())
+
+
+def decode_high_watermarks(path: Path, data: bytes) -> dict[str, StoredHighWatermark]:
+    """Decode the contents of the file.
+
+    Raises:
+        CorruptionError: they are damaged.
+        FormatVersionError: a later version wrote them, and says that this one cannot read them.
+    """
+    fields = unseal(path, MAGIC, data)
+    try:
+        count = fields.count("I", PARTITIONS_MAX)
+        return dict(_read_entry(fields) for _ in range(count))
+    except InvalidMessageError as error:
+        raise CorruptionError(path, 0, "intact high watermarks", str(error)) from error
+
+
+def _read_entry(fields: FieldReader) -> tuple[str, StoredHighWatermark]:
+    (size,) = fields.numbers("H")
+    entry = FieldReader("<", b"".join(fields.numbers(f"{size}s")), FILE_NAME)
+    partition, (uuid,), high_watermark = entry.name(), entry.numbers(f"{_UUID_BYTES}s"), entry.mark()
+    epoch = TermStart(read_term(entry), entry.mark())
+    if epoch.start >= high_watermark:
+        raise entry.error(f"an epoch begun before {high_watermark}", f"{epoch}")
+    return partition, StoredHighWatermark(uuid, epoch, high_watermark)
+
+
+class HighWatermarkFile:
+    """The file in the directory of a broker's logs. What is stored is durable when the method returns. One thread.
+
+    Args:
+        directory: the directory, which exists.
+        files: the disk; None: the system's.
+
+    Raises:
+        FormatVersionError: a later version wrote the file; raised by the constructor.
+        OSError: the disk failed.
+
+    Example:
+        ```python
+        file = HighWatermarkFile(directory)
+        log.restore_high_watermark(file.get("orders-0"))
+        ...
+        file.store({"orders-0": log.stored_high_watermark})
+        ```
+    """
+
+    def __init__(self, directory: Path, files: Files | None = None) -> None:
+        self._path, self._files = directory / FILE_NAME, files if files is not None else RealFiles()
+        self._stored: dict[str, StoredHighWatermark] = {}
+        try:
+            self._stored = decode_high_watermarks(self._path, read_regular(self._path, FILE_MAX))
+        except FileNotFoundError:
+            pass
+        except CorruptionError as error:
+            logger.warning("%s; the high watermarks are learned from the leaders again", error)
+
+    def get(self, partition: str) -> StoredHighWatermark | None:
+        """Return what was stored last of a partition; None: nothing."""
+        return self._stored.get(partition)
+
+    def store(self, high_watermarks: Mapping[str, StoredHighWatermark | None]) -> None:
+        """Replace all that is stored, in one step. Partitions with None, and those that are missing, are left out.
+
+        Args:
+            high_watermarks: of each partition, `PartitionLog.stored_high_watermark`.
+        """
+        stored = {name: mark for name, mark in high_watermarks.items() if mark is not None}
+        if stored != self._stored:
+            self._files.replace_small(self._path, encode_high_watermarks(stored))
+            self._stored = stored

@@ -1,0 +1,146 @@
+"""The file `<base>.producers` beside a segment: the producers and transactions of all that lies before the segment.
+
+It also has the transactions whose abort markers lie in the segment in front of it: the files of all segments are the
+index of the aborted transactions. FORMAT.md, "Producer snapshots of a partition".
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import NamedTuple
+
+from pyreplog.errors import CorruptionError, InvalidMessageError
+from pyreplog.partition.protocol.producers import BATCHES_KEPT, BatchMetadata, ProducerStateEntry
+from pyreplog.partition.protocol.transactions import EndedTransaction, TransactionalProducer, TransactionsSnapshot
+from pyreplog.stream.fields import FieldReader, FieldWriter
+from pyreplog.stream.log_position import LogPosition
+from pyreplog.stream.terms import History, TermStart, read_term, seal, unseal, write_term
+
+MAGIC = b"RPPRODS1"
+COUNT_MAX = 1 << 24
+"""Of producers, and of transactions."""
+FILE_MAX = 1 << 31  # bytes
+
+_NAME = re.compile(r"([0-9]{20})\.producers")
+_UUID_BYTES = 16
+_HAS_COORDINATOR, _IS_OPEN = 1, 2
+
+
+class ProducerSnapshot(NamedTuple):
+    """The producers and transactions of a log before one of its segments.
+
+    Attributes:
+        uuid: of the log, 16 bytes.
+        epoch: the leader epoch in which the last record before the segment lies, or that begins with the segment.
+        end: where the segment begins, and the offset of its first record.
+        producers: all of them, by id.
+        transactions: of the log before the segment.
+        aborted: those whose markers lie in the segment in front of it.
+    """
+
+    uuid: bytes
+    epoch: TermStart
+    end: LogPosition
+    producers: tuple[tuple[int, ProducerStateEntry], ...]
+    transactions: TransactionsSnapshot
+    aborted: tuple[EndedTransaction, ...]
+
+    def is_of(self, uuid: bytes, history: History, end: LogPosition) -> bool:
+        """Return whether a log is the same before the segment.
+
+        Args:
+            uuid: of the log.
+            history: of the log.
+            end: of the log.
+        """
+        if uuid != self.uuid:
+            return False
+        if self.epoch.start == self.end:  # the epoch has no record in front of the segment
+            return self.epoch in history.starts
+        return History((self.epoch,)).common_point(self.end, history, end) == self.end
+
+
+def snapshot_path(directory: Path, base: int) -> Path:
+    """Return the path of the file beside a segment.
+
+    Args:
+        directory: of the log.
+        base: position of the segment.
+    """
+    return directory / f"{base:020d}.producers"
+
+
+def snapshot_bases(directory: Path) -> list[int]:
+    """Return the positions of the segments that have such a file, ascending."""
+    return sorted(int(match[1]) for path in directory.iterdir() if (match := _NAME.fullmatch(path.name)))
+
+
+def encode_snapshot(snapshot: ProducerSnapshot) -> bytes:
+    """Return the contents of the file."""
+    fields = FieldWriter("<")
+    fields.raw(snapshot.uuid)
+    fields.mark(snapshot.end)
+    write_term(fields, snapshot.epoch.term)
+    fields.mark(snapshot.epoch.start)
+    fields.numbers("I", len(snapshot.producers))
+    for number, entry in snapshot.producers:
+        fields.numbers("qqhB", number, entry.used_us, entry.epoch, len(entry.batches))
+        for batch in entry.batches:
+            fields.numbers("iiqq", *batch)
+    fields.numbers("I", len(snapshot.transactions.producers))
+    for producer in snapshot.transactions.producers:
+        coordinator, first = producer.coordinator_epoch, producer.first
+        flags = (_HAS_COORDINATOR if coordinator is not None else 0) | (_IS_OPEN if first is not None else 0)
+        fields.numbers("qhBi", producer.producer_id, producer.epoch, flags, coordinator or 0)
+        fields.mark(first or LogPosition(0, 0))
+    for ended in (snapshot.transactions.unreplicated, snapshot.aborted):
+        fields.numbers("I", len(ended))
+        for transaction in ended:
+            fields.numbers("qB", transaction.producer_id, transaction.is_aborted)
+            fields.mark(transaction.first)
+            fields.mark(transaction.end)
+    return seal(MAGIC, fields.take())
+
+
+def decode_snapshot(path: Path, data: bytes) -> ProducerSnapshot:
+    """Decode the contents of the file.
+
+    Raises:
+        CorruptionError: they are damaged.
+        FormatVersionError: a later version wrote them, and says that this one cannot read them.
+    """
+    fields = unseal(path, MAGIC, data)
+    try:
+        (uuid,), end = fields.numbers(f"{_UUID_BYTES}s"), fields.mark()
+        epoch = TermStart(read_term(fields), fields.mark())
+        if epoch.start.position > end.position:
+            raise fields.error(f"an epoch that does not begin behind {end}", f"{epoch}")
+        producers = tuple(_read_producer(fields) for _ in range(fields.count("I", COUNT_MAX)))
+        transactional = tuple(_read_transactional(fields) for _ in range(fields.count("I", COUNT_MAX)))
+        unreplicated, aborted = (
+            tuple(_read_ended(fields) for _ in range(fields.count("I", COUNT_MAX))) for _ in range(2)
+        )
+    except InvalidMessageError as error:
+        raise CorruptionError(path, 0, "an intact producer snapshot", str(error)) from error
+    return ProducerSnapshot(uuid, epoch, end, producers, TransactionsSnapshot(transactional, unreplicated), aborted)
+
+
+def _read_producer(fields: FieldReader) -> tuple[int, ProducerStateEntry]:
+    number, used_us, epoch, count = fields.numbers("qqhB")
+    if not 0 < count <= BATCHES_KEPT:
+        raise fields.error(f"1 to {BATCHES_KEPT} batches", f"{count}")
+    batches = tuple(BatchMetadata(*fields.numbers("iiqq")) for _ in range(count))
+    return number, ProducerStateEntry(epoch, batches, used_us)
+
+
+def _read_transactional(fields: FieldReader) -> TransactionalProducer:
+    (number, epoch, flags, coordinator), first = fields.numbers("qhBi"), fields.mark()
+    return TransactionalProducer(
+        number, epoch, coordinator if flags & _HAS_COORDINATOR else None, first if flags & _IS_OPEN else None
+    )
+
+
+def _read_ended(fields: FieldReader) -> EndedTransaction:
+    number, is_aborted = fields.numbers("qB")
+    return EndedTransaction(number, fields.mark(), fields.mark(), bool(is_aborted))

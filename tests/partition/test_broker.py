@@ -1,0 +1,283 @@
+"""Brokers in one process: topics are served, leaders move, replicas catch up, nothing acknowledged is lost."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import pyreplog
+from pyreplog.errors import LockedError, WrongIncarnationError
+from pyreplog.log.unclean_shutdown_marker import NAME as UNCLEAN
+from pyreplog.metadata.sqlite import SQLiteStore
+from pyreplog.partition.broker import Broker, LocalTransport
+from pyreplog.partition.config import BrokerConfig
+from pyreplog.partition.metadata.topic_metadata import (
+    TopicMetadata,
+    create_topic,
+    delete_topic,
+    find_topic,
+    grow_topic,
+    state_key,
+)
+from pyreplog.partition.protocol.election import reassign
+from pyreplog.partition.protocol.error_codes import ACKS_ALL, ErrorCode
+from pyreplog.partition.protocol.partition_state import PartitionState
+from pyreplog.partition.requests import Messages
+from pyreplog.partition.topic_partition import TopicPartition
+from tests.waiting import PATIENCE_S, until
+
+TOPIC = TopicPartition("flights", 0)
+
+
+class Cluster:
+    """Brokers of one process over one metadata store, which each has open for itself."""
+
+    def __init__(self, path: Path, *, over_tcp: bool) -> None:
+        self._path, self.transport = path, None if over_tcp else LocalTransport()
+        self.store = SQLiteStore(path / "metadata")
+        self.stores: dict[str, SQLiteStore] = {}
+        self.brokers: dict[str, Broker] = {}
+
+    def start(self, *names: str, **settings: Any) -> None:
+        config = BrokerConfig(**{"segment_bytes": 1 << 20, "lag_ms": 2_000, **settings})
+        for name in names:
+            self.stores[name] = SQLiteStore(self._path / "metadata")
+            broker = Broker(self._path / name, name, self.stores[name], self.transport, config=config)
+            if self.transport is not None:
+                self.transport.register(name, broker.replicas)
+            self.brokers[name] = broker
+
+    def stop(self, name: str) -> None:
+        self.brokers.pop(name).close()
+        if self.transport is not None:
+            self.transport.unregister(name)
+        self.stores.pop(name).close()
+
+    def create(self, partitions: int = 1, replication_factor: int = 3, **settings: Any) -> TopicMetadata:
+        return create_topic(
+            self.store, "flights", partitions=partitions, replication_factor=replication_factor, now_us=1, **settings
+        )
+
+    def leader(self, number: int = 0) -> Broker:
+        def look() -> Broker | None:
+            for broker in self.brokers.values():
+                partition = broker.partition("flights", number)
+                if partition is not None and partition.is_leader:
+                    return broker
+            return None
+
+        return until(look)
+
+    def append(self, *values: bytes, number: int = 0, durable: bool = False) -> int:
+        """As a client that tries again until it is acknowledged; returns the offset."""
+        name = TopicPartition("flights", number)
+
+        def attempt() -> tuple[int] | None:
+            future = self.leader(number).replicas.append_records(
+                ACKS_ALL, {name: Messages(values)}, timeout_ms=5_000, durable=durable
+            )
+            response = future.result(PATIENCE_S)[name]
+            return (response.base_offset,) if response.code is ErrorCode.NONE else None
+
+        return until(attempt)[0]
+
+    def read(self, broker: Broker, topic: TopicMetadata, number: int = 0) -> list[bytes]:
+        """All values up to the high watermark, as a reader of this broker's directory sees them."""
+        with pyreplog.open(broker.directory / f"{topic.topic_id}-{number}", mode="r") as log:
+            return [bytes(value) for value in log[:]]
+
+    def await_values(self, topic: TopicMetadata, values: list[bytes], number: int = 0) -> None:
+        """Until all brokers show exactly these."""
+        for broker in self.brokers.values():
+            until(lambda broker=broker: len(self.read(broker, topic, number)) == len(values))
+            assert self.read(broker, topic, number) == values
+
+    def state(self, topic: TopicMetadata, number: int = 0) -> PartitionState:
+        def look() -> PartitionState | None:
+            stored = self.store.get(state_key(topic.topic_id, number))
+            return None if stored is None else PartitionState.decode(stored.value)
+
+        return until(look)
+
+    def await_isr(self, topic: TopicMetadata, size: int, number: int = 0) -> None:
+        until(lambda: len(self.state(topic, number).isr) == size)
+
+    def close(self) -> None:
+        with ExitStack() as stack:
+            stack.callback(self.store.close)
+            for name in list(self.brokers):
+                stack.callback(self.stop, name)
+
+
+@pytest.fixture(params=["in one process", "over TCP"])
+def cluster(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Cluster]:
+    cluster = Cluster(tmp_path, over_tcp=request.param == "over TCP")
+    yield cluster
+    cluster.close()
+
+
+def directories(path: Path) -> list[str]:
+    return sorted(child.name for child in path.iterdir() if child.is_dir())
+
+
+def test_a_topic_is_served_by_three_brokers(cluster: Cluster) -> None:
+    cluster.start("a", "b", "c")
+    topic = cluster.create(partitions=6, min_isr=2)
+    offsets = [cluster.append(b"%d" % value, number=value % 6) for value in range(60)]
+    assert offsets == [value // 6 for value in range(60)]
+    assert {cluster.leader(number).name for number in range(6)} == {"a", "b", "c"}
+    for number in range(6):
+        cluster.await_values(topic, [b"%d" % value for value in range(60) if value % 6 == number], number)
+        assert len(cluster.state(topic, number).isr) == 3
+
+
+def test_leaders_move_when_brokers_stop_and_all_catch_up(cluster: Cluster) -> None:
+    """Each broker in turn is stopped and started again, while a client appends."""
+    cluster.start("a", "b", "c")
+    topic = cluster.create(min_isr=2)
+    values: list[bytes] = []
+
+    def append(count: int) -> None:
+        for _ in range(count):
+            values.append(b"%d" % len(values))
+            assert cluster.append(values[-1]) == len(values) - 1
+
+    append(5)
+    for name in ("a", "b", "c", "a"):
+        led_before = cluster.leader().name == name
+        cluster.stop(name)
+        append(5)
+        assert cluster.leader().name != name
+        cluster.start(name)
+        cluster.await_isr(topic, 3)
+        append(5)
+        assert cluster.brokers[name].member.incarnation == 1, "it stopped cleanly"
+        assert not led_before or cluster.state(topic).epoch.number > 1
+    cluster.await_values(topic, values)
+
+
+def test_a_stop_hands_over_at_once(cluster: Cluster) -> None:
+    """Nobody waits for the end of a broker that stops, nor for its lease."""
+    cluster.start("a", "b", "c", lease_ms=86_400_000, stop_ms=3_600_000)
+    topic = cluster.create(assignment={0: ["a", "b", "c"]})
+    cluster.append(b"first")
+    assert cluster.leader().name == "a"
+    stopping = threading.Thread(target=cluster.stop, args=("a",), daemon=True)
+    stopping.start()
+    stopping.join(PATIENCE_S)
+    assert not stopping.is_alive()
+    assert cluster.append(b"second") == 1
+    assert cluster.state(topic).leader in ("b", "c")
+
+
+def test_all_stop_and_start_again(cluster: Cluster) -> None:
+    cluster.start("a", "b", "c")
+    topic = cluster.create(partitions=2, min_isr=2)
+    for number in range(2):
+        for value in range(20):
+            cluster.append(b"%d" % value, number=number)
+    for name in "abc":
+        cluster.stop(name)
+    cluster.start("a", "b", "c")
+    for number in range(2):
+        assert cluster.append(b"last", number=number) == 20
+        cluster.await_values(topic, [*(b"%d" % value for value in range(20)), b"last"], number)
+        assert cluster.state(topic, number).is_unclean is False
+
+
+def test_what_a_stopped_broker_shows_at_once(cluster: Cluster) -> None:
+    """The high watermark is stored: a reader sees what was committed, though one broker alone commits nothing."""
+    cluster.start("a", "b", "c")
+    topic = cluster.create(min_isr=2)
+    cluster.append(b"committed")
+    cluster.await_values(topic, [b"committed"])
+    for name in "abc":
+        cluster.stop(name)
+    cluster.start("c")
+    until(lambda: cluster.brokers["c"].partition("flights", 0))
+    assert cluster.read(cluster.brokers["c"], topic) == [b"committed"]
+
+
+def test_durable_appends(cluster: Cluster) -> None:
+    cluster.start("a", "b", "c")
+    topic = cluster.create(min_isr=2, requires_sync=True)
+    assert [cluster.append(b"%d" % value, durable=True) for value in range(20)] == [*range(20)]
+    cluster.await_values(topic, [b"%d" % value for value in range(20)])
+
+
+def test_too_few_replicas_refuse(cluster: Cluster) -> None:
+    cluster.start("a", "b")
+    topic = cluster.create(replication_factor=2, min_isr=2)
+    cluster.append(b"first")
+    cluster.stop("b")
+    leader = cluster.leader()
+    cluster.await_isr(topic, 1)
+
+    def code() -> ErrorCode:
+        future = leader.replicas.append_records(ACKS_ALL, {TOPIC: Messages([b"second"])})
+        return future.result(PATIENCE_S)[TOPIC].code
+
+    until(lambda: code() is ErrorCode.NOT_ENOUGH_REPLICAS)
+    cluster.start("b")
+    cluster.append(b"third")
+    assert cluster.read(leader, topic)[0] == b"first" and cluster.read(leader, topic)[-1] == b"third"
+
+
+def test_a_reassignment_moves_the_log(cluster: Cluster) -> None:
+    cluster.start("a", "b", "c", "d")
+    topic = cluster.create(assignment={0: ["a", "b", "c"]})
+    values = [b"%d" % value for value in range(50)]
+    for value in values:
+        cluster.append(value)
+    key = state_key(topic.topic_id, 0)
+    stored = cluster.store.get(key)
+    assert stored is not None
+    cluster.store.put(key, reassign(PartitionState.decode(stored.value), ("d", "b", "c")).encode(), stored.version)
+    until(lambda: cluster.state(topic).target == () and cluster.state(topic).replicas == ("d", "b", "c"))
+    until(lambda: directories(cluster.brokers["a"].directory) == [])
+    assert cluster.brokers["a"].partition("flights", 0) is None
+    assert cluster.leader().name == "d" and cluster.append(b"more") == 50
+    cluster.stop("a")
+    cluster.await_values(topic, [*values, b"more"])
+
+
+def test_a_deleted_topic_is_removed_everywhere(cluster: Cluster) -> None:
+    cluster.start("a", "b", "c")
+    cluster.create(partitions=3)
+    for number in range(3):
+        cluster.append(b"value", number=number)
+    delete_topic(cluster.store, "flights")
+    for broker in cluster.brokers.values():
+        until(lambda broker=broker: directories(broker.directory) == [] and broker.partition("flights", 0) is None)
+    until(lambda: find_topic(cluster.store, "flights") is None)
+    again = cluster.create()
+    assert cluster.append(b"anew") == 0
+    cluster.await_values(again, [b"anew"])
+
+
+def test_partitions_are_added(cluster: Cluster) -> None:
+    cluster.start("a", "b", "c")
+    topic = cluster.create(partitions=1)
+    cluster.append(b"zero")
+    grow_topic(cluster.store, "flights", 4)
+    for number in range(1, 4):
+        assert cluster.append(b"%d" % number, number=number) == 0
+    cluster.await_values(topic, [b"zero"])
+
+
+def test_a_clean_stop_removes_the_marker(cluster: Cluster, tmp_path: Path) -> None:
+    cluster.start("a")
+    cluster.create(replication_factor=1)
+    cluster.append(b"value")
+    assert (tmp_path / "a" / UNCLEAN).exists()
+    with SQLiteStore(tmp_path / "metadata") as store, pytest.raises(LockedError):
+        Broker(tmp_path / "a", "a", store, cluster.transport)
+    cluster.stop("a")
+    assert not (tmp_path / "a" / UNCLEAN).exists()
+    with SQLiteStore(tmp_path / "metadata") as store, pytest.raises(WrongIncarnationError):
+        Broker(tmp_path / "a", "b", store, cluster.transport)

@@ -1,0 +1,285 @@
+"""Controllers over a metadata store: topics are placed, leaders elected, partitions grown, reassigned and deleted."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator, Set
+from contextlib import ExitStack
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from pyreplog.clock import ManualClock
+from pyreplog.errors import InvalidArgumentError, NoSuchTopicError, TopicExistsError
+from pyreplog.metadata.memory import MemoryStore
+from pyreplog.metadata.sqlite import SQLiteStore
+from pyreplog.metadata.store import MetadataStore
+from pyreplog.partition.controller import Controller
+from pyreplog.partition.metadata.broker_registration import (
+    CONTROLLER,
+    BrokerLease,
+    BrokerMetadata,
+    broker_key,
+)
+from pyreplog.partition.metadata.metadata_cache import MetadataCache, PartitionId
+from pyreplog.partition.metadata.topic_metadata import (
+    TopicMetadata,
+    create_topic,
+    delete_topic,
+    find_topic,
+    grow_topic,
+    list_topics,
+    state_key,
+    states_key,
+    topic_key,
+)
+from pyreplog.partition.protocol.election import reassign
+from pyreplog.partition.protocol.partition_state import Member, PartitionState
+from tests.waiting import until
+
+BALANCE_S = 300.0
+
+
+class Broker:
+    """A broker that has a registration and a controller, and no log."""
+
+    def __init__(
+        self, store: MetadataStore, name: str, clock: ManualClock, incarnation: int = 1, rack: str = ""
+    ) -> None:
+        self.name = name
+        metadata = BrokerMetadata(directory="0" * 32, incarnation=incarnation, rack=rack).encode()
+        stored = store.get(broker_key(name))
+        if stored is None:
+            store.create(broker_key(name), metadata)
+        else:
+            store.put(broker_key(name), metadata, stored.version)
+        self.lease = BrokerLease(store, Member(name, incarnation), 60.0)
+        self.lease.refresh()
+        self.controller: Controller | None = None
+        self.cache = MetadataCache(store, self, lambda again: threading.Timer(0.01, again).start())
+        self.controller = Controller(store, self.cache, self.lease, clock, BALANCE_S)
+
+    def _wake(self) -> None:
+        if self.controller is not None:
+            self.controller.wake()
+
+    def topics_changed(self) -> None:
+        self._wake()
+
+    def states_changed(self, partitions: Set[PartitionId]) -> None:
+        self._wake()
+
+    def brokers_changed(self) -> None:
+        self._wake()
+
+    def close(self) -> None:
+        if self.controller is not None:
+            self.controller.close()
+        self.cache.close()
+        self.lease.close()
+
+
+class Cluster:
+    def __init__(self, store: MetadataStore) -> None:
+        self.store, self.clock = store, ManualClock(1_700_000_000_000_000)
+        self.brokers: dict[str, Broker] = {}
+
+    def start(self, *names: str, incarnation: int = 1, rack: str = "") -> None:
+        for name in names:
+            self.brokers[name] = Broker(self.store, name, self.clock, incarnation, rack)
+
+    def stop(self, name: str) -> None:
+        self.brokers.pop(name).close()
+
+    def close(self) -> None:
+        with ExitStack() as stack:
+            for broker in self.brokers.values():
+                stack.callback(broker.close)
+
+    def create(self, topic: str, partitions: int = 1, replication_factor: int = 3, **settings: object) -> TopicMetadata:
+        return create_topic(
+            self.store, topic, partitions=partitions, replication_factor=replication_factor, now_us=1,
+            **settings,  # type: ignore[arg-type]
+        )  # fmt: skip
+
+    def state(self, topic: TopicMetadata, partition: int = 0) -> PartitionState | None:
+        stored = self.store.get(state_key(topic.topic_id, partition))
+        return None if stored is None else PartitionState.decode(stored.value)
+
+    def states(self, topic: TopicMetadata) -> list[PartitionState]:
+        states = [self.state(topic, partition) for partition in range(topic.partitions)]
+        return [state for state in states if state is not None]
+
+    def await_state(self, topic: TopicMetadata, is_right: Callable[[PartitionState], bool]) -> PartitionState:
+        def look() -> PartitionState | None:
+            state = self.state(topic)
+            return state if state is not None and is_right(state) else None
+
+        return until(look)
+
+    def change(self, topic: TopicMetadata, change: Callable[[PartitionState], PartitionState]) -> None:
+        """As a leader, or an operator, does."""
+        key = state_key(topic.topic_id, 0)
+        stored = self.store.get(key)
+        assert stored is not None
+        self.store.put(key, change(PartitionState.decode(stored.value)).encode(), stored.version)
+
+
+@pytest.fixture(params=["memory", "sqlite"])
+def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[MetadataStore]:
+    with MemoryStore() if request.param == "memory" else SQLiteStore(tmp_path / "metadata") as store:
+        yield store
+
+
+@pytest.fixture
+def cluster(store: MetadataStore) -> Iterator[Cluster]:
+    cluster = Cluster(store)
+    yield cluster
+    cluster.close()
+
+
+def test_a_new_topic_is_led_evenly(cluster: Cluster) -> None:
+    cluster.start("a", "b", "c")
+    topic = cluster.create("flights", partitions=6, min_isr=2)
+    states = until(lambda: (states := cluster.states(topic)) and len(states) == 6 and states)
+    assert sorted(state.leader for state in states) == ["a", "a", "b", "b", "c", "c"]
+    for state in states:
+        assert state.leader == state.replicas[0] and len({*state.replicas}) == 3
+        assert state.epoch.number == 1 and state.min_isr == 2 and not state.is_unclean
+        assert [member.broker for member in state.isr] == ["a", "b", "c"]
+
+
+def test_the_leader_that_is_gone_is_replaced_and_comes_back_as_the_preferred_one(cluster: Cluster) -> None:
+    cluster.start("a", "b", "c")
+    topic = cluster.create("flights", assignment={0: ["a", "b", "c"]}, min_isr=2)
+    cluster.await_state(topic, lambda state: state.leader == "a")
+    cluster.stop("a")
+    state = cluster.await_state(topic, lambda state: state.leader == "b")
+    assert state.epoch.number == 2 and state.isr == (Member("b", 1), Member("c", 1))
+
+    cluster.start("a")  # cleanly: the same incarnation
+    cluster.change(topic, lambda state: state.with_isr((*state.isr, Member("a", 1)), {}))
+    broker = cluster.brokers[until(lambda: cluster.store.get(CONTROLLER)).value.decode().partition("@")[0]]
+    until(lambda: (known := broker.cache.state(PartitionId(topic.topic_id, 0))) and len(known[1].isr) == 3)
+    until(lambda: not broker.cache.brokers()["a"].is_fenced)
+    assert broker.controller is not None
+    broker.controller.round()
+    state = cluster.await_state(topic, lambda state: len(state.isr) == 3)
+    assert state.leader == "b", "not before the time for it"
+    cluster.clock.advance(round((BALANCE_S + 1) * 1e6))
+    broker.controller.wake()
+    assert cluster.await_state(topic, lambda state: state.leader == "a").epoch.number == 3
+
+
+def test_the_death_of_the_controller_is_no_end(cluster: Cluster) -> None:
+    cluster.start("a", "b", "c")
+    topic = cluster.create("flights", assignment={0: ["a", "b", "c"]})
+    cluster.await_state(topic, lambda state: state.leader == "a")
+    while len(cluster.brokers) > 1:
+        holder = until(lambda: cluster.store.get(CONTROLLER)).value.decode().partition("@")[0]
+        cluster.stop(holder)
+        cluster.await_state(topic, lambda state: state.leader in cluster.brokers)
+    state = cluster.state(topic)
+    assert state is not None and state.leader in cluster.brokers and not state.is_unclean
+
+
+def test_a_later_incarnation_is_no_member(cluster: Cluster) -> None:
+    cluster.start("a", "b")
+    topic = cluster.create("flights", replication_factor=2, assignment={0: ["a", "b"]}, min_isr=1)
+    cluster.await_state(topic, lambda state: state.leader == "a")
+    cluster.stop("b")
+    cluster.change(topic, lambda state: state.with_isr((Member("a", 1),), {}))
+    cluster.stop("a")
+    cluster.start("a", incarnation=2)  # it lost what was not on its disk
+    state = cluster.await_state(topic, lambda state: state.epoch.number == 2)
+    assert state.leader == "a" and state.isr == (Member("a", 2),) and state.is_unclean, (
+        "the last leader, for nobody has it all"
+    )
+
+
+def test_partitions_that_are_added_are_placed(cluster: Cluster) -> None:
+    cluster.start("a", "b", "c")
+    topic = cluster.create("flights", replication_factor=1)
+    first = cluster.await_state(topic, lambda state: state.leader != "")
+    grown = grow_topic(cluster.store, "flights", 3)
+    states = until(lambda: (states := cluster.states(grown)) and len(states) == 3 and states)
+    assert states[0] == first and sorted(state.leader for state in states) == ["a", "b", "c"]
+    with pytest.raises(InvalidArgumentError, match="expected at least 3, found 2"):
+        grow_topic(cluster.store, "flights", 2)
+
+
+def test_a_topic_waits_for_brokers(cluster: Cluster, caplog: pytest.LogCaptureFixture) -> None:
+    cluster.start("a")
+    topic = cluster.create("flights", replication_factor=2)
+    until(lambda: "made when there are more brokers" in caplog.text)
+    assert cluster.states(topic) == []
+    cluster.start("b")
+    assert len(cluster.await_state(topic, lambda state: state.leader != "").isr) == 2
+
+
+def test_racks_are_kept_apart(cluster: Cluster) -> None:
+    cluster.start("a", "b", rack="one")
+    cluster.start("c", "d", rack="two")
+    topic = cluster.create("flights", partitions=8, replication_factor=2)
+    states = until(lambda: (states := cluster.states(topic)) and len(states) == 8 and states)
+    for state in states:
+        assert len({*state.replicas} & {"a", "b"}) == 1
+    assert sorted(state.leader for state in states) == [*"aabbccdd"]
+
+
+def test_a_reassignment_completes_when_all_are_in_sync(cluster: Cluster) -> None:
+    cluster.start("a", "b", "c")
+    topic = cluster.create("flights", replication_factor=2, assignment={0: ["a", "b"]})
+    cluster.await_state(topic, lambda state: state.leader == "a")
+    cluster.change(topic, lambda state: reassign(state, ("c", "b")))
+    state = cluster.await_state(topic, lambda state: state.target != ())
+    assert state.replicas == ("c", "b", "a") and state.leader == "a"
+    cluster.change(topic, lambda state: state.with_isr((*state.isr, Member("c", 1)), {}))
+    state = cluster.await_state(topic, lambda state: state.target == ())
+    assert state.replicas == ("c", "b") and state.leader == "c" and state.isr == (Member("b", 1), Member("c", 1))
+
+
+def test_a_deleted_topic_leaves_nothing_and_its_name_is_free(cluster: Cluster) -> None:
+    cluster.start("a")
+    topic = cluster.create("flights", partitions=3, replication_factor=1)
+    until(lambda: len(cluster.states(topic)) == 3)
+    with pytest.raises(TopicExistsError):
+        cluster.create("flights")
+    delete_topic(cluster.store, "flights")
+    until(lambda: find_topic(cluster.store, "flights") is None)
+    assert cluster.store.list(states_key(topic.topic_id)) == [] and list_topics(cluster.store) == []
+    with pytest.raises(NoSuchTopicError):
+        delete_topic(cluster.store, "flights")
+    again = cluster.create("flights", replication_factor=1)
+    assert again.topic_id != topic.topic_id
+    cluster.await_state(again, lambda state: state.leader == "a")
+
+
+def test_min_isr_of_a_topic_reaches_its_partitions(cluster: Cluster) -> None:
+    cluster.start("a", "b", "c")
+    topic = cluster.create("flights", min_isr=1)
+    cluster.await_state(topic, lambda state: state.leader != "" and state.min_isr == 1)
+    key = topic_key("flights")
+    stored = cluster.store.get(key)
+    assert stored is not None
+    cluster.store.put(key, replace(TopicMetadata.decode(stored.value), min_isr=2).encode(), stored.version)
+    cluster.await_state(topic, lambda state: state.min_isr == 2)
+
+
+@pytest.mark.parametrize(
+    ("settings", "expected"),
+    [
+        ({"partitions": 0}, "partitions: expected 1 to 65536, found 0"),
+        ({"replication_factor": 65}, "replication_factor: expected 1 to 64, found 65"),
+        ({"min_isr": 0}, "min_isr: expected 1 to 64"),
+        ({"assignment": {0: ["a", "a"]}}, "expected distinct brokers"),
+        ({"assignment": {0: []}}, "expected 1 to 64 brokers"),
+        ({"assignment": {7: ["a"]}}, "expected partitions below 1, found 7"),
+        ({"assignment": {0: ["../a/b"]}}, "expected 1 to 64 brokers"),
+    ],
+)
+def test_arguments_out_of_bounds(cluster: Cluster, settings: dict[str, object], expected: str) -> None:
+    with pytest.raises(InvalidArgumentError, match=expected):
+        cluster.create("flights", **settings)  # type: ignore[arg-type]
+    assert list_topics(cluster.store) == []

@@ -1,0 +1,172 @@
+"""Values of partitions in the metadata store: what is written is read, and what contradicts itself is refused."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pyreplog.errors import InvalidArgumentError, InvalidMetadataError, MetadataVersionError
+from pyreplog.partition.metadata.replica_placement import place_replicas
+from pyreplog.partition.metadata.topic_metadata import TopicMetadata
+from pyreplog.partition.protocol.election import elect, elect_preferred, with_min_isr
+from pyreplog.partition.protocol.epochs import LeaderEpoch
+from pyreplog.partition.protocol.partition_state import BrokerRegistration, Member, PartitionState
+
+STATE = PartitionState(("a", "b", "c"), (Member("a", 1), Member("b", 1)), 2, (), "a", LeaderEpoch(3, "a"))
+TOPIC = TopicMetadata(topic_id="0" * 32, partitions=2, replication_factor=2)
+ALIVE = {name: BrokerRegistration(1) for name in "abc"}
+
+
+@st.composite
+def states(draw: st.DrawFn) -> PartitionState:
+    names = draw(st.lists(st.sampled_from("abcdefg"), min_size=1, max_size=6, unique=True))
+    split = draw(st.lists(st.sampled_from(["isr", "elr", ""]), min_size=len(names), max_size=len(names)))
+    members = {
+        kind: tuple(
+            sorted(
+                Member(name, draw(st.integers(0, 9)))
+                for name, chosen in zip(names, split, strict=True)
+                if chosen == kind
+            )
+        )
+        for kind in ("isr", "elr")
+    }
+    in_sync = [member.broker for member in members["isr"]]
+    leader = draw(st.sampled_from(["", *in_sync]))
+    last = leader or draw(st.sampled_from(["", *names]))
+    epoch = LeaderEpoch(draw(st.integers(1, 1 << 40)), last) if last else LeaderEpoch(0, "")
+    target = tuple(draw(st.lists(st.sampled_from(names), unique=True)))
+    return PartitionState(
+        tuple(names),
+        members["isr"],
+        draw(st.integers(1, 5)),
+        members["elr"],
+        leader,
+        epoch,
+        target,
+        draw(st.booleans()),
+    )
+
+
+@given(states())
+def test_states_are_read_as_they_were_written(state: PartitionState) -> None:
+    assert PartitionState.decode(state.encode()) == state
+
+
+@pytest.mark.parametrize(
+    ("change", "expected"),
+    [
+        ({"replicas": []}, "expected a replica"),
+        ({"replicas": ["a", "a", "b"]}, "distinct brokers"),
+        ({"replicas": ["a"]}, "expected ISR and ELR among"),
+        ({"replicas": [f"b{at}" for at in range(65)]}, "at most 64"),
+        ({"isr": [["b", 1], ["a", 1]]}, "in the order of their names"),
+        ({"isr": [["a", -1]]}, "isr: expected 0 to"),
+        ({"isr": [["a"]]}, "not enough values"),
+        ({"isr": [["..", 1]]}, "distinct brokers"),
+        ({"elr": [["a", 1]]}, "an ELR without members of the ISR"),
+        ({"leader": "c"}, "a leader in the ISR"),
+        ({"leader": "b"}, "the leader of epoch"),
+        ({"epoch": [0, "a"]}, "who began the epoch"),
+        ({"epoch": [1 << 63, "a"]}, "epoch: expected 0 to"),
+        ({"epoch": 3}, "epoch: expected list"),
+        ({"target": ["d"]}, "a target among"),
+        ({"min_isr": 0}, "min_isr of 1 to 64"),
+        ({"is_unclean": 1}, "is_unclean: expected bool"),
+    ],
+)
+def test_states_that_contradict_themselves_are_refused(change: dict[str, Any], expected: str) -> None:
+    stored = {**json.loads(STATE.encode()), **change}
+    with pytest.raises(InvalidMetadataError, match=expected):
+        PartitionState.decode(json.dumps(stored).encode())
+
+
+@pytest.mark.parametrize(
+    ("change", "expected"),
+    [
+        ({"topic_id": "zz"}, "non-hexadecimal"),
+        ({"topic_id": "0" * 30}, "32 hexadecimal digits"),
+        ({"partitions": 0}, "partitions: expected 1 to 65536"),
+        ({"partitions": 1 << 40}, "partitions: expected 1 to 65536"),
+        ({"replication_factor": True}, "replication_factor: expected int"),
+        ({"assignment": {"x": ["a"]}}, "invalid literal"),
+        ({"assignment": {"0": ["a/b"]}}, "expected 1 to 64 brokers"),
+        ({"assignment": {"0": "ab"}}, "0: expected list"),
+        ({"assignment": {"70000": ["a"]}}, "partitions from 0 to 65535"),
+        ({"is_deleted": None}, "is_deleted: expected bool"),
+    ],
+)
+def test_topics_that_cannot_be_are_refused(change: dict[str, Any], expected: str) -> None:
+    stored = {**json.loads(TOPIC.encode()), **change}
+    with pytest.raises(InvalidMetadataError, match=expected):
+        TopicMetadata.decode(json.dumps(stored).encode())
+
+
+@pytest.mark.parametrize("value", [STATE, TOPIC], ids=["state", "topic"])
+def test_what_needs_a_newer_reader_is_refused(value: PartitionState | TopicMetadata) -> None:
+    with pytest.raises(MetadataVersionError):
+        type(value).decode(json.dumps({**json.loads(value.encode()), "min_reader": 2}).encode())
+
+
+# ---- placement --------------------------------------------------------------------------------------------------
+
+
+@given(
+    st.integers(1, 8), st.integers(1, 30), st.integers(1, 4), st.integers(1, 4), st.integers(0, 20)
+)  # fmt: skip
+def test_placement_is_even(brokers: int, partitions: int, factor: int, racks: int, seed: int) -> None:
+    names = {f"b{at}": f"r{at % racks}" for at in range(brokers)}
+    factor = min(factor, brokers)
+    placed = place_replicas(str(seed), range(partitions), factor, names)
+    assert placed == place_replicas(str(seed), range(partitions), factor, names), "all controllers choose the same"
+    leaders = [sum(replicas[0] == name for replicas in placed.values()) for name in names]
+    assert max(leaders) - min(leaders) <= 1
+    for replicas in placed.values():
+        assert len({*replicas}) == factor
+        most = min(factor, len({*names.values()}))
+        assert len({names[name] for name in replicas}) == most, "as many racks as there are"
+
+
+def test_placement_looks_at_what_brokers_have() -> None:
+    present = [("a", "b")] * 4
+    placed = place_replicas("t", range(4), 2, dict.fromkeys("abcd", ""), present)
+    assert sorted(replicas[0] for replicas in placed.values()) == ["b", "c", "c", "d"] or sorted(
+        replicas[0] for replicas in placed.values()
+    ) == ["b", "c", "d", "d"]
+    assert all("a" not in replicas for replicas in placed.values())
+    with pytest.raises(InvalidArgumentError, match="expected at most 2, the number of brokers, found 3"):
+        place_replicas("t", [0], 3, {"a": "", "b": ""})
+
+
+def test_racks_count_more_than_load() -> None:
+    racks = {"a": "one", "b": "one", "c": "two"}
+    placed = place_replicas("t", range(3), 2, racks, [("c", "c")] * 9)
+    assert all("c" in replicas for replicas in placed.values())
+
+
+# ---- preferred leaders, min ISR -----------------------------------------------------------------------------------
+
+
+def test_the_preferred_leader_takes_over_only_from_within_the_isr() -> None:
+    state = STATE.led_by("b")
+    after = elect_preferred(state, ALIVE)
+    assert after is not None and after.leader == "a" and after.epoch > state.epoch and after.isr == state.isr
+    assert elect_preferred(STATE, ALIVE) is None
+    assert elect_preferred(state.with_isr((Member("b", 1),), {}), ALIVE) is None
+    for registration in (BrokerRegistration(1, is_fenced=True), BrokerRegistration(1, is_stopping=True)):
+        assert elect_preferred(state, {**ALIVE, "a": registration}) is None
+    assert elect_preferred(state, {**ALIVE, "a": BrokerRegistration(2)}) is None, "another incarnation"
+
+
+def test_a_lower_min_isr_ends_the_eligibility_of_members_that_left() -> None:
+    """From then on the ISR commits without them."""
+    alone = STATE.with_isr((Member("a", 1),), {})
+    assert alone.elr == (Member("b", 1),)
+    lowered = with_min_isr(alone, 1)
+    assert lowered.elr == () and lowered.min_isr == 1 and with_min_isr(lowered, 1) is lowered
+    elected = elect(lowered, {**ALIVE, "a": BrokerRegistration(1, is_fenced=True)}, requires_sync=False)
+    assert elected is None or elected.leader == "", "b may lack what was committed since"

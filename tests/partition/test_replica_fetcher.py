@@ -1,0 +1,196 @@
+"""The fetcher of followers batches fetches, sends them again after a back-off, and drops those to a former leader."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, cast
+
+import pytest
+
+from pyreplog.clock import ManualClock
+from pyreplog.errors import PeerError
+from pyreplog.future import AppendFuture, set_exception, set_result
+from pyreplog.partition.config import BrokerConfig
+from pyreplog.partition.delayed_fetch import FetchResponses
+from pyreplog.partition.partition import Partition
+from pyreplog.partition.protocol.epochs import LeaderEpoch
+from pyreplog.partition.protocol.error_codes import ErrorCode
+from pyreplog.partition.protocol.messages import Fetch, FetchedRecords, FetchRefused, FetchResponse
+from pyreplog.partition.protocol.partition_state import Member
+from pyreplog.partition.replica_fetcher import ReplicaFetcher
+from pyreplog.partition.requests import FetchParams, FetchPartitionData, PartitionFetch
+from pyreplog.partition.topic_partition import TopicPartition
+from pyreplog.stream.log_position import ORIGIN
+from tests.waiting import until
+
+EPOCH = LeaderEpoch(1, "a")
+BACKOFF_MS = 50
+
+
+def fetch(number: int) -> Fetch:
+    return Fetch(number, Member("c", 1), EPOCH, ORIGIN, EPOCH, ORIGIN, ORIGIN)
+
+
+def records(number: int) -> FetchedRecords:
+    return FetchedRecords(number, EPOCH, ORIGIN, ORIGIN, (), ORIGIN, ORIGIN, None)
+
+
+class Replica:
+    """Stands for a partition: notes what it is told, and fetches again when it got records."""
+
+    def __init__(self, name: TopicPartition, fetcher: Callable[[], ReplicaFetcher]) -> None:
+        self.name, self._fetcher = name, fetcher
+        self.events: list[str] = []
+        self.leader = "a"
+
+    def fetch_answered(self, response: FetchResponse) -> None:
+        self.events.append(f"answered {response.number}")
+        if isinstance(response, FetchedRecords):
+            self._fetcher().send_fetch(self.name, self.leader, fetch(response.number + 1))
+
+    def fetch_timed_out(self, number: int) -> None:
+        self.events.append(f"timed out {number}")
+
+    def follow_again(self) -> None:
+        self.events.append("follows again")
+
+
+class Brokers:
+    """The transport; requests wait until a test answers them."""
+
+    def __init__(self) -> None:
+        self.requests: list[tuple[str, Mapping[TopicPartition, PartitionFetch], AppendFuture[FetchResponses]]] = []
+        self.failing, self.failures = False, 0
+        self._lock = threading.Lock()
+
+    def fetch(
+        self, broker: str, params: FetchParams, fetches: Mapping[TopicPartition, PartitionFetch]
+    ) -> AppendFuture[FetchResponses]:  # fmt: skip
+        if self.failing:
+            self.failures += 1
+            raise PeerError("there is no way")
+        future = AppendFuture[FetchResponses]()
+        with self._lock:
+            self.requests.append((broker, fetches, future))
+        return future
+
+
+class Setting:
+    def __init__(self) -> None:
+        self.clock, self.brokers = ManualClock(1), Brokers()
+        self.replicas = {name: Replica(name, lambda: self.fetcher) for name in (T0, T1, T2)}
+        self.fetcher = ReplicaFetcher(
+            self.brokers, lambda name: cast("Partition | None", self.replicas.get(name)),
+            BrokerConfig(backoff_ms=BACKOFF_MS), self.clock,
+        )  # fmt: skip
+
+    def request(self, index: int) -> tuple[str, list[TopicPartition], AppendFuture[FetchResponses]]:
+        until(lambda: len(self.brokers.requests) > index)
+        broker, fetches, future = self.brokers.requests[index]
+        return broker, sorted(fetches), future
+
+    def answer(self, index: int, *responses: tuple[TopicPartition, FetchResponse]) -> None:
+        data = {name: FetchPartitionData(ErrorCode.NONE, response=response) for name, response in responses}
+        set_result(self.request(index)[2], data)
+
+
+T0, T1, T2 = (TopicPartition("flights", number) for number in range(3))
+
+
+@pytest.fixture
+def setting() -> Iterator[Setting]:
+    setting = Setting()
+    yield setting
+    setting.fetcher.close()
+
+
+def test_fetches_that_came_of_one_answer_are_one_request(setting: Setting) -> None:
+    setting.fetcher.send_fetch(T0, "a", fetch(1))
+    assert setting.request(0)[:2] == ("a", [T0])
+    setting.fetcher.send_fetch(T1, "a", fetch(1))
+    assert setting.request(1)[:2] == ("a", [T1]), "it does not wait for the first one's records"
+    setting.answer(0, (T0, records(1)))
+    assert setting.request(2)[:2] == ("a", [T0])
+    assert setting.replicas[T0].events == ["answered 1"] and setting.replicas[T1].events == []
+
+
+def test_so_many_requests_are_under_way_at_most(setting: Setting) -> None:
+    for number in range(4):
+        setting.fetcher.send_fetch(T0, "a", fetch(number))
+        setting.request(number)
+    setting.fetcher.send_fetch(T1, "a", fetch(1))
+    setting.fetcher.send_fetch(T2, "a", fetch(1))
+    setting.answer(0, (T0, FetchRefused(0, ErrorCode.NOT_LEADER_OR_FOLLOWER)))
+    assert setting.request(4)[1] == [T1, T2], "what waited is sent together"
+    assert len(setting.brokers.requests) == 5
+
+
+def test_a_refusal_is_answered_at_once_and_timed_out_after_a_backoff(setting: Setting) -> None:
+    setting.fetcher.send_fetch(T0, "a", fetch(7))
+    setting.answer(0, (T0, FetchRefused(7, ErrorCode.FENCED_LEADER_EPOCH)))
+    replica = setting.replicas[T0]
+    until(lambda: replica.events == ["answered 7"])
+    setting.clock.advance(BACKOFF_MS * 1000)
+    until(lambda: replica.events == ["answered 7", "timed out 7"])
+
+
+@pytest.mark.parametrize("how", ["the transport raises", "no answer", "an answer without the partition"])
+def test_a_fetch_without_an_answer_times_out_after_a_backoff(setting: Setting, how: str) -> None:
+    setting.brokers.failing = how == "the transport raises"
+    setting.fetcher.send_fetch(T0, "a", fetch(7))
+    if how == "no answer":
+        set_exception(setting.request(0)[2], PeerError("lost"))
+    elif setting.brokers.failing:
+        until(lambda: setting.brokers.failures)
+    else:
+        setting.answer(0)
+    replica = setting.replicas[T0]
+    setting.brokers.failing = False
+    setting.fetcher.send_fetch(T1, "a", fetch(1))
+    until(lambda: any(T1 in fetches for _, fetches, _ in setting.brokers.requests))
+    assert replica.events == []
+    until(lambda: setting.clock.advance(BACKOFF_MS * 1000) or replica.events == ["timed out 7"])
+
+
+def test_the_former_leader_is_not_asked_any_more(setting: Setting) -> None:
+    for number in range(4):  # as many as may be under way
+        setting.fetcher.send_fetch(T0, "a", fetch(number))
+        setting.request(number)
+    setting.fetcher.send_fetch(T1, "a", fetch(1))
+    setting.fetcher.send_fetch(T1, "b", fetch(2))
+    assert setting.request(4)[:2] == ("b", [T1])
+    setting.fetcher.send_fetch(T2, "a", fetch(1))
+    setting.answer(0)
+    assert setting.request(5)[:2] == ("a", [T2])
+
+
+def test_a_partition_follows_again_after_a_backoff(setting: Setting) -> None:
+    setting.fetcher.retry_later(T0)
+    assert setting.replicas[T0].events == []
+    until(lambda: setting.clock.advance(BACKOFF_MS * 1000) or setting.replicas[T0].events == ["follows again"])
+
+
+def test_a_partition_that_fails_stops_no_other(
+    setting: Setting, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(_: Any) -> None:
+        raise RuntimeError("this one fails")
+
+    setting.fetcher.send_fetch(T0, "a", fetch(1))
+    setting.request(0)
+    monkeypatch.setattr(setting.replicas[T0], "fetch_answered", fail)
+    setting.answer(0, (T0, records(1)))
+    until(lambda: "this one fails" in caplog.text)
+    setting.fetcher.send_fetch(T1, "a", fetch(1))
+    assert setting.request(1)[1] == [T1]
+
+
+def test_after_the_close_nothing_is_sent(setting: Setting) -> None:
+    setting.fetcher.send_fetch(T0, "a", fetch(1))
+    setting.request(0)
+    setting.fetcher.close()
+    setting.fetcher.send_fetch(T1, "a", fetch(1))
+    setting.fetcher.retry_later(T0)
+    setting.answer(0, (T0, records(1)))
+    assert len(setting.brokers.requests) == 1 and setting.replicas[T0].events == []

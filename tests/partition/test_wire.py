@@ -1,0 +1,120 @@
+"""What brokers send each other: what is encoded is decoded, and bytes that are no message are refused."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pyreplog.errors import InvalidMessageError, UnsupportedRequestError
+from pyreplog.partition.delayed_fetch import FetchResponses
+from pyreplog.partition.protocol.epochs import LeaderEpoch
+from pyreplog.partition.protocol.error_codes import ErrorCode
+from pyreplog.partition.protocol.messages import DivergingEpoch, Fetch, FetchedRecords, FetchRefused, FetchResponse
+from pyreplog.partition.protocol.partition_state import Member
+from pyreplog.partition.requests import FetchIsolation, FetchParams, FetchPartitionData, ReplicaFetch
+from pyreplog.partition.store.partition_log import LogSlice
+from pyreplog.partition.topic_partition import TopicPartition
+from pyreplog.partition.wire import decode_fetch, decode_responses, encode_error, encode_fetch, encode_responses
+from pyreplog.stream.log_position import LogPosition
+from pyreplog.stream.terms import History, TermStart
+
+NAMES = st.text(st.characters(codec="utf-8"), min_size=1, max_size=30)
+NUMBERS = st.integers(0, (1 << 63) - 1)
+MARKS = st.builds(LogPosition, NUMBERS, NUMBERS)
+EPOCHS = st.builds(LeaderEpoch, NUMBERS, NAMES)
+PARTITIONS = st.builds(TopicPartition, NAMES, st.integers(0, (1 << 31) - 1))
+U32 = st.integers(0, (1 << 32) - 1)
+FETCHES = st.builds(
+    ReplicaFetch, st.builds(Fetch, NUMBERS, st.builds(Member, NAMES, NUMBERS), EPOCHS, MARKS, EPOCHS, MARKS, MARKS), U32
+)
+PARAMS = st.tuples(U32, U32, U32).map(lambda numbers: FetchParams(FetchIsolation.LOG_END, *numbers))
+
+
+@st.composite
+def answers(draw: st.DrawFn) -> FetchResponse:
+    number, kind = draw(NUMBERS), draw(st.sampled_from(["records", "diverging", "refused"]))
+    if kind == "refused":
+        return FetchRefused(number, draw(st.sampled_from(ErrorCode)))
+    if kind == "diverging":
+        ends = sorted(draw(st.sets(st.integers(0, 1 << 40), max_size=4)))
+        starts = [TermStart(LeaderEpoch(at + 1, "a"), LogPosition(end, end // 2)) for at, end in enumerate(ends)]
+        return DivergingEpoch(number, draw(EPOCHS), History(tuple(starts)), draw(MARKS), draw(MARKS))
+    position, end = draw(MARKS), draw(MARKS)
+    frames = draw(st.lists(st.tuples(NUMBERS, st.binary(max_size=50)), max_size=4))
+    epochs = tuple(draw(st.lists(st.builds(TermStart, EPOCHS, MARKS), max_size=3)))
+    records = LogSlice(position, end, frames)
+    return FetchedRecords(number, draw(EPOCHS), position, end, epochs, draw(MARKS), draw(MARKS), records)
+
+
+def plain(responses: FetchResponses) -> dict[TopicPartition, Any]:
+    """With bytes in place of views."""
+
+    def one(response: FetchResponse | None) -> Any:
+        if isinstance(response, FetchedRecords):
+            assert isinstance(response.records, LogSlice)
+            frames = [(at, bytes(body)) for at, body in response.records.frames]
+            return response._replace(records=response.records._replace(frames=frames))
+        return response
+
+    return {name: one(data.response) for name, data in responses.items()}
+
+
+RESPONSES = st.dictionaries(
+    PARTITIONS, st.builds(lambda response: FetchPartitionData(ErrorCode.NONE, response=response), answers()), max_size=4
+)
+
+
+@given(PARAMS, st.dictionaries(PARTITIONS, FETCHES, max_size=5))
+def test_fetches(params: FetchParams, fetches: dict[TopicPartition, ReplicaFetch]) -> None:
+    assert decode_fetch(encode_fetch(params, fetches)) == (params, fetches)
+
+
+@given(RESPONSES)
+def test_responses(responses: FetchResponses) -> None:
+    assert plain(decode_responses(b"".join(encode_responses(responses)))) == plain(responses)
+
+
+@given(st.dictionaries(PARTITIONS, FETCHES, min_size=1, max_size=2), st.data())
+def test_cut_and_grown_fetches_are_refused(fetches: dict[TopicPartition, ReplicaFetch], data: st.DataObject) -> None:
+    body = encode_fetch(FetchParams(), fetches)
+    size = data.draw(st.integers(0, len(body) - 1))
+    for bad in (body[:size], body + b"\0"):
+        with pytest.raises(InvalidMessageError):
+            decode_fetch(bad)
+
+
+@given(RESPONSES, st.data())
+def test_cut_and_grown_responses_are_refused(responses: FetchResponses, data: st.DataObject) -> None:
+    body = b"".join(encode_responses(responses))
+    size = data.draw(st.integers(0, len(body) - 1))
+    for bad in (body[:size], body + b"\0"):
+        with pytest.raises(InvalidMessageError):
+            decode_responses(bad)
+
+
+@given(st.binary(max_size=200))
+def test_any_bytes(body: bytes) -> None:
+    """They are a message, or are refused; memory is bounded by what is there."""
+    for decode in (decode_fetch, decode_responses):
+        try:
+            decode(body)
+        except (InvalidMessageError, UnsupportedRequestError):
+            continue
+
+
+def test_counts_are_bounded_before_they_are_believed() -> None:
+    head = encode_fetch(FetchParams(), {})[:-4]
+    with pytest.raises(InvalidMessageError, match="expected at most 65536"):
+        decode_fetch(head + b"\xff\xff\xff\xff")
+    with pytest.raises(InvalidMessageError, match="expected at most 65536"):
+        decode_responses(b"\0" + b"\xff\xff\xff\xff")
+
+
+def test_requests_of_later_versions_are_refused_in_words() -> None:
+    with pytest.raises(UnsupportedRequestError, match="request 9"):
+        decode_fetch(b"\x09later")
+    with pytest.raises(UnsupportedRequestError, match="refused a fetch: request 9"):
+        decode_responses(encode_error("request 9: this broker knows 1"))
