@@ -1,25 +1,27 @@
 """Geo-replication: topics are sent to other clusters, each message exactly once and in its order.
 
 A message keeps its identity: the cluster and the topic where it was published, and its offset there. A target stores
-the identity with the message, so that it refuses what it has, and says after any crash what it lacks.
+the identity with the message. So it refuses duplicates, and after any crash it reports its position in each origin.
 
 | module | what it holds |
 |---|---|
-| `policy` | `ReplicationPolicy`: what is sent to which clusters, and how |
+| `policy` | `ReplicationPolicy`: which messages are sent to which clusters, and how |
 | `policies`, `revision` | policies and orders in the metadata store; the key that tells of their changes |
-| `clusters` | the other clusters, and what is needed to connect to them |
-| `geo_replication`, `keeper` | `Cluster.geo`; starts and stops replicators, and opens topics that nobody owns |
-| `server_registration` | the servers that live, and which of them opens a topic |
-| `metrics` | numbers for Prometheus |
-| `acks` | replicated subscriptions: state machines that merge what each cluster acknowledged |
+| `clusters` | the other clusters, with addresses and credentials |
+| `geo_replication`, `keeper` | `Cluster.geo`; starts and stops replicators, and opens topics without an owner |
+| `server_registration` | the live servers, and which of them opens a topic |
+| `metrics` | metrics for Prometheus |
+| `acks` | replicated subscriptions: state machines that merge the acknowledgements of all clusters |
 | `protocol` | the state machines that send a topic to a target; no I/O |
 | `replicator` | replicates one topic to one target |
 | `geo_cursor` | the durable cursor of a replicator, which trimming waits for |
 | `target_link` | the connection to one target cluster |
-| `target_links` | the connections to all target clusters, and the making of replicators on them |
+| `target_links` | the connections to all target clusters; makes the replicators that use them |
 | `subscription_replication` | replicates the durable subscriptions of one topic: drives `acks` |
-| `subscription_journal` | what a topic keeps durably of its replicated subscriptions |
+| `ordered_handover` | a planned handover of one subscription: its time limits and status |
+| `subscription_journal` | the durable records of a topic's replicated subscriptions |
 | `exchange_connection` | the ordered connection to another cluster about the subscriptions of a topic |
-| `topic_positions` | where the messages of all origins are in one topic |
-| `replicator_like` | what the keeper needs of the replicator of one topic and one target; its status |
+| `topic_positions` | maps the offsets of all origins to offsets in one topic, and back |
+| `position_pages` | stored positions of closed ledgers, so that an opening does not read their entries |
+| `replicator_like` | the interface of a replicator that the keeper uses; the status of a replicator |
 """

@@ -1,4 +1,4 @@
-"""The other clusters that topics are sent to, as this cluster's metadata store knows them."""
+"""The other clusters that topics are sent to, in this cluster's metadata store."""
 
 from __future__ import annotations
 
@@ -28,6 +28,7 @@ from pyreplog.metadata.layout import cluster_id
 from pyreplog.metadata.store import MetadataStore
 from pyreplog.metadata.values import MetadataValue, field
 from pyreplog.net.handshake import Secret, parse_secret
+from pyreplog.net.tls import TLS_REFUSED
 from pyreplog.regular_files import PEM_FILE_MAX, SECRET_FILE_MAX, check_regular, read_regular
 from pyreplog.topic.client.remote.client import Client, connect
 from pyreplog.topic_names import check_name, quote_name, unquote_name
@@ -36,21 +37,25 @@ CLUSTERS = "/geo/clusters"
 PROBE_S = 10.0
 """Seconds within which a server of a cluster that is added has to answer."""
 
+RENEWED_S = 20
+"""Seconds within which the keeper has changed credential files read again."""
+
 _FILES = ("secret_file", "tls_ca", "tls_cert", "tls_key")
 
 
 @dataclass(frozen=True, kw_only=True)
 class RemoteCluster(MetadataValue):
-    """Another cluster, its servers and how to authenticate there; made by `GeoReplication.add_cluster`.
+    """Another cluster, with the addresses of its servers and credentials; made by `GeoReplication.add_cluster`.
+
+    Each server of this cluster reads the files on its own machine.
 
     Attributes:
         uuid: the 16 bytes that identify it, as 32 hexadecimal digits.
         url: its topic servers, "pyreplog://host:port,host:port".
-        secret_file: path of the file with the secret of its servers; None: none. All paths are those of the servers of
-            this cluster: each of them reads its own file.
-        tls_ca: path of the certificates that have signed those of its servers; None: no TLS.
-        tls_cert: path of the certificate of this cluster's servers, as clients; None: none.
-        tls_key: path of its private key; None: in `tls_cert`.
+        secret_file: path of the file with the secret of its servers; None: they need no secret.
+        tls_ca: path of the CA certificates for its servers; None: no TLS.
+        tls_cert: path of the client certificate of this cluster's servers; None: they have none.
+        tls_key: path of the private key of `tls_cert`; None: the key is in `tls_cert`.
     """
 
     KIND: ClassVar[str] = "remote cluster"
@@ -78,17 +83,29 @@ class RemoteCluster(MetadataValue):
         return fields
 
     def connect(self, name: str, timeout: float) -> Client:
-        """Return a client of the cluster's topic servers, which connects when it is first used.
+        """Return a client of the cluster's topic servers, which connects at its first call.
 
         Args:
             name: name of the cluster, for errors.
-            timeout: seconds that its calls wait.
+            timeout: most seconds that its calls wait.
 
         Raises:
-            ClusterCredentialsError: a file with credentials cannot be used.
+            ClusterCredentialsError: a credential file cannot be used.
             InvalidArgumentError: the URL is malformed.
         """
         return connect(self.url, secret=self.secret(name), tls=self.tls(name), timeout=timeout)
+
+    def file_stamps(self) -> tuple[object, ...]:
+        """Return a value that differs once a credential file was changed."""
+        stamps: list[object] = []
+        for path in (self.secret_file, self.tls_ca, self.tls_cert, self.tls_key):
+            try:
+                status = None if path is None else Path(path).stat()
+            except OSError as error:
+                stamps.append(error.errno)
+            else:
+                stamps.append(status and (status.st_mtime_ns, status.st_size, status.st_ino))
+        return tuple(stamps)
 
     def secret(self, name: str) -> Secret | None:
         """Read the file with the secret. Raises ClusterCredentialsError, which names the file."""
@@ -125,7 +142,7 @@ class RemoteCluster(MetadataValue):
 
 
 def _reason(error: Exception) -> str:
-    """Return the text of an error without its path, which the message names already."""
+    """Return the text of an error without the path, which the message names already."""
     return (error.strerror or type(error).__name__) if isinstance(error, OSError) else str(error)
 
 
@@ -135,7 +152,7 @@ def cluster_key(name: str) -> str:
 
 
 def load_clusters(store: MetadataStore) -> dict[str, RemoteCluster | InvalidMetadataError]:
-    """Return all remote clusters by name; for one whose value cannot be read, why.
+    """Return all remote clusters by name; an error stands for a value that cannot be read.
 
     Raises:
         ReplogError: errors of the store.
@@ -153,13 +170,13 @@ def load_clusters(store: MetadataStore) -> dict[str, RemoteCluster | InvalidMeta
 
 
 def no_such_cluster(name: str, known: list[str]) -> NoSuchClusterError:
-    """Return the error for a name that was not added; it names those that were."""
+    """Return the error for an unknown cluster; its text lists the known ones."""
     names = ", ".join(sorted(known)) or "none"
-    return NoSuchClusterError(name, f"it was not added; there are: {names}. Add it with `geo cluster add`")
+    return NoSuchClusterError(name, f"it was not added; known clusters: {names}. Add it with `geo cluster add`")
 
 
 def absolute_path(path: str | os.PathLike[str] | None) -> str | None:
-    """Return the path of a file with credentials in the form in which it is stored."""
+    """Return the path of a credential file in the form in which it is stored."""
     return None if path is None else str(Path(path).absolute())
 
 
@@ -178,16 +195,27 @@ def probe(name: str, cluster: RemoteCluster, timeout: float = PROBE_S) -> str:
             raise connection_error(name, cluster, error) from error
 
 
+def refused_credentials(error: BaseException | None) -> AuthenticationError | None:
+    """Return the refusal of a secret or a certificate that caused the error of a connection; None: another cause."""
+    while error is not None and not isinstance(error, HandshakeError):
+        error = error.__cause__
+    return error if isinstance(error, AuthenticationError) else None
+
+
 def connection_error(name: str, cluster: RemoteCluster, error: ReplogError) -> GeoError:
-    """Return the error for a failed connection to a cluster: it says what to do, and names the file with the secret."""
-    refusal: BaseException | None = error
-    while refusal is not None and not isinstance(refusal, HandshakeError):
-        refusal = refusal.__cause__
-    if isinstance(refusal, AuthenticationError):
+    """Return the error for a failed connection to a cluster; its text names the file to look at, and the remedy."""
+    refusal = refused_credentials(error)
+    if refusal is not None and str(refusal).startswith(TLS_REFUSED):
+        own = "" if cluster.tls_cert is None else f" They must accept {cluster.tls_cert}."
+        return ClusterCredentialsError(
+            name, f"certificates are refused: {refusal}. The certificates of its servers must be valid, and signed by "
+            f"a CA in {cluster.tls_ca}.{own} New files are read within {RENEWED_S} s here, and with SIGHUP there",
+        )  # fmt: skip
+    if refusal is not None:
         source = cluster.secret_file or "no file: give the secret of its servers with secret_file"
         return ClusterCredentialsError(name, f"its servers refuse the secret in {source}: {refusal}")
     if isinstance(error, InvalidMessageError):
-        text = f"its servers at {cluster.url} have an older version, to which nothing can be sent: upgrade them"
+        text = f"its servers at {cluster.url} have an older version without geo-replication: upgrade them"
         return ClusterUnreachableError(name, text)
     return ClusterUnreachableError(
         name, f"no server at {cluster.url} answers: {error}. Check the URL, that `pyreplog serve` runs there, and that "
@@ -196,10 +224,10 @@ def connection_error(name: str, cluster: RemoteCluster, error: ReplogError) -> G
 
 
 def add_cluster(store: MetadataStore, name: str, cluster: RemoteCluster) -> None:
-    """Store a remote cluster, or the new URL and files of one that was added before.
+    """Store a remote cluster, or the new URL and files of a cluster that was added before.
 
     Raises:
-        ClusterExistsError: the name is in use for another cluster, the cluster has another name, or it is this one.
+        ClusterExistsError: another cluster has the name, the cluster has another name, or it is this cluster.
         ReplogError: errors of the store.
     """
     if cluster.uuid == cluster_id(store).hex():
@@ -223,7 +251,7 @@ def add_cluster(store: MetadataStore, name: str, cluster: RemoteCluster) -> None
 
     change_key(store, key, change)
     try:
-        _check_other_names(store, name, cluster)  # another process may have added it under another name meanwhile
+        _check_other_names(store, name, cluster)  # another process may have added the cluster under another name
     except ClusterExistsError:
         delete_key(store, key)
         raise

@@ -25,14 +25,14 @@ from pyreplog.topic.owner.topic import Topic
 RETRY_S, RETRY_MOST_S = 0.1, 10.0
 """Seconds between attempts to connect: at first, and at most."""
 REQUESTS_MAX = 4
-"""Requests on their way: one waits for what the other cluster will say, the others say something."""
+"""Most requests in flight: one waits for the other cluster's next messages, the others carry messages there."""
 BODY_BYTES = 1 << 20
 """About so many bytes of messages in one request or answer."""
 NOTHING = LastEntry(-1, 0, 0, 0)
 
 
 class ConnectionOwner(Protocol):
-    """What a connection tells. Its calls come as steps of the owner's queue."""
+    """Gets the events of a connection, as steps of its queue."""
 
     def post(self, event: Callable[[], object]) -> None:
         """Run an event as a step of the queue."""
@@ -47,7 +47,7 @@ class ConnectionOwner(Protocol):
         ...
 
     def received(self, peer: bytes, data: bytes) -> None:
-        """Take a message. Raises InvalidRecordsError, or MetadataVersionError: the connection ends."""
+        """Take a message. If it raises InvalidRecordsError or MetadataVersionError, the connection ends."""
         ...
 
     def proved(self, peer: bytes, origin: Origin) -> None:
@@ -55,23 +55,24 @@ class ConnectionOwner(Protocol):
         ...
 
     def diverged(self, peer: bytes, text: str) -> None:
-        """Note that they do not."""
+        """Note that the histories of the two clusters differ."""
         ...
 
 
 class ExchangeConnection:
-    """One neighbour. All methods are called as steps of the owner's queue.
+    """The connection to one neighbour. All methods are called as steps of the owner's queue.
 
-    Of two clusters the one with the lower id asks: each request says what is new here, and the other one answers as
-    soon as it has something to say. Each side checks the other one's last entry of its own topic, as a replicator does,
-    and tells that it did: acknowledgements count only then.
+    Of two clusters the one with the lower id sends requests with its new messages, and the other one answers as soon as
+    it has new messages. Each side checks the last entry of its own topic that the other side has, as a replicator does,
+    and confirms the check: acknowledgements count only then.
 
     Args:
         topic: the topic.
-        owner: is told of events.
+        owner: gets the events.
         peer: id of the other cluster.
-        link: the way to it.
-        note: returns what it said to the replicator that it has of this topic; None: it was never replicated to.
+        link: the link to it.
+        note: returns the other cluster's last confirmed position in this topic, as the replicator noted it; None: this
+            topic was never sent there.
     """
 
     def __init__(
@@ -87,8 +88,8 @@ class ExchangeConnection:
         self._backoff = Backoff(RETRY_S, RETRY_MOST_S, random.random)
         self.session: int | None = None
         self.error: ReplogError | None = None
-        """Why there is no session."""
-        self._opening = 0  # session that is being opened, by the side that asks
+        """The error that ended the last session; None: a session is open, or none was tried."""
+        self._opening = 0  # session that is being opened, by the side that sends requests
         self._address: Address | None = None
         self._origin: Origin | None = None
         self._outbox: deque[bytes] = deque()
@@ -101,18 +102,18 @@ class ExchangeConnection:
 
     @property
     def is_connected(self) -> bool:
-        """Whether there is a session."""
+        """Whether a session is open."""
         return self.session is not None
 
     @property
     def origin(self) -> Origin | None:
-        """The topic of the other cluster, as it said last; None: it was never connected."""
+        """The topic of the other cluster, as it was reported last; None: it was never connected."""
         return self._origin
 
-    # ---- the side that asks ---------------------------------------------------------------------------------
+    # ---- the side that sends requests -----------------------------------------------------------------------
 
     def start(self) -> None:
-        """Connect, if this side asks; otherwise the other one does."""
+        """Connect if this side sends the requests; otherwise the other side connects."""
         if self._is_over or not self._asks or self.session is not None or self._opening:
             return
         self._opening = session = 1 + secrets.randbits(61)
@@ -151,10 +152,10 @@ class ExchangeConnection:
             delay_s = self._backoff.next_s()
             self._topic.context.runtime.wake_after(delay_s, lambda: self._owner.post(self.start))
 
-    # ---- the side that is asked -----------------------------------------------------------------------------
+    # ---- the side that answers ------------------------------------------------------------------------------
 
     def asked(self, request: Exchange, answer: AppendFuture[Exchanged]) -> None:
-        """Take a request; `answer` is done with what this cluster has to say."""
+        """Take a request; `answer` is done once this cluster has new messages, or another request comes."""
         if request.number == 0:
             self.end()
             self._begin()
@@ -172,7 +173,7 @@ class ExchangeConnection:
         self.go_on()
 
     def hung_up(self, session: int) -> None:
-        """Note that the connection of a session is lost."""
+        """Note that the connection of a session was lost."""
         if session == self.session and not self._asks:
             self.error = ClosedError("the connection was lost")
             self.end()
@@ -208,7 +209,7 @@ class ExchangeConnection:
             self._outbox.append(data)
 
     def go_on(self) -> None:
-        """Send what there is to say."""
+        """Send the messages and positions that are due."""
         if self.session is None:
             return
         if self._asks:
@@ -235,7 +236,7 @@ class ExchangeConnection:
         set_result(answer, Exchanged(*self._said(), origin.cluster, origin.token, self._messages()))
 
     def _said(self) -> tuple[bool, int, int, int, int, int]:
-        """Return the fields that tell of histories."""
+        """Return the fields by which the histories are compared."""
         self._told_proved = self._is_proved
         if self._has_told_stored or self._origin is None:
             return (self._is_proved, -1, *NOTHING)
@@ -254,7 +255,7 @@ class ExchangeConnection:
         return messages
 
     def _take(self, said: Exchange | Exchanged) -> None:
-        """Take what the other cluster says."""
+        """Take a request or an answer of the other cluster."""
         session = self.session
         if said.is_proved and not self._is_heard and self._origin is not None:
             self._is_heard = True
@@ -278,10 +279,10 @@ class ExchangeConnection:
     # ---- histories ------------------------------------------------------------------------------------------
 
     def _check(self, session: int, said: Exchange | Exchanged) -> None:
-        """Compare the last entry of this topic that the other cluster has with the one here."""
+        """Compare the last entry of this topic that the other cluster has with the entry here."""
         last = LastEntry(said.first, said.end, said.value_crc, said.publish_time_us)
         end = self._topic.managed.end.offset
-        if said.stored > end or last.end > end:
+        if said.stored > end or last.first >= end or last.end > end:
             self._owner.diverged(
                 self.peer, f"it has messages of this topic up to {said.stored}, which ends at {end} here: one of the "
                 "two clusters was rolled back",
@@ -310,12 +311,12 @@ class ExchangeConnection:
             entry = read.result().entries[0]
             here = LastEntry(entry.first, entry.first + entry.messages, crc32c(entry.value), entry.time_us)
             if here != last or entry.origin is not None:
-                self._owner.diverged(self.peer, f"the entry at {last.first} is another one there: the histories differ")
+                self._owner.diverged(self.peer, f"its entry at {last.first} is another one: the histories differ")
             else:
                 self._prove(session)
 
     def _check_note(self, session: int, stored: int, last: LastEntry) -> None:
-        """Compare with what the replicator noted, because the entry was trimmed here."""
+        """Compare the position with the replicator's note, because the entry was trimmed here."""
         if self._note() == OriginNote(stored, last):
             self._prove(session)
 

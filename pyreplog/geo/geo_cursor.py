@@ -17,9 +17,9 @@ from pyreplog.topic.owner.topic_context import TopicContext
 
 GEO_PREFIX = f"{SYSTEM_PREFIX}geo."
 STORE_S = 0.5
-"""Seconds between two states that are stored."""
+"""Seconds between two stored states."""
 OTHERS_MAX = 1024
-"""Most other origins of which it is noted what the target has."""
+"""Most other origins whose positions at the target are stored."""
 
 
 def cursor_name(target: str) -> str:
@@ -28,14 +28,15 @@ def cursor_name(target: str) -> str:
 
 
 class GeoState(NamedTuple):
-    """What is stored: FORMAT.md, "System cursor record".
+    """The stored state of a replication: FORMAT.md, "System cursor record".
 
     Attributes:
         begin: offset where the target began.
-        withheld: why what lies before it is not sent.
-        own: what the target said that it has of messages published here; None: it was never reached.
-        others: what it said of other origins.
-        is_detached: the backlog grew beyond its bound: trimming does not wait for the target.
+        withheld: cause of the gap that covers the messages before `begin`.
+        own: position that the target reported last in the messages published here; None: it was never reached.
+        others: positions that it reported last in other origins.
+        is_detached: whether the backlog grew beyond its bound: trimming does not wait for the target.
+        token: token of the topic as an origin when `own` was reported; empty: the token of its first identity.
     """
 
     begin: int
@@ -43,6 +44,7 @@ class GeoState(NamedTuple):
     own: OriginNote | None = None
     others: dict[Origin, OriginNote] = {}  # noqa: RUF012 - never changed
     is_detached: bool = False
+    token: str = ""
 
     def to_bytes(self) -> bytes:
         """Encode the state."""
@@ -52,7 +54,7 @@ class GeoState(NamedTuple):
         return json.dumps(
             {
                 "version": 1, "begin": self.begin, "withheld": int(self.withheld), "own": self.own, "others": others,
-                "detached": self.is_detached,
+                "detached": self.is_detached, **({"token": self.token} if self.token else {}),
             }
         ).encode()  # fmt: skip
 
@@ -65,7 +67,8 @@ class GeoState(NamedTuple):
             own = None if value["own"] is None else _note(value["own"])
             causes = {cause.value: cause for cause in GapCause}
             withheld = causes.get(value["withheld"], GapCause.LOST)
-            return cls(int(value["begin"]), withheld, own, others, value["detached"] is True)
+            token = str(value.get("token", ""))
+            return cls(int(value["begin"]), withheld, own, others, value["detached"] is True, token)
         except (ValueError, KeyError, TypeError, IndexError, RecursionError) as error:
             raise InvalidMetadataError(f"record of {name}: {error!r}") from error
 
@@ -76,7 +79,9 @@ def _note(row: list[Any]) -> OriginNote:
 
 
 class GeoCursor(SnapshotCursor):
-    """What the target has, as it said, so that trimming waits for the rest. Any thread; `recover` waits.
+    """Stores the position that the target reported last; trimming waits for the messages behind it.
+
+    Any thread may call its methods; `recover` waits.
 
     Args:
         context: the topic.
@@ -105,12 +110,12 @@ class GeoCursor(SnapshotCursor):
 
     @property
     def offset(self) -> int:
-        """The target has everything below this offset here; it may not be stored yet."""
+        """The target has every message below this offset here; the offset may not be stored yet."""
         return self._offset
 
     @property
     def mark(self) -> TopicPosition:
-        """Messages from here on are not trimmed; as it is stored."""
+        """The stored position from which on messages are not trimmed."""
         return self._context.managed.end if self._is_detached_stored else self._mark
 
     @mark.setter
@@ -118,7 +123,7 @@ class GeoCursor(SnapshotCursor):
         self._mark = mark
 
     def recover(self) -> None:
-        """Read the stored state; create it if there is none."""
+        """Read the stored state; create the cursor if it does not exist."""
         managed = self._context.managed
         self.create(managed.end if self._is_latest else managed.start)
         super().recover()
@@ -135,7 +140,7 @@ class GeoCursor(SnapshotCursor):
         self._is_detached_stored = self._state.is_detached
 
     def _replay(self, batch: MessageBatch) -> None:
-        """Do nothing: the target says what it has."""
+        """Do nothing: the target reports its position."""
 
     def _take(self) -> StateSnapshot | None:
         with self._guard:
@@ -148,15 +153,15 @@ class GeoCursor(SnapshotCursor):
         self._is_detached_stored = state.is_detached
 
     def store_if_due(self) -> None:
-        """Do nothing: progress is stored by time."""
+        """Do nothing: a timer stores the progress."""
 
     # ---- changes ------------------------------------------------------------------------------------------------
 
-    def progressed(self, progress: Progress) -> None:
-        """Note what the target has, and store it soon."""
+    def progressed(self, progress: Progress, token: str) -> None:
+        """Note the position of the target, and store it soon. token: as in `GeoState`."""
         with self._guard:
             self._offset = max(self._offset, progress.mark)
-            self._state = self._state._replace(own=progress.own, others=progress.others)
+            self._state = self._state._replace(own=progress.own, others=progress.others, token=token)
             if self._timer_is_set or self._is_over:
                 return
             self._timer_is_set = True
@@ -169,14 +174,25 @@ class GeoCursor(SnapshotCursor):
                 return
         self.store()
 
+    def renewed(self, token: str, former: Origin, begin: int) -> None:
+        """Note that the topic has a new identity with a token. The target has every message here below `begin` under
+        other identities; messages from `begin` on are kept.
+        """
+        with self._guard:
+            state = self._state
+            others = state.others if state.own is None else {**state.others, former: state.own}
+            self._offset = begin
+            self._state = GeoState(begin, GapCause.DUPLICATE, None, others, state.is_detached, token)
+        self.store()
+
     def set_detached(self, is_detached: bool) -> None:
-        """Keep messages from being trimmed, or not."""
+        """Note whether trimming goes on without the target."""
         with self._guard:
             self._state = self._state._replace(is_detached=is_detached)
         self.store()
 
     def close(self) -> None:
-        """Store nothing any more."""
+        """Stop storing the state."""
         with self._guard:
             self._is_over = True
         super().close()

@@ -3,25 +3,32 @@
 from __future__ import annotations
 
 import os
+import secrets
 import ssl
+import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import asdict, fields, replace
-from typing import Any, NamedTuple, Unpack
+from typing import Any, NamedTuple, TypeVar, Unpack
 
-from pyreplog.arguments import check_bool, check_text
+from pyreplog.arguments import check_bool, check_seconds, check_text
 from pyreplog.clock import Clock
 from pyreplog.coroutines import check_may_block, in_thread
 from pyreplog.cursors.subscription_metadata import SubscriptionMetadata, subscription_key
 from pyreplog.errors import (
     ClusterInUseError,
+    ConfigError,
+    HandoverError,
+    HandoverUnconfirmedError,
     InvalidArgumentError,
     InvalidMessageError,
     InvalidMetadataError,
     NoSuchClusterError,
     NoSuchSubscriptionError,
     NoSuchTopicError,
+    OutcomeUnknownError,
     ReplogError,
+    TopicOwnedError,
 )
 from pyreplog.geo.acks.where import SubscriptionPosition
 from pyreplog.geo.clusters import (
@@ -33,8 +40,10 @@ from pyreplog.geo.clusters import (
     probe,
     remove_cluster,
 )
-from pyreplog.geo.keeper import CURSOR_PREFIX, Keeper, MakeReplicator, TopicsLike
+from pyreplog.geo.geo_cursor import cursor_name
+from pyreplog.geo.keeper import Keeper, MakeReplicator, TopicsLike
 from pyreplog.geo.metrics import geo_metrics
+from pyreplog.geo.ordered_handover import HandoverStatus
 from pyreplog.geo.policies import (
     change_controls,
     change_policy,
@@ -52,6 +61,7 @@ from pyreplog.metadata.store import MetadataStore
 from pyreplog.metrics import Metric
 from pyreplog.net.handshake import Secret
 from pyreplog.topic.client.remote.client import Client, connect
+from pyreplog.topic.client.remote.connection_pool import is_transient
 from pyreplog.topic.model.chain import LedgerChain
 from pyreplog.topic.model.partitioned_metadata import find_partitioned
 from pyreplog.topic.model.positions import TopicPosition
@@ -61,15 +71,15 @@ from pyreplog.topic.owner.ownership import owner_of
 from pyreplog.topic_names import TOPICS, topic_key, unquote_name
 
 ASK_S = 10.0
-"""Seconds within which a server has to tell the state of its replications."""
+"""Seconds within which a server has to answer."""
+HANDOVER_LOOK_S = 0.1
+"""Seconds between two polls of a handover. Its owner may be another process, whose answers do not wait for events."""
 
-_STATUS_FIELDS = [item.name for item in fields(ReplicatorStatus)]
-_READINESS_FIELDS = [item.name for item in fields(SubscriptionReadiness)]
-_POSITION_FIELDS = [item.name for item in fields(SubscriptionPosition)]
+T = TypeVar("T", SubscriptionReadiness, SubscriptionPosition, HandoverStatus)
 
 
 class NamedPolicy(NamedTuple):
-    """A policy, and what it was set for.
+    """A policy, and the name or prefix of its topics.
 
     Attributes:
         name: name of the topic, or the prefix.
@@ -86,8 +96,8 @@ class GeoReplication(Handle):
     """The replication of a cluster's topics to other clusters; made by `Cluster.geo`.
 
     Clusters and policies are kept in the metadata store, and hold for all processes of the cluster. The process that
-    owns a topic sends it. A topic of a policy that nobody owns is opened by one of the servers, so that it is
-    replicated without clients, and also after its owner was killed.
+    owns a topic sends it. If a topic with a policy has no owner, one of the servers opens it: topics are replicated
+    without clients, and also after their owner was killed.
 
     Any thread may use it; calls block, and each has a coroutine form.
 
@@ -112,7 +122,7 @@ class GeoReplication(Handle):
 
         Args:
             topics: the topics. Close this object before them.
-            may_open: whether this process opens topics that nobody owns.
+            may_open: returns whether this process opens topics without an owner.
 
         Raises:
             ClosedError: the cluster was closed.
@@ -140,27 +150,27 @@ class GeoReplication(Handle):
         tls_key: str | os.PathLike[str] | None = None,
         uuid: str | None = None,
     ) -> RemoteCluster:
-        """Add another cluster, or change the URL and the files of one that was added.
+        """Add another cluster, or change the URL and the files of a known one.
 
-        One of its servers is asked who it is, unless `uuid` says so. Files are read by each server of this cluster on
-        its own machine; the metadata store has their names, and never a secret.
+        Without `uuid`, the call asks one of its servers for it. Each server of this cluster reads the files on its own
+        machine; the metadata store has their paths, and never a secret.
 
         Args:
             name: name of the cluster in policies.
             url: its topic servers: "pyreplog://host:port,host:port".
             secret_file: file with the secret of its servers.
-            tls_ca: file with the certificates that have signed those of its servers; None: no TLS.
-            tls_cert: file with a certificate for clients, if its servers require one.
-            tls_key: file with its private key, if that is not in `tls_cert`.
-            uuid: the 32 hexadecimal digits that identify it; None: ask it.
+            tls_ca: file with the CA certificates for its servers; None: no TLS.
+            tls_cert: file with a client certificate, if its servers require one.
+            tls_key: file with the private key of `tls_cert`, unless that contains it.
+            uuid: the 32 hexadecimal digits that identify the cluster; None: a server of it is asked.
 
         Returns:
-            The cluster, as it was stored.
+            The stored description of the cluster.
 
         Raises:
             ClusterUnreachableError: no server answers.
             ClusterCredentialsError: a file cannot be used, or the servers refuse the secret in it.
-            ClusterExistsError: another cluster has the name, the cluster has another name, or it is this one.
+            ClusterExistsError: another cluster has the name, the cluster has another name, or it is this cluster.
             InvalidArgumentError: the name, the URL or `uuid` is malformed.
             ReplogError: errors of the metadata store.
         """
@@ -170,24 +180,25 @@ class GeoReplication(Handle):
             uuid=_checked_uuid(uuid), url=check_text("url", url), secret_file=absolute_path(secret_file),
             tls_ca=absolute_path(tls_ca), tls_cert=absolute_path(tls_cert), tls_key=absolute_path(tls_key),
         )  # fmt: skip
-        cluster.connect(name, ASK_S).close()  # raises if the URL or a file is no good
+        cluster.connect(name, ASK_S).close()  # raises if the URL or a file cannot be used
         if uuid is None:
             cluster = replace(cluster, uuid=probe(name, cluster))
         add_cluster(self._store, name, cluster)
         return cluster
 
     def remove_cluster(self, name: str, *, force: bool = False) -> None:
-        """Remove another cluster: nothing is sent to it any more, and no message is kept for it.
+        """Remove another cluster: replication to it ends, and no messages are kept for it.
 
-        Messages and topics stay as they are, here and there.
+        No topic and no message is deleted, in either cluster.
 
         Args:
             name: name of the cluster.
-            force: also if policies name it. They are left as they are, and the target is an alarm in `status`.
+            force: remove the cluster also if policies name it. The policies do not change, and the target is an alarm
+                in `status`.
 
         Raises:
             NoSuchClusterError: no cluster of that name was added.
-            ClusterInUseError: policies name it.
+            ClusterInUseError: policies name the cluster.
             ReplogError: errors of the metadata store.
         """
         self._check_open()
@@ -201,7 +212,7 @@ class GeoReplication(Handle):
             ]
             if users:
                 raise ClusterInUseError(
-                    name, f"{len(users)} policies name it, of {', '.join(users[:3])}: take it off their targets first "
+                    name, f"{len(users)} policies name it ({', '.join(users[:3])}): remove it from their targets first "
                     "(`geo set`), or use force",
                 )  # fmt: skip
         remove_cluster(self._store, name)
@@ -210,7 +221,7 @@ class GeoReplication(Handle):
         """Return the other clusters by name.
 
         Raises:
-            InvalidMetadataError: one cannot be read.
+            InvalidMetadataError: a description cannot be read.
             ReplogError: errors of the metadata store.
         """
         self._check_open()
@@ -227,15 +238,15 @@ class GeoReplication(Handle):
     def set_policy(
         self, name: str, *, prefix: bool = False, **settings: Unpack[ReplicationSettings]
     ) -> ReplicationPolicy:
-        """Set the policy of a topic, or of all topics whose names have a prefix. It holds within a second or so.
+        """Set the policy of a topic, or of all topics whose names have a prefix. It takes effect within about a second.
 
-        A topic's own policy counts before those of prefixes, and the longest prefix before shorter ones. The policy of
-        a topic with partitions is that of its partitions. No change of a policy deletes a topic.
+        A topic's own policy has precedence over those of prefixes, and a longer prefix over a shorter one. Partitions
+        have the policy of their topic. No change of a policy deletes a topic.
 
         Args:
             name: the topic, which need not exist yet, or the prefix; "" is the prefix of all topics.
             prefix: whether `name` is a prefix.
-            settings: fields of ReplicationPolicy. Those that are not given keep their values.
+            settings: fields of ReplicationPolicy. Other fields keep their values.
 
         Returns:
             The policy.
@@ -262,16 +273,16 @@ class GeoReplication(Handle):
         return change_policy(self._store, name, change, prefix=prefix)
 
     def remove_policy(self, name: str, *, prefix: bool = False) -> bool:
-        """Remove the policy of a topic or a prefix. The topic has that of the next prefix then, or none.
+        """Remove the policy of a topic or a prefix. The policy of the next shorter prefix holds then, if there is one.
 
-        A topic that is not replicated any more keeps no messages for its former targets. It is not deleted anywhere.
+        A topic without a policy keeps no messages for its former targets. No cluster deletes the topic.
 
         Args:
             name: the topic, or the prefix.
             prefix: whether `name` is a prefix.
 
         Returns:
-            Whether there was such a policy.
+            Whether the policy existed.
 
         Raises:
             InvalidArgumentError: the name is invalid.
@@ -299,7 +310,7 @@ class GeoReplication(Handle):
         """Return all policies: those of topics, then those of prefixes, by name.
 
         Raises:
-            InvalidMetadataError: one cannot be read.
+            InvalidMetadataError: a policy cannot be read.
             ReplogError: errors of the metadata store.
         """
         self._check_open()
@@ -316,11 +327,11 @@ class GeoReplication(Handle):
     # ---- orders ---------------------------------------------------------------------------------------------
 
     def pause(self, topic: str, target: str | None = None) -> None:
-        """Send nothing more of a topic until `resume`, also after restarts. Its messages are kept meanwhile.
+        """Stop sending a topic until `resume`, also after restarts. Its messages are kept meanwhile.
 
         Args:
-            topic: the topic; of one with partitions, all of them.
-            target: the target; None: each of the policy.
+            topic: the topic; a partitioned topic stands for all partitions.
+            target: the target; None: all targets of the policy.
 
         Raises:
             NoSuchTopicError: no policy has the topic sent anywhere.
@@ -337,8 +348,8 @@ class GeoReplication(Handle):
         """Send again, after `pause`.
 
         Args:
-            topic: as it was given to `pause`.
-            target: the target; None: each of the policy.
+            topic: the topic, as for `pause`.
+            target: the target; None: all targets of the policy.
 
         Raises:
             NoSuchTopicError: no policy has the topic sent anywhere.
@@ -354,11 +365,11 @@ class GeoReplication(Handle):
     def resync(self, topic: str, target: str) -> None:
         """Begin to send again after an alarm: the histories diverged, or the target was detached.
 
-        What this cluster does not have any more is noted at the target as lost. Find out first why the histories
-        differ: see docs/geo.md.
+        Messages that the target lacks and this cluster no longer stores are noted at the target as lost. Find out first
+        why the histories differ: see docs/geo.md.
 
         Args:
-            topic: the topic; of one with partitions, all of them.
+            topic: the topic; a partitioned topic stands for all partitions.
             target: the target.
 
         Raises:
@@ -375,6 +386,214 @@ class GeoReplication(Handle):
                 lambda controls: replace(controls, resync=tuple(sorted({*controls.resync, target}))),
             )  # fmt: skip
 
+    # ---- handovers ------------------------------------------------------------------------------------------
+
+    def handover(
+        self,
+        topic: str,
+        subscription: str,
+        target: str,
+        *,
+        timeout: float = 60.0,
+        grace: float = 10.0,
+        secret: bytes | Secret | None = None,
+        tls: ssl.SSLContext | None = None,
+    ) -> list[HandoverStatus]:
+        """Hand a replicated subscription over to the consumers of another cluster, without a repeated message.
+
+        Delivery stops here. Once consumers hold no messages, and the other cluster has each acknowledgement durably,
+        the other cluster delivers the subscription, and this one does not, until it is handed back or taken over.
+        Consumers here stay attached, and wait. If this process or the owner of the topic ends during the call, either
+        this cluster or the other one delivers; call it again.
+
+        Args:
+            topic: name of its topic; a partitioned topic stands for all partitions.
+            subscription: name of the subscription.
+            target: name of the other cluster, a target of the topic's policy.
+            timeout: seconds after which the handover is cancelled, and delivery goes on here, if the home of the
+                subscription has not moved.
+            grace: seconds for consumers to acknowledge the messages that they hold. Then these messages are taken from
+                them, and the other cluster delivers those without an acknowledgement. Later acknowledgements count,
+                too.
+            secret: secret of this cluster's servers, if another process owns the topic.
+            tls: TLS context of a client of these servers.
+
+        Returns:
+            The state of each topic or partition: all are `done`.
+
+        Raises:
+            HandoverError: the handover was cancelled, or cannot begin: consumers here go on. Of several partitions some
+                may be handed over.
+            HandoverUnconfirmedError: the home has moved to the other cluster, which has not confirmed it.
+            NoSuchTopicError: the topic does not exist, or no policy has it replicated.
+            NoSuchClusterError: its policy does not name the target.
+            NoSuchSubscriptionError: the topic has no replicated subscription of this name.
+            ConfigError: its policy does not have its subscriptions replicated.
+            TopicOwnedError: a process without a server owns the topic: call it there.
+            ReplogError: errors of the metadata store, and of the owner's server.
+        """
+        self._targets("handover", topic, check_text("target", target))
+        check_text("subscription", subscription)
+        until = time.monotonic() + check_seconds("timeout", timeout)
+        order, grace = secrets.token_hex(8), check_seconds("grace", grace)
+
+        def ask(name: str, client: Client | None) -> dict[str, Any] | None:
+            left = max(until - time.monotonic(), 0.0)
+            if client is not None:
+                return client.geo_handover(name, subscription, target, order=order, timeout=left, grace=grace)
+            assert self._keeper is not None
+            return self._keeper.hand_over(name, subscription, target, order=order, timeout=left, grace=grace)
+
+        rows = self._order(topic, until, ask, secret, tls)
+        for row in rows:
+            where = f"topic {row.topic}, subscription {row.subscription}"
+            if row.phase in ("refused", "cancelled"):
+                raise HandoverError(target, f"{where} was not handed over: {row.error}")
+            if row.phase == "opening":
+                raise HandoverError(target, f"{where} was not handed over: {row.error or 'its owner is not ready'}")
+        for row in rows:
+            if row.phase != "done":
+                raise HandoverUnconfirmedError(
+                    target, f"topic {row.topic}, subscription {row.subscription}: that cluster has not confirmed the "
+                    f"handover: {row.error}. Order it again to wait for that, or take the subscription over "
+                    "here (`geo take-over`) if that cluster is lost",
+                )  # fmt: skip
+        return rows
+
+    def take_over(
+        self,
+        topic: str,
+        subscription: str,
+        *,
+        any_cluster: bool = False,
+        timeout: float = 30.0,
+        secret: bytes | Secret | None = None,
+        tls: ssl.SSLContext | None = None,
+    ) -> list[HandoverStatus]:
+        """Take a replicated subscription over from the cluster that delivers it so far, without its consent.
+
+        Use it if that cluster is lost; otherwise hand the subscription over there. Acknowledgements in that cluster
+        that have not arrived here are lost: their messages are delivered again. Until that cluster learns of the call,
+        both deliver: see docs/geo.md.
+
+        Args:
+            topic: name of its topic; a partitioned topic stands for all partitions.
+            subscription: name of the subscription.
+            any_cluster: let all clusters deliver the subscription, as before the first handover.
+            timeout: seconds to wait for the owner of the topic.
+            secret: secret of this cluster's servers, if another process owns the topic.
+            tls: TLS context of a client of these servers.
+
+        Returns:
+            The state of each topic or partition, in the phase `done`. The change is durable.
+
+        Raises:
+            OutcomeUnknownError: the owner of the topic was not ready in time.
+            NoSuchTopicError: the topic does not exist, or no policy has it replicated.
+            NoSuchSubscriptionError: the topic has no replicated subscription of this name.
+            ConfigError: its policy does not have its subscriptions replicated.
+            TopicOwnedError: a process without a server owns the topic: call it there.
+            ReplogError: errors of the metadata store, and of the owner's server.
+        """
+        self._targets("take_over", topic, None)
+        check_text("subscription", subscription)
+        check_bool("any_cluster", any_cluster)
+        until = time.monotonic() + check_seconds("timeout", timeout)
+
+        def ask(name: str, client: Client | None) -> dict[str, Any] | None:
+            if client is not None:
+                return client.geo_take_over(name, subscription, any_cluster=any_cluster)
+            assert self._keeper is not None
+            return self._keeper.take_over(name, subscription, any_cluster=any_cluster)
+
+        rows = self._order(topic, until, ask, secret, tls)
+        for row in rows:
+            if row.phase != "done":
+                raise OutcomeUnknownError(
+                    f"topic {row.topic}, subscription {subscription}: its owner was not ready within {timeout} s to "
+                    "take it over: call it again"
+                )
+        return rows
+
+    def _order(
+        self,
+        topic: str,
+        until: float,
+        ask: Callable[[str, Client | None], dict[str, Any] | None],
+        secret: bytes | Secret | None,
+        tls: ssl.SSLContext | None,
+    ) -> list[HandoverStatus]:
+        """Poll the owner of the topic, or of each partition, until all orders have ended, or the time is over.
+
+        `ask` returns None as long as the owner has not applied the policy of the topic.
+        """
+        policy = load_config(self._store).policy_of(topic)
+        if policy is None or not policy.replicated_subscriptions:
+            raise ConfigError(
+                f"topic {topic}: replicated_subscriptions: expected true in its policy, found false: set it with "
+                "`geo set`"
+            )
+        partitioned = find_partitioned(self._store, topic)
+        count = 0 if partitioned is None else partitioned.partitions
+        names = [partition_name(topic, at) for at in range(count)] or [topic]
+        rows: dict[str, HandoverStatus] = {}
+        with ExitStack() as stack:
+            clients: list[Client] = []
+            while True:
+                for name in names:
+                    if name not in rows or not rows[name].is_over:
+                        client = None if self._has_open(name) else self._client(name, clients, stack, secret, tls)
+                        try:
+                            told = ask(name, client)
+                        except ReplogError as error:
+                            if not is_transient(error) or (time.monotonic() > until and name not in rows):
+                                raise
+                            if name in rows:  # its next owner may answer
+                                rows[name] = replace(rows[name], error=f"its owner does not answer: {error}")
+                            continue
+                        if told is not None or name not in rows:
+                            rows[name] = (
+                                decode_handover(told) if told is not None else HandoverStatus(name, "", "", "opening")
+                            )
+                if len(rows) == len(names):
+                    if all(row.is_over for row in rows.values()) or time.monotonic() > until + ASK_S:
+                        return [rows[name] for name in names]
+                    if time.monotonic() > until and all(row.phase == "opening" or row.is_over for row in rows.values()):
+                        return [rows[name] for name in names]
+                time.sleep(HANDOVER_LOOK_S)
+
+    def _has_open(self, name: str) -> bool:
+        """Return whether this process owns a topic. If no server runs, it opens a topic without an owner."""
+        keeper = self._keeper
+        if keeper is None:
+            return False
+        if keeper.has_open(name):
+            return True
+        if owner_of(self._store, name) is None and not any(row.address for row in list_servers(self._store).values()):
+            keeper.open(name)
+            return True
+        return False
+
+    def _client(
+        self,
+        name: str,
+        clients: list[Client],
+        stack: ExitStack,
+        secret: bytes | Secret | None,
+        tls: ssl.SSLContext | None,
+    ) -> Client:
+        """Return the client of this cluster's servers, which the first call makes."""
+        if not clients:
+            addresses = [row.address for row in list_servers(self._store).values() if row.address]
+            if not addresses:
+                raise TopicOwnedError(
+                    name, "no server of this cluster is known: call it in the process that owns the topic, or start "
+                    "`pyreplog serve`",
+                )  # fmt: skip
+            url = "pyreplog://" + ",".join(addresses)
+            clients.append(stack.enter_context(connect(url, secret=secret, tls=tls, timeout=ASK_S)))
+        return clients[0]
+
     def _targets(self, call: str, topic: str, target: str | None) -> tuple[str, ...]:
         self._check_open()
         check_may_block(call)
@@ -384,7 +603,8 @@ class GeoReplication(Handle):
         if target is None:
             return policy.targets
         if target not in policy.targets:
-            raise NoSuchClusterError(target, f"the policy of topic {topic} does not name it, but {policy.targets}")
+            names = ", ".join(policy.targets)
+            raise NoSuchClusterError(target, f"the policy of topic {topic} does not name it; its targets are: {names}")
         return (target,)
 
     # ---- state ----------------------------------------------------------------------------------------------
@@ -400,8 +620,8 @@ class GeoReplication(Handle):
         """Return the state of each replication, by topic and target.
 
         Args:
-            topic: name of a topic; of one with partitions, all of them. None: all topics.
-            everywhere: ask the other servers of this cluster, too, and list topics that nobody owns. False: only the
+            topic: name of a topic; a partitioned topic stands for all partitions. None: all topics.
+            everywhere: ask the other servers of this cluster, too, and list topics without an owner. False: only the
                 replications of this process.
             secret: secret of this cluster's servers, for `everywhere`.
             tls: TLS context of a client of these servers.
@@ -422,7 +642,7 @@ class GeoReplication(Handle):
         return sorted(rows, key=lambda row: (row.topic, row.target))
 
     def _others(self, secret: bytes | Secret | None, tls: ssl.SSLContext | None) -> Iterator[ReplicatorStatus]:
-        """Ask the other servers of this cluster. What a silent one has shows as not known."""
+        """Yield the states that the other servers of this cluster report; silent servers are left out."""
         for rows in self._tell(lambda client: client.geo_status(), secret, tls):
             for row in rows:
                 yield decode_status(row)
@@ -433,7 +653,7 @@ class GeoReplication(Handle):
         secret: bytes | Secret | None,
         tls: ssl.SSLContext | None,
     ) -> Iterator[list[dict[str, Any]]]:
-        """Yield what each other server of this cluster answers; silent ones are left out."""
+        """Yield the answers of the other servers of this cluster; silent servers are left out."""
         own = None if self._keeper is None else self._keeper.server
         for name, server in list_servers(self._store).items():
             if name == own or not server.address:
@@ -446,7 +666,7 @@ class GeoReplication(Handle):
             yield rows
 
     def _unowned(self) -> Iterator[ReplicatorStatus]:
-        """Return what the metadata tell of topics that are to be replicated, and of which no server has told."""
+        """Yield the state of each topic with a policy for each target, as the metadata tell it."""
         config = load_config(self._store)
         for quoted in self._store.list(TOPICS):
             name = unquote_name(quoted)
@@ -458,7 +678,7 @@ class GeoReplication(Handle):
                         yield row
 
     def _stored_status(self, topic: str, target: str) -> ReplicatorStatus | None:
-        chain_value, cursor = self._store.get_many([topic_key(topic), subscription_key(topic, CURSOR_PREFIX + target)])
+        chain_value, cursor = self._store.get_many([topic_key(topic), subscription_key(topic, cursor_name(target))])
         if chain_value is None:
             return None
         chain = LedgerChain.decode(chain_value.value)
@@ -495,17 +715,17 @@ class GeoReplication(Handle):
         secret: bytes | Secret | None = None,
         tls: ssl.SSLContext | None = None,
     ) -> list[SubscriptionReadiness]:
-        """Return what a fail-over of each replicated subscription to each other cluster would lose or repeat now.
+        """Return how many messages a fail-over of each subscription to each cluster would lose or repeat now.
 
         Args:
-            topic: name of a topic; of one with partitions, all of them. None: all topics.
+            topic: name of a topic; a partitioned topic stands for all partitions. None: all topics.
             everywhere: ask the other servers of this cluster, too. False: only topics that this process owns.
             secret: secret of this cluster's servers, for `everywhere`.
             tls: TLS context of a client of these servers.
 
         Returns:
-            The rows, by topic, subscription and target. None for topics without replicated subscriptions, and for those
-            whose owner was not asked.
+            The rows, by topic, subscription and target. Topics without replicated subscriptions, and topics whose owner
+            was not asked, have no rows.
 
         Raises:
             ReplogError: errors of the metadata store.
@@ -529,19 +749,19 @@ class GeoReplication(Handle):
         secret: bytes | Secret | None = None,
         tls: ssl.SSLContext | None = None,
     ) -> list[SubscriptionPosition]:
-        """Return where a replicated subscription is, in terms of the clusters where its messages were published.
+        """Return the positions of a replicated subscription, as offsets in the clusters that published its messages.
 
-        Offsets at the origin mean the same in all clusters, and those of the topic in each cluster do not.
+        An offset at the origin names the same message in all clusters; an offset in the topic does not.
 
         Args:
-            topic: name of its topic; of one with partitions, all of them.
+            topic: name of its topic; a partitioned topic stands for all partitions.
             subscription: name of the subscription.
             everywhere: ask the other servers of this cluster, too. False: only topics that this process owns.
             secret: secret of this cluster's servers, for `everywhere`.
             tls: TLS context of a client of these servers.
 
         Returns:
-            The positions here, by origin; then what the other clusters said of theirs.
+            The positions here, by origin; then the positions that the other clusters reported.
 
         Raises:
             NoSuchSubscriptionError: the processes that were asked own no topic with such a replicated subscription.
@@ -560,7 +780,9 @@ class GeoReplication(Handle):
         return sorted(rows, key=lambda row: (row.topic, row.at != "", row.at, row.origin != "", row.origin, row.token))
 
     def where_rows(self, topic: str, subscription: str) -> list[dict[str, Any]]:
-        """Return `where` of this process as dicts, for clients that ask a server; none if it is not replicated.
+        """Return `where` of this process as dicts, for clients of its server.
+
+        The list is empty if the subscription is not replicated.
 
         Args:
             topic: name of the topic.
@@ -569,11 +791,11 @@ class GeoReplication(Handle):
         return [] if self._keeper is None else [asdict(row) for row in self._keeper.where(topic, subscription)]
 
     def readiness_rows(self) -> list[dict[str, Any]]:
-        """Return the readiness of this process's topics as dicts, for clients that ask a server."""
+        """Return the readiness of this process's topics as dicts, for clients of its server."""
         return [] if self._keeper is None else [asdict(row) for row in self._keeper.readiness()]
 
     def status_rows(self) -> list[dict[str, Any]]:
-        """Return the replications of this process as dicts, for clients that ask a server."""
+        """Return the replications of this process as dicts, for clients of its server."""
         return [] if self._keeper is None else [asdict(row) for row in self._keeper.statuses()]
 
     add_cluster_async = in_thread(add_cluster)
@@ -586,6 +808,8 @@ class GeoReplication(Handle):
     pause_async = in_thread(pause)
     resume_async = in_thread(resume)
     resync_async = in_thread(resync)
+    handover_async = in_thread(handover)
+    take_over_async = in_thread(take_over)
     status_async = in_thread(status)
     readiness_async = in_thread(readiness)
     where_async = in_thread(where)
@@ -607,13 +831,13 @@ def _checked_uuid(uuid: str | None) -> str:
 
 
 def decode_status(row: Any) -> ReplicatorStatus:
-    """Return the state of a replication as a server told it; fields of newer servers are left out.
+    """Decode the state of a replication from a server's answer; unknown fields are left out.
 
     Raises:
-        InvalidMessageError: it is malformed.
+        InvalidMessageError: the answer is malformed.
     """
     try:
-        known = {name: row[name] for name in _STATUS_FIELDS if name in row}
+        known = {item.name: row[item.name] for item in fields(ReplicatorStatus) if item.name in row}
         skipped = tuple((str(cause), int(count)) for cause, count in known.pop("skipped", ()))
         return ReplicatorStatus(**known, skipped=skipped)
     except (TypeError, ValueError, KeyError) as error:
@@ -621,31 +845,41 @@ def decode_status(row: Any) -> ReplicatorStatus:
 
 
 def decode_readiness(row: Any) -> SubscriptionReadiness:
-    """Return the readiness of a subscription as a server told it; fields of newer servers are left out.
+    """Decode the readiness of a subscription from a server's answer; unknown fields are left out.
 
     Raises:
-        InvalidMessageError: it is malformed.
+        InvalidMessageError: the answer is malformed.
     """
-    try:
-        return SubscriptionReadiness(**{name: row[name] for name in _READINESS_FIELDS if name in row})
-    except (TypeError, KeyError) as error:
-        raise InvalidMessageError(f"readiness of a subscription: {str(row)[:80]}: {error}") from error
+    return _decode(SubscriptionReadiness, row, "readiness of a subscription")
+
+
+def decode_handover(row: Any) -> HandoverStatus:
+    """Decode the state of a handover from a server's answer; unknown fields are left out.
+
+    Raises:
+        InvalidMessageError: the answer is malformed.
+    """
+    return _decode(HandoverStatus, row, "state of a handover")
 
 
 def decode_position(row: Any) -> SubscriptionPosition:
-    """Return a position of a subscription as a server told it; fields of newer servers are left out.
+    """Decode a position of a subscription from a server's answer; unknown fields are left out.
 
     Raises:
-        InvalidMessageError: it is malformed.
+        InvalidMessageError: the answer is malformed.
     """
+    return _decode(SubscriptionPosition, row, "position of a subscription")
+
+
+def _decode(kind: type[T], row: Any, noun: str) -> T:
     try:
-        return SubscriptionPosition(**{name: row[name] for name in _POSITION_FIELDS if name in row})
+        return kind(**{item.name: row[item.name] for item in fields(kind) if item.name in row})
     except (TypeError, KeyError) as error:
-        raise InvalidMessageError(f"position of a subscription: {str(row)[:80]}: {error}") from error
+        raise InvalidMessageError(f"{noun}: {str(row)[:80]}: {error}") from error
 
 
 def no_such_position(topic: str, subscription: str) -> NoSuchSubscriptionError:
-    """Return the error that nobody who was asked replicates a subscription."""
+    """Return the error for a subscription that none of the asked processes replicates."""
     return NoSuchSubscriptionError(
-        topic, f"no process that was asked replicates a subscription {subscription}: `geo readiness` lists all"
+        topic, f"none of the asked processes replicates a subscription {subscription}: `geo readiness` lists all"
     )

@@ -1,4 +1,4 @@
-"""Keeper: has the topics of this process replicated as their policies say, and opens listed topics that nobody owns."""
+"""Keeper: starts and stops replicators as the policies demand, and opens listed topics without an owner."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
-from typing import Protocol
-from weakref import WeakSet
+from typing import Any, Protocol
+from weakref import WeakSet, ref
 
 from pyreplog.clock import Clock
 from pyreplog.cursors.subscription_metadata import SubscriptionMetadata, subscription_key
@@ -25,6 +25,7 @@ from pyreplog.errors import (
 )
 from pyreplog.geo.acks.where import SubscriptionPosition
 from pyreplog.geo.clusters import RemoteCluster
+from pyreplog.geo.geo_cursor import GEO_PREFIX, cursor_name
 from pyreplog.geo.policies import ReplicationConfig, TopicControls, change_controls, load_config, names_of
 from pyreplog.geo.policy import ReplicationPolicy
 from pyreplog.geo.protocol.effects import OriginNote
@@ -49,32 +50,29 @@ from pyreplog.topic_names import TOPICS, topic_key, unquote_name
 
 logger = logging.getLogger(__name__)
 
-CURSOR_PREFIX = "pyreplog.geo."
-"""Of the names of the durable cursors, before the name of the target."""
-
 ROUND_S = 15.0
 """Seconds between two rounds without a change."""
 SETTLE_S = 0.5
-"""Seconds between a change and the round, within which other changes come."""
+"""Seconds between a change and its round, which also takes the changes of that time."""
 REREAD_S = 600.0
-"""Seconds after which all keys are read again, though the revision is the same."""
+"""Seconds after which all keys are read again, also if the revision is the same."""
 JOIN_S = 2.0
 """Seconds between the registration of a server and the round in which it opens topics."""
 RETRY_AFTER_S = 2.0
-"""Seconds between a round that could not do all, and the next one."""
+"""Seconds between a round that left work undone and the next one."""
 NEW_S = 5.0
-"""Seconds within which a process begins to serve topics, if it ever does."""
+"""Seconds within which a server process begins to serve topics."""
 RETRY_S, RETRY_MOST_S = 1.0, 60.0
-"""Seconds until a topic that could not be opened is opened again: at first, and at most."""
+"""Seconds between attempts to open a topic: at first, and at most."""
 UNKNOWN_CLUSTER = bytes(16)
 """Stands for the id of a cluster that cannot be read: it never confirms a deletion."""
 _MISSING = "no cluster of this name was added: add it (`geo cluster add`), or change the policy"
 OPENERS = 4
-"""Topics that are opened at a time, so that a server which takes over thousands does not overload anybody."""
+"""Most topics that are opened at a time, so that a server which takes over thousands does not overload the bookies."""
 
 
 class MakeReplicator(Protocol):
-    """Makes the replicator of a topic and a target; it is started by the caller."""
+    """Makes the replicator of a topic and a target; the caller starts it."""
 
     def __call__(
         self, topic: Topic, target: str, cluster: RemoteCluster, policy: ReplicationPolicy, partitions: int | None
@@ -86,24 +84,28 @@ class MakeReplicator(Protocol):
             target: name of the target.
             cluster: the target.
             policy: the policy of the topic.
-            partitions: number of partitions of the topic, of which this one is a part; None: it has none.
+            partitions: if `topic` is a partition, the number of partitions of its topic; otherwise None.
 
         Raises:
-            ReplogError: it cannot be made now; the keeper tries again later.
+            ReplogError: the replicator cannot be made now; the keeper tries again later.
         """
         ...
 
     def link(self, target: str, cluster: RemoteCluster) -> ExchangeLink:
-        """Return the way to a target. Raises the errors of a call."""
+        """Return the link to a target. Raises the same errors as a call."""
         ...
 
     def retain(self, clusters: Mapping[str, RemoteCluster]) -> None:
-        """Close what belongs to other clusters than these, which are all that can be read."""
+        """Close the links to clusters that are not in `clusters`, which has all known clusters."""
+        ...
+
+    def renew(self) -> None:
+        """Read changed credential files again."""
         ...
 
 
 class TopicsLike(Protocol):
-    """The topics of this process, as far as the keeper uses them."""
+    """The interface of the topics of this process that the keeper uses."""
 
     on_opened: list[Callable[[Topic], object]]
 
@@ -123,16 +125,16 @@ class TopicsLike(Protocol):
         ...
 
     def work(self, job: Callable[[], object]) -> None:
-        """Run a job that may wait for ledgers."""
+        """Run a job in a thread that may wait for ledgers."""
         ...
 
     def partitions_of(self, name: str) -> int | None:
-        """Return the number of partitions of a topic; None: it has none, or does not exist."""
+        """Return the number of partitions of a topic; None: it is not partitioned, or does not exist."""
         ...
 
 
 class _Replication:
-    """A replicator, and what it was made and told with."""
+    """A replicator, with its target cluster, its policy and whether it is paused."""
 
     def __init__(self, replicator: ReplicatorLike, cluster: RemoteCluster, policy: ReplicationPolicy) -> None:
         self.replicator, self.cluster, self.policy = replicator, cluster, policy
@@ -146,23 +148,26 @@ class _KeptTopic:
         self.topic = topic
         self.replications: dict[str, _Replication] = {}
         self.subscriptions: SubscriptionReplication | None = None
+        self.origin = topic.origin
+        """Identity of the topic when `subscriptions` began."""
         self.is_settled = False
-        """Whether cursors of targets that no policy names any more were looked for, and deleted."""
+        """Whether the cursors of targets that the policy does not name were deleted."""
         self.missing: dict[str, str] = {}
-        """Targets that get nothing though a policy names them, and why."""
+        """Targets of the policy that get no messages, with the reasons."""
 
 
 class Keeper(Handle):
     """Starts and stops the replicators of one process. Any thread may use it.
 
-    It learns of changes from watches of a few keys, whatever the number of topics, and reads policies in batches. Idle
-    topics have no thread and no timer; those which have nothing unsent are not even opened.
+    It watches a constant number of keys for changes, and reads policies in batches. Idle topics have no thread and no
+    timer; topics without unsent messages stay closed.
 
     Args:
         topics: the topics of this process. Close the keeper before them.
         clock: source of time.
         make: makes replicators.
-        may_open: open listed topics that nobody owns: this process serves topics, or has the cluster alone.
+        may_open: returns whether this process opens listed topics without an owner: it serves topics, or is the only
+            process of the cluster.
     """
 
     def __init__(self, topics: TopicsLike, clock: Clock, make: MakeReplicator, may_open: Callable[[], bool]) -> None:
@@ -172,10 +177,10 @@ class Keeper(Handle):
         self._round_lock = threading.Lock()  # held by a round
         self._lock = threading.Lock()  # guards the tables; never held while anything waits
         self._kept: dict[str, _KeptTopic] = {}
-        self._dirty: set[str] = set()  # names of topics to look at in the next round
+        self._dirty: set[str] = set()  # names of topics for the next round
         self._opening: set[str] = set()
         self._failures: dict[str, tuple[float, int]] = {}  # by topic: pause in seconds, and when it may be opened
-        self._idle: set[str] = set()  # topics that nobody owned and that had nothing unsent
+        self._idle: set[str] = set()  # topics without an owner and without unsent messages
         self._listed: dict[str, tuple[str, ...]] = {}  # targets by topic, of this configuration
         self._config = ReplicationConfig()
         self._revision: bytes | None = None
@@ -187,14 +192,14 @@ class Keeper(Handle):
         self._pool: ThreadPool | None = None
         self._watches: list[Watch] = []
         self.failure: ReplogError | None = None
-        """Why the last round ended early."""
+        """The error that ended the last round; None: it was complete."""
         super().__init__("keeper of geo-replication")
         make_part_of(self._registration, self)
 
     # ---- rounds ---------------------------------------------------------------------------------------------
 
     def start(self) -> None:
-        """Begin. Without any key of geo-replication this costs one watch."""
+        """Begin. In a cluster without geo-replication this costs one watch."""
         self._check_open()
         self._topics.on_opened.append(weak_callback(self._opened))
         self._watches.append(self._store.watch(REVISION, weak_callback(self._changed)))
@@ -206,7 +211,7 @@ class Keeper(Handle):
 
     @property
     def complete(self) -> frozenset[str]:
-        """Topics that nobody owns and that have nothing unsent; only of those which this process would open."""
+        """The topics without an owner and without unsent messages, of those that this process would open."""
         return frozenset(self._idle)
 
     @property
@@ -215,21 +220,57 @@ class Keeper(Handle):
         return self._config
 
     def _changed(self, _: str) -> None:
-        """Something changed; the very first call has nothing to wait for."""
+        """Wake the keeper after a change of the metadata; the first call does not wait for other changes."""
         self.wake(SETTLE_S if self._revision is not None else 0.0)
 
     def _opened(self, topic: Topic) -> None:
+        if topic.config.durability == "synced":  # otherwise it is not replicated
+            topic.maintenance.trim_guards.append(partial(_lacks_cursor, ref(self), topic.name))
+        self._look_at(topic)
+
+    def _look_at(self, topic: Topic) -> None:
+        """Apply the policy of a topic in a round that begins now."""
         with self._lock:
             self._dirty.add(topic.name)
             self._idle.discard(topic.name)
         if self._revision is not None:
             self.wake()
 
-    def wake(self, seconds: float = 0.0) -> None:
-        """Have a round begin, at the latest after some time.
+    def lacks_cursor(self, name: str, cursors: Collection[str]) -> bool:
+        """Return whether the cursor of a target of a topic will be created, so that messages must not be trimmed yet.
+
+        Until a round has read the last change of the policies that is unknown, which counts as yes.
 
         Args:
-            seconds: seconds until then.
+            name: name of the topic or partition.
+            cursors: names of its system cursors.
+
+        Raises:
+            ReplogError: errors of the metadata store.
+        """
+        if self._error is not None:
+            return False
+        revision = self._store.get(REVISION)
+        with self._lock:
+            config, is_read = self._config, revision is None or revision.value == self._revision
+        if not is_read:
+            return True
+        try:
+            policy = config.policy_of(name)
+        except InvalidMetadataError:
+            return False  # replications do not change
+        if policy is None or policy.direction != "send":
+            return False
+        return any(
+            isinstance(config.clusters.get(target), RemoteCluster) and cursor_name(target) not in cursors
+            for target in policy.targets
+        )
+
+    def wake(self, seconds: float = 0.0) -> None:
+        """Begin a round after `seconds`, or earlier if one is due.
+
+        Args:
+            seconds: most seconds until the round.
         """
         due_us = self._clock.monotonic_us() + int(seconds * 1e6)
         with self._lock:
@@ -266,13 +307,13 @@ class Keeper(Handle):
         return ROUND_S * random.uniform(0.8, 1.2)
 
     def round(self) -> bool:
-        """Look at what changed once. Calls wait for each other.
+        """Apply all changes once. Calls wait for each other.
 
         Returns:
-            Whether this cluster has anything to do with geo-replication.
+            Whether this cluster uses geo-replication.
 
         Raises:
-            ReplogError: errors of the metadata store. What could not be read is not concluded to be gone.
+            ReplogError: errors of the metadata store. A key that could not be read does not count as deleted.
         """
         with self._round_lock:
             self._check_open()
@@ -290,6 +331,7 @@ class Keeper(Handle):
                 self._make.retain({
                     name: known for name, known in self._config.clusters.items() if isinstance(known, RemoteCluster)
                 })  # fmt: skip
+            self._make.renew()
             if self._may_open():
                 self._open_unowned()
             return True
@@ -309,12 +351,12 @@ class Keeper(Handle):
             except (ClosedError, TopicFencedError):
                 self._drop(name)
             except ReplogError as error:
-                logger.warning("topic %s: its replication is looked at again later: %s", name, error)
+                logger.warning("topic %s: its policy is applied again later: %s", name, error)
                 with self._lock:
                     self._dirty.add(name)
 
     def _apply(self, topic: Topic) -> None:
-        """Start, stop and change the replications of a topic as its policy says."""
+        """Start, stop and change the replications of a topic as its policy demands."""
         config, name = self._config, topic.name
         with self._lock:
             kept = self._kept.get(name)
@@ -326,9 +368,9 @@ class Keeper(Handle):
                 return
         try:
             policy, controls = config.policy_of(name), config.controls_of(name)
-        except InvalidMetadataError as error:  # unknown is not no: all stays as it is
+        except InvalidMetadataError as error:  # unknown is not no: replications do not change
             logger.warning("topic %s: its replication stays as it is: %s", name, error)
-            if kept is None and JOURNAL in _cursors(topic):  # consumers wait for what the journal tells
+            if kept is None and JOURNAL in _cursors(topic):  # consumers wait for the records of the journal
                 kept = self._keep(topic)
                 kept.subscriptions = SubscriptionReplication(topic)
                 kept.subscriptions.configure({}, [UNKNOWN_CLUSTER])
@@ -352,7 +394,7 @@ class Keeper(Handle):
                 self._replicate(kept, target, cluster, policy, controls)
             except (ClosedError, TopicFencedError):
                 raise
-            except ReplogError as error:  # the other targets do not wait for it
+            except ReplogError as error:  # the other targets go on
                 logger.warning("topic %s: it is not replicated to %s, another attempt follows: %s", name, target, error)
                 kept.missing[target] = str(error)
                 with self._lock:
@@ -367,7 +409,7 @@ class Keeper(Handle):
     def _replicate(
         self, kept: _KeptTopic, target: str, cluster: RemoteCluster, policy: ReplicationPolicy, controls: TopicControls
     ) -> None:
-        """Have a topic replicated to a target, with this policy."""
+        """Start to replicate a topic to a target, or apply a changed policy and changed controls."""
         topic, replication = kept.topic, kept.replications.get(target)
         if replication is not None and replication.cluster != cluster:
             kept.replications.pop(target).replicator.close()
@@ -391,9 +433,9 @@ class Keeper(Handle):
             self._note_resync(topic.name, target)
 
     def _partitions(self, name: str) -> int | None:
-        """Return the number of partitions that a target needs for this one; None: it is no partition.
+        """Return the number of partitions that a target has to create for a partition; None: the topic is none.
 
-        A topic that grows counts a partition after it was opened.
+        A growing topic counts a partition only after it was opened.
         """
         partition = partition_of(name)
         count = None if partition is None else self._topics.partitions_of(partition[0])
@@ -404,10 +446,11 @@ class Keeper(Handle):
         with self._lock:
             self._kept[topic.name] = kept
         topic.gone.add_done_callback(partial(weak_callback(self._gone), topic))
+        topic.on_origin_renewed.append(partial(weak_callback(self._look_at), topic))
         return kept
 
     def _exchanges(self, name: str) -> bool:
-        """Whether the subscriptions of a topic are to be replicated; False if the policy cannot be read."""
+        """Return whether the policy demands replicated subscriptions; False if it cannot be read."""
         try:
             policy = self._config.policy_of(name)
         except InvalidMetadataError:
@@ -415,15 +458,15 @@ class Keeper(Handle):
         return policy is not None and policy.replicated_subscriptions and bool(policy.targets)
 
     def _replicate_subscriptions(self, kept: _KeptTopic, policy: ReplicationPolicy | None) -> None:
-        """Have the subscriptions of a topic replicated, or not any more."""
+        """Start or stop to replicate the subscriptions of a topic as the policy demands."""
         topic = kept.topic
         if policy is None or not policy.replicated_subscriptions or not policy.targets:
-            if kept.subscriptions is not None:
-                kept.subscriptions.remove()
-                kept.subscriptions = None
+            if (subscriptions := kept.subscriptions) is not None:
+                kept.subscriptions = None  # first: they are not shown any more once the journal is deleted
+                subscriptions.remove()
             elif not kept.is_settled and JOURNAL in _cursors(topic):
                 topic.delete_subscription(JOURNAL)
-                topic.watch_subscriptions(None)  # what was held back until it was known whether they are replicated
+                topic.watch_subscriptions(None)  # deliveries were held back until the policy was known
             return
         neighbours, unreachable = {}, []
         for target in policy.targets:
@@ -444,6 +487,10 @@ class Keeper(Handle):
                     neighbours[target] = Neighbour(target, cluster.id, link, partial(_note, kept, target))
         if kept.subscriptions is not None and UNKNOWN_CLUSTER in unreachable:
             return  # unknown is not gone
+        if kept.subscriptions is not None and kept.origin != topic.origin:
+            kept.subscriptions.close()
+            kept.subscriptions = None
+        kept.origin = topic.origin
         is_new = kept.subscriptions is None
         if kept.subscriptions is None:
             kept.subscriptions = SubscriptionReplication(topic)
@@ -452,7 +499,7 @@ class Keeper(Handle):
             kept.subscriptions.start()
 
     def _note_resync(self, topic: str, target: str) -> None:
-        """Delete the order. If this fails it is carried out once more, which changes nothing."""
+        """Delete the order. If this fails, the order is carried out once more, without an effect."""
 
         change_controls(
             self._store, topic,
@@ -460,12 +507,12 @@ class Keeper(Handle):
         )  # fmt: skip
 
     def _delete_cursors(self, topic: Topic, wanted: Collection[str]) -> None:
-        """Delete the cursors of targets that no policy names, so that no message is kept for them any more."""
+        """Delete the cursors of targets that the policy does not name, so that trimming does not wait for them."""
         for name in _cursors(topic):
-            if name != JOURNAL and name.removeprefix(CURSOR_PREFIX) not in wanted:
+            if name != JOURNAL and name.removeprefix(GEO_PREFIX) not in wanted:
                 try:
                     topic.delete_subscription(name)
-                    logger.info("topic %s: the cursor %s was deleted, because no policy names it", topic.name, name)
+                    logger.info("topic %s: cursor %s was deleted: the policy does not name it", topic.name, name)
                 except NoSuchSubscriptionError:
                     continue
 
@@ -477,7 +524,7 @@ class Keeper(Handle):
         self.wake(SETTLE_S)
 
     def _drop(self, name: str) -> None:
-        """End the replications of a topic that this process does not own any more. The cursors stay."""
+        """End the replications of a topic that this process no longer owns. The cursors stay."""
         with self._lock:
             kept = self._kept.pop(name, None)
         if kept is not None:
@@ -487,7 +534,7 @@ class Keeper(Handle):
                 replication.replicator.close()
 
     def _targets(self, name: str) -> tuple[str, ...]:
-        """Return the targets that a policy names for a topic, added or not; none if it cannot be read."""
+        """Return the targets in the policy of a topic, known or unknown clusters; none if it cannot be read."""
         targets = self._listed.get(name)
         if targets is None:
             try:
@@ -499,13 +546,13 @@ class Keeper(Handle):
         return targets
 
     def _is_listed(self, name: str) -> bool:
-        """Whether a topic is to be opened for its replication: one of its targets was added."""
+        """Return whether a topic is to be opened for its replication: one of its targets is a known cluster."""
         return any(isinstance(self._config.clusters.get(target), RemoteCluster) for target in self._targets(name))
 
-    # ---- topics that nobody owns -----------------------------------------------------------------------------
+    # ---- topics without an owner -----------------------------------------------------------------------------
 
     def _open_unowned(self) -> None:
-        """Open the listed topics that nobody owns, and for which all servers choose this one."""
+        """Open the listed topics that have no owner and for which all servers choose this one."""
         if len(self._watches) == 1:
             callback = weak_callback(self._changed)
             self._watches += [self._store.watch(key, callback) for key in (SERVERS, OWNERS, TOPICS)]
@@ -533,12 +580,12 @@ class Keeper(Handle):
                 self._open_later(name)
 
     def _caught_up(self, names: list[str]) -> set[str]:
-        """Return those topics that have nothing unsent for sure, from their metadata alone, in batches."""
+        """Return the topics that surely have no unsent messages, from their metadata alone, in batches."""
         keys, rows = [], []
         for name in names:
             targets = self._targets(name)
             rows.append((name, targets))
-            keys += [topic_key(name), *(subscription_key(name, CURSOR_PREFIX + target) for target in targets)]
+            keys += [topic_key(name), *(subscription_key(name, cursor_name(target)) for target in targets)]
         values = iter(self._store.get_many(keys))
         idle = set()
         for name, targets in rows:
@@ -548,7 +595,7 @@ class Keeper(Handle):
                 if chain is not None and _has_all(chain.value, marks):
                     idle.add(name)
             except InvalidMetadataError as error:
-                logger.debug("topic %s: it is opened to see what is unsent: %s", name, error)
+                logger.debug("topic %s: it is opened to count its unsent messages: %s", name, error)
         return idle
 
     def _open_later(self, name: str) -> None:
@@ -561,7 +608,7 @@ class Keeper(Handle):
             self._pool.submit(partial(weak_callback(self._open), name))
 
     def _open(self, name: str) -> None:
-        """Open a topic, in a thread of the pool. Its `on_opened` has it replicated."""
+        """Open a topic, in a thread of the pool. Its `on_opened` starts its replication."""
         try:
             self._check_open()
             self._topics.open(name, create=False)
@@ -569,7 +616,7 @@ class Keeper(Handle):
             logger.debug("topic %s: it is not opened here: %s", name, error)
             self._failed(name)
         except Exception as error:
-            logger.warning("topic %s: it is to be replicated, but could not be opened: %s", name, error)
+            logger.warning("topic %s: it cannot be opened for its replication: %s", name, error)
             self._failed(name)
         else:
             with self._lock:
@@ -600,12 +647,17 @@ class Keeper(Handle):
         for kept in self._all_kept():
             if wanted is not None and kept.topic.name not in wanted:
                 continue
-            rows += [replication.replicator.status() for replication in list(kept.replications.values())]
+            waiting = {} if kept.subscriptions is None else kept.subscriptions.waiting()
+            for replication in list(kept.replications.values()):
+                row = replication.replicator.status()
+                if waiting and not row.alarm:
+                    row = replace(row, alarm="; ".join(waiting.values()))
+                rows.append(row)
             rows += [_failed(kept.topic, target, why) for target, why in kept.missing.items()]
         return sorted(rows, key=lambda row: (row.topic, row.target))
 
     def readiness(self, topics: Iterable[str] | None = None) -> list[SubscriptionReadiness]:
-        """Return what a fail-over of each replicated subscription of this process would do now; may wait.
+        """Return the effect of a fail-over of each replicated subscription of this process now; may wait.
 
         Args:
             topics: names of topics; None: all.
@@ -618,10 +670,10 @@ class Keeper(Handle):
         return sorted(rows, key=lambda row: (row.topic, row.subscription, row.target))
 
     def where(self, topic: str, subscription: str) -> list[SubscriptionPosition]:
-        """Return where a replicated subscription of this process is; may wait.
+        """Return the positions of a replicated subscription of this process; may wait.
 
         Args:
-            topic: name of its topic; of one with partitions, all of them.
+            topic: name of its topic; a partitioned topic stands for all partitions.
             subscription: name of the subscription.
         """
         rows: list[SubscriptionPosition] = []
@@ -629,6 +681,67 @@ class Keeper(Handle):
             if kept.subscriptions is not None and topic in names_of(kept.topic.name):
                 rows += kept.subscriptions.where(subscription)
         return rows
+
+    # ---- handovers ------------------------------------------------------------------------------------------
+
+    def has_open(self, topic: str) -> bool:
+        """Return whether this process owns a topic.
+
+        Args:
+            topic: name of the topic or partition.
+        """
+        return any(opened.name == topic for opened in self._topics.opened())
+
+    def open(self, topic: str) -> None:
+        """Open an existing topic.
+
+        Args:
+            topic: name of the topic or partition.
+
+        Raises:
+            ReplogError: as `Cluster.topic`.
+        """
+        self._topics.open(topic, create=False)
+
+    def hand_over(
+        self, topic: str, subscription: str, target: str, *, order: str, timeout: float, grace: float
+    ) -> dict[str, Any] | None:
+        """Begin a handover, or return its status; see `SubscriptionReplication.hand_over`.
+
+        Args:
+            topic: name of the topic or partition.
+            subscription: name of the subscription.
+            target: name of the cluster that is to deliver the subscription.
+            order: id of the order.
+            timeout: seconds after which the handover is cancelled, if the home has not moved.
+            grace: seconds after which messages that consumers hold are taken from them.
+
+        Returns:
+            The fields of `HandoverStatus`; None: the policy of the topic has not been applied yet.
+        """
+        subscriptions = self._subscriptions_of(topic)
+        if subscriptions is None:
+            return None
+        return subscriptions.hand_over(subscription, target, order=order, timeout=timeout, grace=grace)
+
+    def take_over(self, topic: str, subscription: str, *, any_cluster: bool) -> dict[str, Any] | None:
+        """Make this cluster the home of a subscription; see `SubscriptionReplication.take_over`.
+
+        Args:
+            topic: name of the topic or partition.
+            subscription: name of the subscription.
+            any_cluster: let all clusters deliver the subscription.
+
+        Returns:
+            The fields of `HandoverStatus`; None: the policy of the topic has not been applied yet.
+        """
+        subscriptions = self._subscriptions_of(topic)
+        return None if subscriptions is None else subscriptions.take_over(subscription, any_cluster=any_cluster)
+
+    def _subscriptions_of(self, topic: str) -> SubscriptionReplication | None:
+        with self._lock:
+            kept = self._kept.get(topic)
+        return None if kept is None else kept.subscriptions
 
     def _let_go(self) -> None:
         for watch in self._watches:
@@ -644,7 +757,7 @@ class Keeper(Handle):
 
 
 def _failed(topic: Topic, target: str, why: str) -> ReplicatorStatus:
-    """Return the state of a target that nothing is sent to: all that is stored counts as unsent."""
+    """Return the state of a target that gets no messages: all stored messages count as unsent."""
     start, end = topic.managed.start, topic.managed.end
     return ReplicatorStatus(
         topic.name, target, "failed", None, end.offset, end.offset - start.offset, end.size - start.size, error=why,
@@ -654,17 +767,23 @@ def _failed(topic: Topic, target: str, why: str) -> ReplicatorStatus:
 
 def _cursors(topic: Topic) -> list[str]:
     names = [cursor.name for cursor in topic.internal_stats().cursors]
-    return [name for name in names if name.startswith(CURSOR_PREFIX) or name == JOURNAL]
+    return [name for name in names if name.startswith(GEO_PREFIX) or name == JOURNAL]
 
 
 def _note(kept: _KeptTopic, target: str) -> OriginNote | None:
-    """Return what a target said that it has of a topic; None: nothing is sent to it."""
+    """Return the position in a topic that a target reported last; None: the topic is not sent to it."""
     replication = kept.replications.get(target)
     return None if replication is None else replication.replicator.note
 
 
+def _lacks_cursor(keeper_ref: ref[Keeper], name: str, cursors: Collection[str]) -> bool:
+    """As `Keeper.lacks_cursor`, without keeping the keeper alive."""
+    keeper = keeper_ref()
+    return keeper is not None and keeper.lacks_cursor(name, cursors)
+
+
 def _has_all(chain_value: bytes, cursors: list[bytes | None]) -> bool:
-    """Return whether the cursors of all targets are at the end of a topic that was closed in good order.
+    """Return whether the cursors of all targets are at the end of a topic, which was closed cleanly.
 
     Raises InvalidMetadataError if a value cannot be read.
     """

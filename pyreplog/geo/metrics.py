@@ -19,8 +19,8 @@ def geo_metrics(rows: Iterable[ReplicatorStatus], now_us: int) -> list[Metric]:
     """Return the metrics of the replications of this process.
 
     Args:
-        rows: their states.
-        now_us: the present time.
+        rows: the status of each.
+        now_us: the present time, microseconds since 1970.
     """
     rows = list(rows)
     states = Counter((row.target, row.state) for row in rows)
@@ -39,7 +39,7 @@ def geo_metrics(rows: Iterable[ReplicatorStatus], now_us: int) -> list[Metric]:
         _each("unsent_messages", "gauge", "Messages that the target lacks.", rows, lambda row: row.unsent_messages),
         _each("unsent_bytes", "gauge", "Their bytes, estimated.", rows, lambda row: row.unsent_bytes),
         _each("oldest_unsent_seconds", "gauge", "Age of the first message that the target lacks.", rows, age_s),
-        _each("alarm", "gauge", "1: somebody has to decide or do something.", rows, lambda row: bool(row.alarm)),
+        _each("alarm", "gauge", "1: a person has to solve a problem.", rows, lambda row: bool(row.alarm)),
         _each("sent_messages", "counter", "Messages that the target has stored.", rows, lambda row: row.sent_messages),
         _each("sent_bytes", "counter", "Their bytes.", rows, lambda row: row.sent_bytes),
         _each("reconnects", "counter", "Connections after the first one.", rows, lambda row: row.reconnects),

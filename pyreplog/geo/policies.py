@@ -1,7 +1,7 @@
-"""Policies, and commands to replicators, in the metadata store; and all of them as one process read them.
+"""Policies and orders to replicators in the metadata store, and the configuration that one process read from it.
 
-A policy is that of one topic, or of all topics whose names have a prefix. That of the topic counts before those of
-prefixes, and the longest prefix before shorter ones. A partition has the policy of its topic.
+A policy belongs to one topic, or to all topics whose names have a prefix. The policy of a topic has precedence over
+those of prefixes, and a longer prefix over a shorter one. A partition has the policy of its topic.
 """
 
 from __future__ import annotations
@@ -35,8 +35,7 @@ class StoredPolicy(MetadataValue):
     """The policy of a topic or a prefix in the metadata store.
 
     Attributes:
-        settings: the fields of ReplicationPolicy that differ from the defaults. Fields that this build does not know
-            are kept.
+        settings: the fields of ReplicationPolicy that differ from the defaults. Unknown fields are kept.
     """
 
     KIND: ClassVar[str] = "replication policy"
@@ -45,12 +44,12 @@ class StoredPolicy(MetadataValue):
 
     @property
     def policy(self) -> ReplicationPolicy:
-        """The settings, as far as this build knows them. Raises ConfigError if one is invalid."""
+        """The settings without unknown fields. Raises ConfigError if one is invalid."""
         settings = {name: value for name, value in self.settings.items() if name in _KNOWN}
         return ReplicationPolicy.of(settings)
 
     def with_policy(self, policy: ReplicationPolicy) -> StoredPolicy:
-        """Return the same with another policy; fields that this build does not know stay."""
+        """Return a copy with another policy and the same unknown fields."""
         defaults = vars(ReplicationPolicy())
         unknown = {name: value for name, value in self.settings.items() if name not in _KNOWN}
         chosen = {name: value for name, value in vars(policy).items() if value != defaults[name]}
@@ -71,8 +70,8 @@ class TopicControls(MetadataValue):
     """Orders of operators to the replicators of a topic.
 
     Attributes:
-        paused: targets that get nothing until `resume`.
-        resync: targets for which `resync` was ordered and not begun.
+        paused: targets that get no messages until `resume`.
+        resync: targets whose `resync` was ordered and has not begun.
     """
 
     KIND: ClassVar[str] = "controls of replication"
@@ -82,7 +81,7 @@ class TopicControls(MetadataValue):
 
     @property
     def is_empty(self) -> bool:
-        """Whether nothing is ordered; the key may be deleted then."""
+        """Whether there is no order; the key may be deleted then."""
         return self == TopicControls()
 
     @classmethod
@@ -104,7 +103,8 @@ def _texts(name: str, values: list[Any]) -> list[str]:
 def policy_key(name: str, *, prefix: bool) -> str:
     """Return the key of the policy of a topic or a prefix. Raises the errors of `check_name`.
 
-    The empty prefix, that of all topics, is "*" in the key; a prefix that ends in "*" has another one.
+    The key of a prefix ends with "*". The key of the empty prefix, that of all topics, is "*"; a prefix's own "*" is
+    quoted.
     """
     if not prefix:
         return f"{TOPICS}/{quote_name(check_name(name))}"
@@ -115,7 +115,7 @@ def find_policy(store: MetadataStore, name: str, *, prefix: bool) -> Replication
     """Return the policy that was set for exactly this topic or prefix.
 
     Raises:
-        InvalidMetadataError: it cannot be read.
+        InvalidMetadataError: the stored policy cannot be read.
         ReplogError: errors of the store.
     """
     stored = store.get(policy_key(name, prefix=prefix))
@@ -130,7 +130,7 @@ def change_policy(
     Args:
         store: metadata store.
         name: the topic, or the prefix.
-        change: gets the policy, or the defaults; may be called several times.
+        change: gets the policy, or the defaults, and returns the new one; may be called several times.
         prefix: whether `name` is a prefix.
 
     Raises:
@@ -153,7 +153,7 @@ def change_policy(
 
 
 def delete_policy(store: MetadataStore, name: str, *, prefix: bool) -> bool:
-    """Delete the policy of a topic or a prefix; return whether there was one. Raises errors of the store."""
+    """Delete the policy of a topic or a prefix; return whether it existed. Raises errors of the store."""
     key = policy_key(name, prefix=prefix)
     existed = store.get(key) is not None
     if existed:
@@ -168,7 +168,7 @@ def change_controls(store: MetadataStore, topic: str, change: Callable[[TopicCon
     Args:
         store: metadata store.
         topic: name of the topic.
-        change: gets the controls; may be called several times.
+        change: gets the controls, and returns the new ones; may be called several times.
 
     Raises:
         InvalidMetadataError: the stored controls cannot be read.
@@ -186,11 +186,11 @@ def change_controls(store: MetadataStore, topic: str, change: Callable[[TopicCon
     raise_revision(store)
 
 
-# ---- all of them -----------------------------------------------------------------------------------------------
+# ---- the configuration -----------------------------------------------------------------------------------------
 
 
 class ReplicationConfig:
-    """All clusters, policies and controls, as they were read together. A value that cannot be read is its error.
+    """All clusters, policies and controls of one read. An error stands for a value that cannot be read.
 
     Args:
         clusters: remote clusters by name.
@@ -212,10 +212,10 @@ class ReplicationConfig:
         self._lengths = sorted({len(prefix) for prefix in self.prefixes}, reverse=True)
 
     def policy_of(self, topic: str) -> ReplicationPolicy | None:
-        """Return the policy that holds for a topic or a partition; None: none does.
+        """Return the policy that holds for a topic or a partition; None: no policy does.
 
         Raises:
-            InvalidMetadataError: it cannot be read, so that nobody knows.
+            InvalidMetadataError: the policy cannot be read: it is unknown whether the topic is replicated.
         """
         policy = self._policy_of(topic)
         if isinstance(policy, InvalidMetadataError):
@@ -233,10 +233,10 @@ class ReplicationConfig:
         return None
 
     def controls_of(self, topic: str) -> TopicControls:
-        """Return the controls of a topic; those of a partition are its own and those of its topic together.
+        """Return the controls of a topic; a partition has its own and those of its topic together.
 
         Raises:
-            InvalidMetadataError: they cannot be read.
+            InvalidMetadataError: the controls cannot be read.
         """
         combined = TopicControls()
         for name in names_of(topic):
@@ -251,7 +251,7 @@ class ReplicationConfig:
 
 
 def names_of(topic: str) -> tuple[str, ...]:
-    """Return the names under which a topic is found: its own and, of a partition, that of its topic."""
+    """Return the names whose policies and controls apply: the topic's own and, for a partition, that of its topic."""
     partition = partition_of(topic)
     return (topic,) if partition is None else (topic, partition[0])
 
@@ -264,7 +264,7 @@ def load_config(store: MetadataStore) -> ReplicationConfig:
     """Read all clusters, policies and controls: four lists, and their values in batches.
 
     Raises:
-        ReplogError: errors of the store. Nothing is known then.
+        ReplogError: errors of the store.
     """
     prefixes = {name.removesuffix("*"): stored for name, stored in _load(store, PREFIXES, StoredPolicy).items()}
     topics, controls = _load(store, TOPICS, StoredPolicy), _load(store, CONTROLS, TopicControls)

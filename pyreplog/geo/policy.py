@@ -28,28 +28,29 @@ TARGETS_MAX = 64
 class ReplicationPolicy(Settings):
     """Settings of the replication of a topic, or of all topics whose names have a prefix.
 
-    A policy says what this cluster sends. For both ways, each of the two clusters has a policy that names the other.
-    A change never deletes a topic or its messages, here or at a target.
+    A policy controls the messages that this cluster sends. To replicate in both directions, give each of the two
+    clusters a policy that names the other. A change never deletes a topic or its messages, here or at a target.
 
     Attributes:
-        targets: names of the clusters that get the messages, as given to `GeoReplication.add_cluster`. None
-            of them: nothing is sent, which exempts a topic from the policy of a prefix.
-        direction: "send": messages go to the targets; "receive": nothing is sent, as for a standby until it takes over.
-        start: where a target begins that has nothing of the topic yet. "earliest": with the oldest message that is
-            stored; "latest": with the next one that is published.
+        targets: names of the clusters that get the messages, as given to `GeoReplication.add_cluster`. With an empty
+            tuple no message is sent; it exempts a topic from the policy of a prefix.
+        direction: "send": messages go to the targets; "receive": no message is sent, as for a standby until it takes
+            over.
+        start: the first message for a target that has none of the topic yet. "earliest": the oldest stored message;
+            "latest": the next published message.
         forward: "own": only messages published in this cluster; for meshes, in which each cluster sends to each other.
-            "all": those that came from other clusters, too; for rings and stars.
-        replicated_from: with `forward="all"`, names of the clusters whose messages are forwarded; None: of all.
-        ttl_ms: messages that are older when they could be sent are skipped, in milliseconds; None: never.
+            "all": messages that came from other clusters, too; for rings and stars.
+        replicated_from: with `forward="all"`, names of the clusters whose messages are forwarded; None: all clusters.
+        ttl_ms: greatest age of a message that is sent, milliseconds; older messages are skipped. None: no limit.
         rate_bytes: most bytes per second to each target; None: no limit.
-        window_bytes: most bytes that are on their way to a target without its answer.
+        window_bytes: most bytes in flight to a target.
         backlog_bytes: most bytes that wait for a target; None: no limit.
-        backlog_policy: what happens beyond `backlog_bytes`. "hold": publishers wait; "error": they get
+        backlog_policy: the action when the backlog exceeds `backlog_bytes`. "hold": publishers wait; "error": they get
             BacklogFullError; "detach": replication to this target ends with an alarm, and no longer keeps messages from
             being trimmed, until `GeoReplication.resync`.
-        replicated_subscriptions: durable subscriptions go on in the targets where they are here, each acknowledgement
-            included, and the other way round. The targets need such a policy, too, which names this cluster; its
-            direction does not matter for that.
+        replicated_subscriptions: whether durable subscriptions can go on in the targets at their position here, with
+            each acknowledgement, and the other way round. The targets need such a policy, too, which names this
+            cluster; its direction does not matter.
     """
 
     targets: tuple[str, ...] = ()
@@ -84,7 +85,7 @@ class ReplicationPolicy(Settings):
             )
 
     def _check_clusters(self, name: str) -> None:
-        """Check names of clusters, and keep them as a sorted tuple without repetitions."""
+        """Check names of clusters, and keep them as a sorted tuple without duplicates."""
         clusters = getattr(self, name)
         if isinstance(clusters, str) or not isinstance(clusters, tuple | list | set | frozenset):
             raise ConfigError(f"{name}: expected a tuple of names of clusters, found {clusters!r}")
@@ -97,10 +98,10 @@ class ReplicationPolicy(Settings):
         object.__setattr__(self, name, names)
 
     def changed(self, settings: Mapping[str, Any]) -> Self:
-        """Return this policy with other settings in the place of its own.
+        """Return a copy of this policy with other values for some settings.
 
         Args:
-            settings: values by name of the setting.
+            settings: the new values by name of the setting.
 
         Raises:
             ConfigError: a setting is unknown, or its value is outside its bounds.

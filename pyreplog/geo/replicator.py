@@ -1,4 +1,7 @@
-"""Replicator: replicates one topic of this process to one target cluster."""
+"""Replicator: replicates one topic of this process to one target cluster.
+
+It carries out the effects of a `Sender` (`protocol.sending`).
+"""
 
 from __future__ import annotations
 
@@ -11,9 +14,19 @@ from functools import partial
 from itertools import pairwise
 from typing import Any
 
-from pyreplog.errors import ClosedError, ConfigError, ReplogError, TopicFencedError, TrimmedError
+from pyreplog._native.system.checksum import crc32c
+from pyreplog.errors import (
+    ClosedError,
+    ConfigError,
+    InvalidEntryError,
+    ReplogError,
+    TopicFencedError,
+    TopicFullError,
+    TrimmedError,
+)
 from pyreplog.event_queue import EventQueue
 from pyreplog.future import AppendFuture
+from pyreplog.geo.clusters import refused_credentials
 from pyreplog.geo.geo_cursor import GeoCursor, cursor_name
 from pyreplog.geo.policy import ReplicationPolicy
 from pyreplog.geo.protocol.effects import (
@@ -26,6 +39,7 @@ from pyreplog.geo.protocol.effects import (
     Progress,
     RaiseAlarm,
     ReadEntries,
+    RenewOrigin,
     SendEntries,
     SourceEntry,
     WakeAt,
@@ -35,7 +49,8 @@ from pyreplog.geo.replicator_like import ReplicatorState, ReplicatorStatus
 from pyreplog.geo.target_link import Opening, Target, TargetSession
 from pyreplog.net.backoff import Backoff
 from pyreplog.origins.attribute import OriginAttribute
-from pyreplog.origins.origin import Origin, OriginState
+from pyreplog.origins.origin import LastEntry, Origin, OriginState
+from pyreplog.origins.replicate_to import decode_names
 from pyreplog.topic.model.backlog import Publishing
 from pyreplog.topic.model.positions import TopicPosition
 from pyreplog.topic.owner.managed.entry_reader import EntryBatch, StoredEntry
@@ -45,12 +60,12 @@ from pyreplog.topic.owner.topic_context import TopicContext
 logger = logging.getLogger(__name__)
 
 ENDS_MAX = 256
-"""Ends of the topic that are noted, for the bytes of a backlog."""
+"""Most noted ends of the topic, by which the bytes of a backlog are estimated."""
 HELD_SHARE = 0.9
 """Share of `backlog_bytes` at which publishers go on."""
 
 UNKNOWN = Origin(b"", "")
-"""Stands for an origin that the topic does not know any more; its messages are not forwarded."""
+"""Stands for an origin that the topic has forgotten; its messages are not forwarded."""
 
 _STATES: dict[SenderState, ReplicatorState] = {
     SenderState.PAUSED: "paused",
@@ -66,16 +81,17 @@ _STATES: dict[SenderState, ReplicatorState] = {
 class Replicator:
     """Replicates one topic, which this process owns, to one target: each message once, and in its order.
 
-    Entries are sent as they are stored; no message is decoded. Any thread may use it; no method waits.
+    Entries are sent as they are stored; no message is decoded. Any thread may call its methods; none of them waits.
 
     Args:
         topic: the topic; close the replicator before it.
         target: name of the target cluster.
         link: the target cluster.
-        policy: what is sent, and how fast.
+        policy: which messages are sent, and how fast.
         cluster_ids: returns the ids of the clusters with these names; for `replicated_from`.
         partitions: if the topic is a partition, the number of partitions of its topic; otherwise 0.
         explain: returns the text of an error, for the status.
+        work: runs a job that waits in another thread; None: in those of the topics.
     """
 
     def __init__(
@@ -88,27 +104,31 @@ class Replicator:
         cluster_ids: Callable[[Sequence[str]], frozenset[bytes]] | None = None,
         partitions: int = 0,
         explain: Callable[[Exception], str] = str,
+        work: Callable[[Callable[[], object]], object] | None = None,
     ) -> None:
         self.topic, self.target, self._explain = topic, target, explain
         self._link, self._policy, self._partitions = link, policy, partitions
         self._cluster_ids = cluster_ids
         self._context: TopicContext = topic.context
         self._clock = self._context.clock
+        self._work = self._context.work if work is None else work
         self._events = EventQueue()
         self._backoff = Backoff(RETRY_S, RETRY_MOST_S, random.random)
         self._cursor: GeoCursor | None = None
+        self._adopted: list[GeoCursor] = []  # those that attempts to begin passed to `adopt`: one of them may be live
         self._sender: Sender | None = None
         self._sessions: dict[Origin, TargetSession] = {}
-        self._error: ReplogError | None = None  # why it could not begin
-        self._ends: deque[TopicPosition] = deque()  # of the topic, from the last one that the target has reached on
+        self._error: ReplogError | None = None  # of the last attempt to begin
+        self._ends: deque[TopicPosition] = deque()  # of the topic, from the last end that the target has reached on
         self._is_paused = self._is_over = self._is_told = self._holds = self._is_behind = False
+        self._is_ending = False  # set before `_is_over`, by any thread: no cursor is adopted any more
         self._alarm = ""
 
     # ---- control -------------------------------------------------------------------------------------------------
 
     def start(self) -> None:
-        """Begin to replicate, from what the target has."""
-        self._context.work(self._begin)
+        """Begin to replicate, behind the last message that the target has."""
+        self._work(self._begin)
 
     def _begin(self) -> None:
         """Read the durable cursor; in a thread that may wait."""
@@ -119,7 +139,10 @@ class Replicator:
             cursor = self._cursor
             if cursor is None:
                 cursor = GeoCursor(self._context, self.target, is_latest=self._policy.start == "latest")
-                self.topic.system_cursors.adopt(cursor)
+                self._adopted.append(cursor)
+                if not self.topic.system_cursors.adopt(cursor, if_=lambda: not self._is_ending):
+                    return
+            self._follow_identity(cursor)
         except ReplogError as error:
             self._error = error
             if isinstance(error, ClosedError | TopicFencedError):
@@ -131,6 +154,81 @@ class Replicator:
             return
         self._error = None
         self._events.post(partial(self._begun, cursor))
+
+    def _follow_identity(self, cursor: GeoCursor) -> None:
+        """If the topic got a new identity since the target's position was noted, go on with the new one; may wait.
+
+        It gets one if the target's position lay after the end of the topic when the topic was opened.
+        """
+        state = cursor.state
+        stored = 0 if state.own is None or state.token != self._token else state.own.stored
+        self.topic.renew_lost_origin(cursor.name, self.topic.origin, stored)
+        token = self._token
+        if state.own is not None and state.token != token:
+            known = self.topic.origins.former
+            former = next((origin for origin, _ in known if origin.token == state.token), known[0][0])
+            cursor.renewed(token, former, self._shared_end(cursor.offset, state.own))
+
+    @property
+    def _token(self) -> str:
+        """The token of the topic as an origin; empty: its first one."""
+        return self.topic.origin.token if self.topic.origins.former else ""
+
+    def _shared_end(self, mark: int, note: OriginNote | None) -> int:
+        """Return the offset here below which the target has every message of this topic; may wait.
+
+        That is the mark if the last entry that was sent then is still here. Otherwise it is the start of the topic:
+        it is unknown which messages are the same.
+        """
+        start, end = self.topic.managed.start.offset, self.topic.managed.end.offset
+        if mark > end:
+            return start
+        last = None if note is None else note.last
+        if last is None:
+            return mark
+        try:
+            read: EntryBatch = self.topic.managed.entries.read(last.first, bytes_max=1).result()
+        except TrimmedError:
+            return mark
+        here = [
+            LastEntry(entry.first, entry.first + entry.messages, crc32c(entry.value), entry.time_us)
+            for entry in read.entries[:1]
+        ]
+        return mark if here == [last] else start
+
+    def _renew(self, effect: RenewOrigin) -> None:
+        """Give the topic another identity; in a thread that may wait."""
+        if self._is_over:
+            return
+        try:
+            origin = self.topic.renew_origin(self._shared_end(effect.mark, effect.note))
+        except ReplogError as error:
+            logger.warning("topic %s: it has no new identity yet: %s", self.topic.name, error)
+            if not isinstance(error, ClosedError | TopicFencedError | TopicFullError):
+                self._context.runtime.wake_after(self._backoff.next_s(), self.resync)
+            return
+        logger.warning(
+            "topic %s: it has the new identity %s in other clusters, because %s has messages of the former identity "
+            "that this topic lacks",
+            self.topic.name, origin.token, self.target,
+        )  # fmt: skip
+
+    def _renewed(self) -> None:
+        """Begin again, because the topic has a new identity."""
+
+        def renewed() -> None:
+            if not self._is_over and self._sender is not None:
+                self._end_sender(self._sender)
+                self._sender = None
+                self._work(self._begin)
+
+        self._events.post(renewed)
+
+    def _end_sender(self, sender: Sender) -> None:
+        self.topic.managed.on_grow.remove(self._grew)
+        self.topic.managed.on_fenced.remove(self._fenced)
+        self.topic.on_origin_renewed.remove(self._renewed)
+        self._carry_out(sender.close())
 
     def _check_durability(self) -> None:
         durability = self.topic.config.durability
@@ -145,13 +243,17 @@ class Replicator:
             return
         state = cursor.state
         self._cursor, self._is_behind = cursor, state.own is None
-        self._ends.append(max(cursor.mark, self.topic.managed.start))
+        if not self._ends:
+            self._ends.append(max(cursor.mark, self.topic.managed.start))
+        former = self.topic.origins.former
         self._sender = Sender(
             self.topic.origin, self._settings(), epoch=self.topic.managed.epoch, begin=state.begin,
-            withheld=state.withheld, own_note=state.own, notes=state.others, mark=cursor.offset, random=random.random,
+            withheld=state.withheld, own_note=state.own, notes=state.others, mark=cursor.offset,
+            former=former[-1][1] if former else 0, sent=self.topic.origins.sent, random=random.random,
         )  # fmt: skip
         self.topic.managed.on_grow.append(self._grew)
         self.topic.managed.on_fenced.append(self._fenced)
+        self.topic.on_origin_renewed.append(self._renewed)
         self._tell_growth()
         if not self._is_paused and not state.is_detached:
             self._do(self._sender.resume)
@@ -164,11 +266,11 @@ class Replicator:
             sources = frozenset() if self._cluster_ids is None else self._cluster_ids(names)
         return SendingSettings(
             policy.forward == "all", sources, None if policy.ttl_ms is None else policy.ttl_ms * 1000,
-            policy.rate_bytes, policy.window_bytes,
+            policy.rate_bytes, policy.window_bytes, self.target,
         )  # fmt: skip
 
     def configure(self, policy: ReplicationPolicy) -> None:
-        """Go on with another policy.
+        """Use another policy.
 
         Args:
             policy: the policy.
@@ -183,7 +285,7 @@ class Replicator:
         self._events.post(configure)
 
     def pause(self) -> None:
-        """Send nothing more until `resume`; trimming still waits for the target."""
+        """Stop sending until `resume`; trimming still waits for the target."""
 
         def pause() -> None:
             self._is_paused = True
@@ -203,7 +305,12 @@ class Replicator:
         self._events.post(resume)
 
     def resync(self) -> None:
-        """After `diverged` or `detached`: go on from what the target has, and note as lost what is not stored here."""
+        """Go on after `diverged` or `detached`, behind the last message that the target has.
+
+        Messages that the target lacks and this topic no longer stores become a LOST gap. If the target has messages of
+        this topic's identity that this topic lacks, the messages here that the target may lack first get another
+        identity.
+        """
 
         def resync() -> None:
             if self._sender is None or self._cursor is None:
@@ -220,15 +327,15 @@ class Replicator:
     def remove(self) -> None:
         """Close, and delete the durable cursor: trimming no longer waits for the target."""
         self.close()
-        self._context.work(self._remove)
+        self._work(self._remove)
 
     def _remove(self) -> None:
-        cursor = self._cursor
-        if cursor is not None:
-            try:
-                self.topic.system_cursors.remove(cursor.name)
-            except ReplogError as error:
-                logger.warning("topic %s: cursor %s was not deleted: %s", self.topic.name, cursor.name, error)
+        """Delete the cursor, which may be stored but not adopted: perhaps `_begin` failed, or runs later than this."""
+        name = cursor_name(self.target)
+        try:
+            self.topic.system_cursors.remove(name, self._adopted)
+        except ReplogError as error:
+            logger.warning("topic %s: cursor %s was not deleted: %s", self.topic.name, name, error)
 
     def close(self) -> None:
         """End. The durable cursor stays, so that trimming waits for the target."""
@@ -239,12 +346,11 @@ class Replicator:
             self._is_over = True
             self._hold(False)
             if self._sender is not None:
-                self.topic.managed.on_grow.remove(self._grew)
-                self.topic.managed.on_fenced.remove(self._fenced)
-                self._carry_out(self._sender.close())
+                self._end_sender(self._sender)
             if self._cursor is not None:
                 self._cursor.store()
 
+        self._is_ending = True
         self._events.post(close)
 
     @property
@@ -253,13 +359,13 @@ class Replicator:
 
     @property
     def note(self) -> OriginNote | None:
-        """What the target said last that it has of the topic; None: nothing yet."""
+        """The position in the topic that the target reported last; None: it reported none yet."""
         return None if self._sender is None else self._sender.note
 
     # ---- status --------------------------------------------------------------------------------------------------
 
     def status(self) -> ReplicatorStatus:
-        """Return the present state; what is unsent is counted from what the target said it has, also if it is away."""
+        """Return the present state; unsent messages are counted from the target's last report, also if it is away."""
         sender, end = self._sender, self.topic.managed.end
         if sender is None:
             error = "" if self._error is None else self._explain(self._error)
@@ -267,12 +373,15 @@ class Replicator:
             return ReplicatorStatus(
                 self.topic.name, self.target, self._state(None), None, end.offset, unsent,
                 end.size - self.topic.managed.start.size, error=error,
+                alarm=error if self._state(None) == "failed" else "",
             )  # fmt: skip
         unsent = sender.unsent_messages if sender.end >= end.offset else end.offset - sender.stored
+        state, error = self._state(sender), "" if sender.error is None else self._explain(sender.error)
+        needs_change = state == "failed" or refused_credentials(sender.error) is not None
         return ReplicatorStatus(
             topic=self.topic.name,
             target=self.target,
-            state=self._state(sender),
+            state=state,
             stored=None if sender.note is None else sender.note.stored,
             end=end.offset,
             unsent_messages=unsent,
@@ -282,8 +391,8 @@ class Replicator:
             sent_bytes=sender.sent_bytes,
             skipped=tuple((cause.name.lower(), count) for cause, count in sorted(sender.skipped.items())),
             reconnects=max(sender.opens - 1, 0),
-            error="" if sender.error is None else self._explain(sender.error),
-            alarm=self._alarm or sender.alarm,
+            error=error,
+            alarm=self._alarm or sender.alarm or (error if needs_change else ""),
         )
 
     def _state(self, sender: Sender | None) -> ReplicatorState:
@@ -309,7 +418,7 @@ class Replicator:
         return end.size - size if unsent else 0
 
     def _note_end(self, end: TopicPosition) -> None:
-        """Note how many bytes the topic has now, and forget ends that the target has reached."""
+        """Note the present end of the topic, and forget ends that the target has reached."""
         ends, stored = self._ends, 0 if self._sender is None else self._sender.stored
         while len(ends) > 1 and ends[1].offset <= stored:
             ends.popleft()
@@ -321,7 +430,7 @@ class Replicator:
     # ---- events --------------------------------------------------------------------------------------------------
 
     def _do(self, event: Callable[..., list[Effect]], *arguments: Any) -> None:
-        """Tell the sender, and carry out what it wants; as a step of the queue."""
+        """Pass an event to the sender, and carry out its effects; as a step of the queue."""
         self._carry_out(event(*arguments, self._clock.monotonic_us(), self._clock.now_us()))
 
     def _post(self, event: Callable[..., list[Effect]], *arguments: Any) -> None:
@@ -344,13 +453,13 @@ class Replicator:
             self._check_backlog()
 
     def _check_backlog(self) -> None:
-        """Apply the backlog policy: hold or refuse publishers, or detach, if more waits than the policy allows."""
+        """Apply the backlog policy: hold or refuse publishers, or detach, if the backlog is larger than allowed."""
         sender, cursor, policy = self._sender, self._cursor, self._policy
         if sender is None or cursor is None or self._is_detached:
             return
         most, waiting = policy.backlog_bytes, self._unsent_bytes(sender.unsent_messages)
         is_over = most is not None and waiting > (HELD_SHARE * most if self._holds else most)
-        if self._is_behind:  # a new target, or one after `resync`, has to get the backlog first
+        if self._is_behind:  # a new target, or a target after `resync`, has to get the backlog first
             self._is_behind = is_over
             return
         if is_over and policy.backlog_policy == "detach":
@@ -396,7 +505,7 @@ class Replicator:
                 self._context.runtime.wake_after(delay_s, self._woke)
             elif isinstance(effect, Progress):
                 if self._cursor is not None:
-                    self._cursor.progressed(effect)
+                    self._cursor.progressed(effect, self._token)
                     self._check_backlog()
             elif isinstance(effect, EntryRefused):
                 logger.error(
@@ -406,6 +515,8 @@ class Replicator:
                 )  # fmt: skip
             elif isinstance(effect, RaiseAlarm):
                 self._tell_alarm(effect.text)
+            elif isinstance(effect, RenewOrigin):
+                self._work(partial(self._renew, effect))
             else:
                 assert isinstance(effect, Disconnect)
                 self._sessions.clear()
@@ -418,7 +529,7 @@ class Replicator:
     # ---- the target ----------------------------------------------------------------------------------------------
 
     def _open(self, effect: OpenOrigin) -> None:
-        settings = json.dumps(_creation_settings(vars(self.topic.config)))
+        settings = json.dumps(_creation_settings(self.topic.config.encoded()))
         opening = Opening(self.topic.name, effect.origin, effect.session, self._partitions, settings)
 
         def on_opened(session: TargetSession | ReplogError) -> None:
@@ -474,12 +585,16 @@ class Replicator:
             self._failed(batch)
             self._do(sender.read_failed, effect.attempt, batch, self.topic.managed.start.offset)
             return
-        try:
-            entries = [self._source_entry(entry) for entry in batch.entries]
-        except ReplogError as error:
-            self._do(sender.read_failed, effect.attempt, error, self.topic.managed.start.offset)
-        else:
-            self._do(sender.came, effect.attempt, entries)
+        entries: list[SourceEntry] = []
+        for entry in batch.entries:
+            try:
+                entries.append(self._source_entry(entry))
+            except InvalidEntryError as error:
+                if entries:  # these come first; the next read begins with the malformed one
+                    break
+                self._do(sender.read_failed, effect.attempt, error, self.topic.managed.start.offset)
+                return
+        self._do(sender.came, effect.attempt, entries)
 
     def _checked(self, effect: CheckEntry, batch: EntryBatch | Exception) -> None:
         sender = self._sender
@@ -490,26 +605,46 @@ class Replicator:
             self._failed(batch)
             self._do(sender.lost, effect.attempt, sender.own, batch)
         else:
-            self._do(sender.checked, effect.attempt, self._source_entry(batch.entries[0]))
+            try:
+                entry = self._source_entry(batch.entries[0])
+            except InvalidEntryError as error:
+                self._do(sender.lost, effect.attempt, sender.own, error)
+            else:
+                self._do(sender.checked, effect.attempt, entry)
 
     def _failed(self, error: Exception) -> None:
-        """End if this process does not own the topic any more."""
+        """Close if this process no longer owns the topic."""
         if isinstance(error, ClosedError | TopicFencedError):
             self.close()
 
     def _source_entry(self, entry: StoredEntry) -> SourceEntry:
-        value, first, messages, time_us, data = entry
+        """Decode the attributes of an entry. Raises InvalidEntryError if one is malformed."""
+        try:
+            return self._decoded(entry)
+        except InvalidEntryError as error:
+            raise InvalidEntryError(
+                f"entry at offset {entry.first}: {error}. Replication stops before it, because the clusters to which "
+                "it may go are not known"
+            ) from error
+
+    def _decoded(self, entry: StoredEntry) -> SourceEntry:
+        value, first, messages, time_us, data, names = entry
+        replicate_to = None if names is None else decode_names(names)
         if data is None:
-            return SourceEntry(value, messages, first, time_us)
+            former = self.topic.origins.former_of(first)
+            if former is None:
+                return SourceEntry(value, messages, first, time_us, replicate_to=replicate_to)
+            return SourceEntry(value, messages, first, time_us, former, first, time_us, replicate_to=replicate_to)
         attribute = OriginAttribute.from_bytes(data)
         origin = self.topic.origins.names(attribute.key) or UNKNOWN
         return SourceEntry(
-            value, messages, first, time_us, origin, attribute.first, attribute.publish_time_us, attribute.gaps
-        )
+            value, messages, first, time_us, origin, attribute.first, attribute.publish_time_us, attribute.gaps,
+            replicate_to,
+        )  # fmt: skip
 
 
 def _creation_settings(config: dict[str, Any]) -> dict[str, Any]:
-    """Return the settings with which a target creates the topic: those here, without quotas, which would hold it up."""
+    """Return the settings of the topic at a target: those here, without quotas, which would hold replication up."""
     return {name: value for name, value in config.items() if not name.startswith("quota_")}
 
 

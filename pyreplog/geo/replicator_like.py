@@ -1,4 +1,4 @@
-"""What the keeper needs of the replicator of one topic and one target, and what it says of itself."""
+"""The interface of a replicator that the keeper uses, and the status of a replicator."""
 
 from __future__ import annotations
 
@@ -17,27 +17,27 @@ ReplicatorState = Literal[
 class ReplicatorStatus:
     """The state of the replication of one topic to one target.
 
-    Numbers of what is unsent are counted from `stored`, also while the target cannot be reached: they never say less
-    than what the target lacks.
+    Unsent messages and bytes are counted from `stored`, also while the target cannot be reached: the numbers are never
+    too small.
 
     Attributes:
         topic: name of the topic.
         target: name of the target cluster.
-        state: "connecting": also between attempts; "running"; "paused"; "diverged": the two histories differ, people
-            decide; "detached": the backlog grew beyond its bound; "failed": an error that repetition does not help.
+        state: "connecting": also between attempts; "running"; "paused"; "diverged": the two histories differ, and a
+            person decides; "detached": the backlog grew beyond its bound; "failed": a retry does not mend the error.
             Without a replicator: "unowned": no process has the topic open; "unknown": its owner was not asked.
-        stored: everything of the topic below this offset is stored at the target, or was skipped for a cause; None: the
-            target has not told it since this process owns the topic.
+        stored: every message of the topic below this offset is stored at the target, or was skipped for a cause; None:
+            the target has not reported it since this process owns the topic.
         end: offset behind the topic's last confirmed message.
         unsent_messages: messages from `stored` (or the durable cursor) on.
-        unsent_bytes: their bytes, estimated.
-        oldest_unsent_us: when the first of them was published; None: there is none.
+        unsent_bytes: estimated bytes of the unsent messages.
+        oldest_unsent_us: publish time of the first unsent message, microseconds since 1970; None: all are sent.
         sent_messages: messages that the target has stored since the replicator was started.
         sent_bytes: their bytes.
         skipped: messages that were skipped since then, by cause in lower case ("filtered", "expired", "refused", …).
         reconnects: connections that were made after the first one.
         error: the last error; "": none since the connection was made.
-        alarm: what people have to decide or do; "": nothing.
+        alarm: the problem that a person has to solve; "": none.
     """
 
     topic: str
@@ -61,7 +61,7 @@ class ReplicatorLike(Protocol):
 
     @property
     def note(self) -> OriginNote | None:
-        """What the target said last that it has of the topic; None: nothing yet."""
+        """The position in the topic that the target reported last; None: it reported none yet."""
         ...
 
     def start(self) -> None:
@@ -69,11 +69,11 @@ class ReplicatorLike(Protocol):
         ...
 
     def configure(self, policy: ReplicationPolicy) -> None:
-        """Go on with another policy, without another connection where that is possible."""
+        """Use another policy, and keep the connection if possible."""
         ...
 
     def pause(self) -> None:
-        """Send nothing more until `resume`; trimming still waits for the target."""
+        """Stop sending until `resume`; trimming still waits for the target."""
         ...
 
     def resume(self) -> None:
@@ -81,7 +81,7 @@ class ReplicatorLike(Protocol):
         ...
 
     def resync(self) -> None:
-        """After `diverged` or `detached`: go on with what is stored here, and note as lost what is not."""
+        """Go on after `diverged` or `detached` with the messages that are stored here, and note the others as lost."""
         ...
 
     def remove(self) -> None:

@@ -1,6 +1,6 @@
-"""The revision of all keys of geo-replication: one key that changes after each of them.
+"""The revision of all keys of geo-replication: one key that is written after each change of another key.
 
-Servers watch it alone, in place of a watch for each policy of thousands of topics.
+Servers watch this key alone, in place of a watch for each policy of thousands of topics.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ REVISION = "/geo/revision"
 
 
 def raise_revision(store: MetadataStore) -> None:
-    """Tell the servers that keys below /geo were changed.
+    """Notify the servers that keys below /geo were changed.
 
-    A write of another process between the read and the write here is as good, since it comes after the change. If this
-    process dies before, servers see the change when they read all keys again.
+    If another process writes between the read and the write here, its write serves as well, since it comes after the
+    change. If this process dies before its write, servers see the change when they read all keys again.
 
     Raises:
         ReplogError: errors of the store.

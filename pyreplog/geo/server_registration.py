@@ -1,4 +1,4 @@
-"""The servers of this cluster that replicate topics: each has a key under a lease, from which the others know it."""
+"""The servers of this cluster that replicate topics: each registers a key under a lease, which the others read."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class GeoServer(MetadataValue):
 
 
 def list_servers(store: MetadataStore) -> dict[str, GeoServer]:
-    """Return the servers that live, by their names. Values that cannot be read are left out.
+    """Return the live servers by their names, without those whose values cannot be read.
 
     Raises:
         ReplogError: errors of the store.
@@ -61,13 +61,13 @@ def list_servers(store: MetadataStore) -> dict[str, GeoServer]:
 
 
 def choose_server(topic: str, servers: Iterable[str]) -> str:
-    """Return the server that opens a topic which nobody owns, by rendezvous hashing.
+    """Return the server that opens a topic without an owner, by rendezvous hashing.
 
-    All servers choose the same one. When a server goes, only its topics go to others, and evenly.
+    All servers choose the same one. When a server leaves, only its topics move to the others, and evenly.
 
     Args:
         topic: name of the topic.
-        servers: names of the servers that live, at least one.
+        servers: names of the live servers, at least one.
     """
     return max(servers, key=lambda server: (mmh3.hash64(f"{server}/{topic}", signed=False)[0], server))
 
@@ -82,14 +82,14 @@ class ServerRegistration(Handle):
     def __init__(self, store: MetadataStore) -> None:
         self._store = store
         self.name = uuid.uuid4().hex
-        """Name of the key: no other process has it."""
+        """Name of the key, unique to this process."""
         self._lock = threading.Lock()  # held while the lease is made
         self._lease: Lease | None = None
         self._address: str | None = None
         super().__init__("registration for geo-replication")
 
     def keep(self, address: str) -> bool:
-        """Create the key, and again after its lease was lost or the address changed.
+        """Create the key; create it again after its lease was lost or the address changed.
 
         Args:
             address: "host:port" of the topic server of this process, or "".
@@ -98,7 +98,7 @@ class ServerRegistration(Handle):
             Whether the key was created just now.
 
         Raises:
-            LeaseLostError: the lease was lost as soon as it was made. Call it again later.
+            LeaseLostError: the lease was lost as soon as it was made. Call `keep` again later.
             ReplogError: errors of the store.
         """
         with self._lock:

@@ -1,4 +1,4 @@
-"""SubscriptionJournal: what a topic keeps durably of its replicated subscriptions."""
+"""SubscriptionJournal: the durable records of a topic's replicated subscriptions."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ _SIZE = struct.Struct("<I")
 
 
 class SubscriptionJournal:
-    """A `SystemCursor`, and a `CursorSource`, whose records hold those of `geo.acks.journal`. It keeps no messages.
+    """A `SystemCursor` and a `CursorSource` whose records hold those of `geo.acks.journal`. It keeps no messages.
 
-    Any thread; `recover` waits.
+    Any thread may call its methods; `recover` waits.
 
     Args:
         context: the topic.
         on_persisted: called with the sequence up to which all records are durable.
-        on_lost: called if nothing can be stored any more.
+        on_lost: called when records can no longer be stored.
     """
 
     name = JOURNAL
@@ -48,10 +48,10 @@ class SubscriptionJournal:
     ) -> None:
         self._context, self._on_persisted, self._on_lost = context, on_persisted, on_lost
         self._persister: CursorPersister | None = None
-        self._lock = threading.Lock()  # guards what follows
+        self._lock = threading.Lock()  # guards the attributes below
         self._records: list[bytes] = []  # from the last snapshot on
-        self._taken = 0  # number of those that were given to the cursor log
-        self._last = 0  # sequence of the last one
+        self._taken = 0  # number of records that were given to the cursor log
+        self._last = 0  # sequence of the last record
         self._sequence = 0  # of the last record of the cursor
         self._in_flight: deque[tuple[int, int]] = deque()  # sequences of cursor records, and of the last record in each
 
@@ -72,7 +72,7 @@ class SubscriptionJournal:
         return list(self._records)
 
     def recover(self) -> None:
-        """Read the stored records; create the journal if there is none."""
+        """Read the stored records; create the journal if it does not exist."""
         context, managed = self._context, self._context.managed
         metadata = SubscriptionMetadata(
             token=secrets.token_hex(16), created_us=context.clock.now_us(),
@@ -90,7 +90,7 @@ class SubscriptionJournal:
         self._persister = context.cursors.attach(recovered, self)
 
     def append(self, record: Persist) -> None:
-        """Store a record, at once."""
+        """Store a record at once."""
         with self._lock:
             if record.is_snapshot:
                 self._records, self._taken = [], 0
@@ -101,29 +101,29 @@ class SubscriptionJournal:
             self._persister.flush()
 
     def follow(self, publisher: Publisher) -> None:
-        """Do nothing: messages do not change it."""
+        """Do nothing: messages do not change the journal."""
 
     def store_if_due(self) -> None:
         """Do nothing: each record is stored at once."""
 
     def store(self, *, is_last: bool = False) -> AppendFuture[None]:
-        """Store what is not stored yet."""
+        """Store the records that are not stored yet."""
         return completed_future() if self._persister is None else self._persister.flush()
 
     def close(self) -> None:
-        """Store nothing any more."""
+        """Stop storing records."""
         if self._persister is not None:
             self._persister.close()
 
     # ---- CursorSource ---------------------------------------------------------------------------------------
 
     def take_changes(self) -> tuple[int, bytes] | None:
-        """Return the records that were not taken yet."""
+        """Return the records since the last call."""
         with self._lock:
             return self._take(self._taken) if self._taken < len(self._records) else None
 
     def snapshot_record(self) -> tuple[int, bytes]:
-        """Return all records that are needed."""
+        """Return all records from the last snapshot on."""
         with self._lock:
             return self._take(0)
 
@@ -135,7 +135,7 @@ class SubscriptionJournal:
         return self._sequence, SystemCursorRecord(self._sequence, self.mark, state).to_bytes()
 
     def persisted(self, sequence: int) -> None:
-        """Note that records up to this one are durable."""
+        """Note that the cursor records up to `sequence` are durable."""
         last = 0
         with self._lock:
             while self._in_flight and self._in_flight[0][0] <= sequence:
@@ -144,7 +144,7 @@ class SubscriptionJournal:
             self._on_persisted(last)
 
     def lost(self, error: ReplogError) -> None:
-        """Note that nothing more can be stored."""
+        """Note that records can no longer be stored."""
         self._on_lost(error)
 
 
@@ -153,17 +153,17 @@ def encode_records(records: list[bytes], *, whole: bool) -> bytes:
 
     Args:
         records: records of `geo.acks.journal`.
-        whole: whether none before them is needed.
+        whole: whether they are all records, so that no earlier record is needed.
     """
     parts = [part for data in records for part in (_SIZE.pack(len(data)), data)]
     return _HEAD.pack(VERSION, _WHOLE if whole else 0, len(records)) + b"".join(parts)
 
 
 def decode_records(state: bytes) -> tuple[bool, list[bytes]]:
-    """Return whether none before them is needed, and the records.
+    """Return whether the records are all, so that no earlier record is needed, and the records.
 
     Raises:
-        InvalidMetadataError: the state is malformed, or of another version.
+        InvalidMetadataError: the state is malformed, or has another version.
     """
     try:
         version, flags, count = _HEAD.unpack_from(state)

@@ -8,9 +8,9 @@ import secrets
 from collections import deque
 from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import partial
-from typing import NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
@@ -18,6 +18,7 @@ from pyreplog._native.topic.messages import MessageBatch
 from pyreplog._native.topic.rangeset import OFFSET_END, RangeSet
 from pyreplog.errors import (
     ClosedError,
+    InvalidArgumentError,
     NoSuchSubscriptionError,
     ReplogError,
     TopicFencedError,
@@ -38,12 +39,15 @@ from pyreplog.geo.acks.effects import (
     Send,
 )
 from pyreplog.geo.acks.exchange import SubscriptionExchange
+from pyreplog.geo.acks.handover import Handover, HandoverPhase
 from pyreplog.geo.acks.journal import replay
-from pyreplog.geo.acks.origin_ranges import Offsets, Ranges, copy_ranges, subtract
+from pyreplog.geo.acks.origin_ranges import Offsets, OriginRanges, Ranges, copy_ranges, subtract
 from pyreplog.geo.acks.readiness import readiness
-from pyreplog.geo.acks.subscription_state import SubscriptionState
+from pyreplog.geo.acks.subscription_state import NO_CLUSTER, SubscriptionState
 from pyreplog.geo.acks.where import SubscriptionPosition, place
 from pyreplog.geo.exchange_connection import ExchangeConnection
+from pyreplog.geo.ordered_handover import HandoverStatus, OrderedHandover
+from pyreplog.geo.position_pages import PositionPages
 from pyreplog.geo.protocol.effects import OriginNote
 from pyreplog.geo.subscription_journal import SubscriptionJournal
 from pyreplog.geo.target_link import ExchangeLink
@@ -60,9 +64,11 @@ logger = logging.getLogger(__name__)
 T = TypeVar("T")
 
 FLUSH_S = 0.2
-"""Seconds between two looks at what was acknowledged, while anything is."""
+"""Seconds from an acknowledgement until it is passed to the exchange, with the others of that time."""
 RETRY_S, RETRY_MOST_S = 0.1, 30.0
-"""Seconds between attempts, of what failed."""
+"""Seconds between attempts of a step that failed."""
+HANDOVER_S = 0.05
+"""Seconds between two checks of the messages that consumers hold, during a handover."""
 
 
 class Neighbour(NamedTuple):
@@ -71,8 +77,9 @@ class Neighbour(NamedTuple):
     Attributes:
         name: its name in policies.
         cluster: its id.
-        link: the way to it.
-        note: returns what it said to the replicator that it has of this topic; None: nothing.
+        link: the connection to it.
+        note: returns the other cluster's last confirmed position in this topic, as the replicator noted it; None: this
+            topic was never sent there.
     """
 
     name: str
@@ -83,22 +90,25 @@ class Neighbour(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class SubscriptionReadiness:
-    """What a fail-over of one subscription to one cluster would do now, as this cluster knows it.
+    """The effect of a fail-over of one subscription to one cluster now, as this cluster knows it.
 
-    What is on its way counts as not there: the truth is this, or better.
+    Messages and acknowledgements in flight count as missing at the target, so a fail-over loses or repeats at most
+    these.
 
     Attributes:
         topic: name of the topic.
         subscription: name of the subscription.
         target: name of the other cluster.
-        is_ready: nothing would be lost or repeated, for certain.
-        is_known: the target has told what it has, since this process owns the topic; if not, the rest is a guess.
-        is_current: the target knows the last seek; if not, it goes on where it was before.
+        is_ready: no message would be lost or repeated, for certain.
+        is_known: the target has reported its acknowledgements since this process owns the topic; if not, the other
+            values are guesses.
+        is_current: the target knows the last seek; if not, it goes on from its position before that seek.
         lost: messages that are to be delivered, and that the target does not store.
         repeated: messages that are acknowledged, and that the target stores and would deliver.
         revived: messages that expired here without an acknowledgement, and that the target would deliver.
-        error: why there is no connection to the target; "": there is one.
-        alarm: what people have to decide or do; "": nothing.
+        error: why the target is not connected; "": it is connected.
+        alarm: the problem that a person has to solve; "": none.
+        home: name of the only cluster whose consumers get messages; "": this cluster; None: all clusters deliver.
     """
 
     topic: str
@@ -112,26 +122,36 @@ class SubscriptionReadiness:
     revived: int
     error: str = ""
     alarm: str = ""
+    home: str | None = None
 
 
 class _Local:
-    """One subscription here, as far as its cursor is in step with the state of all clusters."""
+    """The progress of one subscription in this cluster: how far its cursor agrees with the state of all clusters."""
 
     def __init__(self) -> None:
-        self.era: int | None = None  # in which acknowledgements belong to the state; None: the cursor is being rebuilt
-        self.is_placing = False  # the cursor is being rebuilt, or restored: nothing is delivered
-        self.is_searching = False  # a job reads what its rebuilding needs
-        self.version = -1  # of the acknowledgements that were read last
-        self.reported = RangeSet()  # offsets of which the exchange was told
+        self.era: int | None = None  # of acknowledgements that belong to the state; None: the cursor is being rebuilt
+        self.is_placing = False  # the cursor is being rebuilt or restored: no message is delivered
+        self.placings = 0
+        self.is_searching = False  # a job reads the entries that the rebuilding needs, and may create the subscription
+        self.created: Subscription | None = None  # by that job
+        self.waits = False  # until the former subscription of this name is deleted here
+        self.acked = RangeSet()  # acknowledged offsets that the exchange does not know yet
+        self.expired = RangeSet()
         self.header_at: int | None = None  # record with which the present header is durable; None: it was noted
+        self.taken = (-1, 0)  # era, and offset below which the exchange knows all acknowledgements
+        self.known = (-1, 0)  # the same of those that are durable in the journal; replaced, never changed
+        self.taken_at: deque[tuple[int, tuple[int, int]]] = (
+            deque()
+        )  # the same by the record with which they are durable
 
 
 class SubscriptionReplication:
-    """The durable subscriptions of one topic: consumed in one cluster, each goes on in another one where it was.
+    """Replicates the durable subscriptions of one topic, so that each can go on in another cluster at its position.
 
-    It drives a `SubscriptionExchange`: tells it what is acknowledged here, keeps its journal, carries messages to the
-    other clusters, and applies their acknowledgements to the cursors here. It is a `SubscriptionWatcher`, an
-    `ExchangePeer` and a `ConnectionOwner`. Any thread may use it; no method waits, except `readiness`.
+    It drives a `SubscriptionExchange`: passes acknowledgements of this cluster to it, keeps its journal, carries
+    messages to the other clusters, and applies their acknowledgements to the cursors here. It is a
+    `SubscriptionWatcher`, an `ExchangePeer` and a `ConnectionOwner`. Any thread may use it; only `hand_over`,
+    `take_over`, `readiness` and `where` wait.
 
     Args:
         topic: the topic, which this process owns; close this object before it.
@@ -143,34 +163,52 @@ class SubscriptionReplication:
         self._events = EventQueue()
         self._backoff = Backoff(RETRY_S, RETRY_MOST_S, random.random)
         self._journal: SubscriptionJournal | None = None
+        self._adopted: list[SubscriptionJournal] = []  # those that attempts to begin passed to `adopt`: one may be live
         self._exchange: SubscriptionExchange | None = None
         self._positions = TopicPositions(topic.origin, 0, topic.origins.names)
+        self._pages = PositionPages(topic.context)
         self._neighbours: dict[bytes, Neighbour] = {}
         self._unreachable: list[bytes] = []
         self._connections: dict[bytes, ExchangeConnection] = {}
         self._alarms: dict[bytes, str] = {}
         self._locals: dict[str, _Local] = {}
-        self._sought: deque[tuple[Subscription, int, int]] = deque()  # of steps, in which nothing else can be done
+        self._dropping: dict[str, list[Subscription]] = {}  # those that a job deletes here, or will delete
+        self._sought: deque[tuple[Subscription, int, int]] = deque()  # seeks that the next step takes
         self._issued = self._durable = 0  # sequences of the journal
+        self._awaited: deque[tuple[int, AppendFuture[None]]] = deque()  # callers wait until a record is durable
+        self._handovers: dict[str, OrderedHandover] = {}  # the last one of each subscription
+        self._elsewhere: dict[str, bytes] = {}  # subscriptions whose home is another cluster; replaced, never changed
+        self._is_looking = False
         self._ready_at = 0
-        self._is_ready = self._is_reading = self._is_told = self._is_timed = self._is_over = self._is_removed = False
+        self._is_ready = self._is_reading = self._is_told = self._is_timed = self._is_over = False
+        self._is_ending = False  # set before `_is_over`, by any thread: no journal is adopted any more
         self.error: ReplogError | None = None
-        """Why it could not begin yet."""
+        """Error of the last attempt to begin; None: it has begun, or did not fail."""
 
     # ---- beginning and ending -------------------------------------------------------------------------------
 
     def start(self) -> None:
-        """Begin: read the journal, and the entries that are kept; then deliver, and connect."""
+        """Begin: read the journal, the pages of positions, and the kept entries of ledgers without a page.
+
+        Then deliver, and connect.
+        """
         self._context.work(self._begin)
 
     def _begin(self) -> None:
-        """Read the journal; in a thread that may wait."""
+        """Read the journal and the pages; in a thread that may wait."""
         if self._is_over:
             return
         journal = SubscriptionJournal(self._context, self._was_persisted, self._was_lost)
+        self._adopted.append(journal)
         try:
-            self.topic.system_cursors.adopt(journal)
+            self._pages.load()
+            if not self.topic.system_cursors.adopt(journal, if_=lambda: not self._is_ending):
+                return
             replayed = replay(journal.records)
+            own = self.topic.origin
+            states = [lifecycle.state for lifecycle in replayed.lifecycles.values() if lifecycle.state is not None]
+            known = max([state.acks.last(own) + 1 for state in states], default=0)
+            self.topic.renew_lost_origin(journal.name, own, known)
         except ReplogError as error:
             self.error = error
             if isinstance(error, ClosedError | TopicFencedError):
@@ -193,23 +231,25 @@ class SubscriptionReplication:
         self._events.post(begun)
 
     def _take_over(self, *, was_replicated: bool) -> None:
-        """Watch the subscriptions, and read the entries that are kept."""
+        """Watch the subscriptions, and read the kept entries."""
         managed = self.topic.managed
         self._ready_at = managed.end.offset
-        self._positions = TopicPositions(self.topic.origin, managed.start.offset, self.topic.origins.names)
+        self._positions = TopicPositions(
+            self.topic.origin, managed.start.offset, self.topic.origins.names, self.topic.origins.former
+        )
         self.topic.watch_subscriptions(self)
-        if not was_replicated:  # no other cluster has acknowledged anything of what may be on its way to consumers
+        if not was_replicated:  # no other cluster has acknowledged messages that may be in flight to consumers
             for subscription in self._durable_ones():
                 subscription.limit_to(self._ready_at)
         managed.on_grow.append(self._grew)
         self._read_on()
 
     def configure(self, neighbours: Mapping[str, Neighbour], unreachable: Collection[bytes] = ()) -> None:
-        """Go on with these other clusters.
+        """Use these other clusters.
 
         Args:
             neighbours: the other clusters, by name.
-            unreachable: ids of those that there is no way to now; deletions are remembered for them.
+            unreachable: ids of other clusters that have no link now; deletions are remembered for them.
         """
 
         def configure() -> None:
@@ -224,6 +264,7 @@ class SubscriptionReplication:
                 self._do(self._exchange.configure(self._participants(), self._neighbours))
             if self._is_ready:
                 self._connect()
+                self._advance_handovers()
 
         self._events.post(configure)
 
@@ -234,7 +275,7 @@ class SubscriptionReplication:
         return [subscription for subscription in self.topic.all_subscriptions() if subscription.cursor.durable]
 
     def close(self) -> None:
-        """End; what is replicated goes on with the next owner of the topic."""
+        """End; the next owner of the topic goes on with the replication."""
 
         def close() -> None:
             if self._is_over:
@@ -248,23 +289,32 @@ class SubscriptionReplication:
                     self.topic.managed.on_grow.remove(self._grew)
                 self._tap_all()
                 self._do(self._exchange.flush())
+            awaited, self._awaited = self._awaited, deque()
+            for _, stored in awaited:
+                set_exception(stored, ClosedError(f"topic {self.topic.name}: it was closed: try again"))
 
+        self._is_ending = True
         self._events.post(close)
 
     def remove(self) -> None:
-        """End for good: subscriptions are those of this cluster alone from now on."""
+        """End for good: from now on the subscriptions belong to this cluster alone."""
         self.close()
-        self._context.work(self._remove)
+        self._events.post(lambda: self._context.work(self._remove))  # after it has ended: it may be about to watch
 
     def _remove(self) -> None:
-        self.topic.watch_subscriptions(None)
+        self.topic.watch_subscriptions(None, former=self)
         try:
-            self.topic.system_cursors.remove(SubscriptionJournal.name)
+            if not self.topic.system_cursors.remove(SubscriptionJournal.name, self._adopted):
+                return  # they are replicated again: another object has the journal and the pages
         except ReplogError as error:
             logger.warning("topic %s: the journal of its subscriptions was not deleted: %s", self.topic.name, error)
+        try:
+            self._pages.remove()
+        except ReplogError as error:
+            logger.warning("topic %s: its pages of positions were not deleted: %s", self.topic.name, error)
 
     def _was_lost(self, error: ReplogError) -> None:
-        logger.warning("topic %s: its subscriptions are not replicated any more: %s", self.topic.name, error)
+        logger.warning("topic %s: replication of its subscriptions has ended: %s", self.topic.name, error)
         self.close()
 
     # ---- messages of the topic ------------------------------------------------------------------------------
@@ -278,8 +328,10 @@ class SubscriptionReplication:
         self._is_told = False
         if self._is_over or self._is_reading:
             return
-        if self._positions.end >= self._ready_at and not self._is_ready:
-            self._begin_to_deliver()
+        if not self._is_ready:
+            self._pages.add_to(self._positions)
+            if self._positions.end >= self._ready_at:
+                self._begin_to_deliver()
         if self._positions.end >= self.topic.managed.end.offset:
             return
         self._is_reading = True
@@ -298,25 +350,45 @@ class SubscriptionReplication:
         self._is_reading = False
         batch = read.result()
         ends = self._positions.add(batch)
+        if not self._is_over:
+            self._pages.seal(self._positions)
         if self._is_ready and not self._is_over:
             assert self._exchange is not None
             for origin, end in ends.items():
                 self._do(self._exchange.arrive(origin, end), batch)
             for name in self._locals:
                 self._limit(name)
+            self._trim()
         self._read_on()
+
+    def _trim(self) -> None:
+        """Forget the positions of messages that were removed, once the exchange knows all their acknowledgements."""
+        start = self.topic.managed.start.offset
+        if not self._positions.start < start <= self._positions.end:
+            return
+        for name, local in self._locals.items():
+            subscription = self._find(name)
+            if subscription is None or local.era is None or subscription.cursor.mark.offset < start:
+                return  # acknowledgements of these messages may still come: the next batch is another chance
+        self._tap_all()
+        self._positions.trim(start)
+
+    @property
+    def position_runs(self) -> int:
+        """Number of runs of neighbouring messages in the position maps of all other origins. Any thread."""
+        return self._positions.translation.runs
 
     def _not_read(self, error: BaseException) -> None:
         self._is_reading = False
         if isinstance(error, TrimmedError):
-            self._positions.end = max(self._positions.end, self.topic.managed.start.offset)
+            self._positions.skip_to(self.topic.managed.start.offset)
         elif isinstance(error, ClosedError | TopicFencedError):
             return
         logger.info("topic %s: entries from %d on are read again: %s", self.topic.name, self._positions.end, error)
         self._context.runtime.wake_after(self._backoff.next_s(), self._grew)
 
     def _begin_to_deliver(self) -> None:
-        """All that is kept was read: bring the cursors in step, and connect."""
+        """Bring the cursors in step with the journal, and connect: the positions of all kept messages are known."""
         assert self._exchange is not None
         self._is_ready = True
         for origin, end in self._positions.ends().items():
@@ -339,7 +411,7 @@ class SubscriptionReplication:
     # ---- the exchange ---------------------------------------------------------------------------------------
 
     def _do(self, effects: list[Effect], batch: MessageBatch | None = None) -> None:
-        """Carry effects out; batch: entries that arrived just now."""
+        """Carry effects out. batch: the entries whose arrival caused them."""
         for effect in effects:
             match effect:
                 case Persist():
@@ -361,9 +433,10 @@ class SubscriptionReplication:
                         self.topic.name, generation.counter, name, by.cluster.hex(),
                     )  # fmt: skip
                 case HomeChanged(name, _):
-                    self._limit(name)
+                    self._come_home(name)
                 case Diverged(peer, origin, end):
-                    self.diverged(peer, f"it has acknowledgements of {origin.token} up to {end}, beyond what is here")
+                    self.diverged(peer, f"it has acknowledgements of {origin.token} up to {end}, beyond its end here")
+        self._advance_handovers()
         for connection in list(self._connections.values()):
             connection.go_on()
         is_connected = any(connection.is_connected for connection in self._connections.values())
@@ -376,8 +449,11 @@ class SubscriptionReplication:
                 return
             self._durable = sequence
             self._do(self._exchange.persisted(sequence))
+            self._note_durable()
             for name, local in self._locals.items():
                 self._note_header(name, local)
+            while self._awaited and self._awaited[0][0] <= sequence:
+                set_result(self._awaited.popleft()[1], None)
 
         self._events.post(persisted)
 
@@ -401,7 +477,7 @@ class SubscriptionReplication:
     # ---- acknowledgements here ------------------------------------------------------------------------------
 
     def changed(self, subscription: Subscription) -> None:
-        """Look at the acknowledgements soon; see `SubscriptionWatcher`."""
+        """Take the acknowledgements soon; see `SubscriptionWatcher`."""
         self._flush_later()
 
     def _flush_later(self) -> None:
@@ -414,31 +490,65 @@ class SubscriptionReplication:
         if self._is_ready and not self._is_over and self._exchange is not None:
             self._tap_all()
             self._do(self._exchange.flush())
+            for local in self._locals.values():
+                if local.taken_at and local.taken_at[-1][0] == self._issued:
+                    local.taken_at.pop()
+                local.taken_at.append((self._issued, local.taken))
+            self._note_durable()
+
+    def _note_durable(self) -> None:
+        """Let the messages be trimmed whose acknowledgements are durable in the journal."""
+        for local in self._locals.values():
+            before = local.known
+            while local.taken_at and local.taken_at[0][0] <= self._durable:
+                local.known = local.taken_at.popleft()[1]
+            if local.known != before:
+                self._context.touch()
+
+    def journaled_mark(self, subscription: Subscription) -> int:
+        """Return the offset from which on messages are not trimmed; see `SubscriptionWatcher`.
+
+        Acknowledgements that the journal lacks after a crash are read from the cursor, and named by the positions of
+        their messages: a message that was trimmed has none.
+
+        Args:
+            subscription: the subscription.
+        """
+        local = self._locals.get(subscription.name)
+        era, offset = (-1, 0) if local is None else local.known
+        if era != subscription.era:
+            offset = 0
+        if offset < subscription.cursor.mark.offset:
+            self._flush_later()
+        return offset
 
     def _tap_all(self) -> None:
-        """Tell the exchange what was acknowledged here since the last time."""
+        """Pass the acknowledgements since the last call to the exchange."""
         self._take_seeks()
         for name, local in self._locals.items():
             subscription = self._find(name)
             if subscription is not None and local.era is not None:
                 self._tap(subscription, local)
 
-    def _tap(self, subscription: Subscription, local: _Local) -> None:
-        ranges = subscription.acked_ranges()
-        if ranges.version == local.version or ranges.era != local.era:
-            return
-        end = self._positions.end
-        self._tell(subscription.name, subtract(ranges.acked, local.reported).intersect(0, end))
-        self._tell(subscription.name, ranges.expired.intersect(0, end), expires=True)
-        local.reported = ranges.acked
-        last = ranges.acked.last
-        if last is None or last < end:
-            local.version = ranges.version
-        else:
-            local.reported.remove(end, OFFSET_END)
+    def _tap(self, subscription: Subscription, local: _Local) -> bool:
+        """Pass the new acknowledgements of a subscription to the exchange; return whether it knows all of them now."""
+        mark, era = subscription.cursor.mark.offset, local.era
+        taken = None if era is None else subscription.take_acked(era)
+        if era is None or taken is None:
+            return False
+        for offsets, more in zip((local.acked, local.expired), taken, strict=True):
+            offsets.add_ranges(*more.intersect())
+        end = self._positions.end  # offsets beyond it cannot be translated yet
+        self._tell(subscription.name, local.acked.intersect(0, end))
+        self._tell(subscription.name, local.expired.intersect(0, end), expires=True)
+        local.acked.remove(0, end)
+        local.expired.remove(0, end)
+        firsts = [first for first in (local.acked.first, local.expired.first) if first is not None]
+        local.taken = era, min([mark, *firsts])
+        return not local.acked
 
     def _tell(self, name: str, ranges: Ranges, *, expires: bool = False) -> None:
-        """Tell the exchange of offsets here that were acknowledged, or expired."""
+        """Pass offsets that were acknowledged or expired here to the exchange."""
         exchange, state = self._exchange, self._state(name)
         if exchange is None or state is None or not len(ranges[0]):
             return
@@ -456,17 +566,29 @@ class SubscriptionReplication:
             self._flush_later()
 
     def _take_seeks(self) -> None:
-        """Begin another generation for each seek; the cursor is there already."""
+        """Begin another generation for each seek; the cursor was moved already."""
         while self._sought:
             subscription, offset, era = self._sought.popleft()
             name = subscription.name
             local = self._locals.get(name)
-            if local is None or self._exchange is None or self._state(name) is None or era != subscription.era:
-                continue  # it was moved again since
-            effects = self._exchange.seek(name, self._positions.translation.held_below(offset))
-            local.era, local.version, local.reported = era, -1, RangeSet()
+            state = self._state(name)
+            if local is None or self._exchange is None or state is None or era != subscription.era:
+                continue  # the cursor was moved again since
+            effects = self._exchange.seek(name, self._bases(state, offset))
+            local.era, local.acked, local.expired = era, RangeSet(), RangeSet()
             self._do([effect for effect in effects if not isinstance(effect, Rebuild)])
             local.header_at = self._issued
+
+    def _bases(self, state: SubscriptionState, offset: int) -> OriginRanges:
+        """Return the messages that a seek to an offset passes over.
+
+        Messages that were removed here have no position. Other clusters may still have them: acknowledgements below the
+        first position are kept.
+        """
+        bases = self._positions.translation.held_below(offset)
+        for origin in state.origins():
+            bases.add(origin, *state.passed(origin, 0, self._positions.first(origin)))
+        return bases
 
     # ---- creation and deletion ------------------------------------------------------------------------------
 
@@ -474,13 +596,14 @@ class SubscriptionReplication:
         """Replicate a new subscription; see `SubscriptionWatcher`."""
 
         def created() -> None:
-            if self._is_ready and not self._is_over and self._state(subscription.name) is None:
+            is_known = self._state(subscription.name) is not None or subscription.name in self._dropping
+            if self._is_ready and not self._is_over and not is_known:
                 self._create(subscription)
 
         self._events.post(created)
 
     def _create(self, subscription: Subscription) -> None:
-        """Replicate a subscription of this cluster; it goes on where it is."""
+        """Replicate a subscription of this cluster from its present position on."""
         assert self._exchange is not None
         name, ranges = subscription.name, subscription.acked_ranges()
         local = self._locals[name] = _Local()
@@ -491,12 +614,17 @@ class SubscriptionReplication:
         self._tap(subscription, local)
         self._do(self._exchange.flush())
         self._limit(name)
+        self._flush_later()
 
     def deleted(self, name: str) -> None:
         """Delete the subscription in all clusters; see `SubscriptionWatcher`."""
 
         def deleted() -> None:
-            self._locals.pop(name, None)
+            if name in self._dropping:
+                return
+            local = self._locals.pop(name, None)
+            if local is not None and local.is_searching:  # the job may create it again
+                self._dropping[name] = []
             if self._exchange is not None and self._state(name) is not None and not self._is_over:
                 effects = self._exchange.delete(name)
                 self._do([effect for effect in effects if not isinstance(effect, Drop)])
@@ -505,21 +633,44 @@ class SubscriptionReplication:
 
     def _drop(self, name: str) -> None:
         """Delete a subscription that was deleted in another cluster."""
-        self._locals.pop(name, None)
+        local, subscription = self._locals.pop(name, None), self._find(name)
+        if name not in self._dropping:
+            self._dropping[name] = [] if subscription is None else [subscription]
+            if local is None or not local.is_searching:  # otherwise at the end of the job, which may create it
+                self._delete_here(name)
+
+    def _delete_here(self, name: str) -> None:
+        """Delete the subscription of a name in `_dropping`. If it exists elsewhere again, `_place` waits for that."""
+        pending_deletion = self._dropping[name]
 
         def drop() -> None:
             try:
-                self.topic.delete_subscription(name, force=True)
+                if self._find(name) in pending_deletion:  # it may have been created again here
+                    self.topic.delete_subscription(name, force=True)
             except NoSuchSubscriptionError:
-                return
+                pass
             except ReplogError as error:
                 self._again(error, partial(self._drop_again, name))
+                return
+            self._events.post(partial(self._dropped, name))
 
         self._context.work(drop)
 
     def _drop_again(self, name: str) -> None:
         if self._state(name) is None:
-            self._drop(name)
+            self._delete_here(name)
+        else:  # it exists again: its cursor is set
+            self._dropped(name)
+
+    def _dropped(self, name: str) -> None:
+        """Set the cursor of the next subscription of this name, or replicate it if it was created here meanwhile."""
+        self._dropping.pop(name, None)
+        local, subscription = self._locals.get(name), self._find(name)
+        if local is not None and local.waits:
+            local.waits = False
+            self._place(name)
+        elif subscription is not None and subscription.cursor.durable:
+            self.created(subscription)
 
     def _again(self, error: ReplogError, step: Callable[[], object]) -> None:
         """Repeat a step that failed in a thread, later."""
@@ -533,7 +684,7 @@ class SubscriptionReplication:
     def _acknowledge(self, effect: Acknowledge, batch: MessageBatch | None) -> None:
         local, subscription = self._locals.get(effect.name), self._find(effect.name)
         if local is None or local.era is None or subscription is None:
-            return  # all is applied once its cursor was rebuilt
+            return  # the acknowledgements are applied once the cursor was rebuilt
         starts, ends = self._positions.translation.to_local(effect.origin, effect.ranges)
         if not len(starts):
             return
@@ -541,7 +692,7 @@ class SubscriptionReplication:
         subscription.acknowledge_elsewhere(starts, ends, batch=batch, if_=lambda: subscription.era == era)
 
     def _passed(self, state: SubscriptionState) -> RangeSet:
-        """Return the offsets here that the state passes over, those below the start included."""
+        """Return the offsets here that the state passes over, and those below the start of the topic."""
         passed, translation = RangeSet(), self._positions.translation
         for origin in state.origins():
             passed.add_ranges(*translation.to_local(origin, state.passed(origin)))
@@ -550,7 +701,9 @@ class SubscriptionReplication:
         return passed
 
     def _restore(self, subscription: Subscription) -> None:
-        """Bring a stored cursor in step with the journal; what it has beyond that counts if it is of the same state."""
+        """Bring a stored cursor in step with the journal. If both are of the same state, the acknowledgements that only
+        the cursor has are kept.
+        """
         assert self._exchange is not None
         name, ranges, local = subscription.name, subscription.acked_ranges(), self._locals[subscription.name]
         state = self._state(name)
@@ -558,42 +711,67 @@ class SubscriptionReplication:
         if ranges.header != _header(state):
             self._place(name)
             return
-        expired = subtract(_below(ranges.acked, ranges.expired_below), self._passed(state))
-        self._tell(name, expired.intersect(0, self._positions.end), expires=True)
-        self._tell(name, subtract(ranges.acked, expired).intersect(0, self._positions.end))
-        local.reported = ranges.acked
-        local.era, local.is_placing = ranges.era, True
-        era = ranges.era
+        local.era = era = ranges.era
+        if (taken := subscription.take_acked(era)) is not None:
+            acked, _ = taken
+            local.expired = subtract(_below(acked, ranges.expired_below), self._passed(state))
+            local.acked = subtract(acked, local.expired)
+            self._tap(subscription, local)
         placed = subscription.acknowledge_elsewhere(
             *self._passed(state).intersect(subscription.cursor.mark.offset, self._positions.end),
             if_=lambda: subscription.era == era,
         )
-        placed.add_done_callback(lambda _: self._events.post(partial(self._placed, name, local)))
+        self._place_until(name, local, placed)
         self._flush_later()
 
-    def _placed(self, name: str, local: _Local) -> None:
-        """The cursor is in step: deliver."""
-        if self._locals.get(name) is local:
+    def _place_until(self, name: str, local: _Local, placed: AppendFuture[None]) -> None:
+        """Hold deliveries back until the cursor is in step, or a later placing is done."""
+        local.is_placing = True
+        local.placings += 1
+        number = local.placings
+        placed.add_done_callback(lambda _: self._events.post(lambda: self._placed(name, local, number)))
+
+    def _placed(self, name: str, local: _Local, number: int) -> None:
+        """Deliver, because the cursor is in step."""
+        if self._locals.get(name) is local and local.placings == number and local.era is not None:
             local.is_placing = False
             self._limit(name)
 
     def _limit(self, name: str) -> None:
-        """Deliver what was read here, of which all acknowledgements are applied."""
+        """Let the subscription deliver the messages that were read and whose acknowledgements are applied."""
         local, subscription, state = self._locals.get(name), self._find(name), self._state(name)
         if local is None or subscription is None or state is None:
             return
-        delivers = local.era is not None and not local.is_placing and state.home.admits(self.topic.origin.cluster)
+        is_home = state.home.admits(self.topic.origin.cluster)
+        if is_home == (name in self._elsewhere):
+            others = {other: home for other, home in self._elsewhere.items() if other != name}
+            self._elsewhere = others if is_home else {**others, name: state.home.cluster}
+        elif not is_home and self._elsewhere[name] != state.home.cluster:
+            self._elsewhere = {**self._elsewhere, name: state.home.cluster}
+        handover = self._handovers.get(name)
+        delivers = is_home and local.era is not None and not local.is_placing
+        if handover is not None and handover.holds_back:
+            delivers = False
         subscription.limit_to(self._positions.end if delivers else 0)
 
+    def _come_home(self, name: str) -> None:
+        """Begin or stop to deliver, because the home has changed; the acknowledgements that arrived come first."""
+        local, subscription = self._locals.get(name), self._find(name)
+        if local is not None and subscription is not None and local.era is not None:
+            nothing = np.zeros(0, np.int64)
+            self._place_until(name, local, subscription.acknowledge_elsewhere(nothing, nothing))
+        self._limit(name)
+
     def _place(self, name: str) -> None:
-        """Set the cursor of a subscription to its state; create it if there is none."""
+        """Set the cursor of a subscription to its state; create the subscription if it does not exist."""
         state, subscription = self._state(name), self._find(name)
         if state is None or self._is_over:
             return
         local = self._locals.setdefault(name, _Local())
         local.era = None
         local.is_placing = True
-        if local.is_searching:  # what it finds is of another state: it begins again
+        local.waits = name in self._dropping
+        if local.waits or local.is_searching:  # the job reads entries for an older state, and begins again
             return
         local.is_searching = True
         passed = self._passed(state)
@@ -604,10 +782,11 @@ class SubscriptionReplication:
         self._context.work(lambda: self._find_place(name, local, header, mark, ranges))
 
     def _find_place(self, name: str, local: _Local, header: int, mark: int, ranges: Ranges) -> None:
-        """Read what the cursor needs of the topic; in a thread that may wait."""
+        """Read the entries and positions that the cursor needs; in a thread that may wait."""
         try:
             if self._find(name) is None:
                 self.topic.create_subscription(name, start="earliest")
+                local.created = self._find(name)
             wait = self._context.runtime.wait
             total = wait(position(self.topic.managed, mark))
             columns = self._entries(ranges)
@@ -632,15 +811,26 @@ class SubscriptionReplication:
         return tuple(np.concatenate(column) for column in zip(*rows, strict=True))
 
     def _place_again(self, name: str, local: _Local) -> None:
+        if self._ends_search(name, local):
+            self._place(name)
+
+    def _ends_search(self, name: str, local: _Local) -> bool:
+        """Note the end of the job of `_place`; return whether the subscription was not deleted meanwhile."""
         local.is_searching = False
         if self._locals.get(name) is local:
-            self._place(name)
+            return True
+        if name in self._dropping:
+            if local.created is not None:
+                self._dropping[name].append(local.created)
+            self._delete_here(name)
+        return False
 
     def _put(
         self, name: str, local: _Local, header: int, total: TopicPosition, columns: tuple[Offsets, ...], ranges: Ranges
     ) -> None:
-        """Set the cursor, unless the state has changed meanwhile."""
-        local.is_searching = False
+        """Set the cursor, unless the state changed meanwhile."""
+        if not self._ends_search(name, local):
+            return
         self._take_seeks()
         state, subscription = self._state(name), self._find(name)
         if self._locals.get(name) is not local or self._is_over or state is None:
@@ -653,12 +843,13 @@ class SubscriptionReplication:
         except ReplogError as error:
             self._again(error, partial(self._place_again, name, local))
             return
-        local.version, local.reported, local.header_at = -1, RangeSet(), self._issued
+        local.acked, local.expired, local.header_at = RangeSet(), RangeSet(), self._issued
         era = local.era
-        passed = self._passed(state).intersect(total.offset, self._positions.end)  # more may have come meanwhile
+        passed = self._passed(state).intersect(total.offset, self._positions.end)  # more messages may have arrived
         placed = subscription.acknowledge_elsewhere(*passed, if_=lambda: subscription.era == era)
-        placed.add_done_callback(lambda _: self._events.post(partial(self._placed, name, local)))
+        self._place_until(name, local, placed)
         self._note_header(name, local)
+        self._flush_later()
 
     # ---- other clusters -------------------------------------------------------------------------------------
 
@@ -697,7 +888,7 @@ class SubscriptionReplication:
         return answer
 
     def hung_up(self, session: int) -> None:
-        """Note that a connection is lost; see `ExchangePeer`."""
+        """Note that a connection was lost; see `ExchangePeer`."""
 
         def hung_up() -> None:
             for connection in self._connections.values():
@@ -732,14 +923,224 @@ class SubscriptionReplication:
         self._alarms[peer] = text
         logger.error("topic %s: acknowledgements are not exchanged with %s: %s", self.topic.name, peer.hex(), text)
 
+    # ---- handovers ------------------------------------------------------------------------------------------
+
+    def hand_over(self, subscription: str, target: str, *, order: str, timeout: float, grace: float) -> dict[str, Any]:
+        """Begin a planned handover, or return the status of one that has begun; see `GeoReplication.handover`. Waits.
+
+        Args:
+            subscription: name of the subscription.
+            target: name of the cluster that is to deliver the subscription.
+            order: id of the order; a call with the id of a known order only returns its status.
+            timeout: seconds after which the handover is cancelled, if the home has not moved.
+            grace: seconds after which messages that consumers hold are taken from them.
+
+        Returns:
+            The fields of `HandoverStatus`.
+
+        Raises:
+            NoSuchSubscriptionError: the topic has no replicated subscription of this name.
+        """
+        return asdict(self._asked(lambda: self._hand_over(subscription, target, order, timeout, grace)))
+
+    def _hand_over(self, name: str, target: str, order: str, timeout: float, grace: float) -> HandoverStatus:
+        status = HandoverStatus(self.topic.name, name, target, "opening", error=self._why_not_ready())
+        if self._exchange is None or not self._is_ready or self._is_over:
+            return status
+        former = self._handovers.get(name)
+        if former is not None and former.order == order:
+            return former.status
+        self._check_replicated(name)
+        if former is not None and not former.is_over:
+            return _refused(status, f"a handover to {former.status.target} is under way: wait until it has ended")
+        neighbour = next((known for known in self._neighbours.values() if known.name == target), None)
+        if neighbour is None:
+            names = ", ".join(sorted(known.name for known in self._neighbours.values())) or "none"
+            return _refused(status, f"target: expected a cluster that the topic is replicated with ({names})")
+        try:
+            handover = Handover(self._exchange, name, neighbour.cluster)
+        except InvalidArgumentError:
+            state = self._state(name)
+            home = None if state is None else self._home_of(state)
+            return _refused(
+                status, f"its home is the cluster {home}: order it there, or, if that cluster is lost, take it over "
+                "here first (`geo take-over`)",
+            )  # fmt: skip
+        now_us = self._context.clock.monotonic_us()
+        ordered = OrderedHandover(order, handover, status, now_us, timeout=timeout, grace=grace)
+        self._handovers[name] = ordered
+        ordered.note()
+        logger.info("topic %s: subscription %s is handed over to %s", self.topic.name, name, target)
+        self._limit(name)
+        self._look_at_handovers()
+        return ordered.status
+
+    def _check_replicated(self, name: str) -> None:
+        if self._state(name) is None:
+            raise NoSuchSubscriptionError(
+                self.topic.name, f"it has no replicated subscription {name}: `geo readiness` lists all"
+            )
+
+    def _look_later(self) -> None:
+        if not self._is_looking and any(not ordered.is_over for ordered in self._handovers.values()):
+            self._is_looking = True
+            self._context.runtime.wake_after(HANDOVER_S, lambda: self._events.post(self._look_at_handovers))
+
+    def _look_at_handovers(self) -> None:
+        """Check the messages that consumers hold, and the timeouts of handovers."""
+        self._is_looking = False
+        if self._is_over or self._exchange is None:
+            return
+        now_us = self._context.clock.monotonic_us()
+        for name, ordered in self._handovers.items():
+            if not ordered.is_over and ordered.handover.phase is HandoverPhase.STOPPING:
+                subscription, local = self._find(name), self._locals.get(name)
+                is_placed = local is not None and local.era is not None and not local.is_placing
+                if subscription is None or (is_placed and ordered.is_stopped(subscription, now_us)):
+                    self._take_seeks()
+                    if subscription is None or self._has_told_all(name):
+                        self._do(ordered.handover.stopped())
+        self._advance_handovers()
+        for name, ordered in self._handovers.items():
+            if not ordered.is_over and now_us >= ordered.ends_us:
+                held = (
+                    f"consumers hold {ordered.status.held} messages"
+                    if ordered.status.held
+                    else "acknowledgements are not stored"
+                )
+                ordered.give_up(ordered.status.error or held)
+                logger.warning(
+                    "topic %s: subscription %s was not handed over: %s", self.topic.name, name, ordered.status
+                )
+                self._limit(name)
+        self._look_later()
+
+    def _has_told_all(self, name: str) -> bool:
+        """Pass the acknowledgements to the exchange; return whether it knows all of them now."""
+        subscription, local = self._find(name), self._locals.get(name)
+        if subscription is None or local is None or local.era is None:
+            return False
+        return self._tap(subscription, local)
+
+    def _advance_handovers(self) -> None:
+        """Go on with handovers that wait for the other cluster."""
+        exchange = self._exchange
+        if exchange is None or self._is_over:
+            return
+        for name, ordered in list(self._handovers.items()):
+            handover = ordered.handover
+            if ordered.is_over:
+                continue
+            peer = next((known for known, near in self._neighbours.items() if near.name == ordered.status.target), None)
+            if peer is None:
+                ordered.give_up(f"the policy no longer names the cluster {ordered.status.target}")
+                self._limit(name)
+                continue
+            if handover.phase is HandoverPhase.DRAINING:
+                self._take_seeks()
+                if self._state(name) is not None and not self._has_told_all(name):
+                    continue
+            effects = handover.advance()
+            if effects:
+                self._do(effects)
+            if handover.phase is not HandoverPhase.STOPPING:
+                self._note_handover(name, ordered, peer)
+
+    def _note_handover(self, name: str, ordered: OrderedHandover, peer: bytes) -> None:
+        handover, state = ordered.handover, self._state(name)
+        if ordered.is_over:
+            return
+        if state is None:
+            ordered.end("cancelled", "the subscription was deleted")
+        elif handover.phase is HandoverPhase.CANCELLED or (
+            handover.phase is HandoverPhase.DONE and state.home.cluster != peer
+        ):
+            ordered.end("cancelled", f"the subscription was taken over: its home is the cluster {self._home_of(state)}")
+        elif handover.phase is HandoverPhase.DONE:
+            ordered.end("done", "")
+            logger.info("topic %s: subscription %s was handed over to %s", self.topic.name, name, ordered.status.target)
+        else:
+            assert self._exchange is not None
+            connection, lacking = self._connections.get(peer), self._exchange.unconfirmed(peer, name).total
+            error = ("" if connection is None else _why_not_connected(connection)) or self._alarms.get(peer, "")
+            missing = f"{lacking} acknowledgements" if lacking else "its state of the subscription"
+            ordered.note(error=error or f"the cluster has not confirmed {missing} yet")
+            return
+        self._limit(name)
+
+    def take_over(self, subscription: str, *, any_cluster: bool) -> dict[str, Any]:
+        """Make this cluster the home of a subscription; see `GeoReplication.take_over`. Waits until that is durable.
+
+        Args:
+            subscription: name of the subscription.
+            any_cluster: let all clusters deliver the subscription.
+
+        Returns:
+            The fields of `HandoverStatus`, in the phase `done` or `opening`.
+
+        Raises:
+            NoSuchSubscriptionError: the topic has no replicated subscription of this name.
+        """
+        status = HandoverStatus(self.topic.name, subscription, "", "opening")
+        stored = self._asked(lambda: self._move_here(subscription, any_cluster=any_cluster))
+        if stored is None:
+            return asdict(status)
+        self._context.runtime.wait(stored)
+        return asdict(HandoverStatus(self.topic.name, subscription, "", "done"))
+
+    def _move_here(self, name: str, *, any_cluster: bool) -> AppendFuture[None] | None:
+        """Return a future that is done when the home is durable; None: the kept messages are still being read."""
+        if self._exchange is None or not self._is_ready or self._is_over:
+            return None
+        self._check_replicated(name)
+        ordered, home = self._handovers.get(name), NO_CLUSTER if any_cluster else self.topic.origin.cluster
+        if ordered is not None and not ordered.is_over:
+            ordered.handover.cancel()
+            ordered.end("cancelled", "the subscription was taken over here")
+        state, stored = self._state(name), AppendFuture[None]()
+        if state is not None and state.home.cluster != home:
+            logger.warning("topic %s: subscription %s is taken over from %s", self.topic.name, name, state.home)
+            self._do(self._exchange.move(name, home))
+        self._limit(name)
+        if self._durable >= self._issued:
+            set_result(stored, None)
+        else:
+            self._awaited.append((self._issued, stored))
+        return stored
+
+    def _home_of(self, state: SubscriptionState) -> str | None:
+        """Return the name of the only cluster whose consumers get messages; "": this one; None: all deliver."""
+        return self._cluster_name(state.home.cluster)
+
+    def _cluster_name(self, cluster: bytes) -> str | None:
+        if cluster == NO_CLUSTER:
+            return None
+        if cluster == self.topic.origin.cluster:
+            return ""
+        neighbour = self._neighbours.get(cluster)
+        return cluster.hex() if neighbour is None else neighbour.name
+
+    def waiting(self) -> dict[str, str]:
+        """Return an alarm for each subscription whose consumers here wait in vain, by subscription. Never waits."""
+        alarms = {}
+        for name, home in self._elsewhere.items():
+            subscription = self._find(name)
+            if subscription is not None and (consumers := subscription.consumers):
+                alarms[name] = (
+                    f"{consumers} consumers of subscription {name} wait here: its home is the cluster "
+                    f"{self._cluster_name(home)}. Hand it over there (`geo handover`), or, if that cluster is lost, "
+                    "take it over here (`geo take-over`)"
+                )
+        return alarms
+
     # ---- readiness ------------------------------------------------------------------------------------------
 
     def readiness(self) -> list[SubscriptionReadiness]:
-        """Return what a fail-over of each subscription to each other cluster would do now."""
+        """Return the effect of a fail-over of each subscription to each other cluster now. Waits."""
         return self._asked(self._readiness)
 
     def _asked(self, question: Callable[[], T]) -> T:
-        """Return what a function of a step returns. Waits."""
+        """Call a function as a step, and return its result. Waits."""
         done: AppendFuture[T] = AppendFuture()
 
         def look() -> None:
@@ -762,33 +1163,41 @@ class SubscriptionReplication:
                 for neighbour in self._neighbours.values()
             ]  # fmt: skip
         self._tap_all()
-        held, foreign, rows = self._positions.held(), self._positions.foreign(), []
+        waiting = self.waiting()
+        rows = []
         for peer, neighbour in self._neighbours.items():
             connection, note = self._connections[peer], neighbour.note()
             stored = {self.topic.origin: 0 if note is None else note.stored}
             if connection.origin is not None:
                 stored[connection.origin] = OFFSET_END
+            held = self._positions.held_from(stored)
             error = _why_not_connected(connection)
             for name in self._exchange.names():
-                found = readiness(self._exchange, name, peer, held, stored, foreign)
+                effect = readiness(self._exchange, name, peer, held, stored, self._positions.foreign)
+                state = self._exchange.state(name)
+                assert state is not None
+                alarm = self._alarms.get(peer, "") or waiting.get(name, "")
                 rows.append(
                     SubscriptionReadiness(
-                        self.topic.name, name, neighbour.name, found.is_ready, found.is_known, found.is_current,
-                        found.lost.total, found.repeated.total, found.revived.total, error, self._alarms.get(peer, ""),
+                        self.topic.name, name, neighbour.name, effect.is_ready, effect.is_known, effect.is_current,
+                        effect.lost.total, effect.repeated.total, effect.revived.total, error, alarm,
+                        self._home_of(state),
                     )
                 )  # fmt: skip
         return sorted(rows, key=lambda row: (row.subscription, row.target))
 
     def _why_not_ready(self) -> str:
-        return "the messages that are kept are still being read" if self.error is None else str(self.error)
+        return "the kept messages are still being read" if self.error is None else str(self.error)
 
     # ---- positions ------------------------------------------------------------------------------------------
 
     def where(self, name: str) -> list[SubscriptionPosition]:
-        """Return where a subscription is, here and in the other clusters, by origin; none if it is not replicated.
+        """Return the positions of a subscription in this and the other clusters, by origin. Waits.
+
+        The list is empty if the subscription is not replicated.
 
         Args:
-            name: of the subscription.
+            name: name of the subscription.
         """
         return self._asked(lambda: self._where(name))
 
@@ -806,14 +1215,14 @@ class SubscriptionReplication:
         if state is None:
             return []
         ends, held, rows = self._ends(), self._positions.held(), []
-        expired = exchange.expired_here(name)
+        expired, home = exchange.expired_here(name), self._home_of(state)
         origins = sorted({*ends, *state.origins()}, key=lambda origin: (origin != own, origin))
 
         def add(at: str, origin: Origin, passed: RangeSet, end: int | None, is_known: bool, error: str) -> None:
             below, beyond = place(passed, held.of(origin), ends.get(origin, 0))
             rows.append(
                 SubscriptionPosition(
-                    topic, name, at, self._name_of(origin), origin.token, below, beyond, end, is_known, error
+                    topic, name, at, self._name_of(origin), origin.token, below, beyond, end, is_known, error, home
                 )
             )
 
@@ -832,11 +1241,11 @@ class SubscriptionReplication:
         return rows
 
     def _ends(self) -> dict[Origin, int]:
-        """Return the end of each origin here; of one whose messages were all trimmed, too."""
+        """Return the end of each origin here, also of an origin whose messages were all trimmed."""
         states, ends = self.topic.origins.all(), self._positions.ends()
-        if self._positions.end >= self.topic.managed.end.offset:  # nothing of the states is missing in the positions
+        if self._positions.end >= self.topic.managed.end.offset:  # the positions include all entries of the states
             for origin, known in states.items():
-                if known.stored:
+                if known.last is not None:  # otherwise it forwarded nothing but gaps
                     ends[origin] = max(ends.get(origin, 0), known.stored)
         return ends
 
@@ -847,10 +1256,14 @@ class SubscriptionReplication:
         return origin.cluster.hex() if neighbour is None else neighbour.name
 
 
+def _refused(status: HandoverStatus, error: str) -> HandoverStatus:
+    return HandoverStatus(status.topic, status.subscription, status.target, "refused", error=error)
+
+
 def _why_not_connected(connection: ExchangeConnection) -> str:
     if connection.is_connected:
         return ""
-    return str(connection.error or "the other cluster did not connect yet: it needs such a policy, too")
+    return str(connection.error or "the other cluster has not connected yet: it needs such a policy, too")
 
 
 def _header(state: SubscriptionState) -> int:

@@ -20,22 +20,23 @@ from pyreplog.topic.model.wire.protocol import (
     OriginOpened,
     Replicate,
     Replicated,
+    ReplicateTo,
     decode_reply,
 )
 
 WINDOW_BYTES = 32 << 20
-"""Most bytes on their way to one cluster, of all topics."""
+"""Most bytes in flight to one cluster, of all topics."""
 
 
 class Opening(NamedTuple):
-    """A session that is to be opened.
+    """A request to open a session.
 
     Attributes:
         topic: name of the topic, here and at the target.
         origin: the origin.
         session: number of the session.
         partitions: if the topic is a partition, the number of partitions; otherwise 0.
-        settings: JSON with the settings of a topic that has to be created.
+        settings: JSON with the topic's settings, for a target that has to create it.
     """
 
     topic: str
@@ -53,7 +54,7 @@ class TargetSession(NamedTuple):
         address: the server that owns the topic.
         handle: of the session, on that connection.
         cluster: id of the target cluster.
-        state: what it has of the origin.
+        state: position of the target in the origin.
     """
 
     topic: str
@@ -70,10 +71,10 @@ OnExchanged = Callable[[Address, Exchanged | ReplogError], object]
 
 
 class Target(Protocol):
-    """What a replicator needs of a target cluster. No method waits; outcomes may come before it returns."""
+    """The target cluster of a replicator. No method waits; a callback may be called before the method returns."""
 
     def open(self, opening: Opening, on_opened: OnOpened, on_lost: OnLost) -> None:
-        """Open a session; `on_lost` is called when its connection is lost, unless the topic was dropped before."""
+        """Open a session; `on_lost` is called when its connection is lost, unless `drop` was called before."""
         ...
 
     def replicate(
@@ -88,12 +89,12 @@ class Target(Protocol):
         ...
 
     def drop(self, topic: str) -> None:
-        """Forget the sessions of a topic, and its requests that were not sent yet: they get no outcome."""
+        """Forget the sessions of a topic, and its unsent requests: they get no outcome."""
         ...
 
 
 class ExchangeLink(Protocol):
-    """What the replication of subscriptions needs of another cluster. Nothing waits."""
+    """The connection to another cluster for the replication of subscriptions. Its method does not wait."""
 
     def exchange(self, request: Exchange, address: Address | None, on_exchanged: OnExchanged) -> None:
         """Send a request to a server; None: to the owner of the topic. `on_exchanged` gets the answer, or an error."""
@@ -101,14 +102,13 @@ class ExchangeLink(Protocol):
 
 
 class TargetLink:
-    """A `Target`, and an `ExchangeLink`, over TCP. Any thread may use it.
+    """A `Target` and an `ExchangeLink` over TCP. Any thread may use it.
 
-    The topics share the bytes that are on their way in equal parts, see `FairWindow`; requests of one topic leave in
-    their order.
+    The topics share the bytes in flight in equal parts, see `FairWindow`; requests of one topic leave in their order.
 
     Args:
         client: client of the target's servers; the link closes it.
-        window_bytes: most bytes on their way.
+        window_bytes: most bytes in flight.
     """
 
     def __init__(self, client: Client, *, window_bytes: int = WINDOW_BYTES) -> None:
@@ -119,7 +119,7 @@ class TargetLink:
 
     @property
     def inflight_bytes(self) -> int:
-        """Bytes that were sent, and have no outcome yet."""
+        """Bytes that were sent and have no outcome yet."""
         return self._window.inflight_bytes
 
     def open(self, opening: Opening, on_opened: OnOpened, on_lost: OnLost) -> None:
@@ -181,7 +181,11 @@ class TargetLink:
             size: bytes of the entries.
             on_stored: called with the target's `stored`, or an error.
         """
-        send = _Send(session.address, Replicate(session.handle, gaps, entries), size, on_stored)
+        request: Replicate | ReplicateTo = Replicate(session.handle, gaps, entries)
+        lists = [entry.replicate_to for entry in entries]
+        if any(lists):
+            request = ReplicateTo(session.handle, gaps, lists, entries)
+        send = _Send(session.address, request, size, on_stored)
 
         def put() -> None:
             self._window.put(session.topic, size, send)
@@ -210,7 +214,7 @@ class TargetLink:
         send.on_stored(stored)
 
     def drop(self, topic: str) -> None:
-        """Forget the sessions of a topic, and its requests that were not sent yet; see `Target`.
+        """Forget the sessions of a topic, and its unsent requests; see `Target`.
 
         Args:
             topic: name of the topic.
@@ -224,7 +228,7 @@ class TargetLink:
         self._events.post(drop)
 
     def exchange(self, request: Exchange, address: Address | None, on_exchanged: OnExchanged) -> None:
-        """Say something about replicated subscriptions; see `ExchangeLink`.
+        """Send a request about replicated subscriptions; see `ExchangeLink`.
 
         Args:
             request: the request.
@@ -254,6 +258,6 @@ class TargetLink:
 
 class _Send(NamedTuple):
     address: Address
-    request: Replicate
+    request: Replicate | ReplicateTo
     size: int
     on_stored: OnStored

@@ -86,6 +86,9 @@ class Factory:
     def retain(self, clusters: Mapping[str, RemoteCluster]) -> None:
         self.retained = [*clusters]
 
+    def renew(self) -> None:
+        """Fakes have no files."""
+
     def of(self, topic: str, target: str = "b") -> FakeReplicator:
         """The newest replicator of a topic and a target."""
         return [fake for fake in self.made if (fake.topic.name, fake.target) == (topic, target)][-1]

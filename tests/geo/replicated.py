@@ -155,6 +155,17 @@ def two(path: Path, *, begins: bool = True) -> Iterator[tuple[Side, Side]]:
             side.wire.__exit__()
 
 
+def begin_to_acknowledge(side: Side, consumer: Consumer, random: Random) -> tuple[dict[int, Any], list[int]]:
+    """Take all messages, and acknowledge the first 100 of the numbers that are returned with them."""
+    messages = take(consumer, MESSAGES)
+    numbers = random.sample(sorted(messages.keys() - {MESSAGES - 1}), MESSAGES - 50)
+    for number in numbers[:100]:
+        consumer.acknowledge(messages[number])
+    consumer.flush()
+    until(side.is_ready)
+    return messages, numbers
+
+
 def say(**fields: object) -> None:
     print(json.dumps(fields), flush=True)
 
@@ -168,12 +179,7 @@ def main(path: Path) -> None:
     side.publish(0, MESSAGES)
     random = Random(int(other["seed"]))
     with side.subscribe() as consumer:
-        messages = take(consumer, MESSAGES)
-        numbers = random.sample(sorted(messages.keys() - {MESSAGES - 1}), MESSAGES - 50)
-        for number in numbers[:100]:
-            consumer.acknowledge(messages[number])
-        consumer.flush()
-        until(side.is_ready)
+        messages, numbers = begin_to_acknowledge(side, consumer, random)
         say(acked=numbers[:100])
         for number in numbers[100:]:
             say(acks=number)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, TypeVar
 
 from pyreplog._native.system.checksum import crc32c
@@ -29,9 +29,16 @@ START_US = 1_700_000_000_000_000
 E = TypeVar("E", bound=Effect)
 
 
-def entry(first: int, messages: int = 1, value: bytes = b"", time_us: int = START_US) -> SourceEntry:
+def entry(
+    first: int,
+    messages: int = 1,
+    value: bytes = b"",
+    time_us: int = START_US,
+    replicate_to: Iterable[str] | None = None,
+) -> SourceEntry:
     """An entry that was published here."""
-    return SourceEntry(value or b"%d" % first, messages, first, time_us)
+    names = None if replicate_to is None else frozenset(replicate_to)
+    return SourceEntry(value or b"%d" % first, messages, first, time_us, replicate_to=names)
 
 
 def foreign(

@@ -1,6 +1,7 @@
-"""A site in a process of its own, to be killed: `python -m tests.geo.site PATH [TARGET]`.
+"""A site in a process of its own, to be killed: `python -m tests.geo.site PATH [TARGET [PRODUCER]]`.
 
-Serves its topics, and says its address. With TARGET, an address, it publishes numbers, and replicates them there.
+Serves its topics, and says its address. With TARGET, an address, it publishes numbers, and replicates them there; with
+PRODUCER it publishes as this global producer.
 Prints a JSON object a line: its address; up to which number all is confirmed.
 """
 
@@ -12,7 +13,7 @@ import threading
 from pathlib import Path
 
 from pyreplog.topic.owner.topic import Topic
-from tests.geo.sites import SYNCED, Site
+from tests.geo.sites import GLOBAL, SYNCED, Site
 
 SAYING = threading.Lock()  # a line at a time
 
@@ -22,23 +23,28 @@ def say(**fields: object) -> None:
         print(json.dumps(fields), flush=True)
 
 
-def publish(topic: Topic) -> None:
+def publish(topic: Topic, producer: str | None) -> None:
     number = topic.end
     while True:
-        topic.publish_batch([b"%d" % at for at in range(number, number + 3)])
+        numbers = range(number, number + 3)
+        values = [b"%d" % at for at in numbers]
+        if producer is None:
+            topic.publish_batch(values)
+        else:
+            topic.publish_batch(values, producer=producer, sequences=numbers)
         number += 3
         say(published=number)
 
 
-def main(path: str, target: str | None) -> None:
+def main(path: str, target: str | None = None, producer: str | None = None) -> None:
     with Site(Path(path)) as site:
-        topic = site.topic(**{**SYNCED, "roll_entries": 50})
+        topic = site.topic(**{**(SYNCED if producer is None else GLOBAL), "roll_entries": 50})
         say(address=site.server.address)
         if target is not None:
             site.replicate("b", target)
-            threading.Thread(target=publish, args=(topic,), daemon=True).start()
+            threading.Thread(target=publish, args=(topic, producer), daemon=True).start()
         sys.stdin.readline()
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], sys.argv[2] if len(sys.argv) > 2 else None)
+    main(*sys.argv[1:])

@@ -9,6 +9,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
+from pyreplog.clock import Clock
 from pyreplog.cluster import Cluster
 from pyreplog.errors import NoSuchTopicError
 from pyreplog.geo.policy import ReplicationPolicy
@@ -19,14 +20,16 @@ from pyreplog.topic.owner.topic import Topic
 from pyreplog.topic.server.topic_server import TopicServer
 from tests.waiting import until
 
+NOWHERE = "127.0.0.1:1"
 SYNCED: dict[str, Any] = {"ensemble": 1, "durability": "synced", "retention_bytes": None}
+GLOBAL: dict[str, Any] = {**SYNCED, "deduplicate": True, "global_producers": True}
 
 
 class Site:
     """A cluster in this process, and a server of its topics. It can end and begin again with the same files."""
 
-    def __init__(self, path: Path) -> None:
-        self.path = path
+    def __init__(self, path: Path, clock: Clock | None = None) -> None:
+        self.path, self._clock = path, clock
         self.cluster: Cluster
         self.server: TopicServer
         self.replicators: list[Replicator] = []
@@ -35,7 +38,7 @@ class Site:
 
     def begin(self) -> None:
         self._stack = ExitStack()
-        self.cluster = self._stack.enter_context(Cluster.embedded(self.path, bookies=1))
+        self.cluster = self._stack.enter_context(Cluster.embedded(self.path, bookies=1, clock=self._clock))
         self.server = self._stack.enter_context(TopicServer(self.cluster))
 
     def end(self) -> None:

@@ -302,6 +302,32 @@ def test_created_again_it_inherits_nothing() -> None:
         assert side.acked("s", "a") == []
 
 
+def test_a_birth_that_was_joined_with_a_dead_one_ends_with_it() -> None:
+    """Where the deletion came first it begins by itself, without what was acknowledged in the dead one, until then."""
+    clusters = Clusters("abcd", ("ab", "bc", "cd", "ad"))
+    clusters["a"].do(clusters["a"].exchange.create("s", "t2", OriginRanges()))
+    clusters["b"].do(clusters["b"].exchange.create("s", "t1", OriginRanges()))
+    for pair in ("ad", "bc"):
+        clusters.connect(pair)
+    clusters.settle()
+    clusters["c"].acknowledge("s", "a", 1)
+    clusters.settle()
+    for pair in ("ad", "bc"):
+        clusters.cut(pair)
+    clusters.connect("ab")
+    clusters.settle()
+    joined = clusters["b"].exchange.state("s")
+    assert joined is not None and joined.tokens == {"t1", "t2"} and clusters["b"].acked("s", "a") == [1]
+    clusters["c"].do(clusters["c"].exchange.delete("s"))
+    clusters.connect("cd")
+    clusters.settle()
+    born = clusters["c"].exchange.state("s")
+    assert born is not None and born.tokens == {"t2"} and clusters["c"].acked("s", "a") == []
+    clusters.connect_all()
+    for side in clusters.sides.values():
+        assert side.exchange.state("s") is None and not side.exchange.tombstones("s")
+
+
 def test_a_removed_cluster_counts_as_having_confirmed() -> None:
     clusters = linked("abc")
     for pair in ("ac", "bc"):
@@ -370,7 +396,7 @@ def test_what_the_journal_has_is_what_a_crash_leaves() -> None:
 
 
 def test_a_handover_waits_until_the_other_cluster_has_all() -> None:
-    clusters = linked()
+    clusters = linked("abc")
     side, target = clusters["a"], clusters["b"]
     target.is_fast = False
     side.acknowledge("s", "a", 1)
@@ -394,7 +420,51 @@ def test_a_handover_waits_until_the_other_cluster_has_all() -> None:
         assert state is not None and state.home.admits(target.id) and not state.home.admits(side.id)
     assert [effect for effect in target.effects if isinstance(effect, HomeChanged)]
     with pytest.raises(InvalidArgumentError, match="delivered here"):
-        Handover(side.exchange, "s", target.id)
+        Handover(side.exchange, "s", cluster_id("c"))
+
+
+def test_a_handover_that_moved_is_confirmed_to_the_next_owner() -> None:
+    """The process that ordered it ended; what the other cluster knows is unknown until it has told."""
+    clusters = linked()
+    side, target = clusters["a"], clusters["b"]
+    handover = Handover(side.exchange, "s", target.id)
+    side.do(handover.stopped())
+    assert handover.phase is HandoverPhase.MOVING
+    clusters.cut("ab")
+    side.boot()
+    state = side.exchange.state("s")
+    assert state is not None and not state.home.admits(side.id)
+    handover = Handover(side.exchange, "s", target.id)
+    assert handover.phase is HandoverPhase.MOVING and not handover.delivers and not handover.cancel()
+    side.do(handover.advance())
+    assert handover.phase is HandoverPhase.MOVING
+    clusters.connect_all()
+    side.do(handover.advance())
+    assert handover.phase is HandoverPhase.DONE and handover.is_over
+
+
+def test_a_handover_to_a_cluster_that_has_not_told_in_this_session_waits() -> None:
+    """Nothing was acknowledged: there is nothing that it could lack, but it may not even have the subscription."""
+    clusters = linked()
+    side = clusters["a"]
+    clusters.cut("ab")
+    side.boot()
+    handover = Handover(side.exchange, "s", cluster_id("b"))
+    side.do(handover.stopped())
+    assert handover.phase is HandoverPhase.DRAINING
+    clusters.connect_all()
+    side.do(handover.advance())
+    assert handover.phase is HandoverPhase.MOVING
+
+
+def test_a_handover_ends_when_another_cluster_takes_the_subscription_over() -> None:
+    clusters = linked()
+    side, other = clusters["a"], clusters["b"]
+    handover = Handover(side.exchange, "s", other.id)
+    other.do(other.exchange.move("s", other.id))
+    clusters.settle()
+    side.do(handover.stopped())
+    assert handover.phase is HandoverPhase.CANCELLED and handover.is_over
 
 
 def test_a_handover_to_a_cluster_that_has_told_nothing_waits() -> None:

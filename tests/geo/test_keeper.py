@@ -12,6 +12,7 @@ from pyreplog import MetadataUnavailableError, PeerError
 from pyreplog.clock import SystemClock
 from pyreplog.cursors.subscription_metadata import SubscriptionMetadata, create_subscription
 from pyreplog.geo.clusters import add_cluster
+from pyreplog.geo.geo_cursor import GeoCursor
 from pyreplog.geo.geo_replication import GeoReplication
 from pyreplog.geo.policies import policy_key
 from pyreplog.ledger.cluster import LedgerCluster
@@ -190,6 +191,23 @@ def test_what_a_removed_cluster_kept_is_kept_no_longer(place: Replicated) -> Non
     place.round()
     assert cursors(topic) == []
     assert place.geo.status()[0].alarm.startswith("no cluster of this name was added")
+
+
+def test_messages_are_kept_until_a_target_has_a_cursor(place: Replicated) -> None:
+    """Also if much time passes between the opening of the topic and the beginning of its replication."""
+    place.add("b")
+    place.geo.set_policy("orders", targets=["b"])
+    settings = {"ensemble": 1, "roll_entries": 2}
+    orders = place.topics.open("orders", settings=settings)
+    clicks = place.topics.open("clicks", settings=settings)
+    for topic in (orders, clicks):
+        for _ in range(10):
+            topic.publish(b"1")
+        until(lambda topic=topic: topic.managed.trim_end(10, SystemClock().now_us()) is not None)  # type: ignore[misc]
+    assert orders.trim() == 0
+    until(lambda: clicks.trim() > 0)  # once it is known that no policy names it
+    orders.system_cursors.adopt(GeoCursor(orders.context, "b", is_latest=True))
+    assert orders.trim() > 0
 
 
 def test_a_topic_that_no_policy_names_keeps_nothing(place: Replicated) -> None:

@@ -19,6 +19,7 @@ from pyreplog.geo.keeper import REREAD_S, Keeper
 from pyreplog.geo.server_registration import choose_server
 from pyreplog.metadata.memory import MemoryStore
 from pyreplog.metadata.store import Versioned
+from pyreplog.origins.origin import Origin
 from pyreplog.topic.model.chain import ChainLedger, LedgerChain
 from pyreplog.topic.model.config import TopicConfig
 from pyreplog.topic.model.positions import TopicPosition
@@ -70,7 +71,10 @@ class FakeTopic:
 
     def __init__(self, name: str) -> None:
         self.name, self.gone = name, AppendFuture[None]()
+        self.origin = Origin(bytes(16), name)
+        self.on_origin_renewed: list[Callable[[], object]] = []
         self.managed = SimpleNamespace(start=TopicPosition(0, 0, 0), end=END)
+        self.config, self.maintenance = TopicConfig(durability="synced"), SimpleNamespace(trim_guards=[])
 
     def internal_stats(self) -> Any:
         return SimpleNamespace(cursors=())

@@ -93,7 +93,7 @@ def test_settings_that_are_none(geo: GeoReplication, settings: dict[str, object]
 
 
 def test_a_target_that_was_not_added(geo: GeoReplication) -> None:
-    with pytest.raises(NoSuchClusterError, match="cluster x: it was not added; there are: b, c"):
+    with pytest.raises(NoSuchClusterError, match="cluster x: it was not added; known clusters: b, c"):
         geo.set_policy("t", targets=["b", "x"])
     assert geo.policies() == []
 

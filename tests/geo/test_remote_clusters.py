@@ -149,11 +149,11 @@ def test_certificates_that_cannot_be_used(here: Cluster, tmp_path: Path) -> None
 def test_a_cluster_that_policies_name_is_not_removed(here: Cluster) -> None:
     here.geo.add_cluster("b", "pyreplog://b:1", uuid="0b" * 16)
     here.geo.set_policy("shop.", prefix=True, targets=["b"])
-    with pytest.raises(ClusterInUseError, match=r"1 policies name it, of shop\.\*"):
+    with pytest.raises(ClusterInUseError, match=r"1 policies name it \(shop\.\*\)"):
         here.geo.remove_cluster("b")
     here.geo.remove_cluster("b", force=True)
     assert here.geo.clusters() == {} and here.geo.policy("shop.x") is not None
-    with pytest.raises(NoSuchClusterError, match="there are: none"):
+    with pytest.raises(NoSuchClusterError, match="known clusters: none"):
         here.geo.remove_cluster("b")
 
 

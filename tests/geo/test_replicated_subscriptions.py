@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
+import numpy as np
 import pytest
 
-from pyreplog.geo.acks.effects import Effect
+from pyreplog.geo.acks.effects import Effect, Persist
 from pyreplog.geo.acks.exchange import SubscriptionExchange
+from pyreplog.geo.acks.journal import encode_record, replay
+from pyreplog.geo.acks.messages import AcksItem
+from pyreplog.geo.acks.origin_ranges import ranges_of
 from pyreplog.geo.subscription_journal import SubscriptionJournal
 from pyreplog.geo.target_link import TargetLink
 from pyreplog.origins.origin import Origin, OriginState
+from pyreplog.topic.model.positions import completed_future
 from pyreplog.topic.model.wire.protocol import ORIGINS
 from pyreplog.topic.owner.origins import Origins
 from pyreplog.topic.server import topic_server
@@ -135,6 +141,73 @@ def test_a_seek_moves_it_in_both(sides: tuple[Side, Side]) -> None:
     has(a, [*range(6), 7])
     assert b.topic.seek("s", 18) == 18
     has(a, [*range(18)])
+
+
+def test_what_was_trimmed_here_stays_acknowledged_there(sides: tuple[Side, Side]) -> None:
+    """Its positions are forgotten here; a seek to what is left brings nothing older back, in no cluster."""
+    a, b = sides
+    cluster = b.cluster
+    a.topic.configure(retention_bytes=0, roll_entries=2)
+    a.end()
+    a.begin_again()
+    a.follow(b, cluster)
+    with a.subscribe() as consumer:
+        for number in range(0, 40, 2):
+            a.publish(number, number + 1)
+            b.publish(number + 1, number + 2)
+            for message in take(consumer, 2).values():
+                consumer.acknowledge(message)
+        has(b, [*range(40)])
+    assert a.subscriptions is not None
+    assert a.subscriptions.position_runs >= 19
+    for stored in a.topic.system_cursors.store_after(completed_future()):
+        stored.result(20.0)
+    until(lambda: a.topic.trim() >= 20, pause_s=0.05)
+    kept = len(a.topic)
+    a.publish(40, 41)
+    until(lambda: a.subscriptions is not None and a.subscriptions.position_runs <= kept, patience_s=20.0)
+    has(b, [*range(40)])
+    left = [int(value) for batch in a.topic.read(a.topic.end - 3) for value in batch.values()]
+    assert a.topic.seek("s", a.topic.end - 3) == a.topic.end - 3
+    has(b, sorted({*range(41)} - {*left}))
+
+
+def test_messages_are_kept_until_their_acknowledgements_are_durable_in_the_journal(
+    sides: tuple[Side, Side], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After a crash the cursor has acknowledgements that the journal lacks: their messages have to be there."""
+    a, b = sides
+    cluster = b.cluster
+    a.topic.configure(retention_bytes=0, roll_entries=2)
+    a.end()
+    a.begin_again()
+    a.follow(b, cluster)
+    with a.subscribe() as consumer:  # before: what nobody needs is trimmed
+        a.publish(0, 30)
+        until(lambda: b.topic.end == 30)
+        messages = take(consumer, 30)
+        until(a.is_ready)
+        kept: list[tuple[SubscriptionJournal, int]] = []
+        persisted = SubscriptionJournal.persisted
+        monkeypatch.setattr(SubscriptionJournal, "persisted", lambda *told: kept.append(told))
+        for message in messages.values():
+            consumer.acknowledge(message)
+        consumer.flush()
+        until(lambda: kept)
+        subscription = a.topic.subscription("s")
+        until(lambda: subscription.inspect(lambda cursor, _: cursor.durable_mark.offset) == 30)
+        until(lambda: all(cursor.mark.offset == 30 for cursor in a.topic.system_cursors.all()))
+        assert a.topic.trim() == 0
+        monkeypatch.setattr(SubscriptionJournal, "persisted", persisted)
+        for journal, sequence in kept:
+            journal.persisted(sequence)
+    has(b, [*range(30)])
+    a.end()
+    a.begin_again()
+    start = a.topic.start
+    assert a.topic.trim() == start, "the journal is not read yet"
+    a.follow(b, cluster)
+    until(lambda: a.topic.trim() >= 20, pause_s=0.05)
 
 
 def test_a_deleted_one_is_deleted_in_both_and_stays_so(sides: tuple[Side, Side]) -> None:
@@ -387,3 +460,85 @@ def test_an_older_server_is_told_as_such(tmp_path: Path, monkeypatch: pytest.Mon
         first.topic.create_subscription("s")
         until(lambda: any("does not know 'subscriptions': upgrade it" in row.error for row in first.rows()))
         until(lambda: len(b.topic) == 3)
+
+
+def test_a_topic_that_was_restored_and_has_another_identity(sides: tuple[Side, Side], tmp_path: Path) -> None:
+    """Acknowledgements of its new messages are not those of messages that only the other cluster has."""
+    a, b = sides
+    a.publish(0, 30)
+    old = [*range(10), 15]
+    with a.subscribe() as consumer:
+        messages = take(consumer, 30)
+        for number in old:
+            consumer.acknowledge(messages[number])
+        has(b, old)
+        until(a.is_ready)
+    a.end()
+    shutil.copytree(a.path, tmp_path / "backup")
+    a.begin_again()
+    a.follow(b)
+    a.publish(30, 45)
+    until(lambda: len(b.topic) == 45)
+    a.end()
+    shutil.rmtree(a.path)
+    shutil.copytree(tmp_path / "backup", a.path)
+    a.begin_again()
+    former = a.topic.origin
+    a.publish(100, 121)
+    a.follow(b)
+    replicator = a.replicator
+    assert replicator is not None
+    until(lambda: replicator.status().state == "diverged")
+    with a.subscribe() as consumer:
+        messages = take(consumer, 40)
+        for number in (102, 103, 104):
+            consumer.acknowledge(messages[number])
+        consumer.flush()
+    replicator.resync()
+    until(lambda: a.topic.origin != former)
+    a.end()
+    a.begin_again()
+    a.follow(b)
+    until(lambda: len(b.topic) == 66)
+    with a.subscribe() as consumer:
+        fresh = rest(consumer, 120)
+        assert not {*old} & {*fresh}, "acknowledged before the backup"
+        assert {*range(10, 30)} - {15} < {*fresh}
+        a.publish(121, 124)
+        (number, message), *_ = take(consumer, 1).items()
+        consumer.acknowledge(message)
+        until(lambda: number in b.acked(), pause_s=0.05)
+    assert not {*range(30, 45)} & {*b.acked()}, "taken for those of the new messages"
+    with b.subscribe() as other:
+        assert {*range(30, 45)} <= {*rest(other, 123)}
+
+
+def test_acknowledgements_of_messages_that_were_lost_are_not_those_of_new_ones(sides: tuple[Side, Side]) -> None:
+    """Copies were given up by force: the journal has acknowledgements beyond the end of the topic."""
+    a, b = sides
+    a.publish(0, 21)
+    with a.subscribe() as consumer:
+        for message in take(consumer, 21).values():
+            consumer.acknowledge(message)
+        has(b, [*range(21)])
+        until(a.is_ready)
+    a.end()
+    a.begin_again()
+    former = a.topic.origin
+    journal = SubscriptionJournal(a.topic.context, lambda _: None, lambda _: None)
+    a.topic.system_cursors.adopt(journal)
+    known = replay(journal.records)
+    state = known.lifecycles["s"].state
+    assert state is not None
+    item = AcksItem("s", min(state.tokens), state.generation, former, ranges_of(np.array([21]), np.array([30])))
+    journal.append(Persist(known.sequence + 1, encode_record(known.sequence + 1, [item]), False))
+    journal.store().result(20.0)
+    journal.close()
+    a.follow(b)
+    until(lambda: a.topic.origin != former)
+    assert a.topic.origins.former == ((former, 21),)
+    a.publish(100, 112)
+    until(lambda: len(b.topic) == 33)
+    for side in sides:
+        with side.subscribe() as consumer:
+            assert sorted(take(consumer, 12)) == [*range(100, 112)]

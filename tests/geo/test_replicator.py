@@ -2,20 +2,32 @@
 
 from __future__ import annotations
 
+import logging
+import shutil
 import sys
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from random import Random
 
+import numpy as np
 import pytest
 
-from pyreplog.errors import BacklogFullError
+from pyreplog._native.system.checksum import crc32c
+from pyreplog._native.topic.messageencoder import encode_messages
+from pyreplog.cursors.subscription_metadata import SubscriptionMetadata, create_subscription
+from pyreplog.errors import BacklogFullError, InvalidArgumentError
+from pyreplog.geo.geo_cursor import GeoState, cursor_name
 from pyreplog.geo.policy import GeoBacklogPolicy, ReplicationPolicy
+from pyreplog.geo.protocol.effects import OriginNote
 from pyreplog.geo.replicator import Replicator
-from pyreplog.origins.origin import OriginEntry
+from pyreplog.geo.target_link import OnLost, OnOpened, OnStored, Opening, TargetSession
+from pyreplog.geo.topic_positions import TopicPositions
+from pyreplog.origins.origin import Gap, GapCause, LastEntry, Origin, OriginEntry, OriginState
+from pyreplog.topic.model.positions import TopicPosition
 from pyreplog.topic.model.routing import partition_name
+from pyreplog.topic.model.system_cursor_record import SystemCursorRecord
 from pyreplog.topic.model.wire.protocol import Replicate, decode_request, encode_request
 from pyreplog.topic.server import topic_server
 from tests.geo.sites import SYNCED, Site, entries, has_all, rows, values
@@ -188,6 +200,7 @@ def test_trimming_waits_for_the_target(a: Site, b: Site) -> None:
     settings = {**SYNCED, "retention_bytes": 0, "roll_entries": 2}
     with Wire(b.server.address) as wire:
         topic = a.topic(**settings)
+        b.topic(**SYNCED)  # keeps all; one that the replicator made would be trimmed as well
         replicator = a.replicate("b", wire.address)
         publish(a, 0, 40)
         has_all(replicator, 40)
@@ -206,7 +219,7 @@ def test_trimming_waits_for_the_target(a: Site, b: Site) -> None:
         has_all(replicator, 100)
         assert replicator.status().skipped == ()
         until(lambda: a.topic().trim() > 80)
-        assert values(b.topic("t", **SYNCED))[-60:] == [b"a %d" % number for number in range(40, 100)]
+        assert values(b.topic()) == [b"a %d" % number for number in range(100)]
 
 
 def test_a_target_that_was_restored_stops_the_replication(a: Site, b: Site, tmp_path: Path) -> None:
@@ -225,6 +238,126 @@ def test_a_target_that_was_restored_stops_the_replication(a: Site, b: Site, tmp_
             replicator.resync()
             has_all(replicator, 30)
             assert len(values(other.topic())) == 30
+
+
+def restored(site: Site, backup: Path) -> None:
+    """The files of a site are those of a backup again."""
+    site.end()
+    shutil.rmtree(site.path)
+    shutil.copytree(backup, site.path)
+    site.begin()
+
+
+def backed_up(site: Site, backup: Path) -> Path:
+    site.end()
+    shutil.copytree(site.path, backup)
+    site.begin()
+    return backup
+
+
+def test_a_second_replicator_of_an_open_topic_keeps_the_identity(a: Site, b: Site) -> None:
+    """Its cursor lies behind the end at opening, because it follows what was published since then."""
+    origin = a.topic().origin
+    sent = publish(a, 0, 20)
+    first = a.replicate("b", b.server.address)
+    has_all(first, 20)
+    until(lambda: [cursor.mark.offset for cursor in a.topic().system_cursors.all()] == [20])
+    first.close()
+    sent += publish(a, 20, 40)
+    has_all(a.replicate("b", b.server.address), 40)
+    assert a.topic().origin == origin
+    assert values(b.topic()) == sent
+
+
+@pytest.mark.parametrize("new", [5, 40], ids=["behind", "beyond"])
+def test_a_source_that_was_restored_goes_on_with_a_new_identity(a: Site, b: Site, tmp_path: Path, new: int) -> None:
+    """Whether it has fewer messages than the target or more: none of its new ones is taken for an old one."""
+    with Wire(b.server.address) as wire, Site(tmp_path / "c") as c:
+        sent = publish(a, 0, 20)
+        for name, address in (("b", wire.address), ("c", c.server.address)):
+            has_all(a.replicate(name, address), 20)
+        backup = backed_up(a, tmp_path / "backup")
+        lost = publish(a, 20, 50)
+        has_all(a.replicate("b", wire.address), 50)
+        restored(a, backup)
+        former = a.topic().origin
+        fresh = [b"new %d" % number for number in range(new)]
+        for value in fresh:
+            a.topic().publish(value)
+        third = a.replicate("c", c.server.address)  # the target that lags has nothing else
+        has_all(third, 20 + new)
+        replicator = a.replicate("b", wire.address)
+        until(lambda: replicator.status().state == "diverged")
+        assert "resync" in replicator.status().alarm and values(b.topic()) == sent + lost
+        replicator.resync()
+        until(lambda: a.topic().origin != former)
+        fresh.append(b"last")
+        a.topic().publish(b"last")
+        for one in (replicator, third):
+            has_all(one, 21 + new)
+        assert values(b.topic()) == sent + lost + fresh
+        assert values(c.topic()) == sent + fresh
+        origins = b.topic().origins.all()
+        assert [origins[origin].stored for origin in (former, a.topic().origin)] == [50, 21 + new]
+        renewed = a.topic().origin
+        a.end()
+        a.begin()
+        assert a.topic().origin == renewed
+        a.topic().publish(b"more")
+        has_all(a.replicate("b", wire.address), 22 + new)
+        assert values(b.topic()) == [*sent, *lost, *fresh, b"more"]
+
+
+def test_a_source_that_lost_its_end_goes_on_with_a_new_identity(a: Site, b: Site, tmp_path: Path) -> None:
+    """Copies were given up by force: its messages end before the position of the target, which is still noted."""
+    sent = publish(a, 0, 20)
+    backup = backed_up(a, tmp_path / "backup")
+    lost = publish(a, 20, 30)
+    has_all(a.replicate("b", b.server.address), 30)
+    note = b.topic().origins.all()[a.topic().origin]
+    restored(a, backup)
+    context, name = a.topic().context, cursor_name("b")
+    mark = TopicPosition(*(part + part // 2 for part in a.topic().managed.end))
+    state = GeoState(0, GapCause.EXPIRED, OriginNote(30, note.last))
+    record = SystemCursorRecord(0, mark, state.to_bytes()).to_bytes()
+    create_subscription(
+        context.metadata, "t", name, SubscriptionMetadata(token="0" * 32, created_us=1, snapshot=record)
+    )
+    former, fresh = a.topic().origin, publish(a, 100, 140)
+    replicator = a.replicate("b", b.server.address)
+    has_all(replicator, 60)
+    assert values(b.topic()) == sent + lost + fresh and not replicator.status().alarm
+    assert a.topic().origins.former == ((former, 20),)
+    for _ in range(2):
+        a.end()
+        a.begin()
+        fresh.append(b"%d more" % len(fresh))
+        a.topic().publish(fresh[-1])
+        has_all(a.replicate("b", b.server.address), 20 + len(fresh))
+    assert values(b.topic()) == sent + lost + fresh and a.topic().origins.former == ((former, 20),)
+
+
+def test_messages_keep_the_identity_that_they_had(a: Site) -> None:
+    """From an offset on they have another one; acknowledgements below it are those of the former one."""
+    topic, called = a.topic(), []
+    topic.on_origin_renewed.append(lambda: called.append(topic.origin))
+    publish(a, 0, 40)
+    first = topic.origin
+    second, third = topic.renew_origin(20), topic.renew_origin(30)
+    assert called == [second, third] and topic.origin == third
+    assert topic.origins.former == ((first, 20), (second, 30))
+    assert [topic.origins.former_of(offset) for offset in (0, 19, 20, 29, 30)] == [first, first, second, second, None]
+    for origin in (first, second, third):
+        with pytest.raises(InvalidArgumentError, match="itself"):
+            topic.origins.open(origin, 1)
+    positions = TopicPositions(topic.origin, 0, topic.origins.names, topic.origins.former)
+    for batch in topic.read():
+        positions.add(batch)
+    for origin, start, end in ((first, 0, 20), (second, 20, 30), (third, 30, 40)):
+        ranges = np.array([start]), np.array([end])
+        assert [*positions.translation.to_origins(ranges)] == [origin]
+        starts, ends = positions.translation.to_local(origin, (np.array([0]), np.array([40])))
+        assert (starts.tolist(), ends.tolist()) == ([start], [end])
 
 
 def test_an_older_server_is_told_as_such(a: Site, b: Site, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -246,6 +379,90 @@ def test_both_ends_have_to_be_synced(a: Site, b: Site) -> None:
         refused = a.replicate("b", b.server.address, name)
         fails(refused)
         assert "durability" in refused.status().error and "configure" in refused.status().error
+
+
+class LyingTarget:
+    """A target that says that it has an entry of the topic. `replicated`: what it gets; it answers nothing more."""
+
+    def __init__(self, last: LastEntry) -> None:
+        self._last = last
+        self.replicated: list[OriginEntry] = []
+
+    def open(self, opening: Opening, on_opened: OnOpened, on_lost: OnLost) -> None:
+        on_opened(TargetSession(opening.topic, ("", 0), 1, b"B" * 16, OriginState(self._last.end, self._last)))
+
+    def replicate(
+        self,
+        session: TargetSession,
+        entries: Sequence[OriginEntry],
+        gaps: Sequence[Gap],
+        size: int,
+        on_stored: OnStored,
+    ) -> None:
+        self.replicated += entries
+
+    def drop(self, topic: str) -> None: ...
+
+
+MALFORMED = b"\x06\x02\x00\x09b"
+"""A replicate-to attribute: a name of 9 bytes, of which there is one."""
+
+
+def lie(site: Site) -> None:
+    """Store an entry with a malformed attribute, which another cluster sends."""
+    origins, other = site.topic().origins, Origin(b"C" * 16, "other")
+    origins.open(other, 1).result(30.0)
+    value = encode_messages([b"lie"])
+    origins.replicate(other, 1, [OriginEntry(value, 1, 0, 1, (), MALFORMED)]).result(30.0)
+
+
+def test_a_malformed_entry_stops_replication_with_an_alarm_behind_those_before_it(a: Site, b: Site) -> None:
+    sent = publish(a, 0, 10)
+    replicator = a.replicate("b", b.server.address)
+    has_all(replicator, 10)
+    replicator.pause()
+    sent += publish(a, 10, 20)
+    lie(a)
+    publish(a, 20, 30)
+    replicator.resume()
+    fails(replicator)
+    status = replicator.status()
+    assert "entry at offset 20: replicate-to attribute" in status.alarm and status.error == status.alarm
+    until(lambda: values(b.topic()) == sent)
+
+
+def test_a_malformed_entry_that_is_compared_stops_replication_with_an_alarm(a: Site) -> None:
+    lie(a)
+    a.end()
+    a.begin()
+    value = next(iter(entries(a.topic())))[1]
+    target = LyingTarget(LastEntry(0, 1, crc32c(value), 1))
+    replicator = Replicator(a.topic(), "b", target, ReplicationPolicy(targets=("b",)))
+    a.replicators.append(replicator)
+    replicator.start()
+    fails(replicator)
+    assert "entry at offset 0: replicate-to attribute" in replicator.status().alarm and not target.replicated
+
+
+def test_only_messages_of_chosen_clusters_are_forwarded(a: Site, b: Site, tmp_path: Path) -> None:
+    """b forwards those of a, and its own, not those of d; its cursor does not wait for these."""
+    with Site(tmp_path / "c") as c, Site(tmp_path / "d") as d:
+        for source in (a, d):
+            publish(source, 0, 20)
+            source.replicate("b", b.server.address)
+        publish(b, 0, 20)
+        until(lambda: len(b.topic()) == 60)
+        clusters = {"a": a.topic().origin.cluster}
+        policy = ReplicationPolicy(targets=("c",), forward="all", replicated_from=("a",))
+        replicator = b.replicate(
+            "c", c.server.address, policy=policy,
+            cluster_ids=lambda names: frozenset(clusters[name] for name in names),
+        )  # fmt: skip
+        has_all(replicator, 60)
+        until(lambda: len(values(c.topic())) == 40)
+        assert {value.split()[0] for value in values(c.topic())} == {b"a", b"b"}
+        assert {*c.topic().origins.all()} == {a.topic().origin, b.topic().origin}
+        assert replicator.status().unsent_messages == 0
 
 
 def test_a_ring_of_three_forwards_everything_once(a: Site, b: Site, tmp_path: Path) -> None:
@@ -314,6 +531,7 @@ def test_pause_resume_and_another_policy(a: Site, b: Site) -> None:
     publish(a, 0, 10)
     has_all(replicator, 10)
     replicator.pause()
+    until(lambda: replicator.status().state == "paused")  # another thread may be at its events
     publish(a, 10, 20)
     assert replicator.status().state == "paused"
     assert replicator.status().unsent_messages == 10
@@ -402,3 +620,17 @@ def test_no_python_runs_for_each_message(a: Site, b: Site) -> None:
         assert replicated.result(30.0) == source.end == start + 20 * messages
         counts[name] = count
     assert counts["many"] < counts["one"] + 100, counts
+
+
+def test_it_ends_without_an_error_when_its_topic_was_closed_before(
+    a: Site, b: Site, caplog: pytest.LogCaptureFixture
+) -> None:
+    publish(a, 0, 30)
+    replicator = a.replicate("b", b.server.address)
+    has_all(replicator, 30)
+    replicator.pause()
+    until(lambda: replicator.status().state == "paused")
+    publish(a, 30, 60)
+    a.topic().close()
+    replicator.close()
+    assert [record.getMessage() for record in caplog.records if record.levelno >= logging.ERROR] == []

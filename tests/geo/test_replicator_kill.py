@@ -14,8 +14,9 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from tests.geo.sites import Site, entries, has_all, values
+from tests.geo.sites import NOWHERE, Site, entries, has_all, values
 from tests.topic.remoting import Wire
+from tests.waiting import until
 
 ROOT = Path(__file__).resolve().parents[2]
 KILLS = int(os.environ.get("PYREPLOG_GEO_KILLS", "4"))
@@ -74,3 +75,39 @@ def test_either_end_is_killed(tmp_path: Path, seed: int) -> None:
             has_all(a.replicate("b", wire.address), end)
             assert values(b.topic()) == [b"%d" % number for number in range(end)]
             assert entries(b.topic()) == entries(a.topic())
+
+
+def test_a_producer_goes_on_in_the_other_cluster(tmp_path: Path, seed: int) -> None:
+    """Its cluster is killed while the link is down, and comes back later: each number is stored once in each cluster,
+    those too that only the lost cluster had, and those that the producer sent to both."""
+    random = Random(seed)
+    with Site(tmp_path / "b") as b, Wire(b.server.address) as wire:
+        lost = Process(tmp_path / "a", wire.address, "p")
+        lost.publishes(random.randrange(5, 30))
+        until(lambda: "t" in b.cluster.topics.names() and b.topic().end)
+        assert b.topic().config.global_producers, "the topic has the settings of its source"
+        wire.lead_to(NOWHERE)
+        wire.cut()
+        confirmed = 0
+        for _ in range(random.randrange(10, 40)):
+            confirmed = lost.line()["published"]
+        lost.kill()
+        resent = max(confirmed - 3 * random.randrange(8), 0)  # whole entries
+        end = confirmed + 3 * random.randrange(4, 60)
+        for number in range(resent, end, 3):
+            size = random.choice((1, 3))
+            for first in range(number, number + 3, size):
+                numbers = range(first, first + size)
+                b.topic().publish_batch([b"%d" % at for at in numbers], producer="p", sequences=numbers)
+        if random.random() < 0.5:
+            b.end()
+            b.begin()
+        wire.lead_to(b.server.address)
+        with Site(tmp_path / "a") as a:
+            stored = a.topic().end
+            assert stored >= confirmed
+            there, here = a.replicate("b", wire.address), b.replicate("a", a.server.address)
+            has_all(there, a.topic().end)
+            has_all(here, b.topic().end)
+            for topic in (a.topic(), b.topic()):
+                assert sorted(map(int, values(topic))) == list(range(max(end, stored)))

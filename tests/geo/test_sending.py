@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
+from pyreplog._native.system.checksum import crc32c
 from pyreplog.errors import (
     BacklogFullError,
     DisconnectedError,
@@ -15,9 +18,17 @@ from pyreplog.errors import (
     TrimmedError,
     UnsupportedRequestError,
 )
-from pyreplog.geo.protocol.effects import EntryRefused, OpenOrigin, ReadEntries, SendEntries, WakeAt
+from pyreplog.geo.protocol.effects import (
+    EntryRefused,
+    OpenOrigin,
+    ReadEntries,
+    RenewOrigin,
+    SendEntries,
+    SourceEntry,
+    WakeAt,
+)
 from pyreplog.geo.protocol.sending import RETRY_MOST_S, RETRY_S, SenderState, SendingSettings
-from pyreplog.origins.origin import GAPS_MAX, Gap, GapCause, Origin, OriginState
+from pyreplog.origins.origin import GAPS_MAX, Gap, GapCause, LastEntry, Origin, OriginState
 from tests.geo.sending import OTHER, OWN, START_US, TARGET, Sending, entry, foreign, last_of, note
 
 ALL = SendingSettings(forward_all=True)
@@ -114,7 +125,7 @@ def test_a_gap_that_the_target_finds_makes_it_ask_again_at_once_and_then_after_a
 @pytest.mark.parametrize(
     ("stored", "last", "words"),
     [
-        (9, None, "ends at 4"),
+        (9, None, "sent from 4"),
         (2, last_of(entry(1, value=b"another")), "CRC"),
         (2, last_of(entry(1, time_us=5)), "5 us"),
         (3, last_of(entry(1, 2)), "1 to 3"),
@@ -131,6 +142,38 @@ def test_another_history_stops_it_until_people_decide(stored: int, last: object,
     sending.do(sending.sender.resume)
     sending.do(sending.sender.woke)
     assert not sending.all(OpenOrigin) and not sending.all(ReadEntries) and not sending.all(SendEntries)
+
+
+def test_a_target_that_has_what_nobody_sent_shows_that_the_source_was_rolled_back() -> None:
+    """Although the topic has grown beyond that since: the last messages that the target lacks may be gaps there."""
+    ends = [2]
+
+    def sent(end: int) -> int:
+        ends.append(max(ends[-1], end))
+        return ends[-1]
+
+    for stored, state in ((3, SenderState.DIVERGED), (2, SenderState.SENDING)):
+        sending = Sending(*map(entry, range(4)), sent=sent)
+        sending.open(stored)
+        assert sending.sender.state is state
+    sending.read()
+    sending.fail(sending.sent(), DisconnectedError("lost"))
+    sending.wake()
+    sending.open(4)
+    assert sending.sender.state is SenderState.SENDING and ends[-1] == 4
+
+
+@pytest.mark.parametrize("last", [LastEntry(1, 3, 0, 0), LastEntry(2, 2, 0, 0)], ids=["beyond", "empty"])
+def test_a_target_whose_last_entry_contradicts_its_position_is_asked_again(last: LastEntry) -> None:
+    sending = Sending(*map(entry, range(4)))
+    sending.open(2, last)
+    assert sending.sender.state is SenderState.WAITING and "expected its last entry below 2" in str(
+        sending.sender.error
+    )
+    sending.wake()
+    sending.open(2, last_of(entry(1)))
+    sending.check()
+    assert sending.sender.state is SenderState.SENDING and sending.sender.error is None
 
 
 def test_a_target_that_has_less_than_it_said_was_rolled_back() -> None:
@@ -193,6 +236,61 @@ def test_messages_that_are_too_old_are_gaps() -> None:
     assert sending.sender.skipped == {GapCause.EXPIRED: 1}
 
 
+WEST = SendingSettings(target_name="west")
+
+
+def test_messages_that_name_other_clusters_are_gaps() -> None:
+    lists: list[tuple[str, ...] | None] = [("south",), (), None, ("west",), ("south", "west")]
+    sending = Sending(*[entry(first, replicate_to=names) for first, names in enumerate(lists)], settings=WEST)
+    sending.open()
+    sending.read()
+    sent = sending.sent().entries
+    assert [(each.first, each.gaps) for each in sent] == [(2, (Gap(0, 2, GapCause.FILTERED),)), (3, ()), (4, ())]
+    assert sending.sender.skipped == {GapCause.FILTERED: 2}
+
+
+def test_messages_at_the_end_that_name_other_clusters_are_not_unsent() -> None:
+    sending = Sending(entry(0), entry(1, 3, replicate_to=("south",)), settings=WEST)
+    sending.open()
+    sending.read()
+    sending.acknowledge(sending.sent())
+    assert sending.sender.unsent_messages == 0 and sending.sender.oldest_unsent_us is None
+    sending.wake()
+    request = sending.sent()
+    assert request.entries == () and request.gaps == (Gap(1, 4, GapCause.FILTERED),)
+    sending.acknowledge(request)
+    assert sending.sender.stored == sending.progress().mark == 4
+
+
+def test_a_forwarder_sends_a_message_only_to_the_clusters_that_it_names() -> None:
+    kept = foreign(1, 1)._replace(replicate_to=frozenset(("west",)))
+    withheld = foreign(0, 0)._replace(replicate_to=frozenset(("south",)))
+    sending = Sending(withheld, kept, settings=WEST._replace(forward_all=True))
+    sending.open()
+    sending.read()
+    sending.open()
+    (sent,) = sending.sent().entries
+    assert sent.first == 1 and sent.gaps == (Gap(0, 1, GapCause.FILTERED),)
+
+
+@given(st.lists(st.none() | st.sets(st.sampled_from(("west", "south", "north"))), min_size=1, max_size=12))
+def test_the_target_gets_what_names_it_or_nobody_and_gaps_for_the_rest(lists: list[set[str] | None]) -> None:
+    sending = Sending(*[entry(first, replicate_to=names) for first, names in enumerate(lists)], settings=WEST)
+    sending.open()
+    sending.read()
+    if sending.all(WakeAt):  # gaps wait at the end
+        sending.wake()
+    sent: list[int] = []
+    withheld: list[int] = []
+    for request in sending.all(SendEntries):
+        sent += [each.first for each in request.entries]
+        for gap in (*(gap for each in request.entries for gap in each.gaps), *request.gaps):
+            assert gap.cause is GapCause.FILTERED
+            withheld += range(gap.start, gap.end)
+    assert sent == [first for first, names in enumerate(lists) if names is None or "west" in names]
+    assert sorted(sent + withheld) == list(range(len(lists)))
+
+
 def test_a_new_target_begins_where_the_policy_says() -> None:
     sending = Sending(*map(entry, range(4)), begin=3, withheld=GapCause.FILTERED)
     sending.open()
@@ -210,6 +308,7 @@ def test_what_was_trimmed_is_lost_with_a_cause() -> None:
     sending.do(sending.sender.read_failed, effect.attempt, TrimmedError("gone"), 2)
     sending.read()
     assert sending.sent().entries[0].gaps == (Gap(0, 2, GapCause.LOST),)
+    assert sending.sender.skipped == {GapCause.LOST: 2}
 
 
 def test_entries_that_are_not_those_that_were_asked_for_are_not_sent() -> None:
@@ -284,7 +383,7 @@ def test_the_window_bounds_what_is_on_its_way() -> None:
         sending.acknowledge(sending.sent())
         sending.fail(requests[-1], DisconnectedError("lost"))
         assert sending.sender.inflight_bytes == 0
-        sending.effects = sending.all(WakeAt)  # type: ignore[assignment]
+        sending.effects = [*sending.all(WakeAt)]
         sending.wake()
         sending.open(stored + 2, last_of(large[stored + 1]))
         sending.check()
@@ -373,6 +472,116 @@ def test_messages_of_others_are_sent_on_as_theirs() -> None:
     assert sending.sender.stored == 4 and sending.progress().mark == 1  # the other one is not stored yet
     sending.acknowledge(forwarded)
     assert sending.progress().mark == 4
+
+
+def last_forwarded(sent: SourceEntry) -> LastEntry:
+    end = sent.origin_first + sent.messages
+    return LastEntry(sent.origin_first, end, crc32c(sent.value), sent.origin_time_us)
+
+
+@pytest.mark.parametrize("ahead", [0, 1], ids=["equal", "ahead"])
+def test_forwarded_messages_are_compared_with_the_last_ones_of_the_target(ahead: int) -> None:
+    """When they come by: this cluster may have got them later than the target, from elsewhere."""
+    entries = [foreign(0, 70), foreign(1, 71), foreign(2, 72)]
+    for is_same in (True, False):
+        last = last_forwarded(entries[1 + ahead])
+        sending = Sending(*entries[: 2 + ahead], settings=ALL)
+        sending.open()
+        sending.read()
+        sending.open(72 + ahead, last if is_same else last._replace(value_crc=7))
+        if is_same:
+            assert not sending.all(SendEntries)
+            sending.wake()
+            sending.acknowledge(sending.sent())
+            assert sending.progress().others[OTHER] == note(72 + ahead, last)
+        else:
+            assert sending.sender.state is SenderState.DIVERGED and not sending.all(SendEntries)
+            (alarm,) = sending.alarms()
+            assert OTHER.cluster.hex() in alarm and "0x00000007" in alarm and "in the publishing cluster" in alarm
+
+
+def test_forwarded_messages_that_were_sent_before_are_compared_with_what_was_noted() -> None:
+    """The entry itself is below the mark, and is not read again."""
+    entries = [foreign(0, 70), foreign(1, 71)]
+    noted = last_forwarded(entries[0])
+    for last in (noted, noted._replace(publish_time_us=5)):
+        sending = Sending(*entries, settings=ALL, mark=1, own_note=note(1), notes={OTHER: note(71, noted)})
+        sending.open(1)
+        sending.read()
+        sending.open(71, last)
+        assert (sending.sender.state is SenderState.DIVERGED) is (last != noted)
+        assert bool(sending.all(SendEntries)) is (last == noted)
+
+
+def test_after_a_resync_forwarded_messages_go_on_behind_those_of_the_target() -> None:
+    entries = [foreign(0, 70), foreign(1, 71)]
+    other = last_forwarded(entries[0])._replace(value_crc=7)
+    sending = Sending(*entries, settings=ALL)
+    sending.open()
+    sending.read()
+    sending.open(71, other)
+    assert sending.sender.state is SenderState.DIVERGED
+    sending.effects.clear()
+    sending.do(sending.sender.resync)
+    sending.open()
+    sending.read()
+    sending.open(71, other)
+    assert [sent.first for sent in sending.sent().entries] == [71]
+    assert sending.sender.state is SenderState.SENDING
+
+
+# ---- another identity ------------------------------------------------------------------------------------------
+
+FORMER = Origin(OWN.cluster, "former")
+
+
+def formerly(first: int, messages: int = 1) -> SourceEntry:
+    """An entry that was published here before the topic had another identity."""
+    return entry(first, messages)._replace(origin=FORMER, origin_first=first, origin_time_us=START_US)
+
+
+def test_resync_gives_another_identity_if_the_target_has_what_is_not_here() -> None:
+    sending = Sending(*map(entry, range(4)), own_note=note(2, last_of(entry(1))), mark=2)
+    sending.open(9, last_of(entry(8)))
+    assert sending.sender.state is SenderState.DIVERGED and "another" not in sending.alarms()[0]
+    assert "rolled back" in sending.alarms()[0] and "resync" in sending.alarms()[0]
+    sending.do(sending.sender.resync)
+    assert sending.take(RenewOrigin) == RenewOrigin(2, note(2, last_of(entry(1))))
+    assert sending.sender.state is SenderState.DIVERGED and not sending.all(OpenOrigin)
+
+
+def test_messages_of_the_former_identity_are_sent_as_those_of_it() -> None:
+    """Also by the policy `own`; the cursor waits for them, though the target has all of the present one."""
+    former = [formerly(0), formerly(1), foreign(2, 7), formerly(3)]
+    sending = Sending(*former, entry(4), mark=1, begin=1, former=4, withheld=GapCause.DUPLICATE)
+    sending.open()
+    sending.read()
+    assert sending.open(1, last_of(entry(0))).origin == FORMER
+    first, own = sending.all(SendEntries)
+    assert (first.origin, [sent.first for sent in first.entries]) == (FORMER, [1, 3])
+    assert first.entries[1].gaps == (Gap(2, 3, GapCause.FOREIGN),)
+    assert own.entries[0].gaps == (Gap(0, 1, GapCause.DUPLICATE), Gap(1, 4, GapCause.FOREIGN))
+    sending.acknowledge(own)
+    assert sending.sender.stored == 5 and sending.progress().mark == 1
+    sending.fail(first, DisconnectedError("lost"))
+    sending.effects = [*sending.all(WakeAt)]
+    sending.wake()
+    sending.open(5, last_of(entry(4)))
+    sending.check()
+    sending.read()
+    sending.open(1, last_of(entry(0)))
+    again = sending.sent()
+    assert (again.origin, [sent.first for sent in again.entries]) == (FORMER, [1, 3])
+    sending.acknowledge(again)
+    assert sending.progress().mark == 5
+
+
+def test_a_target_that_has_the_former_identity_gets_nothing_again() -> None:
+    sending = Sending(formerly(0), entry(1), mark=1, begin=1, former=1, withheld=GapCause.DUPLICATE)
+    sending.open()
+    sending.read()
+    (sent,) = sending.sent().entries
+    assert sent.first == 1 and sent.gaps == (Gap(0, 1, GapCause.DUPLICATE),) and not sending.all(OpenOrigin)
 
 
 def test_nothing_goes_back_to_its_origin() -> None:

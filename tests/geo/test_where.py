@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from pyreplog._native.topic.rangeset import RangeSet
 from pyreplog.errors import InvalidMessageError
-from pyreplog.geo.acks.where import place
+from pyreplog.geo.acks.where import SubscriptionPosition, place
 from pyreplog.geo.geo_replication import decode_position
 from tests.geo.replicated import Side, take, two
 from tests.waiting import until
@@ -66,19 +66,32 @@ def test_positions_of_both_clusters(tmp_path: Path) -> None:
         assert a.subscriptions is not None and a.subscriptions.where("other") == []
 
 
+def test_a_cluster_that_published_nothing_is_no_origin(tmp_path: Path) -> None:
+    """It sends gaps for the messages that it has from here, and nothing else."""
+    with two(tmp_path) as (a, _):
+        a.publish(0, 9)
+        a.topic.create_subscription("s", start="earliest")
+        until(lambda: any(state.stored for state in a.topic.origins.all().values()))
+        until(lambda: shown(a) == {("", ""): (0, 0), ("b", ""): (0, 0)})
+
+
 def test_what_is_on_its_way_counts_as_not_there(tmp_path: Path) -> None:
     with two(tmp_path) as (a, b):
+
+        def there() -> SubscriptionPosition:
+            assert a.subscriptions is not None
+            return next(row for row in a.subscriptions.where("s") if (row.at, row.origin) == ("b", ""))
+
         a.publish(0, 10)
         with a.subscribe() as consumer:
             messages = take(consumer, 10)
             consumer.acknowledge(messages[0])
-            until(lambda: shown(a).get(("b", "")) == (1, 0))
+            until(lambda: shown(a).get(("b", "")) == (1, 0) and there().end == 10)
             b.end()
             consumer.acknowledge(messages[1])
             consumer.flush()
             until(lambda: shown(a)["", ""] == (2, 0))
-            assert a.subscriptions is not None
-            row = next(row for row in a.subscriptions.where("s") if (row.at, row.origin) == ("b", ""))
+            row = there()
             assert (row.below, row.beyond, row.end) == (1, 0, 10) and row.error
             b.begin_again()
 

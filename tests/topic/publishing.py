@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 from pyreplog._native.topic.messages import Message, MessageBatch, decode_messages
 from pyreplog.clock import ManualClock
 from pyreplog.future import AppendFuture
+from pyreplog.origins.gate import OriginGates
 from pyreplog.topic.client.publishing.publish_batch import PublishBatch
 from pyreplog.topic.client.publishing.publisher import Publisher
 from pyreplog.topic.model.compression import decompress
@@ -65,9 +66,14 @@ class Ledgers:
             batch.offsets = range(first, first + sum(batch.counts))
             batch.settle()
 
-    def fail(self, error: Exception) -> None:
+    def fail(self, error: Exception, stored: int = 0) -> None:
+        """stored: its first entries, which are stored all the same; the others never will be."""
         with self._lock:
             batch = self._held.popleft()
+            self.entries += batch.entries[:stored]
+            self.counts += batch.counts[:stored]
+        batch.cut(stored, sum(map(len, batch.entries[:stored])))
+        batch.is_end_known = True
         batch.settle(error)
 
     @property
@@ -130,6 +136,7 @@ class Bench:
         *,
         holds: bool = True,
         producers: Producers | None = None,
+        gates: OriginGates | None = None,
         end: int = 0,
         window_bytes: int = 1 << 20,
         **settings: Any,
@@ -144,6 +151,7 @@ class Bench:
             TopicConfig(**settings),
             entry_bytes_max=ENTRY_BYTES_MAX,
             producers=producers,
+            gates=gates,
             end=end,
             window_bytes=window_bytes,
         )

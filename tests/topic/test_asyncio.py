@@ -274,8 +274,8 @@ def test_the_loop_goes_on_while_a_server_is_silent(here: Served, wire: Wire) -> 
         async with ticking() as ticks:
             tasks: list[asyncio.Future[Any]] = [asyncio.ensure_future(each) for each in waiting]
             before = ticks()
-            await asyncio.sleep(0.3)
-            assert ticks() - before > 5, "about thirty, on an idle machine"
+            while ticks() - before <= 5:  # a call that blocked the loop would have failed by then
+                await asyncio.sleep(TICK_S)
             assert not any(task.done() for task in tasks)
             wire.cut()  # another connection is made: all goes on, or fails
             outcomes = await asyncio.gather(*tasks, return_exceptions=True)

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from pyreplog.errors import InvalidArgumentError, RecordTooLargeError, WrongTypeError
+from pyreplog.origins.replicate_to import attribute_of
 from pyreplog.topic.client.publishing.batcher import (
     COLLECTED_BYTES,
     MESSAGE_BYTES,
@@ -19,7 +20,8 @@ from tests.topic.entries import decoded
 
 def single(value: bytes = b"value", sequence: int = -1, **fields: Any) -> SingleMessage:
     properties, event_time, deliver_at = (fields.get(name) for name in ("properties", "event_time", "deliver_at"))
-    return SingleMessage.of(value, fields.get("key"), properties, event_time, deliver_at, sequence)
+    attribute = attribute_of(fields.get("replicate_to"))
+    return SingleMessage.of(value, fields.get("key"), properties, event_time, deliver_at, sequence, b"", attribute)
 
 
 def make(linger_us: int = 0, messages_max: int = 10, bytes_max: int = 100_000) -> Batcher:
@@ -47,6 +49,24 @@ def test_what_comes_while_something_is_on_its_way_goes_together() -> None:
     assert not batcher.note_outcome()
     assert batcher.take() == []
     assert batcher.add(b"", single(), 0), "taking nothing put nothing on its way"
+
+
+def test_messages_of_an_entry_have_the_same_list_of_clusters() -> None:
+    batcher = make()
+    batcher.add(b"", single(), 0)
+    batcher.take()
+    lists: list[Any] = [None, None, (), (), ("west",), ("west", "west"), ("south", "west"), ("west", "south"), None]
+    for at, names in enumerate(lists):
+        batcher.add(b"", single(b"%d" % at, replicate_to=names), 0)
+    groups = batcher.take()
+    assert [[int(single.value) for single in group.singles] for group in groups] == [
+        [0, 1],
+        [2, 3],
+        [4, 5],
+        [6, 7],
+        [8],
+    ]
+    assert [group.attribute for group in groups] == [attribute_of(names) for names in lists[::2]]
 
 
 def test_what_lingers_waits_for_the_time_of_the_first() -> None:

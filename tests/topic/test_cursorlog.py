@@ -23,6 +23,7 @@ from pyreplog.future import AppendFuture
 from pyreplog.ledger.cluster import LedgerCluster
 from tests.ledger.standins import FailingStore
 from tests.topic.counting import PATIENCE_S, attach, create, mark, open_log, restore, state_of
+from tests.waiting import until
 
 
 @pytest.fixture
@@ -245,6 +246,24 @@ def test_without_bookies_snapshots_go_into_the_metadata(cluster: LedgerCluster) 
         assert mark(source, persister) == 3
         assert ledger_of(cluster, "t", "small") >= 0
     assert (state_of(cluster, "t", "small"), state_of(cluster, "t", "large")) == (3, 1)
+
+
+def test_the_end_waits_for_snapshots_that_go_into_the_metadata(cluster: LedgerCluster) -> None:
+    create(cluster, "t")
+    store = FailingStore.before(cluster)
+    with open_log(cluster, ensemble=3) as log:
+        source, persister = attach(log, "t")
+        source.acknowledge()
+        persister.dirty()
+        store.fail("put", *[MetadataUnavailableError("away")] * 10_000)
+        waiting = persister.flush()
+        until(lambda: source.taken)
+        quiet = log.flusher.quiet()
+        assert not quiet.done()
+        store._faults.clear()
+        waiting.result(PATIENCE_S)
+        quiet.result(PATIENCE_S)
+        assert source.persisted_state == 1
 
 
 def test_without_a_metadata_store_those_in_the_ledger_go_on_and_others_wait(cluster: LedgerCluster) -> None:

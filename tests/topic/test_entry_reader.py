@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
 from pyreplog._native.topic.messageencoder import encode_messages
 from pyreplog.cluster import Cluster
-from pyreplog.errors import ClosedError, TrimmedError
+from pyreplog.errors import ClosedError, RecordTooLargeError, TrimmedError
 from pyreplog.origins.attribute import OriginAttribute
 from pyreplog.origins.origin import Origin, OriginEntry
+from pyreplog.origins.replicate_to import attribute_of, decode_names
 from pyreplog.topic.owner.managed.entry_reader import StoredEntry
 from pyreplog.topic.owner.topic import Topic
 
@@ -59,6 +61,36 @@ def test_a_read_begins_with_the_entry_that_holds_the_offset_and_is_bounded(topic
     assert [entry.first for entry in read(topic, 0, end=6)] == [0, 5]
     at_end = topic.managed.entries.read(15, bytes_max=1).result(PATIENCE_S)
     assert (at_end.entries, at_end.end) == ([], 15)
+
+
+def test_the_list_of_clusters_comes_along(topic: Topic) -> None:
+    """Also that of an entry that another cluster replicated, which has the list beside its origin."""
+    topic.publish_batch([b"own"] * 2, replicate_to=("west",))
+    topic.publish(b"none", replicate_to=())
+    origin = Origin(b"o" * 16, "token")
+    topic.origins.open(origin, 1).result(PATIENCE_S)
+    sent = OriginEntry(encode_messages([b"a"]), 1, 0, 77, (), attribute_of(("süd",)))
+    topic.origins.replicate(origin, 1, [sent]).result(PATIENCE_S)
+    lists = [None if entry.replicate_to is None else decode_names(entry.replicate_to) for entry in read_all(topic)]
+    assert lists == [{"west"}, set(), {"süd"}]
+    assert [entry.origin is None for entry in read_all(topic)] == [True, True, False]
+
+
+def test_a_large_message_has_room_for_its_list(topic: Topic) -> None:
+    """Whatever is accepted without a list is accepted, or refused as too large, with the longest one."""
+    longest = [f"{at:0200}" for at in range(16)]
+    size = 1 << 20
+    with pytest.raises(RecordTooLargeError):
+        while True:
+            topic.publish(bytes(size), replicate_to=longest)
+            size += 1 << 20
+    size -= 1 << 20
+    for more in range(1 << 16, 1 << 20, 1 << 16):
+        with suppress(RecordTooLargeError):
+            topic.publish(bytes(size + more), replicate_to=longest)
+            topic.publish_batch([bytes(size + more)], replicate_to=longest)
+    topic.publish_batch([b""] * 100_000, replicate_to=longest)
+    assert {decode_names(entry.replicate_to or b"") for entry in read_all(topic)} == {frozenset(longest)}
 
 
 def test_the_attribute_of_an_origin_comes_along(topic: Topic) -> None:

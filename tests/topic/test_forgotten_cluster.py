@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -28,8 +29,10 @@ def use(cluster: Cluster | Client) -> None:
 
 
 def ended(others: set[threading.Thread], names: tuple[str, ...] = ("pyreplog",)) -> bool:
-    """others: threads of before; tests that play a crash leave some. names: how those begin that must go."""
-    gc.collect()
+    """others: threads of before; tests that play a crash leave some. names: how those begin that must go.
+
+    It collects no garbage: after thousands of tests that takes a second, and threads that end would get no turn.
+    """
     return not [thread for thread in {*threading.enumerate()} - others if thread.name.startswith(names)]
 
 
@@ -43,6 +46,51 @@ def test_it_is_said_once_and_all_is_closed(tmp_path: Path) -> None:
     assert [str(line.message).partition(",")[0] for line in said] == [f"unclosed cluster in {tmp_path}"]
     with Cluster.embedded(tmp_path, bookies=1) as cluster:
         check_what_is_there(cluster)
+
+
+@pytest.mark.filterwarnings("error::pytest.PytestUnraisableExceptionWarning")
+def test_one_whose_bookies_have_written_nothing_yet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No thread of theirs has begun, so that they are garbage, too: nothing may close their logs before the topics."""
+    Cluster.embedded(tmp_path, bookies=1, segment_bytes=1 << 20).close()  # the next one has no segment to prepare
+    others, collected = {*threading.enumerate()}, threading.Event()
+
+    class Thread(threading.Thread):
+        """The one that closes the cluster begins after the finalizers of all that was collected with it."""
+
+        def run(self) -> None:
+            assert self.name != "pyreplog-close" or collected.wait(30)
+            super().run()
+
+    monkeypatch.setattr(threading, "Thread", Thread)
+    with pytest.warns(ResourceWarning) as said:
+        cluster = Cluster.embedded(tmp_path, bookies=1, segment_bytes=1 << 20)
+        topic = cluster.topic("orders", linger_ms=60_000, batch_messages=1 << 16, **KEPT)
+        topic.submit(b"late")
+        handles: list[Any] = [cluster, topic]
+        handles.append(handles)  # a cycle, so that all is collected at once
+        del cluster, topic, handles
+        until(lambda: (gc.collect(), len(said))[1])
+        collected.set()
+        until(lambda: ended(others))
+    assert [str(line.message).partition(",")[0] for line in said] == [f"unclosed cluster in {tmp_path}"]
+    with Cluster.embedded(tmp_path, bookies=1) as cluster:
+        assert [value for batch in cluster.topic("orders").read() for value in batch.values()] == [b"late"]
+
+
+@pytest.mark.filterwarnings("error::pytest.PytestUnraisableExceptionWarning")
+def test_one_whose_topic_has_read_closed_ledgers(tmp_path: Path) -> None:
+    """It keeps their readers, which no finalizer may close under it."""
+    with Cluster.embedded(tmp_path, bookies=1) as cluster:
+        cluster.topic("orders", **KEPT).publish_batch(VALUES)
+    others = {*threading.enumerate()}
+    with pytest.warns(ResourceWarning) as said:
+        cluster = Cluster.embedded(tmp_path, bookies=1)
+        topic = cluster.topic("orders")
+        assert [value for batch in topic.read() for value in batch.values()] == VALUES
+        del cluster, topic
+        until(lambda: (gc.collect(), len(said))[1])
+        until(lambda: ended(others))
+    assert [str(line.message).partition(",")[0] for line in said] == [f"unclosed cluster in {tmp_path}"]
 
 
 def check_what_is_there(cluster: Cluster) -> None:

@@ -39,7 +39,6 @@ from pyreplog.origins import snapshot
 from pyreplog.origins.attribute import OriginAttribute
 from pyreplog.origins.gate import GateState
 from pyreplog.origins.origin import Gap, GapCause, LastEntry, Origin, OriginEntry, OriginState
-from pyreplog.origins.position_map import PositionMap
 from pyreplog.topic.model.positions import TopicPosition
 from pyreplog.topic.model.system_cursor_record import SystemCursorRecord
 from pyreplog.topic.owner import topics as topics_module
@@ -127,11 +126,6 @@ def check_log(topic: Topic, origin: Origin = ORIGIN) -> list[tuple[int, int]]:
     state = topic.origins.all()[origin]
     assert state.last == last and state.stored >= at
     assert all(first < second for first, second in pairwise(found))
-    positions = PositionMap()
-    for batch in topic.read():
-        positions.add_batch(batch, origin.key)
-    assert all(positions.local_of(first) == here and positions.origin_of(here) == first for first, here in found)
-    assert sum(count for _, _, count in positions.runs()) == len(found)
     return found
 
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor, wait
 from typing import Any
 
 import numpy as np
 import pyarrow
 import pytest
 
+from pyreplog.bookie.protocol import RequestKind
 from pyreplog.cluster import Cluster
 from pyreplog.errors import (
     ClosedError,
@@ -27,6 +29,7 @@ from pyreplog.topic.model.partitioned_metadata import PartitionedMetadata, creat
 from pyreplog.topic.model.positions import PartitionOffset, PartitionRange
 from pyreplog.topic.owner import partitioned_topic
 from pyreplog.topic.owner.partitioned_topic import PartitionedTopic
+from tests.ledger.standins import Meddler
 from tests.topic.partitioning import PLAIN, key_of, other_process, receive, stored, until
 from tests.topic.test_routing import PULSAR
 
@@ -349,6 +352,24 @@ def test_a_closed_topic_refuses_calls_for_partitions_of_any_owner(cluster: Clust
                 topic.publish(b"v", key_of(partition, 3))
             with pytest.raises(ClosedError, match="partitioned topic t was closed"):
                 next(topic.read(partition))
+
+
+def test_one_that_another_thread_closes_is_opened_again(cluster: Cluster, topic: PartitionedTopic) -> None:
+    """Once its last messages are stored."""
+    with Meddler(cluster) as meddler, ThreadPoolExecutor(2) as pool:
+        meddler.rule(meddler.hold, kind=RequestKind.ADD)
+        last = topic.submit(b"last", key_of(1, 3))
+        meddler.wait_for(RequestKind.ADD)
+        closing = pool.submit(topic.close)
+        until(lambda: topic.is_closing)
+        opening = pool.submit(cluster.topic, "t")
+        wait([opening], 0.2)  # it waits for the end of the former one
+        meddler.clear()
+        meddler.release()
+        again = opening.result(30)
+        assert again.publish(b"next", key_of(1, 3)) == PartitionOffset(1, 1)
+        closing.result(30)
+    assert last.result(0) == PartitionOffset(1, 0)
 
 
 def test_a_topic_of_which_others_own_all_is_owned(cluster: Cluster, topic: PartitionedTopic) -> None:

@@ -116,6 +116,10 @@ def test_settings_are_of_all_partitions_or_of_none(topic: Any) -> None:
     assert [topic.partition(at).config.ttl_ms for at in range(PARTITIONS)] == [1000] * PARTITIONS
     topic.configure(ttl_ms=None)
     assert [topic.partition(at).config.roll_entries == 5 for at in range(PARTITIONS)] == [False, False, True]
+    topic.partition(2).configure(ensemble=2, write_quorum=2)
+    with pytest.raises(ConfigError, match="write_quorum"):
+        topic.configure(ttl_ms=2000, ensemble=1)
+    assert [topic.partition(at).config.ttl_ms for at in range(PARTITIONS)] == [None] * PARTITIONS, "one refuses it"
 
 
 def test_trimming_drops_the_ledgers_of_all_partitions(topic: Any) -> None:

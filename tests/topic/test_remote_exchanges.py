@@ -104,3 +104,26 @@ def test_what_is_handed_out_in_parts_leaves_room_for_as_much_again() -> None:
         answers.clear()
     outlet.flow(100)
     assert flows.given[-1] == WAITING_BYTES // (BATCH_BYTES - 1000)
+
+
+def test_permits_are_passed_on_when_half_of_the_room_is_free() -> None:
+    """Not one for each message, and not so late that the consumer waits."""
+    flows, number = Flows(), 0
+    session = ConsumerSession("c", lambda request, *buffers: None)
+    session.attached(cast("Subscription", flows), 1)
+    entry = encode_messages([bytes(WAITING_BYTES // 8 - 1000)])
+    batch = decode_messages(records_of([entry], [1]), offset=0, entries=0, size=0)
+
+    def hand_out() -> int:
+        nonlocal number
+        session.deliver(DeliveredMessages(batch, {}))
+        session.fetch(number := number + 1)
+        return sum(flows.given)
+
+    for _ in range(20):  # until it knows how large messages are
+        session.flow(1)
+        hand_out()
+    before = sum(flows.given)
+    session.flow(100)
+    assert sum(flows.given) == before + 8
+    assert [hand_out() - before for _ in range(8)] == [8, 8, 8, 12, 12, 12, 12, 16]

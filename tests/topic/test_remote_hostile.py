@@ -134,7 +134,7 @@ def test_servers_that_say_nothing_hold_a_call_for_its_time_only() -> None:
             began = time.monotonic()
             with pytest.raises(NotConnectedError):
                 call()
-            assert time.monotonic() - began < 4.0  # each of them would take the time of all
+            assert time.monotonic() - began < 7.0  # 8 s if each of them took the time of all
 
 
 def test_servers_that_say_nothing_leave_time_for_the_one_that_answers(tmp_path: Path) -> None:

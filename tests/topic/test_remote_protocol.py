@@ -23,6 +23,7 @@ from pyreplog.errors import (
     UnsupportedRequestError,
 )
 from pyreplog.origins.origin import GAPS_MAX, Gap, GapCause, OriginEntry
+from pyreplog.origins.replicate_to import attribute_of
 from pyreplog.topic.client.remote.connection_pool import outcome_of, parse_address
 from pyreplog.topic.client.remote.sender import _offsets
 from pyreplog.topic.model.positions import TopicPosition
@@ -56,6 +57,7 @@ from pyreplog.topic.model.wire.protocol import (
 from tests.topic.entries import records_of
 
 OFFSETS = np.array([0, 3, 4, 1 << 40], np.int64)
+ENTRY = OriginEntry(b"one", 2, 5, 7, ())
 REQUESTS: list[Any] = [
     protocol.Open(7, True, "news", "me", "c1", '{"ensemble": 1}'),
     protocol.CloseProducer(7),
@@ -83,6 +85,8 @@ REQUESTS: list[Any] = [
     protocol.Replicate(9, (Gap(7, 9, GapCause.FILTERED),), []),
     protocol.Exchange(1 << 40, 3, True, 7, 5, 7, 0xFEDCBA98, -7, bytes(range(16)), "news", "0123abcd", [b"one", b""]),
     protocol.Replicate(9, (), [OriginEntry(b"one", 2, 5, -7, (Gap(0, 1, GapCause.FOREIGN), Gap(1, 5, GapCause.LOST)))]),
+    protocol.PublishTo(7, [attribute_of(("west",)), attribute_of(()), None], [b"one", b"", b"three"]),
+    protocol.ReplicateTo(9, (), [None, attribute_of(("süd", "west"))], [ENTRY, ENTRY._replace(first=7)]),
 ]
 
 
@@ -129,9 +133,6 @@ def replicate(*entries: OriginEntry, gaps: tuple[Gap, ...] = ()) -> bytes:
     return body_of(protocol.Replicate(9, gaps, entries))
 
 
-ENTRY = OriginEntry(b"one", 2, 5, 7, ())
-
-
 @pytest.mark.parametrize(
     "body",
     [
@@ -151,6 +152,28 @@ ENTRY = OriginEntry(b"one", 2, 5, 7, ())
     ],
 )
 def test_entries_of_an_origin_ascend_behind_their_gaps_within_bounds(body: bytes) -> None:
+    with pytest.raises(InvalidMessageError, match="expected"):
+        decode_request(memoryview(body))
+
+
+LISTS_OF_NO_ENTRIES = body_of(protocol.PublishTo(7, [attribute_of(("west",))], [b"one"]))[:5]
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        body_of(protocol.PublishTo(7, [None], [b"one", b"two"])),
+        body_of(protocol.PublishTo(7, [None, attribute_of(())], [b"one"])),
+        body_of(protocol.ReplicateTo(7, (), [], [ENTRY])),
+        LISTS_OF_NO_ENTRIES + b"\xff" * 40,
+        LISTS_OF_NO_ENTRIES + b"\0\0\0\1" + b"\xff" * 40,
+        LISTS_OF_NO_ENTRIES + b"\0\0\0\1" + bytes(4) + b"\xff\xff" + b"\0" * 40,
+        LISTS_OF_NO_ENTRIES + b"\0\0\0\1" + b"\0\0\0\1" + b"\x0c\x91" + b"\x01a" * 3000,
+        LISTS_OF_NO_ENTRIES + b"\0\0\0\1" + b"\0\0\0\1" + b"\0\2" + b"\x01\n" + b"\0\0\0\1\0\0\0\1a",
+        LISTS_OF_NO_ENTRIES + b"\0\0\0\1" + b"\0\0\0\1" + b"\0\x22" + b"\x01a" * 17 + b"\0\0\0\1\0\0\0\1a",
+    ],
+)
+def test_lists_of_clusters_are_one_for_each_entry_within_bounds(body: bytes) -> None:
     with pytest.raises(InvalidMessageError, match="expected"):
         decode_request(memoryview(body))
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 import secrets
+import threading
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -31,6 +32,7 @@ from pyreplog.topic.model.positions import ORIGIN, TopicPosition, position
 from pyreplog.topic.model.system_cursor_record import StoredMark, SystemCursorRecord, stored_mark
 from pyreplog.topic.owner import subscriptions as subscriptions_module
 from pyreplog.topic.owner import topics as topics_module
+from pyreplog.topic.owner.system_cursors import SystemCursor, SystemCursors
 from pyreplog.topic.owner.topic import Topic
 from tests.topic.handling import PATIENCE_S, SMALL, fill, open_cluster, trim
 from tests.topic.lives import kill, life, lose_lease
@@ -296,6 +298,34 @@ def test_one_that_is_in_use_is_listed_once_and_not_deleted(cluster: Cluster) -> 
     with cluster.topic(NAME) as topic:
         assert states(topic) == {"pyreplog.dedup": ("open", 31)}
         assert topic.publish(b"one more", producer="p", sequence=7) == -1
+
+
+def test_two_that_begin_at_the_same_time(cluster: Cluster) -> None:
+    """As those of two other clusters, and that of the origins: each keeps its messages."""
+    stored = list[str]()
+
+    class Begins:
+        def __init__(self, name: str, meanwhile: threading.Thread | None = None) -> None:
+            self._name, self._meanwhile = name, meanwhile
+
+        @property
+        def name(self) -> str:
+            meanwhile, self._meanwhile = self._meanwhile, None
+            if meanwhile is not None:
+                meanwhile.start()
+                meanwhile.join(0.5)  # it may have to wait
+            return self._name
+
+        def store(self) -> None:
+            stored.append(self._name)
+
+    with cluster.topic(NAME, **SMALL) as topic:
+        cursors = SystemCursors(topic.context, (), ())
+        other = threading.Thread(target=cursors.begin, args=(Begins("b"),))
+        cursors.begin(cast(SystemCursor, Begins("a", other)))
+        other.join()
+        cursors.catch_up(["a", "b"])
+        assert stored == ["a", "b"]
 
 
 def test_a_client_sees_it_and_deletes_it(here: Served) -> None:

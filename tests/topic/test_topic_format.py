@@ -13,6 +13,9 @@ import pytest
 import pyreplog
 from pyreplog.cursors import cursor_pages as pages
 from pyreplog.cursors import cursor_record as record
+from pyreplog.geo.position_pages import TOPIC_BYTES_MAX
+from pyreplog.metadata import snapshot_header
+from pyreplog.origins import position_page, snapshot
 from pyreplog.origins.origin import Gap, GapCause, OriginEntry
 from pyreplog.topic.model import producer_snapshot as producersnapshot
 from pyreplog.topic.model import system_cursor_record
@@ -37,6 +40,7 @@ TYPES = {
     "entries": (fields.ENTRIES,),
     "cluster": (origins.CLUSTER,),
     "gaps": (origins.GAPS,),
+    "lists": (origins.LISTS,),
     "origin entries": (origins.ORIGIN_ENTRIES,),
     "messages": (origins.MESSAGES,),
 }
@@ -55,7 +59,7 @@ def types(cell: str) -> list[str]:
 def documented() -> dict[int, tuple[str, list[str]]]:
     """kind -> (name, types of its fields)"""
     rows = re.findall(
-        r"^\| (\d+)(?: \((?:[234]|feature `[a-z]+`)\))? \| ([A-Z_]+) \| (.*?) \| .* \|$", section(WIRE), re.MULTILINE
+        r"^\| (\d+)(?: \((?:[234]|feature `[a-z-]+`)\))? \| ([A-Z_]+) \| (.*?) \| .* \|$", section(WIRE), re.MULTILINE
     )
     return {int(kind): (name, types(cell)) for kind, name, cell in rows}
 
@@ -105,6 +109,8 @@ class Twin:
             return self.gaps(self.take("B"))
         if kind == "origin entries":
             return self.origin_entries()
+        if kind == "lists":
+            return self.lists(self.take("I"))
         if kind == "messages":
             return [self.take(f"{self.take('I')}s") for _ in range(self.take("B"))]
         count = self.take("I")
@@ -118,6 +124,14 @@ class Twin:
     def gaps(self, count: int) -> tuple[Gap, ...]:
         rows = [self.take("qqB") for _ in range(count)]
         return tuple(Gap(start, end, GapCause(cause)) for start, end, cause in rows)
+
+    def lists(self, runs: int) -> list[bytes | None]:
+        lists: list[bytes | None] = []
+        for _ in range(runs):
+            count, size = self.take("IH")
+            value = None if size == 65535 else self.take(f"{size}s")
+            lists += [None if value is None else struct.pack("<BH", 6, size) + value] * count
+        return lists
 
     def origin_entries(self) -> list[OriginEntry]:
         rows = [self.take("IIqqB") for _ in range(self.take("I"))]
@@ -164,8 +178,12 @@ def test_codes_and_limits_of_the_wire() -> None:
 @pytest.mark.parametrize(
     ("title", "layout", "fixed"),
     [
-        ("Producer snapshot", producersnapshot._HEADER, "offset"),
+        ("Producer snapshot", snapshot_header._HEADER, "offset"),
         ("Producer snapshot", producersnapshot._PRODUCER, "offset"),
+        ("Origins snapshot", snapshot_header._HEADER, "offset"),
+        ("Origins snapshot", snapshot._ORIGIN, "offset"),
+        ("Position page", position_page._HEADER, "offset"),
+        ("Position page", position_page._ORIGIN, "offset"),
         ("Cursor ledgers", pages._HEADER, "offset"),
         ("Cursor ledgers", pages._PART, "offset"),
         ("Cursor record", record._HEAD, "offset"),
@@ -191,3 +209,10 @@ def test_constants_of_what_lies_in_ledgers() -> None:
     text = section("Cursor record")
     assert "1 snapshot, 2 delta" in text and (record._SNAPSHOT, record._DELTA) == (1, 2)
     assert f"at most {record.PROPERTIES_MAX:,}".replace(",", " ") in text
+
+
+def test_limits_of_position_pages() -> None:
+    text = section("Position page")
+    assert f"at most {position_page.PAGE_BYTES_MAX:,} bytes".replace(",", " ") in text
+    assert f"and {TOPIC_BYTES_MAX >> 20} MiB for all" in text
+    assert f"at most {position_page.BODY_BYTES_MAX >> 20} MiB" in text and f"`{position_page._MAGIC.decode()}`" in text

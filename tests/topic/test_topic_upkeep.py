@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
+from typing import cast
 
 import pytest
 
@@ -19,6 +20,7 @@ from pyreplog.errors import (
     NoSuchSubscriptionError,
     TrimmedError,
 )
+from pyreplog.topic.client.publishing.publisher import Publisher
 from pyreplog.topic.owner import topics as topics_module
 from pyreplog.topic.owner.topic import Topic
 from tests.topic.handling import (
@@ -132,6 +134,25 @@ def test_closing_lets_held_publishers_go(cluster: Cluster) -> None:
             published += error is None
     with cluster.topic("held and closed") as topic:
         assert len(stored(topic)) == 4 + published
+
+
+def test_holds_that_change_at_the_same_time(topic: Topic) -> None:
+    """Two parts of the process hold publishers: the publisher is in the last state, whoever is slower to tell it."""
+    maintenance, told = topic.maintenance, list[str]()
+
+    class Slow:
+        """Another thread lets publishers go before the first call has come through."""
+
+        def set_quota(self, publishing: str, reason: str) -> None:
+            if publishing == "held" and not told:
+                told.append("meanwhile")
+                maintenance.hold("b", "open", "")
+            told.append(publishing)
+
+    maintenance.follow(cast(Publisher, Slow()))
+    maintenance.hold("b", "held", "b is slow")
+    assert told[-1] == maintenance.decision.publishing == "open"
+    maintenance.follow(topic.publisher)
 
 
 def test_a_quota_that_refuses(topic: Topic) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,7 @@ from pyreplog.errors import ClosedError, OutcomeUnknownError
 from pyreplog.future import AppendFuture
 from tests.ledger.standins import Meddler, OnReply
 from tests.topic.handling import PATIENCE_S, PLAIN, check_backlog, open_cluster, received
+from tests.waiting import until
 
 COUNT = 12
 
@@ -72,3 +74,24 @@ def test_one_that_is_stuck_keeps_nobody(tmp_path: Path) -> None:
         for name in others:
             with cluster.topic(name) as topic:
                 check_backlog(topic, "s", [1, 2])
+
+
+def test_a_second_call_takes_nothing_from_the_first_one(tmp_path: Path) -> None:
+    """As of a program whose first call was abandoned with its task: the thread goes on with it."""
+    with open_cluster(tmp_path) as cluster:
+        topics, topic = cluster.topics, cluster.topic("t", **PLAIN)
+        topic.publish(b"a")
+        meddler = Meddler(cluster)
+        meddler.rule(meddler.hold, kind=RequestKind.ADD)
+        last = topic.submit(b"b")
+        meddler.wait_for(RequestKind.ADD)
+        with ThreadPoolExecutor(1) as pool:
+            closing = pool.submit(cluster.close)
+            until(lambda: topics.is_closing)
+            cluster.close()
+            meddler.clear()
+            meddler.release()
+            closing.result(PATIENCE_S)
+        assert last.result(0) == 1
+    with open_cluster(tmp_path) as cluster:
+        assert [value for batch in cluster.topic("t", **PLAIN).read() for value in batch.values()] == [b"a", b"b"]

@@ -1,7 +1,7 @@
-"""Compares what two clusters have acknowledged of an origin: digests of blocks, so that only differences are sent.
+"""Compares the acknowledgements of an origin in two clusters by digests of blocks, so that only differences are sent.
 
-All below the prefix is acknowledged; from there on each block of offsets has a digest of its acknowledged ranges.
-Blocks have 65,536 offsets, or a larger power of two of them, so that their number stays bounded.
+All offsets below the prefix are acknowledged; from the prefix on each block of offsets has a digest of its acknowledged
+ranges. Blocks have 65,536 offsets, or a larger power of two, so that their number stays bounded.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from pyreplog.geo.acks.messages import DigestLine
 from pyreplog.geo.acks.origin_ranges import Offsets, Ranges, copy_ranges
 
 BLOCK_BITS: Final = 16
-"""Of offsets in a block, unless there would be too many blocks."""
+"""Bits of an offset within its block, unless that makes more than `BLOCKS_MAX` blocks."""
 BLOCKS_MAX: Final = 4096
 
 
@@ -26,7 +26,7 @@ def prefix_of(ranges: RangeSet) -> int:
 
 
 def block_bits(ranges: RangeSet, prefix: int) -> int:
-    """Return the bits of an offset within its block, so that there are at most `BLOCKS_MAX` blocks."""
+    """Return the bits of an offset within its block that make at most `BLOCKS_MAX` blocks."""
     last = ranges.last
     return max(BLOCK_BITS, (max((last or 0) - prefix, 0) // (BLOCKS_MAX - 1)).bit_length())
 
@@ -47,7 +47,7 @@ def ranges_digest(starts: Offsets, ends: Offsets) -> bytes:
 
 
 def digest_line(name: str, identity: bytes, ranges: RangeSet) -> DigestLine:
-    """Return the digests of what a subscription has acknowledged of an origin."""
+    """Return the digests of a subscription's acknowledgements of an origin."""
     prefix = prefix_of(ranges)
     bits = block_bits(ranges, prefix)
     digests = tuple((block, ranges_digest(*inside)) for block, inside in blocks(ranges, prefix, bits))
@@ -55,11 +55,11 @@ def digest_line(name: str, identity: bytes, ranges: RangeSet) -> DigestLine:
 
 
 def differences(ranges: RangeSet, line: DigestLine | None) -> RangeSet:
-    """Return the members in blocks that differ: all that whoever sent the line may lack.
+    """Return the acknowledgements in blocks whose digests differ: those that the other cluster may lack.
 
     Args:
-        ranges: what is acknowledged here.
-        line: of the other cluster, in the same generation; None: it has none, and may lack everything.
+        ranges: the acknowledgements here.
+        line: digests of the other cluster, in the same generation; None: it has no acknowledgements.
     """
     if line is None:
         return copy_ranges(ranges)

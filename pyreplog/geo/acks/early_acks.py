@@ -1,4 +1,4 @@
-"""Acknowledgements that arrive before their message: they wait, and count before it is delivered."""
+"""Acknowledgements that arrive before their message: they wait, and are applied before it is delivered."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ from pyreplog.origins.origin import Origin
 
 
 class EarlyAcks:
-    """Knows how far each origin is stored here, and so which acknowledgements are early.
+    """Knows the stored offset of each origin here, and so which acknowledgements are early.
 
     The acknowledgements themselves stay in the states of the subscriptions, which are durable.
     """
 
     def __init__(self) -> None:
         self._stored: dict[Origin, int] = {}
-        self._last: dict[Origin, int] = {}  # no subscription has passed anything behind this offset
+        self._last: dict[Origin, int] = {}  # no subscription has passed a message behind this offset
 
     def stored(self, origin: Origin) -> int:
-        """Return the offset below which an origin is stored here; 0: nothing is."""
+        """Return the offset below which an origin is stored here; 0: no message is."""
         return self._stored.get(origin, 0)
 
     def expect(self, state: SubscriptionState) -> None:
-        """Note what a subscription has passed, maybe before it arrives here."""
+        """Note the messages that a subscription has passed, maybe before they arrive here."""
         for origin in state.origins():
             self.expect_up_to(origin, max(state.acks.last(origin), state.bases.last(origin)))
 
@@ -36,7 +36,7 @@ class EarlyAcks:
             self._last[origin] = last
 
     def present(self, origin: Origin, ranges: RangeSet) -> RangeSet:
-        """Return those of newly acknowledged messages that are stored here; the others wait."""
+        """Return the newly acknowledged messages that are stored here; the others wait."""
         present = RangeSet()
         present.add_ranges(*ranges.intersect(0, self.stored(origin)))
         return present
@@ -44,15 +44,15 @@ class EarlyAcks:
     def arrive(
         self, origin: Origin, end: int, lifecycles: Mapping[str, SubscriptionLifecycle]
     ) -> Iterator[tuple[str, Ranges]]:
-        """Note that an origin is stored up to `end`; yield what is acknowledged already of that, by subscription.
+        """Note that an origin is stored up to `end`; yield the new messages that are acknowledged, by subscription.
 
-        What lies in the base of a subscription counts as acknowledged: its creator, or who sought, passed it over.
+        Messages in the base of a subscription count as acknowledged: its creation or its last seek passed them over.
         """
         begin = self.stored(origin)
         if end <= begin:
             return
         self._stored[origin] = end
-        if self._last.get(origin, -1) < begin:  # as nearly always: no look at each subscription
+        if self._last.get(origin, -1) < begin:  # the usual case, without a loop over the subscriptions
             return
         for name, lifecycle in lifecycles.items():
             state = lifecycle.state
@@ -63,7 +63,7 @@ class EarlyAcks:
                 yield name, ranges
 
     def early(self, lifecycle: SubscriptionLifecycle) -> int:
-        """Return how many acknowledged messages of a subscription are not stored here yet."""
+        """Return the number of acknowledged messages of a subscription that are not stored here yet."""
         if lifecycle.state is None:
             return 0
         acks = lifecycle.state.acks

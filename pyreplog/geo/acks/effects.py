@@ -1,4 +1,4 @@
-"""What the state machines of this package ask for."""
+"""The effects of the state machines of this package, which their caller carries out."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from pyreplog.origins.origin import Origin
 
 @dataclass(frozen=True, slots=True)
 class Persist:
-    """Store a record durably behind those before. The event is `persisted(sequence)`, in order.
+    """Store a record durably behind the others. The event is `persisted(sequence)`, in order.
 
     Attributes:
-        sequence: its number; that of the next record is one more.
+        sequence: number of the record; the next record has one more.
         data: at most `journal.RECORD_BYTES_MAX` bytes.
-        is_snapshot: records before it are not needed once it is stored.
+        is_snapshot: whether the records before it may be deleted once it is stored.
     """
 
     sequence: int
@@ -27,7 +27,7 @@ class Persist:
 
 @dataclass(frozen=True, slots=True)
 class Send:
-    """Send a message to a neighbour on the connection of `session`, in order; drop it if that is lost."""
+    """Send a message to a neighbour on the connection of `session`, in order; drop it if the connection is lost."""
 
     peer: bytes
     session: int
@@ -36,13 +36,13 @@ class Send:
 
 @dataclass(frozen=True, slots=True)
 class Acknowledge:
-    """Acknowledge messages in the local cursor, and drop them from what its consumers hold.
+    """Acknowledge messages in the local cursor, and take them from its consumers.
 
     Attributes:
-        name: of the subscription.
-        token: of one of its births.
-        generation: in which they are acknowledged.
-        origin: of the messages, all of which are stored here.
+        name: name of the subscription.
+        token: token of one of its births.
+        generation: generation in which the messages are acknowledged.
+        origin: origin of the messages, all of which are stored here.
         ranges: offsets at the origin.
     """
 
@@ -55,10 +55,10 @@ class Acknowledge:
 
 @dataclass(frozen=True, slots=True)
 class Rebuild:
-    """Set the local cursor to the state of the subscription: that counts as acknowledged, and what expired here.
+    """Set the local cursor to the state of the subscription, with the messages that expired here.
 
-    A subscription that does not exist here is created, without a moment at which messages count as unacknowledged or
-    acknowledged that should not. Consumers lose what they hold; acknowledgements of it do not count any more.
+    A subscription that does not exist here is created; it never exists with another state. Messages are taken from
+    consumers, and their acknowledgements of these no longer count.
     """
 
     name: str
@@ -66,14 +66,14 @@ class Rebuild:
 
 @dataclass(frozen=True, slots=True)
 class Drop:
-    """Delete the subscription here: it was deleted in some cluster."""
+    """Delete the subscription here, because a cluster deleted it."""
 
     name: str
 
 
 @dataclass(frozen=True, slots=True)
 class SeekLost:
-    """Tell who sought here: a seek in another cluster, `by`, took the place of `generation`."""
+    """Report that a seek here, `generation`, was replaced by a seek in another cluster, `by`."""
 
     name: str
     generation: Generation
@@ -82,7 +82,7 @@ class SeekLost:
 
 @dataclass(frozen=True, slots=True)
 class HomeChanged:
-    """Deliver messages here only if `home` admits this cluster."""
+    """Deliver the subscription here only if `home` admits this cluster."""
 
     name: str
     home: Home
@@ -90,10 +90,10 @@ class HomeChanged:
 
 @dataclass(frozen=True, slots=True)
 class Diverged:
-    """Raise an alarm: a neighbour has acknowledgements of messages of this cluster that this cluster does not have.
+    """Raise an alarm: a neighbour has acknowledgements of messages of this cluster that this cluster lacks.
 
-    This cluster was rolled back, or its message log was. Acknowledgements of the origin are not taken from the
-    neighbour any more in this session.
+    This cluster was rolled back, or its message log was. Further acknowledgements of the origin from the neighbour are
+    refused in this session.
     """
 
     peer: bytes

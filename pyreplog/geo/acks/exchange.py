@@ -53,14 +53,14 @@ DIGEST_BLOCKS: Final = 65_536
 
 @dataclass(frozen=True, slots=True)
 class _AcksRelease:
-    """Acknowledgements that neighbours may be told once they are durable here."""
+    """Acknowledgements that may be sent to neighbours once they are durable here."""
 
     name: str
     token: str
     generation: Generation
     origin: Origin
     ranges: RangeSet
-    source: bytes | None  # who sent them
+    source: bytes | None  # the neighbour that sent them; None: they are of this cluster
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +77,7 @@ class _TombstoneRelease:
 
 @dataclass(frozen=True, slots=True)
 class _Reply:
-    """A message for a neighbour that says something is durable here."""
+    """A message for a neighbour that reports durable items here."""
 
     peer: bytes
     message: Stored | Digest
@@ -89,19 +89,18 @@ _Release = _AcksRelease | _HeaderRelease | _TombstoneRelease | _Reply
 class SubscriptionExchange:
     """Merges the subscriptions of one topic with those of the clusters that it is replicated to and from.
 
-    Events are methods that return effects, to be carried out in their order. Nothing is sent before it is durable here,
-    and nothing is confirmed to a neighbour before. A neighbour's acknowledgements of an origin are taken once `prove`
-    said that both have the same history of it, in this session. Without changes nothing is sent, and nothing persisted.
-
-    Threads: one at a time.
+    Events are methods that return effects, which the caller carries out in their order. Items are sent, and confirmed
+    to neighbours, only once they are durable here. A neighbour's acknowledgements of an origin are taken after `prove`
+    reported, in this session, that both have the same history of it. Without changes no message is sent and no record
+    stored. One thread at a time.
 
     Args:
-        origin: of the topic in this cluster.
-        participants: ids of all clusters that the topic is replicated in; this one, too.
-        neighbours: ids of those that there is a control connection to.
-        replayed: from `journal.replay`; None: there is no journal. Local cursors are to be set as for `Rebuild`. What a
-            durable cursor has acknowledged beyond that may be told again with `acknowledge`, but only if it was stored
-            with the same `SubscriptionState.header_digest`: else it may stem from another base.
+        origin: the topic in this cluster, as an origin.
+        participants: ids of all clusters that the topic is replicated in, with this one.
+        neighbours: ids of the clusters that this one connects to.
+        replayed: from `journal.replay`; None: there is no journal. The caller sets local cursors as for `Rebuild`. If a
+            durable cursor was stored with the same `SubscriptionState.header_digest`, the caller may pass its further
+            acknowledgements to `acknowledge`; with another digest they may stem from another base.
     """
 
     def __init__(
@@ -121,7 +120,7 @@ class SubscriptionExchange:
         self._lifecycles = replayed.lifecycles
         self._unknown = replayed.unknown
         self._sequence = replayed.sequence
-        self._dirty: dict[tuple[str, Origin], RangeSet] = {}  # acknowledged here, not given to the journal yet
+        self._dirty: dict[tuple[str, Origin], RangeSet] = {}  # acknowledged here, and not in the journal yet
         self._records: list[Item] = []
         self._releases: list[_Release] = []
         self._persisting: deque[tuple[int, tuple[Item, ...], list[_Release]]] = deque()
@@ -135,24 +134,24 @@ class SubscriptionExchange:
             for token in lifecycle.tombstones:
                 lifecycle.confirm(token, self.cluster)
 
-    # ---- what is known ---------------------------------------------------------------------------------------------
+    # ---- state -----------------------------------------------------------------------------------------------------
 
     def names(self) -> list[str]:
-        """Return the names of the subscriptions that exist."""
+        """Return the names of the existing subscriptions."""
         return [name for name, lifecycle in self._lifecycles.items() if lifecycle.state is not None]
 
     def state(self, name: str) -> SubscriptionState | None:
-        """Return the state of a subscription, not to be changed; None: there is none."""
+        """Return the state of a subscription, which must not be changed; None: it does not exist."""
         lifecycle = self._lifecycles.get(name)
         return lifecycle.state if lifecycle is not None else None
 
     def tombstones(self, name: str) -> frozenset[str]:
-        """Return the tokens of dead births that are still remembered."""
+        """Return the tokens of the remembered dead births."""
         lifecycle = self._lifecycles.get(name)
         return frozenset(lifecycle.tombstones) if lifecycle is not None else frozenset()
 
     def peer(self, cluster: bytes) -> Peer:
-        """Return the neighbour of this id. Raises InvalidArgumentError if there is none."""
+        """Return the neighbour with an id. Raises InvalidArgumentError if the cluster is no neighbour."""
         peer = self._peers.get(cluster)
         if peer is None:
             raise InvalidArgumentError(f"cluster {cluster.hex()}: expected a neighbour, found none of this id")
@@ -177,13 +176,13 @@ class SubscriptionExchange:
         return any(isinstance(release, _HeaderRelease) and release.name == name for release in self._releases)
 
     def expired_here(self, name: str) -> OriginRanges:
-        """Return what expired or was evicted here alone, without having been acknowledged."""
+        """Return the messages that expired or were evicted here without an acknowledgement."""
         expired = self._expired.get(name)
         return expired.copy() if expired is not None else OriginRanges()
 
     @property
     def is_idle(self) -> bool:
-        """Whether nothing is to be stored, sent or confirmed."""
+        """Whether no items are to be stored, sent or confirmed."""
         return not (self._dirty or self._records or self._releases or self._persisting) and all(
             peer.is_idle for peer in self._peers.values()
         )
@@ -194,12 +193,12 @@ class SubscriptionExchange:
         """Create a subscription.
 
         Args:
-            name: of the subscription.
-            token: random, never used before.
-            bases: what it starts behind, of messages that this cluster holds.
+            name: name of the subscription.
+            token: a random token, never used before.
+            bases: the messages before its start, of those that this cluster holds.
 
         Raises:
-            InvalidArgumentError: it exists.
+            InvalidArgumentError: the subscription exists.
         """
         lifecycle = self._lifecycles.setdefault(name, SubscriptionLifecycle())
         if not lifecycle.create(token, bases):
@@ -212,15 +211,16 @@ class SubscriptionExchange:
     ) -> list[Effect]:
         """Take acknowledgements of consumers or operators here; those of another generation or birth change nothing.
 
-        What lies in the base is left out: nobody was given it, and a birth that is not known yet may have it delivered.
+        Messages in the base are left out: no consumer here got them, and a birth that is still unknown here may deliver
+        them.
 
         Args:
-            name: of the subscription.
-            token: of one of its births, as it was when the messages were delivered.
-            generation: in which they were delivered.
-            origin: of the messages.
-            starts: of ranges of offsets at the origin, int64.
-            ends: behind each range, int64.
+            name: name of the subscription.
+            token: token of one of its births when the messages were delivered.
+            generation: generation in which they were delivered.
+            origin: origin of the messages.
+            starts: starts of ranges of offsets at the origin, int64.
+            ends: exclusive ends of the ranges, int64.
         """
         lifecycle = self._lifecycles.get(name)
         if lifecycle is None or lifecycle.state is None or not lifecycle.counts(token, generation):
@@ -232,13 +232,13 @@ class SubscriptionExchange:
         return []
 
     def expire(self, name: str, origin: Origin, starts: Offsets, ends: Offsets) -> list[Effect]:
-        """Note what expired or was evicted here: other clusters are not told, they may still deliver it."""
+        """Note messages that expired or were evicted here. Other clusters do not learn of it, and may deliver them."""
         if self.state(name) is not None:
             self._expired.setdefault(name, OriginRanges()).add(origin, starts, ends)
         return []
 
     def seek(self, name: str, bases: OriginRanges) -> list[Effect]:
-        """Begin another generation: of all that is held here, `bases` alone counts as acknowledged."""
+        """Begin another generation: of the messages that are held here, only `bases` count as acknowledged."""
         lifecycle = self._living(name)
         lifecycle.seek(self.cluster, bases)
         self._generation_changed(name)
@@ -252,7 +252,7 @@ class SubscriptionExchange:
         return self._stored_now()
 
     def move(self, name: str, home: bytes) -> list[Effect]:
-        """Give a subscription to the consumers of one cluster alone; `NO_CLUSTER`: to those of all."""
+        """Let only the consumers of one cluster get messages of a subscription; `NO_CLUSTER`: those of all clusters."""
         moved = self._living(name).move(home)
         assert moved is not None
         self._effects.append(HomeChanged(name, moved))
@@ -268,10 +268,10 @@ class SubscriptionExchange:
     # ---- messages of the topic -------------------------------------------------------------------------------------
 
     def arrive(self, origin: Origin, end: int) -> list[Effect]:
-        """Note that an origin is stored up to `end` here, before any of that is delivered to consumers.
+        """Note that an origin is stored up to `end` here, before its new messages are delivered to consumers.
 
-        Early acknowledgements of it are effects: they are to be applied first. Of the topic's own origin, `end` is the
-        end of the topic.
+        The effects are the early acknowledgements of these messages, which the caller applies before the delivery. For
+        the topic's own origin, `end` is the end of the topic.
         """
         for name, ranges in self.early_acks.arrive(origin, end, self._lifecycles):
             state = self.state(name)
@@ -282,7 +282,7 @@ class SubscriptionExchange:
     # ---- connections -----------------------------------------------------------------------------------------------
 
     def configure(self, participants: Collection[bytes], neighbours: Collection[bytes]) -> list[Effect]:
-        """Take other clusters; those that are gone count as having confirmed every tombstone."""
+        """Use other clusters; removed clusters count as having confirmed every tombstone."""
         self._participants = frozenset(participants)
         for cluster in self._peers.keys() - {*neighbours}:
             del self._peers[cluster]
@@ -290,7 +290,7 @@ class SubscriptionExchange:
             self._peers[cluster] = Peer(cluster)
         for name, lifecycle in self._lifecycles.items():
             for token in lifecycle.tombstones:
-                if lifecycle.is_settled(token, self._participants):  # neighbours are told that it is
+                if lifecycle.is_settled(token, self._participants):  # neighbours learn that it is
                     for peer in self._peers.values():
                         peer.lack_tombstone(name, token)
         self._settle_tombstones()
@@ -301,8 +301,8 @@ class SubscriptionExchange:
 
         Args:
             peer: id of the neighbour.
-            session: number that both know; never used before between them.
-            origin: what the neighbour's topic is as an origin. If it was created again, it has nothing any more.
+            session: number that both know, never used before between them.
+            origin: the neighbour's topic, as an origin. A topic that was created again has no subscriptions.
         """
         self.peer(peer).connect(session, origin)
         digests = [(name, lifecycle.digest()) for name, lifecycle in self._lifecycles.items()]
@@ -312,14 +312,14 @@ class SubscriptionExchange:
         return self._taken()
 
     def disconnect(self, peer: bytes) -> list[Effect]:
-        """End the session with a neighbour: the connection is lost."""
+        """End the session with a neighbour, because the connection was lost."""
         self.peer(peer).disconnect()
         return []
 
     def prove(self, peer: bytes, origin: Origin) -> list[Effect]:
         """Note that a neighbour and this cluster have the same history of an origin; its acknowledgements count now.
 
-        It is told, with digests of what is acknowledged here, once that is durable.
+        Digests of the acknowledgements here tell it, once these are durable.
         """
         neighbour = self.peer(peer)
         session = neighbour.session
@@ -352,8 +352,8 @@ class SubscriptionExchange:
         """Take a message of a neighbour; one of another session changes nothing.
 
         Raises:
-            InvalidRecordsError: it is malformed; end the connection.
-            MetadataVersionError: it is of another version.
+            InvalidRecordsError: the message is malformed; end the connection.
+            MetadataVersionError: the message has another version.
         """
         message = decode(data)
         neighbour = self.peer(peer)
@@ -401,7 +401,7 @@ class SubscriptionExchange:
             self._buried(name, change)
             return
         state = lifecycle.state
-        if state is None:  # the neighbour does not know that it is dead
+        if state is None:  # the neighbour does not know that the birth is dead
             for token in sorted(lifecycle.tombstones.keys() & {*item.tokens}):
                 self._releases.append(_TombstoneRelease(name, token))
             return
@@ -454,7 +454,7 @@ class SubscriptionExchange:
         if not lives and item.token not in lifecycle.tombstones and item.confirmed >= self._participants:
             if lifecycle.is_empty:
                 del self._lifecycles[item.name]
-            return  # all had it, and this cluster has forgotten it
+            return  # all clusters had the tombstone, and this one has forgotten it
         self._buried(item.name, lifecycle.bury(item.token, item.confirmed))
 
     def _confirmed(self, peer: Peer, items: Sequence[Item]) -> None:
@@ -464,7 +464,7 @@ class SubscriptionExchange:
         self._settle_tombstones()
 
     def _undurable(self, name: str, origin: Origin) -> RangeSet:
-        """Acknowledgements that are not durable here yet: they are sent later."""
+        """Return the acknowledgements that are not durable here yet; they are sent later."""
         ranges = copy_ranges(self._dirty.get((name, origin), RangeSet()))
         for releases in (self._releases, *(waiting for _, _, waiting in self._persisting)):
             for release in releases:
@@ -473,13 +473,13 @@ class SubscriptionExchange:
         return ranges
 
     def _told_all(self, peer: Peer, name: str) -> None:
-        """The neighbour has the same tombstones: those that all clusters have are settled there, too."""
+        """Note that the neighbour has the same tombstones: those that all clusters have are settled there, too."""
         lifecycle = self._lifecycles[name]
         for token in lifecycle.tombstones:
             if lifecycle.is_settled(token, self._participants):
                 peer.tell(name, token)
 
-    # ---- what changed here -----------------------------------------------------------------------------------------
+    # ---- changes here ----------------------------------------------------------------------------------------------
 
     def _header_changed(self, name: str, source: bytes | None) -> None:
         state = self.state(name)
@@ -489,7 +489,7 @@ class SubscriptionExchange:
         self._releases.append(_HeaderRelease(name, source))
 
     def _generation_changed(self, name: str) -> None:
-        """Acknowledgements of the former generation are sent to nobody any more."""
+        """Drop unsent acknowledgements of the former generation."""
         for key in [key for key in self._dirty if key[0] == name]:
             del self._dirty[key]
         for peer in self._peers.values():
@@ -506,7 +506,7 @@ class SubscriptionExchange:
             self._releases.append(_TombstoneRelease(name, token))
 
     def _settle_tombstones(self) -> None:
-        """Forget tombstones that every cluster has, once every neighbour knows that and can send nothing older."""
+        """Forget tombstones that every cluster has, once every neighbour knows that and sends no older items."""
         for name, lifecycle in [*self._lifecycles.items()]:
             for token in [*lifecycle.tombstones]:
                 if not lifecycle.is_settled(token, self._participants):
@@ -519,10 +519,10 @@ class SubscriptionExchange:
             if lifecycle.is_empty:
                 del self._lifecycles[name]
 
-    # ---- durability, and what follows it ---------------------------------------------------------------------------
+    # ---- durability ------------------------------------------------------------------------------------------------
 
     def flush(self) -> list[Effect]:
-        """Persist what was acknowledged since the last flush, and send what is durable; every 0.2 s."""
+        """Store the acknowledgements since the last flush, and send the durable ones; call it every 0.2 s."""
         self._send_deltas()
         return self._stored_now()
 
@@ -550,7 +550,7 @@ class SubscriptionExchange:
                 peer.lack_tombstone(item.name, item.token)
 
     def _release(self, releases: Sequence[_Release]) -> bool:
-        """Let what is durable now go to neighbours; return whether it stems from here, and goes at once."""
+        """Queue durable items for neighbours; return whether some are urgent, because they are of this cluster."""
         is_urgent = False
         for release in releases:
             if isinstance(release, _Reply):
@@ -571,7 +571,7 @@ class SubscriptionExchange:
         return is_urgent
 
     def _stored_now(self) -> list[Effect]:
-        """Persist what changed, and let replies wait for it, or for the last record; else they go at once."""
+        """Store the changes. Replies wait for the last record; if no record is being stored, they leave at once."""
         for (name, origin), ranges in self._dirty.items():
             state = self.state(name)
             if state is not None:

@@ -1,8 +1,9 @@
-"""A planned change of the cluster whose consumers receive the messages of a subscription: nothing comes twice.
+"""A planned change of the cluster whose consumers receive the messages of a subscription, without duplicates.
 
-Delivery stops here; once the other cluster has every acknowledgement durably, the subscription gets its home there,
-which is durable and known to all clusters. Until then it can be taken back. From then on the other cluster delivers,
-and this one does not, whatever crashes.
+Delivery stops here. Once the other cluster has every acknowledgement durably, the home of the subscription moves there;
+the home is durable, and all clusters learn it. Before that the handover can be cancelled. Afterwards the other cluster
+delivers, and this one does not, also after crashes. If this process ends before the move, the handover is forgotten,
+and its successor goes on with the delivery. If it ends afterwards, the successor reads the home from the journal.
 """
 
 from __future__ import annotations
@@ -15,14 +16,14 @@ from pyreplog.geo.acks.exchange import SubscriptionExchange
 
 
 class HandoverPhase(StrEnum):
-    """How far a handover is."""
+    """Phase of a handover."""
 
     STOPPING = "stopping"
-    """Delivery here has to stop, and what consumers hold has to be acknowledged or given back."""
+    """Delivery here has to stop, and consumers have to acknowledge their messages or give them back."""
     DRAINING = "draining"
-    """The other cluster lacks acknowledgements, or has not said which ones it has."""
+    """The other cluster lacks acknowledgements, or has not reported which ones it has."""
     MOVING = "moving"
-    """The other cluster is to deliver from now on; it has not confirmed that it knows."""
+    """The home has moved to the other cluster, which has not confirmed it."""
     DONE = "done"
     CANCELLED = "cancelled"
     """Delivery here may go on."""
@@ -32,22 +33,29 @@ class Handover:
     """The state machine of one handover. One thread at a time.
 
     Args:
-        exchange: of the topic, in the cluster that delivers so far.
-        name: of the subscription.
-        target: id of the neighbour that is to deliver.
+        exchange: exchange of the topic, in the cluster that delivers so far.
+        name: name of the subscription.
+        target: id of the neighbour that is to deliver the subscription.
 
     Raises:
         InvalidArgumentError: the target is no neighbour, or the subscription does not exist or is not delivered here.
+            If its home is the target already, it is accepted: the handover is in the phase MOVING.
     """
 
     def __init__(self, exchange: SubscriptionExchange, name: str, target: bytes) -> None:
         state = exchange.state(name)
-        if state is None or not state.home.admits(exchange.cluster):
-            raise InvalidArgumentError(f"subscription {name!r}: expected one that is delivered here, found none")
         exchange.peer(target)
+        has_moved = state is not None and state.home.cluster == target
+        if state is None or not (has_moved or state.home.admits(exchange.cluster)):
+            raise InvalidArgumentError(f"subscription {name!r}: expected one that is delivered here, found none")
         self._exchange = exchange
         self._name, self._target = name, target
-        self.phase = HandoverPhase.STOPPING
+        self.phase = HandoverPhase.MOVING if has_moved else HandoverPhase.STOPPING
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the handover has ended."""
+        return self.phase in (HandoverPhase.DONE, HandoverPhase.CANCELLED)
 
     @property
     def delivers(self) -> bool:
@@ -55,36 +63,40 @@ class Handover:
         return self.phase is HandoverPhase.CANCELLED
 
     def stopped(self) -> list[Effect]:
-        """Note that nothing is delivered here any more, and that no consumer holds anything."""
+        """Note that delivery here has stopped, and that no consumer holds messages."""
         if self.phase is HandoverPhase.STOPPING:
             self.phase = HandoverPhase.DRAINING
         return self.advance()
 
     def advance(self) -> list[Effect]:
-        """Go on if the other cluster has confirmed what it lacked; to be called when it confirmed something."""
+        """Go on if the other cluster has confirmed all items; call it after each of its confirmations."""
         exchange, state = self._exchange, self._exchange.state(self._name)
-        if state is None and self.phase in (HandoverPhase.STOPPING, HandoverPhase.DRAINING):
-            self.phase = HandoverPhase.CANCELLED  # deleted meanwhile
+        may_be_taken_back = self.phase in (HandoverPhase.STOPPING, HandoverPhase.DRAINING)
+        if may_be_taken_back and (state is None or not state.home.admits(exchange.cluster)):
+            self.phase = HandoverPhase.CANCELLED  # deleted meanwhile, or taken over by another cluster
         elif state is None:
             self.phase = HandoverPhase.DONE
         elif self.phase is HandoverPhase.DRAINING and self._has_all():
             self.phase = HandoverPhase.MOVING
             return exchange.move(self._name, self._target)
-        elif self.phase is HandoverPhase.MOVING and not exchange.lacks_header(self._target, self._name):
+        elif self.phase is HandoverPhase.MOVING and self._has_header():
             self.phase = HandoverPhase.DONE
         return []
 
+    def _has_header(self) -> bool:
+        """Whether the other cluster has the generation and the home, durably; unknown is no."""
+        exchange = self._exchange
+        return exchange.peer(self._target).has_told and not exchange.lacks_header(self._target, self._name)
+
     def _has_all(self) -> bool:
         """Whether the other cluster has the generation and every acknowledgement, durably; unknown is no."""
-        exchange, peer, state = self._exchange, self._exchange.peer(self._target), self._exchange.state(self._name)
-        if state is None or peer.session is None or not {*state.acks} <= peer.compared:
+        exchange, state = self._exchange, self._exchange.state(self._name)
+        if state is None or not {*state.acks} <= exchange.peer(self._target).compared:
             return False
-        return not exchange.lacks_header(self._target, self._name) and not exchange.unconfirmed(
-            self._target, self._name
-        )
+        return self._has_header() and not exchange.unconfirmed(self._target, self._name)
 
     def cancel(self) -> bool:
-        """Take it back; return whether delivery here may go on. Once the other cluster is to deliver, it may not."""
+        """Cancel the handover, unless the home has moved; return whether delivery here may go on."""
         if self.phase in (HandoverPhase.STOPPING, HandoverPhase.DRAINING):
             self.phase = HandoverPhase.CANCELLED
         return self.phase is HandoverPhase.CANCELLED

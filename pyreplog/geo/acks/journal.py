@@ -1,7 +1,7 @@
-"""What a cluster keeps durably of the replicated subscriptions of one topic: FORMAT.md, "Replicated subscriptions".
+"""The durable records of the replicated subscriptions of one topic: FORMAT.md, "Replicated subscriptions".
 
-Records follow each other without a gap; a snapshot needs none of those before it. Replaying a record again changes
-nothing: items are merged, as those of other clusters are.
+Records follow each other without a gap; a snapshot replaces all records before it. Replaying a record twice has the
+same result as once: items are merged, like the items of other clusters.
 """
 
 from __future__ import annotations
@@ -38,12 +38,12 @@ _HEAD = struct.Struct("<BBHIQ")  # version, min_reader, flags, count, sequence
 
 @dataclass
 class JournalState:
-    """What replaying a journal gives.
+    """The result of replaying a journal.
 
     Attributes:
-        sequence: of the last record; 0: there is none.
-        lifecycles: of each name.
-        unknown: items that only a later version understands; they are kept.
+        sequence: sequence of the last record; 0: the journal is empty.
+        lifecycles: lifecycle of each name.
+        unknown: items of a later version; they are kept.
     """
 
     sequence: int = 0
@@ -74,12 +74,12 @@ def encode_record(sequence: int, items: Iterable[Item], *, is_snapshot: bool = F
     """Encode a record.
 
     Args:
-        sequence: one more than that of the record before.
-        items: in their order.
-        is_snapshot: whether they are all that is to be known.
+        sequence: one more than the sequence of the record before.
+        items: the items, in their order.
+        is_snapshot: whether the items are the whole state.
 
     Raises:
-        InvalidArgumentError: it has more than `RECORD_BYTES_MAX` bytes.
+        InvalidArgumentError: the record has more than `RECORD_BYTES_MAX` bytes.
     """
     encoded = [*encode_items(items)]
     data = _HEAD.pack(VERSION, 0, SNAPSHOT if is_snapshot else 0, len(encoded), sequence) + b"".join(encoded)
@@ -103,11 +103,11 @@ def _decode_head(data: bytes) -> tuple[int, bool, int]:
 
 
 def replay(records: Sequence[bytes]) -> JournalState:
-    """Return the state after these records, which are consecutive; those before the last snapshot are skipped.
+    """Return the state after these consecutive records; records before the last snapshot are skipped.
 
     Raises:
-        InvalidRecordsError: a record is malformed, or one is missing.
-        MetadataVersionError: a newer version wrote one that this one must not read.
+        InvalidRecordsError: a record is malformed or missing.
+        MetadataVersionError: a newer version wrote a record that this one must not read.
     """
     heads = [_decode_head(data) for data in records]
     first = max((number for number, (_, is_snapshot, _) in enumerate(heads) if is_snapshot), default=0)
@@ -129,7 +129,7 @@ def replay(records: Sequence[bytes]) -> JournalState:
 def snapshot_items(
     lifecycles: Mapping[str, SubscriptionLifecycle], unknown: Iterable[UnknownItem] = ()
 ) -> Iterator[Item]:
-    """Return the items that are all that is known."""
+    """Yield the items of a snapshot: the whole state."""
     for name, lifecycle in lifecycles.items():
         for token, confirmed in lifecycle.tombstones.items():
             yield TombstoneItem(name, token, frozenset(confirmed))

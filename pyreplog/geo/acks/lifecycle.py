@@ -1,9 +1,9 @@
 """The life of a subscription under one name: births in several clusters, deletion, and creation of the name again.
 
 Each creation has a token of its own. Creations that clusters make before they know of each other are births of one
-subscription as soon as a cluster sees both. A deletion kills the births that its cluster knew of, and what they were
-joined with; it leaves a tombstone for each token until every cluster has it durably, so that no delayed state brings
-the subscription back. Who creates the name again begins with another token, and inherits nothing.
+subscription as soon as a cluster sees both. A deletion kills the births that its cluster knew of, and the births that
+they were joined with. It leaves a tombstone for each token until every cluster has it durably, so that no delayed state
+brings the subscription back. A later creation of the name has another token, and inherits no state.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ from pyreplog.geo.acks.subscription_state import (
 
 @dataclass
 class Change:
-    """What an event changed in a lifecycle.
+    """The changes of an event in a lifecycle.
 
     Attributes:
-        merge: in the state that lives.
-        is_born: there was no subscription before.
-        is_deleted: there is none any more.
+        merge: the changes of the living state.
+        is_born: whether the event created the subscription.
+        is_deleted: whether the event deleted the subscription.
         buried: tokens whose tombstones are new, or name more clusters than before.
     """
 
@@ -42,11 +42,11 @@ class Change:
 
 
 class SubscriptionLifecycle:
-    """The subscription of one name: the state that lives, if any, and the tombstones of former ones.
+    """The subscription of one name: its living state, if it exists, and the tombstones of former ones.
 
     Attributes:
-        state: None: there is no subscription.
-        tombstones: of each dead token, the clusters that have the tombstone durably.
+        state: the living state; None: the subscription does not exist.
+        tombstones: for each dead token, the clusters that have the tombstone durably.
     """
 
     __slots__ = ("state", "tombstones")
@@ -57,15 +57,15 @@ class SubscriptionLifecycle:
 
     @property
     def is_empty(self) -> bool:
-        """Whether nothing is known under the name."""
+        """Whether the name has no state and no tombstones."""
         return self.state is None and not self.tombstones
 
     def create(self, token: str, bases: OriginRanges) -> bool:
-        """Create the subscription; return whether there was none.
+        """Create the subscription; return False if it exists.
 
         Args:
-            token: random, of this creation alone.
-            bases: what the creator starts behind: of messages that it holds, and of no others.
+            token: random token of this creation alone.
+            bases: the messages before the start of the subscription, of those that its cluster holds.
         """
         if self.state is not None:
             return False
@@ -73,7 +73,7 @@ class SubscriptionLifecycle:
         return True
 
     def merge(self, other: SubscriptionState) -> Change:
-        """Merge the state that another cluster has under the name."""
+        """Merge the state of another cluster under the name."""
         change = Change()
         if self.tombstones.keys() & other.tokens:
             self._bury(other.tokens, change)
@@ -95,7 +95,7 @@ class SubscriptionLifecycle:
         return change
 
     def delete(self) -> Change:
-        """Delete the subscription: all births that are known here."""
+        """Delete the subscription, with all births that are known here."""
         change = Change()
         if self.state is not None:
             self._bury(self.state.tokens, change)
@@ -112,7 +112,7 @@ class SubscriptionLifecycle:
             change.buried.add(token)
 
     def confirm(self, token: str, cluster: bytes) -> bool:
-        """Note that `cluster` has a tombstone durably; return whether that is new."""
+        """Note that `cluster` has a tombstone durably; return whether it was unknown before."""
         confirmed = self.tombstones.get(token)
         if confirmed is None or cluster in confirmed:
             return False
@@ -120,7 +120,7 @@ class SubscriptionLifecycle:
         return True
 
     def is_settled(self, token: str, participants: Collection[bytes]) -> bool:
-        """Return whether every one of the clusters has a tombstone durably."""
+        """Return whether all of the clusters have a tombstone durably."""
         return token in self.tombstones and self.tombstones[token].issuperset(participants)
 
     def forget(self, token: str) -> None:
@@ -128,11 +128,11 @@ class SubscriptionLifecycle:
         self.tombstones.pop(token, None)
 
     def seek(self, cluster: bytes, bases: OriginRanges) -> Generation | None:
-        """Begin another generation, in which all but `bases` is unacknowledged; None: there is no subscription.
+        """Begin another generation, in which only `bases` are acknowledged; return None if there is no subscription.
 
         Args:
-            cluster: id of the cluster in which it is sought.
-            bases: what lies before the position, of messages that this cluster holds.
+            cluster: id of the cluster that seeks.
+            bases: the messages before the new position, of those that this cluster holds.
         """
         state = self.state
         if state is None:
@@ -142,18 +142,18 @@ class SubscriptionLifecycle:
         return state.generation
 
     def move(self, cluster: bytes) -> Home | None:
-        """Give the subscription another home; None: there is no subscription."""
+        """Give the subscription another home; return None if there is no subscription."""
         if self.state is None:
             return None
         self.state.home = Home(self.state.home.number + 1, cluster)
         return self.state.home
 
     def counts(self, token: str, generation: Generation) -> bool:
-        """Return whether acknowledgements of a birth and generation count for the state that lives."""
+        """Return whether acknowledgements of a birth and a generation count for the living state."""
         return self.state is not None and token in self.state.tokens and generation == self.state.generation
 
     def digest(self) -> bytes:
-        """Return 8 bytes that stand for everything but the acknowledgements; the tombstones included."""
+        """Return an 8-byte digest of the state without its acknowledgements, and of the tombstones."""
         digest = blake2b(self.state.header_digest() if self.state is not None else b"", digest_size=8)
         for token, confirmed in sorted(self.tombstones.items()):
             digest.update(struct.pack("<H", len(token.encode())) + token.encode() + b"".join(sorted(confirmed)) + b"\0")

@@ -1,7 +1,7 @@
-"""What clusters tell each other about replicated subscriptions, as bytes: FORMAT.md, "Replicated subscriptions".
+"""The messages between clusters about replicated subscriptions, as bytes: FORMAT.md, "Replicated subscriptions".
 
-Every length is checked against the bytes that are there, and against a bound, before it is believed. Items of unknown
-kinds are kept as they are.
+Every length is checked against the remaining bytes and against a bound before it is believed. Items of unknown kinds
+are kept unchanged.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ VERSION: Final = 1
 MESSAGE_BYTES_MAX: Final = 16 << 20
 NAME_BYTES_MAX: Final = 255
 TOKENS_MAX: Final = 256
-"""Births that one subscription can have: clusters that created it before they knew of each other."""
+"""Most births of one subscription: clusters that created it before they knew of each other."""
 CLUSTERS_MAX: Final = 1024
 BASE_BYTES_MAX: Final = 8 << 20
-"""Bytes of the bases of one subscription."""
+"""Most bytes of the bases of one subscription."""
 BITS_MIN: Final = 8
 """Least bits of an offset within a block of a digest."""
 COUNTER_MAX: Final = (1 << 63) - 1
@@ -54,7 +54,7 @@ class StateItem(NamedTuple):
 
     @classmethod
     def of(cls, name: str, state: SubscriptionState) -> StateItem:
-        """Return the item of a state as it is now."""
+        """Return the item of the present state."""
         return cls(name, tuple(sorted(state.tokens)), state.generation, state.home, state.bases.copy())
 
     def state(self) -> SubscriptionState:
@@ -73,7 +73,7 @@ class AcksItem(NamedTuple):
 
 
 class TombstoneItem(NamedTuple):
-    """A birth that is dead; the clusters that have the tombstone durably."""
+    """A dead birth, and the clusters that have its tombstone durably."""
 
     name: str
     token: str
@@ -81,14 +81,14 @@ class TombstoneItem(NamedTuple):
 
 
 class ForgottenItem(NamedTuple):
-    """In journals alone: a tombstone that every cluster has had is gone."""
+    """In journals alone: a tombstone was removed, because every cluster has it."""
 
     name: str
     token: str
 
 
 class UnknownItem(NamedTuple):
-    """An item of a later version: it is kept."""
+    """An item of a later version, which is kept."""
 
     kind: int
     name: str
@@ -99,13 +99,13 @@ Item: TypeAlias = StateItem | AcksItem | TombstoneItem | ForgottenItem | Unknown
 
 
 class DigestLine(NamedTuple):
-    """Digests of what one subscription has acknowledged of an origin.
+    """Digests of one subscription's acknowledgements of an origin.
 
     Attributes:
-        name: of the subscription.
+        name: name of the subscription.
         identity: `SubscriptionState.acks_identity`.
-        prefix: all below this offset is acknowledged.
-        bits: of an offset within its block.
+        prefix: all offsets below this one are acknowledged.
+        bits: bits of an offset within its block.
         blocks: (block, digest) of each block with acknowledged messages from the prefix on, ascending.
     """
 
@@ -117,7 +117,7 @@ class DigestLine(NamedTuple):
 
 
 class Summary(NamedTuple):
-    """Names with digests of everything but acknowledgements: the first messages of a session."""
+    """Names with digests of their lifecycles: the first messages of a session."""
 
     session: int
     digests: tuple[tuple[str, bytes], ...]
@@ -125,7 +125,7 @@ class Summary(NamedTuple):
 
 
 class Digest(NamedTuple):
-    """Digests of acknowledgements of an origin. The last message permits the receiver to send some of that origin."""
+    """Digests of acknowledgements of an origin. After the last one the receiver may send acknowledgements of it."""
 
     session: int
     origin: Origin
@@ -134,7 +134,7 @@ class Digest(NamedTuple):
 
 
 class Delta(NamedTuple):
-    """Items for the receiver, which persists them before it answers."""
+    """Items for the receiver, which stores them durably before it answers."""
 
     session: int
     sequence: int
@@ -142,7 +142,7 @@ class Delta(NamedTuple):
 
 
 class Stored(NamedTuple):
-    """All deltas up to this one are durable at the sender of the message."""
+    """All deltas up to `sequence` are durable at the sender of the message."""
 
     session: int
     sequence: int
@@ -197,7 +197,7 @@ def _body(item: Item) -> tuple[int, bytes]:
 
 
 def encode_items(items: Iterable[Item]) -> Iterator[bytes]:
-    """Encode items, each as bytes of its own. Raises InvalidArgumentError if one exceeds a bound."""
+    """Encode items one by one. Raises InvalidArgumentError if one exceeds a bound."""
     for item in items:
         name = text_bytes(item.name, NAME_BYTES_MAX, "name of a subscription")[2:]
         kind, body = _body(item)
@@ -253,19 +253,19 @@ class Cursor:
         return number
 
     def take(self, size: int) -> bytes:
-        """Read so many bytes."""
+        """Read `size` bytes."""
         at = self.advance(size)
         return self.data[at : at + size]
 
     def advance(self, size: int) -> int:
-        """Go on by so many bytes; return where they begin."""
+        """Skip `size` bytes; return the offset of the first one."""
         if size > self.end - self.at:
             raise InvalidRecordsError(self.at, f"{size} bytes more", f"{self.end - self.at}")
         self.at += size
         return self.at - size
 
     def text(self, limit: int, noun: str, size: int | None = None) -> str:
-        """Read text of 1 to `limit` bytes, whose length comes first or is known."""
+        """Read a text of 1 to `limit` bytes, after its length unless `size` gives it."""
         at = self.at
         if size is None:
             size = self.number(_U16, limit, f"bytes of a {noun}")
@@ -281,7 +281,7 @@ class Cursor:
         return Origin(self.take(CLUSTER_BYTES), self.text(TOKEN_BYTES_MAX, "token of a topic"))
 
     def ranges(self, limit: int) -> RangeSet:
-        """Read a range set of at most `limit` bytes, whose length comes first."""
+        """Read a range set of at most `limit` bytes, after its length."""
         return RangeSet.load(self.take(self.number(_U32, limit, "bytes of ranges")))
 
     def generation(self) -> Generation:
@@ -331,7 +331,7 @@ def _decode_item(kind: int, name: str, body: Cursor) -> Item:
 
 
 def decode_items(cursor: Cursor, count: int) -> Iterator[Item]:
-    """Decode so many items. Raises InvalidRecordsError if they are malformed."""
+    """Decode `count` items. Raises InvalidRecordsError if they are malformed."""
     for _ in range(count):
         kind, _, name_size, size = cursor.fields(_ITEM)
         assert isinstance(kind, int) and isinstance(name_size, int) and isinstance(size, int)
@@ -357,8 +357,8 @@ def decode(data: bytes) -> Message:
     """Decode a message.
 
     Raises:
-        InvalidRecordsError: it is malformed, or exceeds a bound.
-        MetadataVersionError: it is of a version that this one cannot read.
+        InvalidRecordsError: the message is malformed, or exceeds a bound.
+        MetadataVersionError: the message has a version that this one cannot read.
     """
     if len(data) > MESSAGE_BYTES_MAX:
         raise InvalidRecordsError(0, f"at most {MESSAGE_BYTES_MAX} bytes", str(len(data)))
@@ -391,7 +391,7 @@ def decode(data: bytes) -> Message:
 
 
 def split_ranges(ranges: RangeSet, most: int) -> Sequence[RangeSet]:
-    """Return sets of at most `most` ranges that are together the given one."""
+    """Split a set into sets of at most `most` ranges."""
     parts = []
     for starts, ends in ranges.chunks(most):
         part = RangeSet()

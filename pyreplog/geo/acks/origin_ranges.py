@@ -13,7 +13,7 @@ from pyreplog.origins.origin import Origin
 
 Offsets: TypeAlias = npt.NDArray[np.int64]
 Ranges: TypeAlias = tuple[Offsets, Offsets]
-"""Starts and ends of ranges that ascend; the ends are not part of them."""
+"""Starts and exclusive ends of ascending ranges."""
 
 
 def copy_ranges(ranges: RangeSet) -> RangeSet:
@@ -39,9 +39,9 @@ def subtract(ranges: RangeSet, other: RangeSet) -> RangeSet:
 
 
 class OriginRanges:
-    """A set of messages: for each origin, the offsets of those that are in it.
+    """A set of messages: for each origin, the offsets of its members.
 
-    Origins without members do not count: two sets are equal if they have the same members.
+    Two sets are equal if they have the same members.
     """
 
     __slots__ = ("_sets",)
@@ -87,17 +87,17 @@ class OriginRanges:
         return (self._sets.get(origin) or RangeSet()).intersect(start, end)
 
     def of(self, origin: Origin) -> RangeSet:
-        """Return the set of an origin; not to be changed."""
+        """Return the set of an origin, which must not be changed."""
         return self._sets.get(origin) or RangeSet()
 
     def last(self, origin: Origin) -> int:
-        """Return the highest offset of an origin in the set; -1: none is."""
+        """Return the highest offset of an origin in the set; -1: it has no members."""
         ranges = self._sets.get(origin)
         last = ranges.last if ranges is not None else None
         return -1 if last is None else last
 
     def add(self, origin: Origin, starts: Offsets, ends: Offsets) -> RangeSet:
-        """Add ranges of an origin; return those of their members that are new."""
+        """Add ranges of an origin; return their new members."""
         new = ranges_of(starts, ends)
         if not new:
             return new
@@ -120,7 +120,7 @@ class OriginRanges:
         self._sets.pop(origin, None)
 
     def add_all(self, other: OriginRanges) -> OriginRanges:
-        """Add the members of `other`; return those that are new."""
+        """Add the members of `other`; return the new ones."""
         added = OriginRanges()
         for origin in other:
             new = self.add(origin, *other.between(origin))
@@ -129,7 +129,7 @@ class OriginRanges:
         return added
 
     def intersect_all(self, other: OriginRanges) -> bool:
-        """Keep the members that are in `other`, too; return whether any is gone."""
+        """Keep the members that are in `other`, too; return whether a member was removed."""
         before = self.total
         for origin in [*self._sets]:
             kept = other.of(origin)

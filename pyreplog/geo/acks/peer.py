@@ -1,4 +1,4 @@
-"""What one neighbour lacks of the replicated subscriptions of a topic, and what is on its way to it."""
+"""Peer: the items of replicated subscriptions that one neighbour lacks, and those in flight to it."""
 
 from __future__ import annotations
 
@@ -24,19 +24,19 @@ from pyreplog.geo.acks.origin_ranges import OriginRanges
 from pyreplog.origins.origin import Origin
 
 DELTAS_MAX: Final = 8
-"""Deltas on their way to one neighbour."""
+"""Most deltas in flight to one neighbour."""
 DELTA_RANGES: Final = 16_384
-"""Ranges of acknowledgements in one delta; a header of a subscription counts as its bases and 16."""
+"""About the most ranges in one delta; a header of a subscription counts as its bases and 16."""
 
 
 class Peer:
-    """A neighbour: a cluster that this one has a control connection to, at times.
+    """A neighbour: a cluster that this one connects to.
 
     Attributes:
-        cluster: its id.
-        session: of the connection; None: there is none.
-        proved: origins whose history was proved in this session: of these it may send acknowledgements.
-        compared: origins of which it is known what the neighbour lacks, since this process began.
+        cluster: id of the neighbour.
+        session: session of the connection; None: the neighbour is not connected.
+        proved: origins whose history was proved in this session: its acknowledgements of these are taken.
+        compared: origins whose acknowledgements were compared with those of the neighbour since this process began.
     """
 
     def __init__(self, cluster: bytes) -> None:
@@ -46,10 +46,10 @@ class Peer:
         self._origin: Origin | None = None
         self.compared: set[Origin] = set()
         self._admitted: set[Origin] = set()  # origins of which the neighbour takes acknowledgements in this session
-        self._is_compared = False  # the neighbour told in this session which subscriptions it has
+        self._is_compared = False  # whether the neighbour reported its subscriptions in this session
         self._named: set[str] = set()
         self._lines: dict[Origin, dict[str, DigestLine]] = {}
-        self._headers: dict[str, None] = {}  # in their order, names whose header it lacks
+        self._headers: dict[str, None] = {}  # names whose header the neighbour lacks, in their order
         self._tombstones: dict[tuple[str, str], None] = {}
         self._unsent: dict[tuple[str, Origin], RangeSet] = {}
         self._in_flight: deque[tuple[int, tuple[Item, ...]]] = deque()
@@ -60,7 +60,7 @@ class Peer:
     # ---- the connection --------------------------------------------------------------------------------------------
 
     def connect(self, session: int, origin: Origin) -> None:
-        """Begin a session. Nothing but the summary is sent until the neighbour has told which subscriptions it has."""
+        """Begin a session. Until the neighbour has reported its subscriptions, only the summary is sent."""
         self.disconnect()
         if origin != self._origin:  # a topic that was created again has no subscriptions
             self._origin = origin
@@ -69,7 +69,7 @@ class Peer:
         self._sequence = self._received = 0
 
     def disconnect(self) -> None:
-        """End the session: what was on its way counts as unsent."""
+        """End the session: items in flight count as unsent."""
         self.session = None
         self._is_compared = False
         self.proved.clear()
@@ -87,29 +87,34 @@ class Peer:
                     case AcksItem():
                         self.lack(item.name, item.origin, item.ranges)
 
+    @property
+    def has_told(self) -> bool:
+        """Whether the neighbour has reported its subscriptions in this session, so that its missing items are known."""
+        return self.session is not None and self._is_compared
+
     def is_next(self, sequence: int) -> bool:
-        """Return whether a delta of the neighbour is the next one, and expect the one behind it."""
+        """Return whether a delta of the neighbour is the next one; if so, expect its successor."""
         is_next = sequence == self._received + 1
         self._received += is_next
         return is_next
 
-    # ---- what it lacks ---------------------------------------------------------------------------------------------
+    # ---- missing items ---------------------------------------------------------------------------------------------
 
     def lack(self, name: str, origin: Origin, ranges: RangeSet) -> None:
-        """Note acknowledgements that it lacks."""
+        """Note acknowledgements that the neighbour lacks."""
         if ranges:
             self._unsent.setdefault((name, origin), RangeSet()).add_ranges(*ranges.intersect())
 
     def lack_header(self, name: str) -> None:
-        """Note that it lacks the present header of a subscription."""
+        """Note that the neighbour lacks the present header of a subscription."""
         self._headers[name] = None
 
     def lack_tombstone(self, name: str, token: str) -> None:
-        """Note that it lacks a tombstone, or clusters that have it."""
+        """Note that the neighbour lacks a tombstone, or some of the clusters that have it."""
         self._tombstones[name, token] = None
 
     def has(self, name: str, origin: Origin, ranges: RangeSet) -> None:
-        """Note that it has acknowledgements: it sent them."""
+        """Note that the neighbour has acknowledgements, because it sent them."""
         unsent = self._unsent.get((name, origin))
         if unsent is not None:
             unsent.remove_ranges(*ranges.intersect())
@@ -117,7 +122,7 @@ class Peer:
                 del self._unsent[name, origin]
 
     def drop(self, name: str) -> None:
-        """Forget acknowledgements of a subscription, of a generation that does not count any more."""
+        """Forget the acknowledgements of a subscription that belong to a former generation."""
         for key in [key for key in self._unsent if key[0] == name]:
             del self._unsent[key]
         for place, (sequence, items) in enumerate(self._in_flight):
@@ -125,7 +130,7 @@ class Peer:
             self._in_flight[place] = sequence, kept
 
     def summary(self, message: Summary, lifecycles: Mapping[str, SubscriptionLifecycle]) -> list[str]:
-        """Note what the neighbour lacks of what is here; return the names of which it has the same."""
+        """Compare the neighbour's summary; note the items that it lacks, and return the names that are equal."""
         same = []
         for name, digest in message.digests:
             self._named.add(name)
@@ -150,7 +155,7 @@ class Peer:
             self.lack_tombstone(name, token)
 
     def digest(self, message: Digest, lifecycles: Mapping[str, SubscriptionLifecycle]) -> None:
-        """Take the neighbour's digests of an origin: what it lacks of it is exactly known then, and may be sent."""
+        """Take the digests of an origin. The last ones show which acknowledgements the neighbour lacks, and may get."""
         origin = message.origin
         lines = self._lines.setdefault(origin, {})
         lines.update((line.name, line) for line in message.lines)
@@ -173,13 +178,13 @@ class Peer:
     # ---- sending ---------------------------------------------------------------------------------------------------
 
     def deltas(self, lifecycles: Mapping[str, SubscriptionLifecycle], held: Container[str] = ()) -> Iterator[Delta]:
-        """Yield what is to be sent now: tombstones, headers, then acknowledgements of admitted origins.
+        """Yield the deltas to send now: tombstones, headers, then acknowledgements of admitted origins.
 
-        In this order: a name that was created again is not to be joined with the birth that is dead.
+        In this order a name that was created again is never joined with the dead birth.
 
         Args:
-            lifecycles: of all names.
-            held: names of which nothing is sent, because their headers are not durable yet.
+            lifecycles: the lifecycles of all names.
+            held: names that are left out, because their headers are not durable yet.
         """
         while self.session is not None and self._is_compared and len(self._in_flight) < DELTAS_MAX:
             items = tuple(self._next_items(lifecycles, held))
@@ -221,20 +226,20 @@ class Peer:
             yield AcksItem(name, min(lifecycle.state.tokens), lifecycle.state.generation, origin, part)
 
     def stored(self, sequence: int) -> list[Item]:
-        """Take the answer that deltas up to this one are durable at the neighbour; return their items."""
+        """Note that deltas up to `sequence` are durable at the neighbour; return their items."""
         items: list[Item] = []
         while self._in_flight and self._in_flight[0][0] <= sequence:
             items += self._in_flight.popleft()[1]
         return items
 
-    # ---- what is known about it ------------------------------------------------------------------------------------
+    # ---- confirmed items -------------------------------------------------------------------------------------------
 
     def tell(self, name: str, token: str) -> None:
-        """Note that it has a tombstone that all clusters have, so that nothing of the birth comes from it any more."""
+        """Note that the neighbour knows that all clusters have a tombstone: it sends no more items of the birth."""
         self._told.add((name, token))
 
     def is_told(self, name: str, token: str) -> bool:
-        """Return whether it has a tombstone that all clusters have."""
+        """Return whether the neighbour knows that all clusters have a tombstone."""
         return (name, token) in self._told
 
     def forget(self, name: str, token: str) -> None:
@@ -243,7 +248,7 @@ class Peer:
         self._tombstones.pop((name, token), None)
 
     def unconfirmed(self, name: str) -> OriginRanges:
-        """Return the acknowledgements of a subscription of which the neighbour has not said that they are durable."""
+        """Return the acknowledgements of a subscription that the neighbour has not confirmed as durable."""
         lacking = OriginRanges()
         for (other, origin), ranges in self._unsent.items():
             if other == name:
@@ -255,12 +260,12 @@ class Peer:
         return lacking
 
     def lacks_header(self, name: str) -> bool:
-        """Return whether the neighbour has not said that it has the present header of a subscription."""
+        """Return whether the neighbour has not confirmed the present header of a subscription."""
         in_flight = (item for _, items in self._in_flight for item in items)
         return name in self._headers or any(isinstance(item, StateItem) and item.name == name for item in in_flight)
 
     @property
     def is_idle(self) -> bool:
-        """Whether nothing is on its way, or to be sent: what it does not take does not count."""
+        """Whether no item is in flight or to be sent; acknowledgements that the neighbour refuses do not count."""
         unsent = any(origin in self._admitted for _, origin in self._unsent)
         return not (self._headers or self._tombstones or self._in_flight or unsent)

@@ -1,27 +1,30 @@
-"""What would be lost or repeated if a cluster failed now, and consumers went on in another one."""
+"""Readiness: the messages that would be lost or repeated if consumers had to go on in another cluster now."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from pyreplog._native.topic.rangeset import OFFSET_END
 from pyreplog.geo.acks.exchange import SubscriptionExchange
-from pyreplog.geo.acks.origin_ranges import OriginRanges
+from pyreplog.geo.acks.origin_ranges import OriginRanges, Ranges
 from pyreplog.origins.origin import Origin
 
 
 @dataclass(frozen=True)
 class Readiness:
-    """What a fail-over of one subscription to one cluster would do now, as this cluster knows it.
+    """The effect of a fail-over of one subscription to one cluster now, as this cluster knows it.
 
-    What is on its way counts as not there: the truth is this, or better.
+    Messages and acknowledgements in flight count as missing at the target, so a fail-over loses or repeats at most
+    these.
 
     Attributes:
-        name: of the subscription.
+        name: name of the subscription.
         target: id of the cluster.
-        is_known: whether the target has told what it has, since this process began; if not, the rest is a guess.
-        is_current: whether the target knows the present generation: if not, it goes on where it was before the seek.
+        is_known: whether the target has reported its acknowledgements since this process began; if not, the other
+            values are guesses.
+        is_current: whether the target knows the present generation; if not, it goes on from its position before the
+            seek.
         lost: messages that are to be delivered and that the target does not store.
         repeated: messages that are acknowledged, and that the target stores and would deliver.
         revived: messages that expired here without being acknowledged, and that the target stores and would deliver.
@@ -37,7 +40,7 @@ class Readiness:
 
     @property
     def is_ready(self) -> bool:
-        """Whether nothing would be lost or repeated, for certain."""
+        """Whether no message would be lost or repeated, for certain."""
         return self.is_known and self.is_current and not self.lost and not self.repeated
 
 
@@ -47,17 +50,18 @@ def readiness(
     target: bytes,
     held: OriginRanges,
     stored: Mapping[Origin, int],
-    foreign: OriginRanges | None = None,
+    foreign: Callable[[Origin, int, int], Ranges] | None = None,
 ) -> Readiness:
-    """Return what a fail-over to `target` would do now.
+    """Return the effect of a fail-over to `target` now.
 
     Args:
-        exchange: of the topic in this cluster.
-        name: of a subscription that exists.
+        exchange: exchange of the topic in this cluster.
+        name: name of an existing subscription.
         target: id of a neighbour.
-        held: the messages that this cluster holds.
-        stored: of each origin, the offset below which the target stores everything, as it told last.
-        foreign: offsets of origins that are known to hold messages of other origins: they name no messages.
+        held: the messages that this cluster holds; those below `stored` are not looked at.
+        stored: for each origin, the target's last reported position.
+        foreign: returns the offsets of an origin, between two of them, that hold messages of other origins, and so name
+            no messages.
 
     Raises:
         InvalidArgumentError: the target is no neighbour.
@@ -66,15 +70,15 @@ def readiness(
     assert state is not None
     lost, repeated, revived = OriginRanges(), OriginRanges(), OriginRanges()
     unconfirmed, expired = exchange.unconfirmed(target, name), exchange.expired_here(name)
-    for origin in {*held, *unconfirmed}:
+    for origin in {*held, *unconfirmed, *expired}:
         end = stored.get(origin, 0)
         lost.add(origin, *held.between(origin, end))
         lost.remove(origin, *state.passed(origin, end, OFFSET_END))
         lost.remove(origin, *expired.between(origin))
         repeated.add(origin, *unconfirmed.between(origin, 0, end))
         repeated.remove(origin, *state.bases.between(origin))
-        if foreign is not None:
-            repeated.remove(origin, *foreign.between(origin))
+        if foreign is not None and (named := repeated.of(origin)):  # of what is foreign most lies elsewhere
+            repeated.remove(origin, *foreign(origin, named.first or 0, repeated.last(origin) + 1))
         revived.add(origin, *expired.between(origin, 0, end))
         revived.remove(origin, *state.passed(origin))
     return Readiness(

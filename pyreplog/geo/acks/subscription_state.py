@@ -1,9 +1,9 @@
-"""What is acknowledged in one replicated subscription, as all clusters merge it.
+"""The acknowledgements of one replicated subscription, as all clusters merge them.
 
-For each generation there are two sets, kept apart: the *bases* of all births (what each creator of the subscription
-started behind), of which the intersection counts, and what consumers and operators acknowledged, of which the union
-counts. Together they are the state. Both halves are semilattices: merging is commutative, associative and idempotent.
-A seek begins another generation; the higher one wins whole.
+For each generation there are two sets, kept apart: the *bases* of all births (the messages before the start of the
+subscription in each cluster that created it), of which the intersection counts, and the acknowledgements of consumers
+and operators, of which the union counts. Together they are the state. Both halves are semilattices: merging is
+commutative, associative and idempotent. A seek begins another generation; the higher one wins as a whole.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ NO_CLUSTER = bytes(CLUSTER_BYTES)
 
 
 class Generation(NamedTuple):
-    """Which seek a state follows. The higher one wins.
+    """The seek that a state follows. The higher one wins.
 
     Attributes:
-        counter: 0: none; else one more than that of the generation that was sought in.
-        cluster: the id of the cluster in which it was.
+        counter: 0: no seek; else one more than the counter of the generation before.
+        cluster: the id of the cluster that sought.
     """
 
     counter: int
@@ -36,8 +36,8 @@ class Home(NamedTuple):
     """The cluster whose consumers receive the messages of a subscription. The higher number wins.
 
     Attributes:
-        number: 0: as created; each handover counts.
-        cluster: its id; `NO_CLUSTER`: any cluster.
+        number: number of changes of the home.
+        cluster: id of the cluster; `NO_CLUSTER`: any cluster.
     """
 
     number: int
@@ -54,13 +54,13 @@ FIRST_HOME = Home(0, NO_CLUSTER)
 
 @dataclass
 class Merge:
-    """What a merge changed.
+    """The changes of a merge.
 
     Attributes:
-        added: acknowledgements that are new.
-        is_replaced: the state of a higher generation took the place of the former one.
-        is_widened: messages that were passed over are to be delivered: a birth started before them.
-        is_changed: tokens, generation, home or bases are others.
+        added: the new acknowledgements.
+        is_replaced: whether the state of a higher generation replaced the former one.
+        is_widened: whether messages that were passed over are to be delivered, because a birth started before them.
+        is_changed: whether tokens, generation, home or bases changed.
     """
 
     added: OriginRanges = field(default_factory=OriginRanges)
@@ -74,11 +74,11 @@ class SubscriptionState:
     """The state of a subscription in one cluster.
 
     Attributes:
-        tokens: of its births: one, or several if clusters created it at the same time.
+        tokens: tokens of its births: one, or several if clusters created it at the same time.
         generation: the seek that it follows.
         home: the cluster whose consumers receive messages.
-        bases: what all its births started behind.
-        acks: what was acknowledged in this generation.
+        bases: the messages before the starts of all its births.
+        acks: the acknowledgements in this generation.
     """
 
     tokens: frozenset[str]
@@ -92,7 +92,7 @@ class SubscriptionState:
         return SubscriptionState(self.tokens, self.generation, self.home, self.bases.copy(), self.acks.copy())
 
     def merge(self, other: SubscriptionState) -> Merge:
-        """Merge the state that another cluster has of the same subscription; `other` stays as it is."""
+        """Merge the state of the same subscription in another cluster; `other` does not change."""
         merge = Merge()
         if not other.tokens <= self.tokens:
             self.tokens |= other.tokens
@@ -122,17 +122,17 @@ class SubscriptionState:
         return ranges.intersect()
 
     def passed_set(self, origin: Origin) -> RangeSet:
-        """Return all of an origin that is acknowledged or lies in the base."""
+        """Return the offsets of an origin that are acknowledged or lie in the base."""
         ranges = copy_ranges(self.acks.of(origin))
         ranges.add_ranges(*self.bases.between(origin))
         return ranges
 
     def origins(self) -> set[Origin]:
-        """Return the origins of which anything is acknowledged, or lies in the base."""
+        """Return the origins with messages that are acknowledged, or lie in the base."""
         return {*self.bases, *self.acks}
 
     def header_digest(self) -> bytes:
-        """Return 8 bytes that stand for everything but the acknowledgements."""
+        """Return an 8-byte digest of the state without its acknowledgements."""
         digest = blake2b(struct.pack("<Q16sQ16s", *self.generation, *self.home), digest_size=8)
         for token in sorted(self.tokens):
             digest.update(token.encode() + b"\0")
@@ -141,7 +141,7 @@ class SubscriptionState:
         return digest.digest()
 
     def acks_identity(self) -> bytes:
-        """Return 8 bytes that stand for the generation and births which acknowledgements belong to."""
+        """Return an 8-byte digest of the generation and births that the acknowledgements belong to."""
         digest = blake2b(struct.pack("<Q16s", *self.generation), digest_size=8)
         for token in sorted(self.tokens):
             digest.update(token.encode() + b"\0")

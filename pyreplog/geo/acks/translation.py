@@ -1,128 +1,173 @@
 """Translates ranges of offsets in a local topic to ranges at the origins of the messages, and back.
 
-Runs of messages that are neighbours in both places are translated at once; nothing is done for each message.
+Runs of messages that are neighbours in both places are translated at once, without a loop over messages.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping
 
 import numpy as np
 
 from pyreplog.geo.acks.origin_ranges import Offsets, OriginRanges, Ranges
+from pyreplog.origins.growing_columns import GrowingColumns
 from pyreplog.origins.origin import Origin
-
-
-@dataclass(frozen=True)
-class Runs:
-    """Runs of messages of one origin in the topic; they ascend in both places.
-
-    Attributes:
-        origins: int64[n], offsets at the origin of the first message of each.
-        locals: int64[n], its offset in the topic.
-        counts: int64[n], messages in each run.
-    """
-
-    origins: Offsets
-    locals: Offsets
-    counts: Offsets
-
-    @classmethod
-    def of(cls, runs: Iterable[tuple[int, int, int]]) -> Runs:
-        """Make it of (offset at the origin, offset in the topic, messages), as `PositionMap.runs` returns them."""
-        columns = np.array([*runs], np.int64).reshape(-1, 3)
-        return cls(*(np.ascontiguousarray(column) for column in columns.T))
-
-    def to_origin(self, ranges: Ranges) -> Ranges:
-        """Translate ranges of the topic, ascending; what is of other origins in them is left out."""
-        return _map(ranges, self.locals, self.counts, self.origins - self.locals)
-
-    def to_local(self, ranges: Ranges) -> Ranges:
-        """Translate ranges of the origin, ascending; what is not in the topic is left out."""
-        return _map(ranges, self.origins, self.counts, self.locals - self.origins)
-
-
-def _crossings(ranges: Ranges, starts: Offsets, ends: Offsets) -> tuple[Offsets, Offsets]:
-    """Return, for each range, the first run that reaches into it, and the one behind the last."""
-    first = np.searchsorted(ends, ranges[0], "right")
-    behind = np.searchsorted(starts, ranges[1], "left")
-    return first, np.maximum(first, behind)
-
-
-def _map(ranges: Ranges, starts: Offsets, counts: Offsets, shifts: Offsets) -> Ranges:
-    ends = starts + counts
-    first, behind = _crossings(ranges, starts, ends)
-    crossed = behind - first
-    query = np.repeat(np.arange(len(crossed)), crossed)
-    run = first[query] + np.arange(len(query)) - (np.cumsum(crossed) - crossed)[query]
-    return (
-        np.maximum(ranges[0][query], starts[run]) + shifts[run],
-        np.minimum(ranges[1][query], ends[run]) + shifts[run],
-    )
+from pyreplog.origins.position_map import PositionMap, crossings, pairs
 
 
 class Translation:
-    """Translates between a topic and all origins of its messages, at one moment.
+    """Translates between a topic and all origins of its messages. It grows with the topic. One thread at a time.
 
-    Of the topic's own origin, offsets here and there are the same. An acknowledged range of the topic stays one range
-    of its own origin, although it may contain messages of others: their offsets name no message of that origin.
+    For the topic's own origin, offsets in the topic and at the origin are equal. An acknowledged range of the topic
+    stays one range of its own origin, although it may contain messages of others: their offsets name no message of that
+    origin. Offsets below the first entry count as those of the own origin, too.
+
+    It keeps 24 bytes for each run of messages of another origin, and 16 for each run of messages of all others. Adding
+    entries takes amortized linear time in their number; translating ranges takes linear time in the result, and
+    logarithmic time in the number of runs.
 
     Args:
-        origin: of the topic itself.
-        end: end of the topic.
-        runs: of each other origin.
+        origin: the topic itself, as an origin.
+        end: offset in the topic of the first entry that is added.
     """
 
-    def __init__(self, origin: Origin, end: int, runs: Mapping[Origin, Runs]) -> None:
+    def __init__(self, origin: Origin, end: int = 0) -> None:
         self._origin = origin
-        self._runs = dict(runs)
-        starts = np.concatenate([own.locals for own in self._runs.values()] or [np.empty(0, np.int64)])
-        counts = np.concatenate([own.counts for own in self._runs.values()] or [np.empty(0, np.int64)])
+        self._maps: dict[Origin, PositionMap] = {}
+        # starts and ends of the ranges of the own origin; the first one and the last one, which grows, may be empty
+        self._own_columns = GrowingColumns(2)
+        self._own_columns.extend(np.array([[0], [end]], np.int64))
+        self.end = end
+        """End of the topic."""
+
+    @property
+    def runs(self) -> int:
+        """Number of runs of all other origins."""
+        return sum(map(len, self._maps.values()))
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of memory of the runs."""
+        return self._own_columns.nbytes + sum(positions.nbytes for positions in self._maps.values())
+
+    def map_of(self, origin: Origin) -> PositionMap | None:
+        """Return the position map of another origin, which must not be changed; None: it has no messages here."""
+        return self._maps.get(origin)
+
+    def ends(self) -> dict[Origin, int]:
+        """Return the end of each origin."""
+        return {origin: positions.end for origin, positions in self._maps.items()} | {self._origin: self.end}
+
+    def extend(self, entries: Mapping[Origin, tuple[Offsets, Offsets, Offsets]], end: int) -> None:
+        """Add entries behind all others.
+
+        Args:
+            entries: the entries of other origins, in their order: int64[n] offsets at the origin, offsets here, and
+                messages. All other offsets are of the own origin.
+            end: the end of the topic with the new entries.
+
+        Raises:
+            InvalidArgumentError: the entries of an origin do not lie behind its others; none of these is added.
+        """
+        columns: list[tuple[Offsets, Offsets]] = []
+        try:
+            for origin, (firsts, offsets, counts) in entries.items():
+                if len(firsts):
+                    self._maps.setdefault(origin, PositionMap()).extend(firsts, offsets, counts)
+                    columns.append((offsets, offsets + counts))
+        finally:
+            self.end = max(self.end, end)
+            if columns:
+                self._cut_own(*map(np.concatenate, zip(*columns, strict=True)))
+            self._own_columns.view[1, -1] = self.end
+
+    def _cut_own(self, starts: Offsets, ends: Offsets) -> None:
+        """Note new ranges of other origins, behind all former ones."""
         order = np.argsort(starts)
-        begins = np.concatenate([np.zeros(1, np.int64), (starts + counts)[order]])
-        ends = np.concatenate([starts[order], np.array([end], np.int64)])
-        own = begins < ends
-        self._own_ranges = begins[own], ends[own]
+        starts, ends = starts[order], ends[order]
+        apart = np.flatnonzero(starts[1:] != ends[:-1]) + 1
+        starts, ends = starts[np.append(0, apart)], ends[np.append(apart, len(ends)) - 1]
+        if len(self._own_columns) > 1 and starts[0] == self._own_columns.view[0, -1]:
+            self._own_columns.view[0, -1] = ends[0]
+            starts, ends = starts[1:], ends[1:]
+        if len(starts):
+            self._own_columns.view[1, -1] = starts[0]
+            self._own_columns.extend(np.stack([ends, np.append(starts[1:], self.end)]))
+
+    def runs_between(self, start: int, end: int) -> dict[Origin, tuple[Offsets, Offsets, Offsets]]:
+        """Return the entries of other origins in a range of the topic, as `extend` takes them, neighbours as one."""
+        runs = {origin: positions.runs_between(start, end) for origin, positions in self._maps.items()}
+        return {origin: columns for origin, columns in runs.items() if len(columns[0])}
+
+    def trim(self, below: int) -> None:
+        """Forget the messages of other origins here below `below`, which is not behind the end; the ends stay."""
+        for positions in self._maps.values():
+            positions.trim(below)
+        self._own_columns.drop_first(int(np.searchsorted(self._own_columns.view[0], below, "right")) - 1)
+        own = self._own_columns.view
+        own[0, 0], own[1, 0] = 0, max(own[1, 0], below)
+
+    def _own_ranges(self) -> Ranges:
+        starts, ends = self._own_columns.view
+        begin = int(starts[0] == ends[0])
+        behind = len(starts) - int(len(starts) > 1 and starts[-1] == ends[-1])
+        return starts[begin:behind], ends[begin:behind]
+
+    def foreign_between(self, start: int, end: int) -> Ranges:
+        """Return the ranges of offsets here, from `start` to `end`, that hold messages of other origins."""
+        starts, ends = self._own_columns.view
+        first = int(np.searchsorted(starts[1:], start, "right"))
+        behind = max(first, int(np.searchsorted(ends[:-1], end, "left")))
+        return np.maximum(ends[first:behind], start), np.minimum(starts[first + 1 : behind + 1], end)
 
     def to_origins(self, ranges: Ranges) -> dict[Origin, Ranges]:
-        """Translate ranges of the topic; origins without messages in them are left out.
+        """Translate ranges of the topic, without origins that have no messages in them.
 
         Args:
             ranges: int64 starts and ends, ascending.
         """
-        first, behind = _crossings(ranges, *self._own_ranges)
+        starts, ends = self._own_ranges()
+        first, behind = crossings(ranges, starts, ends)
         crossed = np.flatnonzero(behind > first)
         translated: dict[Origin, Ranges] = {}
         if len(crossed):
             translated[self._origin] = (
-                np.maximum(ranges[0][crossed], self._own_ranges[0][first[crossed]]),
-                np.minimum(ranges[1][crossed], self._own_ranges[1][behind[crossed] - 1]),
+                np.maximum(ranges[0][crossed], starts[first[crossed]]),
+                np.minimum(ranges[1][crossed], ends[behind[crossed] - 1]),
             )
-        for origin, runs in self._runs.items():
-            at_origin = runs.to_origin(ranges)
+        for origin, positions in self._maps.items():
+            at_origin = positions.to_origin(ranges)
             if len(at_origin[0]):
                 translated[origin] = at_origin
         return translated
 
     def to_local(self, origin: Origin, ranges: Ranges) -> Ranges:
-        """Translate ranges of one origin, ascending; what is not in the topic is left out."""
+        """Translate ranges of one origin, ascending, without the messages that the topic lacks."""
         if origin == self._origin:
-            return _map(
-                ranges,
-                self._own_ranges[0],
-                self._own_ranges[1] - self._own_ranges[0],
-                np.zeros(len(self._own_ranges[0]), np.int64),
-            )
-        runs = self._runs.get(origin)
-        return runs.to_local(ranges) if runs is not None else (np.empty(0, np.int64), np.empty(0, np.int64))
+            starts, ends = self._own_ranges()
+            query, run = pairs(*crossings(ranges, starts, ends))
+            return np.maximum(ranges[0][query], starts[run]), np.minimum(ranges[1][query], ends[run])
+        positions = self._maps.get(origin)
+        return positions.to_local(ranges) if positions is not None else (np.empty(0, np.int64), np.empty(0, np.int64))
 
     def held_below(self, offset: int) -> OriginRanges:
-        """Return the messages of the topic before an offset: the base of who starts there. Names only what is held."""
+        """Return the messages of the topic below an offset, the base of a subscription that starts there."""
         held = OriginRanges()
         whole = np.zeros(1, np.int64), np.array([offset], np.int64)
-        own = np.minimum(self._own_ranges[0], offset), np.minimum(self._own_ranges[1], offset)
-        held.add(self._origin, *own)
-        for origin, runs in self._runs.items():
-            held.add(origin, *runs.to_origin(whole))
+        starts, ends = self._own_ranges()
+        below = int(np.searchsorted(starts, offset))
+        held.add(self._origin, starts[:below], np.minimum(ends[:below], offset))
+        for origin, positions in self._maps.items():
+            held.add(origin, *positions.to_origin(whole))
+        return held
+
+    def held_from(self, starts: Mapping[Origin, int]) -> OriginRanges:
+        """Return the messages of the topic, those of an origin in `starts` only from that offset at the origin on."""
+        held = OriginRanges()
+        start = starts.get(self._origin, 0)
+        firsts, ends = self._own_ranges()
+        behind = int(np.searchsorted(ends, start, "right"))
+        held.add(self._origin, np.maximum(firsts[behind:], start), ends[behind:])
+        for origin, positions in self._maps.items():
+            held.add(origin, *positions.held_from(starts.get(origin, 0)))
         return held

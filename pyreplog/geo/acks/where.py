@@ -1,4 +1,4 @@
-"""Where a replicated subscription is, in terms of the clusters where its messages were published."""
+"""The position of a replicated subscription, as offsets in the clusters that published its messages."""
 
 from __future__ import annotations
 
@@ -11,22 +11,24 @@ from pyreplog.geo.acks.origin_ranges import subtract
 
 @dataclass(frozen=True, slots=True)
 class SubscriptionPosition:
-    """Where a subscription is in one cluster, among the messages of one origin, as this cluster knows it.
+    """The position of a subscription in one cluster, among the messages of one origin, as this cluster knows it.
 
-    Acknowledgements that are on their way to another cluster do not count there: it is at this position, or further.
+    Acknowledgements in flight to another cluster do not count there: its position is this one, or further.
 
     Attributes:
         topic: name of the topic.
         subscription: name of the subscription.
-        at: name of the cluster whose position it is; "": this one.
-        origin: name of the cluster where the messages were published; "": this one. If no policy names it, its id.
+        at: name of the cluster whose position it is; "": this cluster.
+        origin: name of the cluster that published the messages; "": this cluster. If no policy names it, its id.
         token: token of the topic's creation there. A topic that was created again is another origin.
-        below: every message below this offset at the origin is acknowledged there, or will never be delivered there;
-            None: not known.
-        beyond: messages from `below` on that are acknowledged.
-        end: offset at the origin up to which the cluster has the messages, or gaps; None: it has not told.
-        is_known: the cluster has told what it has, since this process owns the topic; if not, the rest is a guess.
-        error: why there is no connection to the cluster, or why the position is not known; "": there is one.
+        below: every message below this offset at the origin is acknowledged in the cluster, or will never be delivered
+            there; None: unknown.
+        beyond: number of acknowledged messages from `below` on.
+        end: offset at the origin up to which the cluster has the messages, or gaps; None: it has not reported it.
+        is_known: the cluster has reported its acknowledgements since this process owns the topic; if not, the other
+            values are guesses.
+        error: why the cluster is not connected, or why the position is unknown; "": it is connected.
+        home: name of the only cluster whose consumers get messages; "": this cluster; None: all clusters deliver.
     """
 
     topic: str
@@ -39,6 +41,7 @@ class SubscriptionPosition:
     end: int | None
     is_known: bool
     error: str = ""
+    home: str | None = None
 
 
 class Place(NamedTuple):
@@ -46,7 +49,7 @@ class Place(NamedTuple):
 
     Attributes:
         below: offset at the origin; all messages below it are passed.
-        beyond: number of messages from there on that are passed.
+        beyond: number of passed messages from `below` on.
     """
 
     below: int
@@ -54,12 +57,12 @@ class Place(NamedTuple):
 
 
 def place(passed: RangeSet, held: RangeSet, end: int) -> Place:
-    """Return the position of who has passed some of the messages of an origin.
+    """Return the position of a subscription that has passed some of the messages of an origin.
 
     Args:
-        passed: offsets that are acknowledged, or lie in the base; below `end` also such that name no message.
+        passed: offsets that are acknowledged, or lie in the base; below `end` some of them may name no message.
         held: offsets of the messages that this cluster holds.
-        end: end of the origin here; what is acknowledged behind it has not arrived yet.
+        end: end of the origin here; acknowledged messages behind it have not arrived yet.
     """
     left = subtract(held, passed)
     below = left.first

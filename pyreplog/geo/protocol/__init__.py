@@ -2,8 +2,8 @@
 
 | module | what it holds |
 |---|---|
-| `sending` | `Sender`: sends one topic to one target, and goes on from what the target has after any failure |
-| `effects` | what a `Sender` wants done |
-| `stream` | `Stream`: what of one origin was sent, and the gaps that are still to be told |
-| `fairness` | `FairWindow`: shares the bytes on their way to one cluster among topics |
+| `sending` | `Sender`: sends one topic to one target, and goes on behind the target's last message after a failure |
+| `effects` | the effects that a `Sender` returns |
+| `stream` | `Stream`: the progress of one origin in one session, and its unsent gaps |
+| `fairness` | `FairWindow`: shares the bytes in flight to one cluster among topics |
 """

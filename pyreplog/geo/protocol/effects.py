@@ -1,6 +1,6 @@
-"""What a `Sender` wants done. The outcome of each effect is an event with the same attempt.
+"""The effects of a `Sender`, which its caller carries out. The outcome of each is an event with the same attempt.
 
-An event with an older attempt comes from a connection that was given up; the sender ignores it.
+An event with an older attempt comes from an abandoned connection; the sender ignores it.
 """
 
 from __future__ import annotations
@@ -11,17 +11,18 @@ from pyreplog.origins.origin import Gap, LastEntry, Origin, OriginEntry
 
 
 class SourceEntry(NamedTuple):
-    """An entry of the topic here, undecoded.
+    """An undecoded entry of the topic in this cluster.
 
     Attributes:
         value: the encoded messages.
         messages: their number.
         first: offset here of the first one.
-        time_us: when it was stored here, microseconds since 1970.
-        origin: the topic of another cluster that it comes from; None: it was published here.
-        origin_first: offset at the origin of the first message; -1: it was published here.
-        origin_time_us: when the origin stored it.
+        time_us: when the entry was stored here, microseconds since 1970.
+        origin: the topic of another cluster that the messages come from; None: they were published here.
+        origin_first: offset at the origin of the first message; -1: the messages were published here.
+        origin_time_us: when the origin stored the entry.
         gaps: gaps of the origin before it.
+        replicate_to: names of the only clusters that it is sent to; None: the policy decides alone.
     """
 
     value: bytes
@@ -32,6 +33,7 @@ class SourceEntry(NamedTuple):
     origin_first: int = -1
     origin_time_us: int = 0
     gaps: tuple[Gap, ...] = ()
+    replicate_to: frozenset[str] | None = None
 
     @property
     def end(self) -> int:
@@ -80,7 +82,7 @@ class WakeAt(NamedTuple):
 
 
 class Disconnect(NamedTuple):
-    """Forget the sessions of this attempt; what of it is not sent yet need not be sent."""
+    """Forget the sessions of this attempt; its requests that have not left may be dropped."""
 
     attempt: int
 
@@ -90,8 +92,8 @@ class Progress(NamedTuple):
 
     Attributes:
         mark: an offset here.
-        own: what the target has of messages published here.
-        others: what it has of other origins.
+        own: position of the target in the messages published here.
+        others: its position in each other origin.
     """
 
     mark: int
@@ -100,11 +102,11 @@ class Progress(NamedTuple):
 
 
 class OriginNote(NamedTuple):
-    """What a target said that it has of an origin: `stored` falls never, unless the target was rolled back.
+    """The position in an origin that a target reported last. `stored` never falls, unless the target was rolled back.
 
     Attributes:
-        stored: everything below it.
-        last: the last entry that was sent to it from here; None: not known.
+        stored: the target has every message of the origin below this offset, or noted a gap there.
+        last: the last entry that was sent to the target from here; None: not known.
     """
 
     stored: int
@@ -112,7 +114,7 @@ class OriginNote(NamedTuple):
 
 
 class EntryRefused(NamedTuple):
-    """Tell people that the target can never store an entry, which is skipped. Offsets are those at the origin."""
+    """Report an entry that the target can never store; it is skipped. Offsets are those at the origin."""
 
     origin: Origin
     first: int
@@ -120,12 +122,36 @@ class EntryRefused(NamedTuple):
     error: Exception
 
 
+class RenewOrigin(NamedTuple):
+    """Give another identity to the messages here that the target may lack.
+
+    The target has other messages under the present identity. This sender has ended; another sender follows, for the
+    topic under its new identity.
+
+    Attributes:
+        mark: offset here below which the target had every message when the mark was noted.
+        note: position that the target reported then; None: it reported none.
+    """
+
+    mark: int
+    note: OriginNote | None
+
+
 class RaiseAlarm(NamedTuple):
-    """Tell people what they have to decide."""
+    """Report a problem that a person has to solve."""
 
     text: str
 
 
 Effect = (
-    OpenOrigin | CheckEntry | ReadEntries | SendEntries | WakeAt | Disconnect | Progress | EntryRefused | RaiseAlarm
+    OpenOrigin
+    | CheckEntry
+    | ReadEntries
+    | SendEntries
+    | WakeAt
+    | Disconnect
+    | Progress
+    | EntryRefused
+    | RenewOrigin
+    | RaiseAlarm
 )

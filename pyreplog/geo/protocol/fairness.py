@@ -1,4 +1,4 @@
-"""Shares the bytes on their way to one cluster among topics: deficit round robin (Shreedhar and Varghese, 1995)."""
+"""Shares the bytes in flight to one cluster among topics: deficit round robin (Shreedhar and Varghese, 1995)."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ T = TypeVar("T")
 
 
 class FairWindow(Generic[K, T]):
-    """Requests of several topics, of which at most `bytes_max` bytes are on their way; one that is larger goes alone.
+    """Queues requests of several topics, and keeps at most `bytes_max` bytes in flight; a larger request goes alone.
 
-    The requests of one key leave in their order. Keys that have requests get equal shares of the bytes, whatever the
-    size of a request.
+    The requests of one key leave in their order. Keys with queued requests get equal shares of the bytes, for small and
+    large requests alike.
 
     Args:
-        bytes_max: most bytes on their way.
+        bytes_max: most bytes in flight.
         quantum: bytes that a key gets in a round.
     """
 
@@ -25,14 +25,14 @@ class FairWindow(Generic[K, T]):
         self._queues: OrderedDict[K, deque[tuple[int, T]]] = OrderedDict()  # the first key has its turn
         self._deficits: dict[K, int] = {}
         self.inflight_bytes = 0
-        """Bytes of requests that left and were not released."""
+        """Bytes of requests that have left and were not released."""
 
     def __len__(self) -> int:
-        """Return the number of requests that wait."""
+        """Return the number of queued requests."""
         return sum(map(len, self._queues.values()))
 
     def put(self, key: K, size: int, request: T) -> None:
-        """Add a request behind those of its key."""
+        """Add a request behind the others of its key."""
         if key not in self._queues:
             self._queues[key] = deque()
             self._deficits[key] = 0
@@ -59,11 +59,11 @@ class FairWindow(Generic[K, T]):
         return taken
 
     def release(self, size: int) -> None:
-        """Note the outcome of a request that left, whatever it is."""
+        """Note that a request that left has an outcome, a result or an error."""
         self.inflight_bytes -= size
 
     def drop(self, key: K) -> list[T]:
-        """Return the requests of a key that did not leave, and forget them."""
+        """Remove the queued requests of a key, and return them."""
         queue = self._queues.get(key)
         if queue is None:
             return []
@@ -71,5 +71,5 @@ class FairWindow(Generic[K, T]):
         return [request for _, request in queue]
 
     def _forget(self, key: K) -> None:
-        """Forget an idle key, with the share that it did not use."""
+        """Forget an idle key and its unused share."""
         del self._queues[key], self._deficits[key]

@@ -1,4 +1,4 @@
-"""Sender: sends one topic to one target cluster, and goes on from what the target has after any failure."""
+"""Sender: sends one topic to one target cluster; after any failure it goes on behind the target's last message."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from pyreplog.errors import (
     HandshakeError,
     InvalidArgumentError,
     InvalidEntryError,
+    InvalidMessageError,
     MissingExtraError,
     NoSuchTopicError,
     OriginGapError,
@@ -32,6 +33,7 @@ from pyreplog.geo.protocol.effects import (
     Progress,
     RaiseAlarm,
     ReadEntries,
+    RenewOrigin,
     SendEntries,
     SourceEntry,
     WakeAt,
@@ -39,23 +41,26 @@ from pyreplog.geo.protocol.effects import (
 from pyreplog.geo.protocol.stream import Stream
 from pyreplog.net.backoff import Backoff
 from pyreplog.origins.origin import Gap, GapCause, LastEntry, Origin, OriginEntry, OriginState
+from pyreplog.origins.replicate_to import encode_attribute
 
 RETRY_S, RETRY_MOST_S = 0.1, 30.0
 FENCED_S, FENCED_MOST_S = 1.0, 60.0
 READ_BYTES = REQUEST_BYTES = 1 << 20
 REQUEST_ENTRIES = 1024
 TRAILING_MESSAGES, TRAILING_US = 10_000, 1_000_000
-"""Gaps behind which nothing is sent are told after so many messages, or microseconds."""
+"""Gaps without an entry behind them are sent after so many messages, or microseconds."""
 SESSION_MAX = (1 << 62) - 1
 
 POISON = (InvalidEntryError, RecordTooLargeError)
 """Errors of an entry that the target can never store."""
-LASTING = (UnsupportedRequestError, ConfigError, NoSuchTopicError, InvalidArgumentError, MissingExtraError)
-"""Errors that repetition does not help; somebody has to change something."""
+LASTING = (
+    UnsupportedRequestError, ConfigError, NoSuchTopicError, InvalidArgumentError, MissingExtraError, InvalidEntryError,
+)  # fmt: skip
+"""Errors that a retry does not mend: a person has to change a setting, or an entry here is malformed."""
 
 
 class SenderState(Enum):
-    """What a sender does now."""
+    """State of a sender."""
 
     PAUSED = "paused"
     WAITING = "waiting"
@@ -67,14 +72,15 @@ class SenderState(Enum):
 
 
 class SendingSettings(NamedTuple):
-    """What is sent, and how fast.
+    """Which messages are sent, and how fast.
 
     Attributes:
-        forward_all: send messages of other origins, too.
-        forward_from: clusters whose messages are forwarded; None: all.
-        ttl_us: messages that are older are not sent; None: all are.
+        forward_all: whether messages of other origins are sent, too.
+        forward_from: clusters whose messages are forwarded; None: all clusters.
+        ttl_us: greatest age of a message that is sent, microseconds; None: no limit.
         rate_bytes: bytes per second; None: no limit.
-        window_bytes: most bytes without an outcome; one request more may be on its way.
+        window_bytes: most bytes without an outcome; one request more may be in flight.
+        target_name: the name of the target, with which the `replicate_to` of an entry is compared.
     """
 
     forward_all: bool = False
@@ -82,10 +88,11 @@ class SendingSettings(NamedTuple):
     ttl_us: int | None = None
     rate_bytes: int | None = None
     window_bytes: int = 8 << 20
+    target_name: str = ""
 
 
 class _Request(NamedTuple):
-    """A request without an outcome. start: offset here of its first entry; last_value: of its last entry."""
+    """A request without an outcome. start: offset here of its first entry; last: its last entry."""
 
     stream: Stream
     start: int
@@ -100,22 +107,25 @@ class _Request(NamedTuple):
 class Sender:
     """Sends the entries of a topic to one target, each once and in its order.
 
-    No step waits. Events return effects; times are those of the caller's clocks: `now_us` of the monotonic one,
+    No step waits. Events return effects. The caller's clocks give the times: `now_us` is of the monotonic clock,
     `time_us` of the wall clock.
 
-    The truth about what was sent is the target's `stored`: after any failure the sender asks for it in a new session,
-    and goes on from there. The durable cursor, see `Progress`, only keeps what is not sent from being trimmed, and
-    shows whether the target was rolled back.
+    The target's `stored` decides which messages are sent next: after any failure the sender asks for it in a new
+    session, and goes on from there. The durable cursor, see `Progress`, only keeps unsent messages from being trimmed,
+    and shows whether the target was rolled back.
 
     Args:
         own: the topic here, as an origin.
-        settings: what is sent, and how fast.
-        epoch: of the owner of the topic; a later owner has a higher one.
+        settings: which messages are sent, and how fast.
+        epoch: epoch of the topic's owner; a later owner has a higher one.
         begin: offset here where a new target begins.
-        withheld: why what lies before `begin` is not sent.
-        own_note: what the target said before that it has; None: it was never reached.
-        notes: what it said of other origins.
-        mark: offset here below which the target has everything.
+        withheld: cause of the gap that covers the messages before `begin`.
+        own_note: position of the target that was noted before; None: it was never reached.
+        notes: its noted positions in other origins.
+        mark: offset here below which the target has every message.
+        sent: notes that messages published here are sent, up to an offset, and returns the offset below which another
+            cluster may have messages: those that were confirmed when the owner opened the topic, or were sent since.
+        former: messages published here below this offset have a former identity, that of another topic of this cluster.
         random: returns a number from 0 to 1.
     """
 
@@ -130,6 +140,8 @@ class Sender:
         own_note: OriginNote | None = None,
         notes: Mapping[Origin, OriginNote] | None = None,
         mark: int = 0,
+        former: int = 0,
+        sent: Callable[[int], int] = lambda _: SESSION_MAX,
         random: Callable[[], float],
     ) -> None:
         self.own, self.settings = own, settings
@@ -139,15 +151,17 @@ class Sender:
         self.error: Exception | None = None
         """The last error since the target was reached."""
         self.alarm = ""
-        """What people have to decide."""
+        """The problem that a person has to solve; empty: none."""
         self.mark = mark
-        """The target has everything below this offset here."""
+        """The target has every message below this offset here."""
         self.note = own_note
         self.start = self.end = 0
         """Offsets of the confirmed messages here."""
         self.skipped: Counter[GapCause] = Counter()
         self.sent_messages = self.sent_bytes = self.opens = 0
-        self._begin, self._withheld = begin, withheld
+        self._begin, self._withheld, self._former = begin, withheld, former
+        self._sent = sent
+        self._is_rolled_back = False  # the target has messages of this topic's identity that this topic lacks
         self._notes = dict(notes or {})
         self._epoch, self._attempt, self._fences = epoch, 0, 0
         self._backoff = Backoff(RETRY_S, RETRY_MOST_S, random)
@@ -162,19 +176,20 @@ class Sender:
         """Bytes of requests without an outcome."""
         self._pins: dict[Origin, int] = {}  # offsets here from which on a fenced origin was not sent
         self._fence_ends_us: int | None = None  # when fenced origins are opened again
-        self._checked = OriginState(0, None)  # what the target has, while it is compared
+        self._checked = OriginState(0, None)  # position of the target, while its last entry is compared
         self._told: tuple[int, OriginNote] | None = None  # the last Progress
-        self._trusts_target = False  # the next answer of the target is not compared
+        self._trusts_target = False  # the next position that the target reports is not compared
+        self._accepted_attempt = -1  # the attempt after `resync`: the target's positions in other origins are accepted
         self._tokens, self._tokens_us = float(settings.rate_bytes or 0), 0
         self._refused: set[tuple[Origin, int]] = set()  # first offsets of entries that the target can never store
-        self._careful: dict[Origin, int] = {}  # up to there entries are sent one at a time
+        self._careful: dict[Origin, int] = {}  # offsets below which entries are sent one at a time
         self._gap_errors = 0  # since the last progress
         self._wake_us: int | None = None
         self._sends_from_us = 0  # when the session began
         self._since_us: int | None = None  # publish time of the first unsent message, or a time before it
         self._effects: list[Effect] = []
 
-    # ---- what others ask ----------------------------------------------------------------------------------------
+    # ---- state ---------------------------------------------------------------------------------------------------
 
     @property
     def attempt(self) -> int:
@@ -183,12 +198,12 @@ class Sender:
 
     @property
     def stored(self) -> int:
-        """The target has everything published here below this offset, as far as it ever said."""
+        """The target has every message published here below this offset, according to its last report."""
         return 0 if self.note is None else self.note.stored
 
     @property
     def is_failed(self) -> bool:
-        """Whether the last error is one that repetition does not help."""
+        """Whether the last error is one that a retry does not mend."""
         error = self.error
         return isinstance(error, LASTING) or (isinstance(error, HandshakeError) and not error.retriable)
 
@@ -197,41 +212,48 @@ class Sender:
         """Number of messages from the first one that the target is not known to have; never too few."""
         is_idle = self.state is SenderState.SENDING and not self._requests and not self._buffer and not self._pins
         if is_idle and self._read_at >= self.end:
-            return 0  # at most gaps are to be told
+            return 0  # only gaps may be unsent
         return max(self.end - self.stored, 0)
 
     @property
     def oldest_unsent_us(self) -> int | None:
-        """When the first message was published that the target lacks, or a time before it; None: it lacks none."""
+        """Publish time of the first message that the target lacks, or an earlier time; None: it lacks none."""
         if not self.unsent_messages:
             return None
         times = [request.time_us for request in self._requests.values() if request.entries]
         return min(times, default=self._since_us)
 
-    # ---- events of the topic and of people -----------------------------------------------------------------------
+    # ---- events of the topic and commands ------------------------------------------------------------------------
 
     def resume(self, now_us: int, time_us: int) -> list[Effect]:
-        """Begin, or go on after a pause."""
+        """Begin to send, or go on after a pause."""
         if self.state is SenderState.PAUSED:
             self._open_own()
         return self._end(now_us, time_us)
 
     def pause(self) -> list[Effect]:
-        """Send nothing until `resume`."""
+        """Stop sending until `resume`."""
         if self.state not in (SenderState.CLOSED, SenderState.DIVERGED):
             self._give_up(SenderState.PAUSED)
         return self._take()
 
     def resync(self, now_us: int, time_us: int) -> list[Effect]:
-        """After the histories differed: go on from what the target says it has, whatever it said before."""
-        if self.state is SenderState.DIVERGED:
+        """Go on after the histories differed, from the target's next reported position; its older ones are forgotten.
+
+        If the target has messages of this topic's identity that this topic lacks, the messages here get a new identity:
+        `RenewOrigin`.
+        """
+        if self.state is SenderState.DIVERGED and self._is_rolled_back:
+            self._effects.append(RenewOrigin(self.mark, self.note))
+        elif self.state is SenderState.DIVERGED:
             self.note, self.alarm, self._trusts_target = None, "", True
             self._notes.clear()
             self._open_own()
+            self._accepted_attempt = self._attempt
         return self._end(now_us, time_us)
 
     def configure(self, settings: SendingSettings, now_us: int, time_us: int) -> list[Effect]:
-        """Use other settings; a change of what is sent begins a new session."""
+        """Use other settings; unless only the rate or the window changes, a new session begins."""
         before, self.settings = self.settings, settings
         if before.rate_bytes is None and settings.rate_bytes is not None:
             self._tokens, self._tokens_us = float(settings.rate_bytes), now_us
@@ -282,7 +304,7 @@ class Sender:
     def opened(
         self, attempt: int, origin: Origin, target: bytes, state: OriginState, now_us: int, time_us: int
     ) -> list[Effect]:
-        """Begin to send, because the target has told what it has of an origin."""
+        """Begin to send an origin, because the target has reported its position in it."""
         stream = self._streams.get(origin)
         if attempt != self._attempt or stream is None or not stream.is_opening:
             return []
@@ -290,25 +312,31 @@ class Sender:
         if target == self.own.cluster:
             self._fail(origin, ConfigError("the target is this cluster itself: remove it from the targets"), now_us)
             return self._end(now_us, time_us)
-        note = self.note if origin == self.own else self._notes.get(origin)
-        if note is not None and state.stored < note.stored:
+        note, last = self.note if origin == self.own else self._notes.get(origin), state.last
+        if last is not None and not last.first < last.end <= state.stored:
+            text = (
+                f"position of the target in {_name(origin)}: expected its last entry below {state.stored}, found "
+                f"{last.first} to {last.end}: the answer contradicts itself; check the version and the topic there"
+            )
+            self._fail(origin, InvalidMessageError(text), now_us)
+        elif note is not None and state.stored < note.stored:
             self._diverge(
-                f"the target has everything of {_name(origin)} below {state.stored}, and said before that it has "
-                f"everything below {note.stored}: one of the two clusters was rolled back"
+                f"the target reports all messages of {_name(origin)} below {state.stored}, and reported all messages "
+                f"below {note.stored} before: one of the two clusters was rolled back. If it is the target, order "
+                "`resync`: it sends the messages that are stored here"
             )
         elif origin != self.own:
-            stream.begin(state.stored)
-            self._notes[origin] = OriginNote(state.stored, note.last if note is not None else None)
+            self._check_forwarded(stream, state, None if note is None else note.last)
         else:
             self._check(stream, state, now_us)
         return self._end(now_us, time_us)
 
     def _check(self, stream: Stream, state: OriginState, now_us: int) -> None:
         self.opens += 1
-        if state.stored > self.end:
-            self._diverge(
-                f"the target has messages of this topic below {state.stored}, and the topic ends at {self.end}: one of "
-                "the two clusters was rolled back"
+        end = min(self.end, self._sent(0))
+        if state.stored > end:
+            self._diverge_own(
+                f"the target has messages of this topic below {state.stored}, and none were sent from {end} on"
             )
             return
         stream.begin(state.stored)
@@ -321,18 +349,55 @@ class Sender:
             self.state = SenderState.CHECKING
             self._effects.append(CheckEntry(self._attempt, last.first))
         elif note is not None and note.last is not None and note.last.first == last.first and note.last != last:
-            self._diverge(_differ(last, note.last))
+            self._diverge_own(_differ(last, note.last))
         else:
             self._begin_to_send(now_us)
 
+    def _check_forwarded(self, stream: Stream, state: OriginState, noted: LastEntry | None) -> None:
+        """Begin to forward an origin. The target's last entry is compared with the last entry that was sent, if that is
+        noted, and otherwise with the same entry when it is read; no entry that the target lacks is read before it.
+        """
+        origin, last = stream.origin, state.last
+        if last is not None and self._accepted_attempt == self._attempt:
+            noted = last
+        if last is not None and noted is not None and noted.first == last.first and noted != last:
+            self._diverge_forwarded(origin, last, noted)
+            return
+        stream.begin(state.stored)
+        stream.unproved = None if noted == last else last
+        self._notes[origin] = OriginNote(state.stored, noted)
+
+    def _compare_forwarded(self, stream: Stream, entry: SourceEntry) -> bool:
+        """Compare an entry of another origin with the target's last one; return False if they differ."""
+        last, first = stream.unproved, entry.origin_first
+        if last is None or first + entry.messages <= last.first:
+            return True
+        stream.unproved = None
+        if first >= last.end:  # the target's last entry lies before those that are read, or this topic lacks it
+            return True
+        here = LastEntry(first, first + entry.messages, crc32c(entry.value), entry.origin_time_us)
+        if here != last:
+            self._diverge_forwarded(stream.origin, last, here)
+            return False
+        self._notes[stream.origin] = OriginNote(stream.stored, last)
+        return True
+
+    def _diverge_forwarded(self, origin: Origin, last: LastEntry, here: LastEntry) -> None:
+        self._diverge(
+            f"{_name(origin)}, of which messages are forwarded: {_differ(last, here)}: one of the two clusters was "
+            "rolled back, or the cluster that published the messages. Compare the topic in all three. `resync` in the "
+            "publishing cluster sends its messages under a new identity; `resync` here goes on behind the target's "
+            "last message"
+        )
+
     def checked(self, attempt: int, entry: SourceEntry | None, now_us: int, time_us: int) -> list[Effect]:
-        """Compare the entry here with the last one that the target has; None: it was trimmed meanwhile."""
+        """Compare the entry here with the target's last one; None: the entry here was trimmed meanwhile."""
         if attempt == self._attempt and self.state is SenderState.CHECKING:
             last = self._checked.last
             assert last is not None
             here = None if entry is None else LastEntry(entry.first, entry.end, crc32c(entry.value), entry.time_us)
             if here is not None and (here != last or (entry is not None and entry.origin is not None)):
-                self._diverge(_differ(last, here))
+                self._diverge_own(_differ(last, here))
             else:
                 self._begin_to_send(now_us)
         return self._end(now_us, time_us)
@@ -344,8 +409,22 @@ class Sender:
             self.note = OriginNote(stream.stored, self._checked.last)
         self.state, self.error, self._sends_from_us = SenderState.SENDING, None, now_us
         self._read_at = stream.stored
-        if self.settings.forward_all:
-            self._read_at = min(stream.stored, self.mark)  # what it has of others is passed over
+        if self._sends_others:
+            self._read_at = min(stream.stored, self.mark)  # entries that the target has are skipped
+
+    @property
+    def _sends_others(self) -> bool:
+        """Whether messages of other identities than the topic's present one are sent."""
+        return self.settings.forward_all or self.mark < self._former
+
+    def _diverge_own(self, text: str) -> None:
+        """Stop, because the target has messages of this topic's identity that this topic lacks."""
+        self._is_rolled_back = True
+        self._diverge(
+            f"{text}: the topic here was rolled back. `resync` goes on, with a new identity for the messages that the "
+            "target may lack. If messages that only the target has are needed here, read them there and publish them "
+            "again"
+        )
 
     def _diverge(self, text: str) -> None:
         self._give_up(SenderState.DIVERGED)
@@ -353,7 +432,7 @@ class Sender:
         self._effects.append(RaiseAlarm(text))
 
     def _give_up(self, state: SenderState) -> None:
-        """End the session; what it sent without an outcome is asked for in the next one."""
+        """End the session; the next one learns which of the requests without an outcome are stored."""
         self._since_us = self.oldest_unsent_us
         self._effects.append(Disconnect(self._attempt))
         self._attempt += 1
@@ -367,14 +446,14 @@ class Sender:
         """Note that a session could not be opened, or was lost."""
         if attempt == self._attempt:
             if self.state is SenderState.SENDING and now_us - self._sends_from_us >= RETRY_MOST_S * 1e6:
-                self._backoff.reset()  # it was a good connection, though nothing may have been sent
+                self._backoff.reset()  # the connection was good, also if no entry was sent
             self._fail(origin, error, now_us)
         return self._end(now_us, time_us)
 
     def _fail(self, origin: Origin, error: Exception, now_us: int, *, at_once: bool = False) -> None:
         self.error = error
         if isinstance(error, OriginHistoryError):
-            self._diverge(str(error))
+            (self._diverge_own if origin == self.own else self._diverge)(str(error))
             return
         if isinstance(error, OriginSessionError):
             self._fences = min(self._fences + 1, 24)
@@ -395,7 +474,7 @@ class Sender:
             self._open_own()
 
     def _fence(self, stream: Stream, now_us: int) -> None:
-        """Leave a forwarded origin to the source that has the newer session, and look again after a while."""
+        """Leave a forwarded origin to the source with the newer session, and try again after a while."""
         stream.is_fenced, stream.is_open, stream.is_opening, stream.waiting = True, False, False, 0
         stream.take_gaps()
         lost = [number for number, request in self._requests.items() if request.stream is stream]
@@ -418,7 +497,7 @@ class Sender:
             self._is_reading = False
             at = self._read_at
             for entry in entries:
-                if not entry.first <= at < entry.end:  # a hole would be told as lost
+                if not entry.first <= at < entry.end:  # a missing entry would be sent as a LOST gap
                     text = f"entries here: expected one that holds offset {at}, found {entry.first} to {entry.end}"
                     self._fail(self.own, OutOfRangeError(text), now_us)
                     return self._end(now_us, time_us)
@@ -428,7 +507,7 @@ class Sender:
         return self._end(now_us, time_us)
 
     def read_failed(self, attempt: int, error: Exception, start: int, now_us: int, time_us: int) -> list[Effect]:
-        """Try again after a while. start: of the messages that are kept here now."""
+        """Try again after a while. start: offset of the first message that is kept here now."""
         if attempt == self._attempt and self._is_reading:
             self._is_reading, self.start = False, max(start, self.start)
             if self._read_at >= self.start:
@@ -441,6 +520,7 @@ class Sender:
             own.cover(own.covered, self._begin, self._withheld, now_us, own.covered)
             self._read_at = self._begin
         if self._read_at < self.start:
+            self.skipped[GapCause.LOST] += max(self.start - own.covered, 0)
             own.cover(own.covered, self.start, GapCause.LOST, now_us, own.covered)
             self._read_at = self.start
         if not self._is_reading and not self._buffer and self._read_at < self.end:
@@ -450,10 +530,11 @@ class Sender:
     # ---- sending -------------------------------------------------------------------------------------------------
 
     def _end(self, now_us: int, time_us: int) -> list[Effect]:
-        """Send what can be sent now, and return the effects."""
+        """Send the entries and gaps that may be sent now, and return the effects."""
         if self.state is SenderState.SENDING:
             while self.state is SenderState.SENDING and self._may_send(now_us) and self._send_next(now_us, time_us):
                 pass
+        if self.state is SenderState.SENDING:
             self._read_on(now_us)
             self._tell_gaps(now_us)
             self._settle_progress()
@@ -488,10 +569,11 @@ class Sender:
         if entry.origin is None:
             return self._streams[self.own]
         settings, cluster = self.settings, entry.origin.cluster
-        if not settings.forward_all or cluster == self.target:
-            return None
-        if settings.forward_from is not None and cluster not in settings.forward_from:
-            return None
+        if cluster != self.own.cluster:  # otherwise the entry was published here, under a former identity
+            if not settings.forward_all or cluster == self.target:
+                return None
+            if settings.forward_from is not None and cluster not in settings.forward_from:
+                return None
         stream = self._streams.get(entry.origin)
         if stream is None:
             stream = self._streams[entry.origin] = Stream(entry.origin)
@@ -529,13 +611,15 @@ class Sender:
             if target.is_fenced:
                 self._pin(target.origin, entry.first)
                 continue
+            if entry.origin is not None and not self._compare_forwarded(target, entry):
+                return False
             sent = self._accept(target, entry, now_us, time_us)
             if sent is not None:
                 if stream is None:
                     stream = target
                     begin = min(entry.first, target.gaps_from) if sent.gaps else entry.first, entry.time_us
                 entries.append(sent)
-                size += len(sent.value)
+                size += len(sent.value) + len(sent.replicate_to or b"")
         if stream is not None:
             self._send(stream, tuple(entries), (), size, *begin)
         if crowded is not None and crowded is not stream:
@@ -545,24 +629,31 @@ class Sender:
         return bool(self._buffer) and (stream is not None or crowded is not None)
 
     def _cover(self, stream: Stream, gaps: Sequence[Gap], now_us: int, here: int) -> None:
-        """Note the gaps of an entry of another cluster. What lies before them was not sent here, or not sent on."""
+        """Note the gaps of an entry of another cluster, and the messages before them, which this topic or the policy
+        left out.
+        """
         for gap in gaps:
             stream.cover(stream.covered, gap.start, GapCause.FILTERED, now_us, here)
             stream.cover(gap.start, gap.end, gap.cause, now_us, here)
 
     def _accept(self, stream: Stream, entry: SourceEntry, now_us: int, time_us: int) -> OriginEntry | None:
-        """Return the entry to send; None: the target has it, or it became a gap."""
+        """Return the entry to send; None: the target has the entry, or it became a gap."""
         is_own = entry.origin is None
         first, published_us = (entry.first, entry.time_us) if is_own else (entry.origin_first, entry.origin_time_us)
         end = first + entry.messages
         if end <= stream.covered:
             return None
         self._cover(stream, entry.gaps, now_us, entry.first)
-        if not is_own:
+        if not is_own and stream.origin.cluster == self.own.cluster:
+            stream.cover(stream.covered, min(first, self.start), GapCause.LOST, now_us, entry.first)
+            stream.cover(stream.covered, first, GapCause.FOREIGN, now_us, entry.first)
+        elif not is_own:
             stream.cover(stream.covered, first, GapCause.FILTERED, now_us, entry.first)
         ttl_us, cause = self.settings.ttl_us, None
         if (stream.origin, first) in self._refused:
             cause = GapCause.REFUSED
+        elif entry.replicate_to is not None and self.settings.target_name not in entry.replicate_to:
+            cause = GapCause.FILTERED
         elif ttl_us is not None and published_us + ttl_us < time_us:
             cause = GapCause.EXPIRED
         if cause is not None:
@@ -570,7 +661,8 @@ class Sender:
             stream.cover(first, end, cause, now_us, entry.first)
             return None
         stream.covered = end
-        return OriginEntry(entry.value, entry.messages, first, published_us, stream.take_gaps())
+        names = None if entry.replicate_to is None else encode_attribute(entry.replicate_to)
+        return OriginEntry(entry.value, entry.messages, first, published_us, stream.take_gaps(), names)
 
     def _send(
         self, stream: Stream, entries: tuple[OriginEntry, ...], gaps: tuple[Gap, ...], size: int,
@@ -578,6 +670,8 @@ class Sender:
     ) -> None:  # fmt: skip
         self._numbers += 1
         end = gaps[-1].end if gaps else entries[-1].end
+        if stream.origin == self.own:
+            self._sent(end)
         stream.waiting += 1
         self._requests[self._numbers] = _Request(
             stream, start, time_us, size, len(entries), sum(entry.messages for entry in entries), end,
@@ -588,7 +682,7 @@ class Sender:
         self._effects.append(SendEntries(self._attempt, self._numbers, stream.origin, entries, gaps, size))
 
     def _tell_gaps(self, now_us: int) -> None:
-        """Tell gaps behind which nothing is sent, so that the target's `stored` moves."""
+        """Send gaps without an entry behind them, so that the target's `stored` moves."""
         if self.state is not SenderState.SENDING:
             return
         for stream in self._streams.values():
@@ -604,7 +698,7 @@ class Sender:
     # ---- outcomes ------------------------------------------------------------------------------------------------
 
     def stored_up_to(self, attempt: int, number: int, stored: int, now_us: int, time_us: int) -> list[Effect]:
-        """Note that the target has stored a request, and everything below `stored`."""
+        """Note that the target has stored a request, and every message below `stored`."""
         request = self._requests.pop(number, None) if attempt == self._attempt else None
         if request is None:
             return self._end(now_us, time_us)
@@ -612,9 +706,8 @@ class Sender:
         self.inflight_bytes -= request.size
         stream.waiting -= 1
         if stored < request.end:
-            self._fail(
-                stream.origin, OriginGapError("", f"the target says it stored {stored}, expected {request.end}"), now_us
-            )
+            error = OriginGapError("", f"stored at the target: expected {request.end}, found {stored}")
+            self._fail(stream.origin, error, now_us)
             return self._end(now_us, time_us)
         stream.stored = max(stream.stored, stored)
         self.sent_messages += request.messages
@@ -638,11 +731,11 @@ class Sender:
             self._notes[stream.origin] = note
 
     def _settle_progress(self) -> None:
-        """Tell how far the durable cursor may move, if that changed."""
+        """Tell how far the durable cursor may move, if its bound changed."""
         if self.state is not SenderState.SENDING:
             return
         mark = self.stored
-        if self.settings.forward_all:
+        if self._sends_others:
             waiting = [request.start for request in self._requests.values() if request.stream.origin != self.own]
             untold = [stream.gaps_from for stream in self._streams.values() if stream.gaps]
             unread = self._buffer[0].first if self._buffer else self._read_at
@@ -654,7 +747,7 @@ class Sender:
             self._effects.append(Progress(self.mark, self.note, dict(self._notes)))
 
     def failed(self, attempt: int, number: int, error: Exception, now_us: int, time_us: int) -> list[Effect]:
-        """Go on after a request failed, or its outcome is not known."""
+        """Go on after a request failed, or its outcome is unknown."""
         request = self._requests.get(number) if attempt == self._attempt else None
         if request is not None:
             is_poison = isinstance(error, POISON) and request.last is not None
@@ -674,7 +767,7 @@ def _name(origin: Origin) -> str:
 
 def _differ(last: LastEntry, here: LastEntry) -> str:
     return (
-        f"the last entry that the target has is {last.first} to {last.end}, CRC {last.value_crc:#010x}, of "
-        f"{last.publish_time_us} us; here it is {here.first} to {here.end}, CRC {here.value_crc:#010x}, of "
-        f"{here.publish_time_us} us: one of the two clusters was rolled back"
+        f"the target's last entry is {last.first} to {last.end}, CRC {last.value_crc:#010x}, published at "
+        f"{last.publish_time_us} us; the entry here is {here.first} to {here.end}, CRC {here.value_crc:#010x}, "
+        f"published at {here.publish_time_us} us"
     )

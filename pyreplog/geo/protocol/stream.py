@@ -1,25 +1,27 @@
-"""Stream: what of one origin was sent in one session, and the gaps that are still to be told."""
+"""Stream: the progress of one origin in one session, and its unsent gaps."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from pyreplog.origins.origin import GAPS_MAX, Gap, GapCause, Origin
+from pyreplog.origins.origin import GAPS_MAX, Gap, GapCause, LastEntry, Origin
 
 
 class Stream:
-    """One origin on its way to the target.
+    """One origin that is being sent to the target.
 
     Attributes:
         origin: the origin.
-        stored: the target has everything below it.
-        covered: everything below it was sent, or is one of `gaps`.
-        gaps: gaps that were not sent yet, ascending.
+        stored: the target has every message below this offset, or noted a gap there.
+        covered: every message below this offset was sent, or is part of `gaps`.
+        gaps: unsent gaps, ascending.
         gaps_from: offset here of the first entry that became one of them.
-        is_open: the target has said what it has.
-        is_opening: it was asked.
-        is_fenced: another source of this origin has a newer session.
+        is_open: whether the target has reported its position.
+        is_opening: whether its position was asked for.
+        is_fenced: whether another source of this origin has a newer session.
         waiting: requests without an outcome.
+        unproved: the target's last entry, until the entry here is compared with it; None: they are equal, or the target
+            has no entry.
     """
 
     __slots__ = (
@@ -32,6 +34,7 @@ class Stream:
         "is_opening",
         "origin",
         "stored",
+        "unproved",
         "waiting",
     )
 
@@ -42,14 +45,15 @@ class Stream:
         self.gaps_since_us: int | None = None
         self.is_open = self.is_opening = self.is_fenced = False
         self.waiting = 0
+        self.unproved: LastEntry | None = None
 
     def begin(self, stored: int) -> None:
-        """Begin behind what the target has."""
+        """Begin behind the last message that the target has."""
         self.stored = self.covered = stored
         self.is_open, self.is_opening = True, False
 
     def cover(self, start: int, end: int, cause: GapCause, now_us: int, here: int) -> None:
-        """Note a gap, without the part of it that is covered already. here: offset here of the entry behind it."""
+        """Note the part of a gap that is not covered yet. here: offset here of the entry behind the gap."""
         start = max(start, self.covered)
         if start >= end:
             return
@@ -64,10 +68,10 @@ class Stream:
         self.covered = end
 
     def is_crowded(self, gaps: Sequence[Gap]) -> bool:
-        """Return whether its gaps have to be sent before an entry with these gaps."""
+        """Return whether the unsent gaps have to be sent before an entry with these gaps."""
         return len(self.gaps) + sum(gap.end > self.covered for gap in gaps) + 2 > GAPS_MAX
 
     def take_gaps(self) -> tuple[Gap, ...]:
-        """Return the gaps that were not sent yet, to be sent now."""
+        """Return the unsent gaps, and count them as sent."""
         gaps, self.gaps, self.gaps_since_us = tuple(self.gaps), [], None
         return gaps

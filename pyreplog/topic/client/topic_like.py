@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from types import TracebackType
 from typing import TYPE_CHECKING, Literal, Protocol, Self, Unpack, overload
@@ -260,6 +260,7 @@ class ProducerLike(_Handle, Protocol):
         deliver_at: Time | None = None,
         delay: float | None = None,
         sequence: int | None = None,
+        replicate_to: Sequence[str] | None = None,
         timeout: float | None = None,
     ) -> AnyOffset:
         """Publish one message, and wait until it is confirmed.
@@ -272,6 +273,7 @@ class ProducerLike(_Handle, Protocol):
             deliver_at: when shared subscriptions get it, likewise; None or 0: at once.
             delay: seconds from now, instead of `deliver_at`.
             sequence: number of the message, if the topic deduplicates; None: the next number.
+            replicate_to: names of the only other clusters to which it is replicated; None: the policy decides.
             timeout: seconds; None: the timeout of the client; without limit for a topic of this process.
 
         Returns:
@@ -297,6 +299,7 @@ class ProducerLike(_Handle, Protocol):
         deliver_at: Time | None = None,
         delay: float | None = None,
         sequence: int | None = None,
+        replicate_to: Sequence[str] | None = None,
         timeout: float | None = None,
     ) -> OffsetFuture:
         """Publish one message without waiting.
@@ -309,6 +312,7 @@ class ProducerLike(_Handle, Protocol):
             deliver_at: when shared subscriptions get it, likewise; None or 0: at once.
             delay: seconds from now, instead of `deliver_at`.
             sequence: number of the message, if the topic deduplicates; None: the next number.
+            replicate_to: names of the only other clusters to which it is replicated; None: the policy decides.
             timeout: seconds that a thread waits for room; None: the timeout of the client; without limit for a topic of
                 this process.
 
@@ -330,6 +334,7 @@ class ProducerLike(_Handle, Protocol):
         deliver_at: Times | None = None,
         delay: float | None = None,
         sequences: ArrayLike | None = None,
+        replicate_to: Sequence[str] | None = None,
         timeout: float | None = None,
     ) -> AnyOffsets:
         """Publish several messages, and wait until all are confirmed.
@@ -342,6 +347,7 @@ class ProducerLike(_Handle, Protocol):
             deliver_at: one time, or None, for each value.
             delay: seconds from now, for all of them.
             sequences: ascending numbers, one for each value, if the topic deduplicates.
+            replicate_to: names of the only other clusters to which they are replicated; None: the policy decides.
             timeout: seconds; None: the timeout of the client; without limit for a topic of this process.
 
         Returns:
@@ -367,6 +373,7 @@ class ProducerLike(_Handle, Protocol):
         deliver_at: Times | None = None,
         delay: float | None = None,
         sequences: ArrayLike | None = None,
+        replicate_to: Sequence[str] | None = None,
         timeout: float | None = None,
     ) -> OffsetsFuture:
         """Publish several messages without waiting.
@@ -379,6 +386,7 @@ class ProducerLike(_Handle, Protocol):
             deliver_at: one time, or None, for each value.
             delay: seconds from now, for all of them.
             sequences: ascending numbers, one for each value, if the topic deduplicates.
+            replicate_to: names of the only other clusters to which they are replicated; None: the policy decides.
             timeout: seconds that a thread waits for room; None: the timeout of the client; without limit for a topic of
                 this process.
 
@@ -450,6 +458,7 @@ class TopicLike(_Handle, Protocol):
         delay: float | None = None,
         sequence: int | None = None,
         producer: str | None = None,
+        replicate_to: Sequence[str] | None = None,
         timeout: float | None = None,
     ) -> AnyOffset:
         """Publish one message, and wait until it is confirmed; return its offset.
@@ -464,6 +473,8 @@ class TopicLike(_Handle, Protocol):
             sequence: number of the message, if the topic deduplicates: a message whose number was published before is
                 dropped, and the offset is -1. None: the next number.
             producer: name of the producer.
+            replicate_to: names of the only other clusters to which it is replicated; none: it stays in this one. None:
+                the replication policy of the topic decides.
             timeout: seconds; None: the timeout of the client; without limit for a topic of this process.
 
         Raises:
@@ -491,6 +502,7 @@ class TopicLike(_Handle, Protocol):
         delay: float | None = None,
         sequence: int | None = None,
         producer: str | None = None,
+        replicate_to: Sequence[str] | None = None,
         timeout: float | None = None,
     ) -> OffsetFuture:
         """Publish one message without waiting; return the future of its offset.
@@ -517,6 +529,7 @@ class TopicLike(_Handle, Protocol):
         delay: float | None = None,
         sequences: ArrayLike | None = None,
         producer: str | None = None,
+        replicate_to: Sequence[str] | None = None,
         timeout: float | None = None,
     ) -> AnyOffsets:
         """Publish several messages, and wait until all are confirmed; return their offsets.
@@ -531,6 +544,7 @@ class TopicLike(_Handle, Protocol):
             deliver_at: one time, or None, for each value.
             delay: seconds from now, for all of them.
             sequences: ascending numbers, one for each value.
+            replicate_to: names of the clusters, for all of them.
 
         Raises:
             SequenceError: the sequences do not ascend.
@@ -554,6 +568,7 @@ class TopicLike(_Handle, Protocol):
         delay: float | None = None,
         sequences: ArrayLike | None = None,
         producer: str | None = None,
+        replicate_to: Sequence[str] | None = None,
         timeout: float | None = None,
     ) -> OffsetsFuture:
         """Publish several messages without waiting; return the future of their offsets.

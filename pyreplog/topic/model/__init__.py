@@ -12,7 +12,7 @@
 | `cursor` | the acknowledgements of a subscription |
 | `system_cursor_record` | records of pyreplog's own cursors |
 | `dead_letter` | properties of dead letters and of redriven messages; the report of a redrive |
-| `dedup`, `producer_snapshot` | sequence numbers, and which messages were published before |
+| `dedup`, `producer_snapshot`, `global_producer_snapshot` | sequence numbers; which messages were published before |
 | `compression` | codecs of entries |
 | `routing`, `partitioned_metadata` | topics with partitions |
 | `dispatch` | which consumer gets which message next |

@@ -25,6 +25,9 @@ RESERVE_BYTES = 4096
 
 ROW_BYTES = 256
 
+RENEWALS_MAX = 64
+"""Most renewals of a topic that still name messages."""
+
 _INT_MAX = (1 << 63) - 1
 ANY_US = _INT_MAX
 """`last_us` of a ledger whose last append time is not known."""
@@ -84,6 +87,8 @@ class LedgerChain(MetadataValue):
     Attributes:
         topic: name of the topic.
         token: random, of its creation.
+        renewals: (token, offset), ascending: from the offset on its messages have an identity with this token in other
+            clusters, in place of the one before.
         epoch: raised by every owner that takes over.
         owner: the owner of this epoch.
         nonce: random, so that two owners never write the same value.
@@ -98,7 +103,9 @@ class LedgerChain(MetadataValue):
     """
 
     KIND: ClassVar[str] = "topic metadata"
-    VERSION: ClassVar[int] = 2
+    VERSION: ClassVar[int] = 3
+    RENEWED_VERSION: ClassVar[int] = 3
+    """Of a topic with renewals: a reader that ignored them would give messages the identity of others."""
     UNSTORED: ClassVar[frozenset[str]] = frozenset({"unknown_settings"})
     STORED_NAMES: ClassVar[Mapping[str, str]] = {"pending_deletion": "doomed"}
 
@@ -114,6 +121,7 @@ class LedgerChain(MetadataValue):
     ledgers: tuple[ChainLedger, ...] = ()
     pending_deletion: tuple[int, ...] = ()
     deleted: bool = False
+    renewals: tuple[tuple[str, int], ...] = ()
     unknown_settings: Mapping[str, Any] = field(default_factory=dict)
 
     # ---- positions -----------------------------------------------------------------------------------
@@ -222,19 +230,39 @@ class LedgerChain(MetadataValue):
         pending_deletion = (*self.pending_deletion, *(item.ledger for item in self.ledgers))
         return dataclasses.replace(self, ledgers=(), pending_deletion=pending_deletion, start=self.end, deleted=True)
 
+    def renewed(self, token: str, offset: int) -> Self:
+        """Return the chain with another identity for the messages from an offset on.
+
+        Raises:
+            TopicFullError: the topic has RENEWALS_MAX renewals.
+        """
+        if any(token == other for other, _ in self.renewals):
+            return self
+        kept = tuple(item for item in self.renewals if item[1] < offset)  # the others name no message any more
+        if len(kept) >= RENEWALS_MAX:
+            raise TopicFullError(self.topic, f"its messages have {RENEWALS_MAX} identities already: create it again")
+        return dataclasses.replace(self, renewals=(*kept, (token, offset)))
+
     # ---- bytes ----------------------------------------------------------------------------------------------
 
+    def encode(self) -> bytes:
+        return self.kept.encode(self._encode_fields(), self.RENEWED_VERSION if self.renewals else 2)
+
     def _encode_fields(self) -> dict[str, Any]:
-        """Seven numbers for each ledger, whose start follows from those before it."""
+        """Seven numbers for each ledger, whose start follows from those before it; renewals only if there are some."""
+        fields = super()._encode_fields()
+        if not self.renewals:
+            del fields["renewals"]
         return {
-            **super()._encode_fields(),
-            "config": {**dataclasses.asdict(self.config), **self.unknown_settings},
+            **fields,
+            "config": {**self.config.encoded(), **self.unknown_settings},
             "properties": dict(self.properties),
             "ledgers": [[item.ledger, *item[2:]] for item in self.ledgers],
         }
 
     @classmethod
     def _decode_fields(cls, fields: dict[str, Any]) -> dict[str, Any]:
+        fields = {"renewals": [], **fields}
         _check_types(fields)
         config, start = fields["config"], TopicPosition(*_numbers(fields["start"], 3))
         unknown = {name: config.pop(name) for name in list(config) if name not in _SETTINGS}
@@ -245,12 +273,14 @@ class LedgerChain(MetadataValue):
             "start": start,
             "ledgers": tuple(_chained(fields["ledgers"], start)),
             "doomed": tuple(_numbers(fields["doomed"], None)),
+            "renewals": tuple(_renewals(fields["renewals"])),
         }
 
 
 _TYPES: dict[str, type] = {
     "topic": str, "token": str, "epoch": int, "owner": str, "nonce": str, "created_us": int, "config": dict,
     "properties": dict, "start": list, "ledgers": list, "doomed": list, "deleted": bool,
+    "renewals": list,
 }  # fmt: skip
 
 
@@ -267,6 +297,19 @@ def _check_types(body: dict[str, Any]) -> None:
         raise TypeError("properties: expected text for text")
     if body["epoch"] < 1:
         raise ValueError(f"epoch: expected 1 or more, found {body['epoch']}")
+
+
+def _renewals(rows: Sequence[Any]) -> Iterable[tuple[str, int]]:
+    """Yield tokens and offsets. Raises ValueError unless they ascend."""
+    at = -1
+    for row in rows:
+        if type(row) is not list or len(row) != 2 or type(row[0]) is not str or not 1 <= len(row[0]) <= 200:
+            raise ValueError(f"renewals: expected a token and an offset, found {row!r}"[:200])
+        (offset,) = _numbers(row[1:], 1)
+        if offset <= at or len(rows) > RENEWALS_MAX:
+            raise ValueError(f"renewals: expected at most {RENEWALS_MAX}, ascending, found {rows!r}"[:200])
+        at = offset
+        yield row[0], offset
 
 
 def _numbers(values: Sequence[Any], count: int | None) -> list[int]:

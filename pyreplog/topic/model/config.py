@@ -48,6 +48,8 @@ class TopicConfig(Settings):
             the oldest messages are acknowledged for the subscription.
         subscription_expiry_ms: durable subscriptions that had no consumer for so long are deleted; None: never.
         deduplicate: drop messages whose (producer, sequence) was published before.
+        global_producers: a name is one producer in all clusters, so messages that another cluster replicated count as
+            published before, too, and the other way round; needs `deduplicate`. See docs/geo.md.
         linger_ms: single messages are collected into one entry for so long.
         batch_messages: most messages of an entry that is collected.
         batch_bytes: most bytes of an entry that is collected.
@@ -69,6 +71,7 @@ class TopicConfig(Settings):
     quota_policy: QuotaPolicy = "hold"
     subscription_expiry_ms: int | None = None
     deduplicate: bool = False
+    global_producers: bool = False
     linger_ms: int = 0
     batch_messages: int = 1000
     batch_bytes: int = 128 << 10
@@ -93,6 +96,10 @@ class TopicConfig(Settings):
         check_choice("quota_policy", self.quota_policy, QUOTA_POLICIES)
         if not isinstance(self.deduplicate, bool):
             raise ConfigError(f"deduplicate: expected a bool, found {self.deduplicate!r}")
+        if not isinstance(self.global_producers, bool):
+            raise ConfigError(f"global_producers: expected a bool, found {self.global_producers!r}")
+        if self.global_producers and not self.deduplicate:
+            raise ConfigError("global_producers: expected deduplicate=True beside it, found deduplicate=False")
         self._check_int("linger_ms", 0, 60_000)
         self._check_int("batch_messages", 1, 1 << 20)
         self._check_int("batch_bytes", 1, 16 << 20)
@@ -126,6 +133,16 @@ class TopicConfig(Settings):
             settings = {**settings, **dict(zip(_RETENTION, limits, strict=True))}
         return cls.of(settings)
 
+    def encoded(self) -> dict[str, Any]:
+        """Return the settings for metadata and other processes, where `stored` reads them.
+
+        `global_producers` is left out unless it is set: versions that do not know it refuse it.
+        """
+        settings = dict(vars(self))
+        if not self.global_producers:
+            del settings["global_producers"]
+        return settings
+
     @property
     def copies(self) -> int:
         """Copies of each entry (Qw)."""
@@ -155,6 +172,7 @@ class TopicSettings(TypedDict, total=False):
     quota_policy: QuotaPolicy
     subscription_expiry_ms: int | None
     deduplicate: bool
+    global_producers: bool
     linger_ms: int
     batch_messages: int
     batch_bytes: int

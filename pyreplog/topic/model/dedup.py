@@ -4,23 +4,29 @@ For each producer it keeps the highest number that was stored, the highest numbe
 are known to have failed. A number at or below the first is a duplicate. A number between them is in doubt until the
 outcome of the messages in flight is known. A number that failed is new again, whatever was stored behind it since.
 
+In a topic with `global_producers` a name is one producer in all clusters. Then the highest number proves nothing: lower
+ones may still be on their way from another cluster. So the stored numbers themselves are kept, as ranges, for each
+cluster that they came from: see `GlobalProducers`.
+
 The topic's owner drops the duplicates in `topic/client/publishing/sequencer.py`.
 """
 
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from enum import Enum
-from itertools import islice
-from typing import TYPE_CHECKING, Any, Protocol
+from itertools import chain, islice
+from typing import TYPE_CHECKING, Any, Protocol, cast
 
 import numpy
 from numpy.typing import NDArray
 
 from pyreplog._native.topic.rangeset import RangeSet
 from pyreplog.errors import InvalidArgumentError, SequenceError, WrongTypeError
+from pyreplog.topic.model import global_producer_snapshot
 from pyreplog.topic.model import producer_snapshot as producersnapshot
+from pyreplog.topic.model.global_producer_snapshot import GlobalProducerState
 from pyreplog.topic.model.producer_snapshot import SEQUENCE_MAX, ProducerState
 
 if TYPE_CHECKING:
@@ -29,6 +35,13 @@ if TYPE_CHECKING:
 PRODUCERS_MAX = 10_000
 FAILED_RANGES_MAX = 1024
 """Most ranges of failed numbers of a producer; beyond, the lowest are forgotten, and count as duplicates."""
+
+LOCAL = 0
+"""Stands for the topic itself where others have `Origin.key`: messages that were published here."""
+STORED_RANGES_MAX = 16_384
+"""Most ranges of stored numbers of a global producer, for each origin; beyond, the lowest are forgotten."""
+TOTAL_RANGES_MAX = 131_072
+"""Most ranges of all global producers of a topic; beyond, those that published longest ago are forgotten."""
 
 Sequences = range | NDArray[numpy.int64] | Sequence[int]
 """Ascending sequence numbers."""
@@ -49,6 +62,8 @@ class StoredMessages(Protocol):
     def entry_producer(self) -> list[bytes]: ...
     @property
     def entry_origin_first(self) -> NDArray[numpy.int64]: ...
+    @property
+    def entry_origin_key(self) -> NDArray[numpy.uint64]: ...
 
 
 class DedupVerdict(Enum):
@@ -150,10 +165,7 @@ class Producers:
 
     def push(self, name: bytes, sequences: Sequences) -> None:
         """Note that new messages are in flight; `persisted` or `failed` reports their outcome."""
-        producer = self._producers.get(name)
-        if producer is None:
-            self._make_room()
-            producer = self._producers[name] = _Producer()
+        producer = self._known(name)
         producer.in_flight += len(sequences)
         if producer.failed:
             column = _column(sequences)
@@ -163,6 +175,17 @@ class Producers:
                 producer.retried = producer.retried or RangeSet()
                 producer.retried.add_offsets(again)
         producer.pushed = max(producer.pushed, int(sequences[-1]))
+
+    def _known(self, name: bytes) -> _Producer:
+        """Return a producer, which is made if it is not known."""
+        producer = self._producers.get(name)
+        if producer is None:
+            self._make_room()
+            producer = self._producers[name] = self._create()
+        return producer
+
+    def _create(self) -> _Producer:
+        return _Producer()
 
     def wait(self, name: bytes, waiter: Any) -> None:
         """Register a waiter with messages in doubt. `persisted` or `failed` returns it, to be judged again."""
@@ -256,15 +279,215 @@ class Producers:
             first += count
 
     def _note(self, name: bytes, last: int, time_us: int, sequences: NDArray[numpy.int64]) -> None:
-        producer = self._producers.get(name)
-        if producer is None:
-            self._make_room()
-            producer = self._producers[name] = _Producer()
+        producer = self._known(name)
         self._producers.move_to_end(name)
         producer.persisted = producer.pushed = max(producer.persisted, last)
         producer.active_us = max(producer.active_us, time_us)
         if producer.failed:
             producer.failed.remove_offsets(sequences)
+
+
+class _GlobalProducer(_Producer):
+    """The state of one global producer, each set by the origin of the messages.
+
+    stored: numbers that are stored. flying: those in flight: each in as many sets as there are messages of it. floor:
+    numbers of this topic below it were forgotten.
+    """
+
+    __slots__ = ("floor", "flying", "stored")
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stored: dict[int, RangeSet] = {}
+        self.flying: dict[int, list[RangeSet]] = {}
+        self.floor = 0
+
+    @property
+    def ranges(self) -> int:
+        """Number of ranges of stored numbers."""
+        return sum(map(len, self.stored.values()))
+
+    def judge(self, sequence: int) -> DedupVerdict:
+        if sequence > self.pushed:
+            return DedupVerdict.NEW
+        if sequence < self.floor or any(sequence in numbers for numbers in self.stored.values()):
+            return DedupVerdict.DUPLICATE
+        flies = any(sequence in layer for layers in self.flying.values() for layer in layers)
+        return DedupVerdict.IN_DOUBT if flies else DedupVerdict.NEW
+
+    def push(self, sequences: Sequences, origin: int) -> None:
+        layers, rest = self.flying.setdefault(origin, []), _column(sequences)
+        for layer in layers:
+            again = layer.mask(rest)
+            layer.add_offsets(rest[~again])
+            rest = rest[again]
+        if len(rest):
+            layers.append(RangeSet())
+            layers[-1].add_offsets(rest)
+
+    def land(self, sequences: Sequences, origin: int) -> None:
+        layers, rest = self.flying[origin], _column(sequences)
+        for layer in layers:
+            landed = layer.mask(rest)
+            layer.remove_offsets(rest[landed])
+            rest = rest[~landed]
+        self.flying[origin] = [layer for layer in layers if layer]
+        if not self.flying[origin]:
+            del self.flying[origin]
+
+    def store(self, sequences: Sequences, origin: int) -> None:
+        numbers = self.stored.get(origin)
+        if numbers is None:
+            numbers = self.stored[origin] = RangeSet()
+        if isinstance(sequences, range):
+            numbers.add(sequences.start, sequences.stop)
+        else:
+            numbers.add_offsets(_column(sequences))
+        while len(numbers) > STORED_RANGES_MAX:
+            forgotten = numbers.pop_first()
+            if origin == LOCAL and forgotten is not None:
+                self.floor = max(self.floor, forgotten[1])
+
+
+class GlobalProducers(Producers):
+    """The producers of a topic with `global_producers`: a name is one producer in all clusters. The caller has to hold
+    its lock.
+
+    A number that is stored, from whichever cluster it came, is a duplicate; a number that is not known is new, even if
+    higher ones are stored. For messages published here one thing more holds: the numbers below the lowest range that is
+    remembered of them are duplicates, as without `global_producers`.
+
+    At most `producers_max` producers are known, with STORED_RANGES_MAX ranges for each origin and TOTAL_RANGES_MAX in
+    all. Consecutive numbers are one range, whatever came between.
+    """
+
+    def __init__(self, *, producers_max: int = PRODUCERS_MAX) -> None:
+        super().__init__(producers_max=producers_max)
+        self._ranges = 0  # of all producers, or more
+
+    def _create(self) -> _GlobalProducer:
+        return _GlobalProducer()
+
+    def _get(self, name: bytes) -> _GlobalProducer | None:
+        return cast("_GlobalProducer | None", self._producers.get(name))
+
+    # ---- publishing -----------------------------------------------------------------------------------------
+
+    def find_new(self, name: bytes, sequences: Sequences) -> NDArray[numpy.bool_] | None:
+        producer = self._get(name)
+        if producer is None or sequences[0] > producer.pushed:
+            return numpy.ones(len(sequences), numpy.bool_)
+        column = _column(sequences)
+        stored = _mask(producer.stored.values(), column) | (column < producer.floor)
+        flying = _mask(chain.from_iterable(producer.flying.values()), column)
+        return None if (flying & ~stored).any() else ~stored
+
+    def judge_copy(self, name: bytes, sequences: Sequences, same_cluster: Collection[int]) -> DedupVerdict:
+        """Return what to do with an entry that another cluster sent.
+
+        Args:
+            name: the producer of its messages.
+            sequences: their numbers.
+            same_cluster: keys of the origins in that cluster. What came from there is for their gates to judge: if a
+                topic there was made anew, its producers may begin anew.
+
+        Returns:
+            DUPLICATE: each message is stored already, published here or sent by a third cluster. IN_DOUBT: each is
+            stored or in flight. NEW: store the whole entry.
+        """
+        producer = self._get(name)
+        if producer is None:
+            return DedupVerdict.NEW
+        column = _column(sequences)
+        stored = _mask([known for key, known in producer.stored.items() if key not in same_cluster], column)
+        if stored.all():
+            return DedupVerdict.DUPLICATE
+        for key, layers in producer.flying.items():
+            if key not in same_cluster:
+                stored |= _mask(layers, column)
+        return DedupVerdict.IN_DOUBT if stored.all() else DedupVerdict.NEW
+
+    def push(self, name: bytes, sequences: Sequences, origin: int = LOCAL) -> None:
+        """Note that new messages are in flight. origin: key of theirs."""
+        producer = cast("_GlobalProducer", self._known(name))
+        producer.in_flight += len(sequences)
+        producer.push(sequences, origin)
+        producer.pushed = max(producer.pushed, int(sequences[-1]))
+
+    def persisted(self, name: bytes, sequences: Sequences, now_us: int, origin: int = LOCAL) -> list[Any]:
+        producer = cast("_GlobalProducer", self._producers[name])
+        self._store(name, producer, sequences, origin)
+        producer.persisted = max(producer.persisted, int(sequences[-1]))
+        producer.active_us = now_us
+        producer.land(sequences, origin)
+        return self._settle(producer, sequences)
+
+    def failed(self, name: bytes, sequences: Sequences, origin: int = LOCAL) -> list[Any]:
+        producer = cast("_GlobalProducer", self._producers[name])
+        producer.land(sequences, origin)
+        return self._settle(producer, sequences)
+
+    def _store(self, name: bytes, producer: _GlobalProducer, sequences: Sequences, origin: int) -> None:
+        before = len(producer.stored.get(origin, ()))
+        producer.store(sequences, origin)
+        self._producers.move_to_end(name)
+        self._ranges += len(producer.stored[origin]) - before
+        if self._ranges > TOTAL_RANGES_MAX:
+            self._forget_ranges(name)
+
+    def _forget_ranges(self, kept: bytes) -> None:
+        """Forget the producers that published longest ago, until there are few enough ranges."""
+        self._ranges = sum(producer.ranges for producer in self._all())
+        for name in [name for name, producer in self._producers.items() if not producer.in_flight and name != kept]:
+            if self._ranges <= TOTAL_RANGES_MAX:
+                break
+            self._ranges -= cast("_GlobalProducer", self._producers.pop(name)).ranges
+
+    def _all(self) -> Iterator[_GlobalProducer]:
+        return cast("Iterator[_GlobalProducer]", iter(self._producers.values()))
+
+    # ---- after a restart ------------------------------------------------------------------------------------
+
+    def snapshot(self, ahead_us: int = 0) -> bytes:
+        states = [
+            GlobalProducerState(name, producer.floor, producer.active_us + ahead_us, producer.stored)
+            for name, producer in zip(self._producers, self._all(), strict=True)
+            if producer.stored
+        ]
+        return global_producer_snapshot.encode(states)
+
+    def restore(self, data: bytes, ahead_us: int = 0) -> None:
+        states = global_producer_snapshot.decode(data)
+        self._producers.clear()
+        for state in states[-self._producers_max :]:
+            producer = self._producers[state.name] = self._create()
+            producer.stored, producer.floor = state.stored, state.floor
+            producer.persisted = producer.pushed = max(numbers.last or 0 for numbers in state.stored.values())
+            producer.active_us = state.active_us - ahead_us
+        self._ranges = sum(producer.ranges for producer in self._all())
+
+    def replay(self, batch: StoredMessages, ahead_us: int = 0) -> None:
+        """Apply entries of the topic, replicated ones as well: see `Producers.replay`."""
+        first = 0
+        times, sequences = batch.publish_time, batch.sequence
+        for name, last, count, origin in zip(
+            batch.entry_producer, batch.entry_sequence.tolist(), batch.entry_count.tolist(),
+            batch.entry_origin_key.tolist(), strict=True,
+        ):  # fmt: skip
+            if name and last >= 0:
+                producer = cast("_GlobalProducer", self._known(name))
+                self._store(name, producer, sequences[first : first + count], origin)
+                producer.persisted = producer.pushed = max(producer.persisted, last)
+                producer.active_us = max(producer.active_us, int(times[first]) - ahead_us)
+            first += count
+
+
+def _mask(sets: Iterable[RangeSet], column: NDArray[numpy.int64]) -> NDArray[numpy.bool_]:
+    """Return which numbers are in any of the sets."""
+    mask = numpy.zeros(len(column), numpy.bool_)
+    for numbers in sets:
+        mask |= numbers.mask(column)
+    return mask
 
 
 def _column(sequences: Sequences) -> NDArray[numpy.int64]:

@@ -10,7 +10,7 @@ from typing import Any, Literal, NamedTuple, Protocol, TypeVar
 import numpy as np
 
 from pyreplog._native.topic.messages import Message, MessageBatch
-from pyreplog.errors import InvalidArgumentError, WrongTypeError
+from pyreplog.errors import InvalidArgumentError, ReplogError, WrongTypeError
 from pyreplog.future import AppendFuture, set_exception, set_result
 from pyreplog.times import moment_us
 
@@ -101,15 +101,20 @@ def position(log: MessageLocator, start: Start) -> AppendFuture[TopicPosition]:
     """Return the position of a start.
 
     The future fails with TrimmedError or OutOfRangeError if the offset is below the first message that is kept, or
-    beyond the end, and with the errors of `ManagedLedger.locate`.
+    beyond the end, and with the errors of `ManagedLedger.locate`, those of a closed log included. Raises
+    InvalidArgumentError or WrongTypeError for what is no start.
     """
     done: AppendFuture[TopicPosition] = AppendFuture()
-    if isinstance(check_start(start), str):
-        set_result(done, log.start if start == "earliest" else log.end)
-    elif isinstance(start, datetime):
-        then(log.offset_at_time(moment_us("start", start)), done, lambda offset: _at_offset(log, offset, done))
-    else:
-        _at_offset(log, int(start), done)
+    check_start(start)
+    try:
+        if isinstance(start, str):
+            set_result(done, log.start if start == "earliest" else log.end)
+        elif isinstance(start, datetime):
+            then(log.offset_at_time(moment_us("start", start)), done, lambda offset: _at_offset(log, offset, done))
+        else:
+            _at_offset(log, int(start), done)
+    except ReplogError as error:  # the log is closed, or fenced
+        set_exception(done, error)
     return done
 
 

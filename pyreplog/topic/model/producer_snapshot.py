@@ -7,12 +7,12 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from pyreplog._native.topic.rangeset import OFFSET_END, RangeSet
-from pyreplog.errors import InvalidMetadataError, MetadataVersionError, ReplogError
+from pyreplog.errors import InvalidMetadataError, ReplogError
+from pyreplog.metadata.snapshot_header import HEADER_BYTES, decode_header, encode_header
 
 VERSION = 1
 SEQUENCE_MAX = OFFSET_END - 1
 
-_HEADER = struct.Struct("<HHI")
 _PRODUCER = struct.Struct("<HHIqq")
 
 
@@ -34,7 +34,7 @@ class ProducerState(NamedTuple):
 
 def encode(states: Sequence[ProducerState]) -> bytes:
     """Encode producers in their order."""
-    parts = [_HEADER.pack(VERSION, 0, len(states))]
+    parts = [encode_header(VERSION, len(states))]
     for state in states:
         failed = state.failed.dump() if state.failed else b""
         parts.append(_PRODUCER.pack(len(state.name), 0, len(failed), state.persisted, state.active_us))
@@ -44,13 +44,7 @@ def encode(states: Sequence[ProducerState]) -> bytes:
 
 def decode(data: bytes) -> list[ProducerState]:
     """Decode producers. Raises InvalidMetadataError if malformed, MetadataVersionError if a newer reader is needed."""
-    if len(data) < _HEADER.size:
-        raise InvalidMetadataError(f"producer snapshot: expected {_HEADER.size} bytes or more, found {len(data)}")
-    version, min_reader, count = _HEADER.unpack_from(data)
-    if (min_reader or version) > VERSION:
-        raise MetadataVersionError("producer snapshot", min_reader or version, VERSION)
-    if version < 1:
-        raise InvalidMetadataError(f"producer snapshot: expected a version from 1 on, found {version}")
+    count = decode_header("producer snapshot", data, VERSION)
     try:
         states = list(_read(data))
     except (struct.error, ReplogError) as error:
@@ -61,7 +55,7 @@ def decode(data: bytes) -> list[ProducerState]:
 
 
 def _read(data: bytes) -> Iterator[ProducerState]:
-    at = _HEADER.size
+    at = HEADER_BYTES
     while at < len(data):
         name_size, _, failed_size, persisted, active_us = _PRODUCER.unpack_from(data, at)
         name_at, failed_at = at + _PRODUCER.size, at + _PRODUCER.size + name_size

@@ -1,5 +1,5 @@
 """Retention and expiry: which closed ledgers of a topic may be deleted, which messages are too old for a subscription,
-and which subscriptions are not used. Decisions only, without I/O or clock.
+and which subscriptions are not used. Decisions only, without I/O or clock. `log.retention` decides for logs.
 """
 
 from __future__ import annotations

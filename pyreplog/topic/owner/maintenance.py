@@ -5,10 +5,11 @@ from __future__ import annotations
 import dataclasses
 import logging
 import threading
+from collections.abc import Callable, Collection
 from functools import partial
 
-from pyreplog.errors import ClosedError, ReplogError
-from pyreplog.future import AppendFuture, set_result
+from pyreplog.errors import ClosedError, ReplogError, TopicFencedError
+from pyreplog.future import AppendFuture, set_exception, set_result
 from pyreplog.topic.client.publishing.publisher import Publisher
 from pyreplog.topic.model.backlog import CursorBacklog, Eviction, Publishing, Quota, QuotaDecision
 from pyreplog.topic.model.positions import then
@@ -37,8 +38,12 @@ class TopicMaintenance:
         self._unused_us: int | None = None  # on the monotonic clock, like `_since_us`
         self.decision = QuotaDecision()
         self._by_quotas = self.decision
+        self._hold_lock = threading.Lock()  # guards the holds and the decision; never held while anything waits
         self._holds: dict[str, tuple[Publishing, str]] = {}
         self.evictions: dict[str, int] = {"bytes": 0, "age": 0}
+        self.trim_guards: list[Callable[[Collection[str]], bool]] = []
+        """Called before messages are trimmed, with the names of the system cursors; True: not now, because a cursor
+        that keeps the messages will be created. They may block, and raise errors of the metadata store."""
 
     def follow(self, publisher: Publisher) -> None:
         """Hold or refuse the messages of this publisher while a quota is exceeded."""
@@ -53,7 +58,7 @@ class TopicMaintenance:
             self._managed.roll_if_old(self._clock.now_us())
             steps = (
                 self._sample, self._watch_backlogs, self._drop_unused, self._subscriptions.store_settings,
-                self._system_cursors.store_if_due, self.trim,
+                self._system_cursors.store_if_due, self._trim,
             )  # fmt: skip
             for step in steps:
                 try:
@@ -105,18 +110,23 @@ class TopicMaintenance:
 
         name: of the part of the process that does so; its next call replaces this one. publishing: "open": no longer.
         """
-        others = {other: held for other, held in self._holds.items() if other != name}
-        self._holds = others if publishing == "open" else {**others, name: (publishing, reason)}
+        with self._hold_lock:
+            others = {other: held for other, held in self._holds.items() if other != name}
+            self._holds = others if publishing == "open" else {**others, name: (publishing, reason)}
         self._set_publishing()
 
     def _set_publishing(self) -> None:
-        """Tell the publisher the strictest state."""
-        quotas = self._by_quotas
-        states = [(quotas.publishing, quotas.reason), *self._holds.values()]
-        publishing, reason = max(states, key=lambda state: _STRICTNESS.index(state[0]))
-        self.decision = dataclasses.replace(quotas, publishing=publishing, reason=reason)
-        if self._publisher is not None:
-            self._publisher.set_quota(publishing, reason)
+        """Tell the publisher the strictest state, and again if that has changed meanwhile: the last call counts."""
+        while True:
+            with self._hold_lock:
+                quotas = self._by_quotas
+                states = [(quotas.publishing, quotas.reason), *self._holds.values()]
+                publishing, reason = max(states, key=lambda state: _STRICTNESS.index(state[0]))
+                self.decision = decision = dataclasses.replace(quotas, publishing=publishing, reason=reason)
+            if self._publisher is not None:
+                self._publisher.set_quota(publishing, reason)
+            if self.decision == decision:
+                return
 
     def _subscription(self, name: str) -> Subscription:
         self._context.check_open()
@@ -162,13 +172,43 @@ class TopicMaintenance:
     # ---- ledgers --------------------------------------------------------------------------------------------
 
     def trim(self) -> AppendFuture[int]:
-        """Drop the ledgers that nothing keeps; the future gives their number."""
+        """Drop the ledgers that nothing keeps; the future gives their number. May block: trim guards read metadata.
+
+        The number is 0 while a trim guard expects another cursor. The future fails with errors of the metadata store.
+        """
+        is_held = self._subscriptions.is_held  # before the marks: they lack the watcher's until it ends
         marks = [sub.durable_mark() for sub in self._subscriptions.all() if sub.cursor.durable]
-        marks += [cursor.mark.offset for cursor in self._system_cursors.all()]
+        cursors = self._system_cursors.all()
+        marks += [cursor.mark.offset for cursor in cursors]
+        if is_held:  # other clusters may not know yet of what was acknowledged
+            marks.append(self._managed.start.offset)
+        below, now_us = min(marks, default=self._managed.end.offset), self._clock.now_us()
         done: AppendFuture[int] = AppendFuture()
-        trimmed = self._managed.trim(min(marks, default=self._managed.end.offset), self._clock.now_us())
+        try:
+            trims = self._managed.trim_end(below, now_us) is not None
+            waits = trims and self._waits({cursor.name for cursor in cursors})
+        except ReplogError as error:
+            set_exception(done, error)
+            return done
+        if waits:
+            self._context.touch()  # so that it is asked again soon
+            set_result(done, 0)
+            return done
+        trimmed = self._managed.trim(below, now_us)
         then(trimmed, done, partial(self._trimmed, done))
         return done
+
+    def _trim(self) -> None:
+        self.trim().add_done_callback(self._log_untrimmed)
+
+    def _log_untrimmed(self, trimmed: AppendFuture[int]) -> None:
+        error = trimmed.exception()
+        if error is not None and not isinstance(error, ClosedError | TopicFencedError):
+            logger.warning("topic %s: its ledgers are not trimmed yet: %s", self._context.name, error)
+
+    def _waits(self, cursors: Collection[str]) -> bool:
+        """Return whether messages have to be kept for a cursor that is none of these, and will be created."""
+        return any(guard(cursors) for guard in self.trim_guards)
 
     def _trimmed(self, done: AppendFuture[int], count: int) -> None:
         if count:

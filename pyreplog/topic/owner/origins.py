@@ -27,6 +27,7 @@ from pyreplog.origins.gate import GateState, OriginGates
 from pyreplog.origins.origin import CLUSTER_BYTES, TOKEN_BYTES_MAX, Gap, Origin, OriginEntry, OriginState
 from pyreplog.topic.client.publishing.publisher import Publisher
 from pyreplog.topic.model.backlog import SYSTEM_PREFIX
+from pyreplog.topic.model.chain import LedgerChain
 from pyreplog.topic.owner.snapshot_cursor import SnapshotCursor, StateSnapshot
 from pyreplog.topic.owner.topic_context import TopicContext
 
@@ -56,10 +57,40 @@ class Origins(SnapshotCursor):
         self.gates = OriginGates(context.name)
         self.own: Origin | None = None
         """The topic as an origin, once it is known."""
+        self.former: tuple[tuple[Origin, int], ...] = ()
+        """What it was before as an origin, each up to an offset which is not part of it; ascending."""
         self._begin = begin
+        self._sent_end = 0
+        self._sent_lock = threading.Lock()
         self._creating = threading.Lock()  # held while the cursor is created
         self._is_storing = self._has_more = False  # guarded by `_lock`
         self._unknown: set[int] = set()  # keys of entries whose origin is not known
+
+    def set_own(self, cluster: bytes, chain: LedgerChain) -> Origin:
+        """Note what the topic is as an origin, and was before; return the first."""
+        tokens = [chain.token, *(token for token, _ in chain.renewals)]
+        origins = [Origin(cluster, token) for token in tokens]
+        ends = [offset for _, offset in chain.renewals]
+        self.own, self.former = origins[-1], tuple(zip(origins[:-1], ends, strict=True))
+        return self.own
+
+    def former_of(self, offset: int) -> Origin | None:
+        """Return the former origin of a message that was published here; None: it has the present one."""
+        return next((origin for origin, end in self.former if offset < end), None)
+
+    def sent(self, end: int) -> int:
+        """Note that messages published here are sent to another cluster, up to an offset.
+
+        Args:
+            end: the offset; 0: none are.
+
+        Returns:
+            The offset below which other clusters may have messages published here: what was confirmed when this process
+            opened the topic, or was sent since. A cluster that has more has it of a topic that was rolled back.
+        """
+        with self._sent_lock:
+            self._sent_end = max(self._sent_end, end)
+            return self._sent_end
 
     # ---- replicating ----------------------------------------------------------------------------------------
 
@@ -82,7 +113,7 @@ class Origins(SnapshotCursor):
         """
         self._context.check_open()
         check_origin(origin)
-        if origin == self.own:
+        if origin == self.own or any(origin == former for former, _ in self.former):
             raise InvalidArgumentError(f"origin: expected one of another topic, found {self._context.name} itself")
         if not 0 <= as_int("session", session) < 1 << 63:
             raise InvalidArgumentError(f"session: expected 0 to 2**63 - 1, found {session}")

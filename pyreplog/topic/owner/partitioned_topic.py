@@ -38,6 +38,9 @@ from pyreplog.topic_names import check_name
 
 logger = logging.getLogger(__name__)
 
+GONE_S = 60.0
+"""Seconds to wait for a topic that is being closed, before it is opened again."""
+
 
 class PartitionOpener(Protocol):
     """The topics of this process, as far as partitioned topics use them."""
@@ -192,6 +195,7 @@ class PartitionedTopics:
     def __init__(self, topics: PartitionedTopicHost, metadata: MetadataStore, clock: Clock) -> None:
         self._topics, self._store, self._clock = topics, metadata, clock
         self._lock = threading.Lock()  # guards the table; never held while anything waits
+        self._forgotten = threading.Condition(self._lock)  # notified when a topic leaves the table
         self._opening: WeakValueDictionary[str, threading.Lock] = WeakValueDictionary()  # names in use
         self._open: dict[str, PartitionedTopic] = {}
         self._coming: set[str] = set()  # partitions that are created before the topic counts them
@@ -232,6 +236,9 @@ class PartitionedTopics:
         with self._opening_lock(name):
             count = self._stored(name, partitions, create, wait, settings)
             topic = self._open.get(name)
+            if topic is not None and topic.is_closing:
+                self._wait_gone(topic)
+                topic = None
             if topic is not None:
                 topic.own(count, wait, settings)
                 return topic
@@ -245,6 +252,13 @@ class PartitionedTopics:
                 topic.close()
                 raise
             return topic
+
+    def _wait_gone(self, topic: PartitionedTopic) -> None:
+        """Wait for a topic that another thread closes."""
+        check_may_wait()
+        with self._forgotten:
+            if not self._forgotten.wait_for(lambda: self._open.get(topic.name) is not topic, GONE_S):
+                raise TopicOwnedError(topic.name, f"this process has been closing it for {GONE_S} s")
 
     def stored(self, name: str, partitions: int, *, create: bool, wait: float, settings: Mapping[str, Any]) -> int:
         """Return how many partitions a topic has, after creating or growing it as `open` does, for others to own."""
@@ -341,6 +355,7 @@ class PartitionedTopics:
         with self._lock:
             if self._open.get(topic.name) is topic:
                 del self._open[topic.name]
+                self._forgotten.notify_all()
 
     def close(self) -> None:
         """Close all open partitioned topics."""

@@ -133,7 +133,6 @@ class AckedRanges(NamedTuple):
     """What is acknowledged in a subscription, at one moment, and what expired without that.
 
     Attributes:
-        version: another number after every acknowledgement.
         era: see `Subscription.era`.
         acked: offsets that were acknowledged; those that were trimmed, too.
         expired: offsets that expired, or were evicted, while the subscription was watched.
@@ -141,7 +140,6 @@ class AckedRanges(NamedTuple):
         expired_below: the property EXPIRED.
     """
 
-    version: int
     era: int
     acked: RangeSet
     expired: RangeSet
@@ -152,11 +150,11 @@ class AckedRanges(NamedTuple):
 class SubscriptionWatcher(Protocol):
     """What has the durable subscriptions of a topic replicated to other clusters. Any thread calls it; it never waits.
 
-    It is not told of single acknowledgements: it reads `Subscription.acked_ranges` at intervals of its own.
+    It is not told of single acknowledgements: it calls `Subscription.take_acked` at intervals of its own.
     """
 
     def changed(self, subscription: Subscription) -> None:
-        """Note that `acked_ranges` has changed since it was read last."""
+        """Note that there may be something to take."""
         ...
 
     def sought(self, subscription: Subscription, offset: int, era: int) -> None:
@@ -169,6 +167,12 @@ class SubscriptionWatcher(Protocol):
 
     def deleted(self, name: str) -> None:
         """Note that a subscription was deleted."""
+        ...
+
+    def journaled_mark(self, subscription: Subscription) -> int:
+        """Return the offset below which a crash loses no acknowledgement for the other clusters; messages are kept from
+        there on.
+        """
         ...
 
 
@@ -250,6 +254,7 @@ class Subscription:
         self._failed: ReplogError | None = None
         self._watcher: SubscriptionWatcher | None = None
         self._expired = RangeSet()  # guarded by `_lock`
+        self._expired_lately = RangeSet()  # since `take_acked`
 
     # ---- steps and effects ----------------------------------------------------------------------------------
 
@@ -749,6 +754,7 @@ class Subscription:
         if self._watcher is not None:  # a crash must not take what follows for the state that other clusters know
             self.cursor.set_properties({HEADER: 0, EXPIRED: 0})
             self._expired.clear()
+            self._expired_lately.clear()
         for number in numbers:
             self._tell(number, lambda consumer: consumer.forget_acks(era))
         return [_Discard(numbers, sought=True), *self._dispatcher.seek(total, now_us)]
@@ -773,7 +779,10 @@ class Subscription:
 
     def watch(self, watcher: SubscriptionWatcher | None) -> None:
         """Tell a watcher of changes from now on; None: nobody."""
-        self._watcher = watcher
+        with self._lock:
+            self._watcher = watcher
+            self.cursor.acks.forget_taken()
+            self._expired_lately.add_ranges(*self._expired.intersect())
 
     @property
     def is_watched(self) -> bool:
@@ -781,8 +790,17 @@ class Subscription:
         return self._watcher is not None
 
     def limit_to(self, offset: int) -> None:
-        """Deliver nothing from `offset` on, until the next call."""
+        """Deliver only messages below `offset` until the next call; 0: no messages."""
         self._do(lambda now: self._dispatcher.limit_to(offset, now))
+
+    @property
+    def held(self) -> int:
+        """Number of messages that consumers have and did not acknowledge."""
+        return self.inspect(lambda _, dispatcher: dispatcher.held)
+
+    def give_back(self) -> None:
+        """Take all messages from consumers, to deliver them again. Their later acknowledgements count, too."""
+        self._do(lambda now: [_Discard(tuple(self._consumers)), *self._dispatcher.rewind(now)])
 
     def acked_ranges(self) -> AckedRanges:
         """Return what is acknowledged now."""
@@ -795,11 +813,34 @@ class Subscription:
             expired.add_ranges(*self._expired.intersect())
             acked.remove_ranges(*expired.intersect())
             properties = cursor.properties
-            return AckedRanges(
-                cursor.acks.version, self.era, acked, expired, properties.get(HEADER, 0), properties.get(EXPIRED, 0)
-            )
+            return AckedRanges(self.era, acked, expired, properties.get(HEADER, 0), properties.get(EXPIRED, 0))
 
         return self.inspect(read)
+
+    def take_acked(self, era: int) -> tuple[RangeSet, RangeSet] | None:
+        """Return what was acknowledged, and what expired, since the last call for the watcher.
+
+        Some of it may have been acknowledged, or have expired, before. The first call, and the first one of an era,
+        return everything. The cost depends on what is returned.
+
+        Args:
+            era: the era that the caller knows.
+
+        Returns:
+            Offsets that were acknowledged, and offsets that expired; None, and nothing is taken: it is another era.
+        """
+
+        def take(cursor: Cursor, _: Dispatcher) -> tuple[RangeSet, RangeSet] | None:
+            if era != self.era:
+                return None
+            acked, expired = RangeSet(), self._expired_lately
+            self._expired_lately = RangeSet()
+            acked.add_ranges(*cursor.acks.take_acked())
+            if self._expired and acked:
+                acked.remove_ranges(*self._expired.intersect(acked.first or 0, (acked.last or 0) + 1))
+            return acked, expired
+
+        return self.inspect(take)
 
     def note_header(self, header: int, era: int) -> None:
         """Store with the acknowledgements of an era which state of all clusters they belong to."""
@@ -817,8 +858,10 @@ class Subscription:
         if self._watcher is None:
             return
         mark = self.cursor.mark.offset
-        self._expired.add(mark, end)
-        self._expired.remove_ranges(*self.cursor.acks.acked(mark, end))
+        acked = self.cursor.acks.acked(mark, end)
+        for expired in (self._expired, self._expired_lately):
+            expired.add(mark, end)
+            expired.remove_ranges(*acked)
         self.cursor.set_properties({EXPIRED: max(end, self.cursor.properties.get(EXPIRED, 0))})
 
     def acknowledge_elsewhere(
@@ -892,7 +935,8 @@ class Subscription:
 
     def durable_mark(self) -> int:
         """Return the offset below which the subscription needs no message, even after a crash."""
-        return self.inspect(lambda cursor, _: cursor.durable_mark.offset)
+        mark, watcher = self.inspect(lambda cursor, _: cursor.durable_mark.offset), self._watcher
+        return mark if watcher is None else min(mark, watcher.journaled_mark(self))
 
     def oldest_us(self) -> int | None:
         """Return the append time of the first unacknowledged message; None: there is none.

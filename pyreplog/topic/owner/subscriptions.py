@@ -69,7 +69,7 @@ class Subscriptions:
         self._error: ReplogError | None = None
         """Why no more subscriptions are created."""
         self._watcher: SubscriptionWatcher | None = None
-        self._is_held = False
+        self._is_held = self._is_changing = False  # all wait for a watcher; some have not got the present one yet
 
     # ---- the table ------------------------------------------------------------------------------------------
 
@@ -259,19 +259,34 @@ class Subscriptions:
 
     # ---- replication to other clusters ------------------------------------------------------------------------
 
-    def watch(self, watcher: SubscriptionWatcher | None) -> None:
+    def watch(self, watcher: SubscriptionWatcher | None, *, former: SubscriptionWatcher | None = None) -> None:
         """Tell a watcher of changes of durable subscriptions from now on; None: nobody, and all are delivered freely.
 
         New ones, and all of a topic whose subscriptions were replicated when it was opened, deliver nothing until the
         watcher limits them.
+
+        former: the watcher that ends; if another one watches, nothing changes.
         """
         with self._lock:
+            if former is not None and self._watcher not in (None, former):
+                return
             self._watcher, self._is_held = watcher, False
+            self._is_changing = True
             durable = [subscription for subscription in self._table.values() if subscription.cursor.durable]
-        for subscription in durable:
-            subscription.watch(watcher)
-            if watcher is None:
-                subscription.limit_to(OFFSET_END)
+        try:
+            for subscription in durable:
+                subscription.watch(watcher)
+                if watcher is None:
+                    subscription.limit_to(OFFSET_END)
+        finally:
+            with self._lock:
+                self._is_changing = False
+
+    @property
+    def is_held(self) -> bool:
+        """Whether some wait for a watcher, or have not got it yet: it knows what other clusters know of them."""
+        with self._lock:
+            return self._is_held or self._is_changing
 
     def _new(self, cursor: Cursor, settings: SubscriptionConfig) -> Subscription:
         subscription = self._make(cursor, settings)

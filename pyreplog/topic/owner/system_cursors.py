@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import secrets
 import threading
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import NamedTuple, Protocol
@@ -125,7 +125,7 @@ class SystemCursors:
         self._context, self._obsolete = context, obsolete
         self._live = {cursor.name: cursor for cursor in live}
         self._dormant = {cursor.name: cursor for cursor in dormant}
-        self._lock = threading.Lock()  # guards the table; never held while anything waits
+        self._lock = threading.Lock()  # held while the tables change; never while anything waits
         self._changing = threading.Lock()  # held while a cursor is deleted
         self._stored: dict[str, _StoredCursor] = {}
 
@@ -148,34 +148,45 @@ class SystemCursors:
 
     def begin(self, cursor: SystemCursor) -> None:
         """Note that a dormant cursor was stored, and is moved from now on."""
-        self._live = {**self._live, cursor.name: cursor}  # a copy: others may be reading the table
+        with self._lock:  # two may begin at a time
+            self._live = {**self._live, cursor.name: cursor}  # a copy: others may be reading the table
 
-    def adopt(self, cursor: SystemCursor) -> None:
+    def adopt(self, cursor: SystemCursor, *, if_: Callable[[], bool] = lambda: True) -> bool:
         """Recover a cursor, and have this process move it from now on, in place of one with its name. Blocks.
 
         Until it is recovered, the stored one keeps messages. Raises the errors of its `recover`.
+
+        if_: called while no other cursor is adopted or removed; False: do nothing, and return False.
         """
         with self._changing:
+            if not if_():
+                return False
             self._context.managed.verify()  # otherwise the cursor may be that of the next owner
             cursor.recover()
             self.begin(cursor)
             with self._lock:
                 self._stored.pop(cursor.name, None)
+        return True
 
-    def remove(self, name: str) -> None:
+    def remove(self, name: str, adopted: Collection[SystemCursor]) -> bool:
         """Delete a cursor that was adopted, or is stored, so that it keeps no messages any more. Blocks.
 
-        Raises the errors of `delete`.
+        Returns False, and does nothing, if another object is live under the name. Raises the errors of `delete`.
+
+        adopted: all objects of the caller that `adopt` was called with; one of them may be live.
         """
         with self._changing:
-            cursor = self._live.get(name)
-            if cursor is not None:
-                cursor.close()
+            live = self._live.get(name)
+            if live is not None and not any(live is cursor for cursor in adopted):
+                return False
+            if live is not None:
+                live.close()
             self._delete(name, None)
-            self._live = {other: kept for other, kept in self._live.items() if other != name}
             with self._lock:
+                self._live = {other: kept for other, kept in self._live.items() if other != name}
                 self._stored.pop(name, None)
         self._context.touch()
+        return True
 
     def _drop(self, name: str) -> bool:
         """Delete an obsolete cursor. Returns False, and leaves it, if its metadata cannot be decoded."""
@@ -231,11 +242,11 @@ class SystemCursors:
 
     def all(self) -> list[SystemCursorStatus]:
         """Return all system cursors, live and stored ones."""
-        live = [
-            SystemCursorStatus(cursor.name, cursor.mark, "open", cursor.cursor_ledger) for cursor in self._live.values()
-        ]
-        with self._lock:
-            return [*live, *(stored.status for stored in self._stored.values())]
+        with self._lock:  # both: a cursor that is being adopted is in one of them
+            live, stored = self._live.values(), [known.status for known in self._stored.values()]
+        return [
+            *(SystemCursorStatus(cursor.name, cursor.mark, "open", cursor.cursor_ledger) for cursor in live), *stored,
+        ]  # fmt: skip
 
     def follow(self, publisher: Publisher) -> None:
         """Have the live cursors use this publisher of the topic."""

@@ -40,7 +40,7 @@ from pyreplog.topic.model.interfaces import DeliveryTarget
 from pyreplog.topic.model.positions import Start, after_all, position
 from pyreplog.topic.model.stats import InternalStats, TopicStats
 from pyreplog.topic.model.wire.protocol import Exchange, Exchanged
-from pyreplog.topic.owner.dedup_cursor import DEDUP, DedupCursor
+from pyreplog.topic.owner.dedup_cursor import dedup_cursor, obsolete_cursors
 from pyreplog.topic.owner.maintenance import TopicMaintenance
 from pyreplog.topic.owner.managed.managedledger import ManagedLedger
 from pyreplog.topic.owner.origins import Origins
@@ -114,6 +114,14 @@ class ExchangePeer(Protocol):
         """Note that the connection of a session is lost."""
         ...
 
+    def hand_over(self, subscription: str, target: str, *, order: str, timeout: float, grace: float) -> dict[str, Any]:
+        """Begin to hand a subscription over to another cluster, or tell how far that is. Waits a moment."""
+        ...
+
+    def take_over(self, subscription: str, *, any_cluster: bool) -> dict[str, Any]:
+        """Deliver a subscription here from now on. Waits until that is durable."""
+        ...
+
 
 class Topic(Handle):
     """A topic that this process owns; made by `Cluster.topic`: one object for each name.
@@ -142,16 +150,20 @@ class Topic(Handle):
             managed, clock, topics.runtime, topics.metadata, topics.cursors, touch=self.touch,
             check_open=self._check_open, work=topics.work, open_topic=topics.open_any,
         )  # fmt: skip
-        self.dedup = DedupCursor(context) if managed.config.deduplicate else None
+        self.dedup = dedup_cursor(context)
         self.origins = Origins(context, lambda origins: self._system_cursors.begin(origins))
         """What other clusters replicate into the topic."""
         self._subscriptions = Subscriptions(context)
         self._system_cursors = SystemCursors(
-            context, [] if self.dedup is None else [self.dedup], [DEDUP] if self.dedup is None else [], [self.origins]
+            context, [] if self.dedup is None else [self.dedup], obsolete_cursors(self.dedup), [self.origins]
         )
         self.maintenance = TopicMaintenance(context, self._subscriptions, self._system_cursors)
         self.exchange_peer: ExchangePeer | None = None
         """Answers what other clusters ask of replicated subscriptions; None: they are not replicated."""
+        self.on_origin_renewed: list[Callable[[], object]] = []
+        """Called when the topic became another origin; the calls must not wait."""
+        self._renewing = threading.Lock()  # held while messages that were lost get another identity
+        self._compared: set[str] = set()  # cursors that were compared with the end, under `_renewing`
         self._report = TopicReport(
             context, self._subscriptions, self._system_cursors, self.maintenance, self.dedup, address=topics.address
         )
@@ -177,8 +189,9 @@ class Topic(Handle):
             entry_bytes_max=self._runtime.entry_bytes_max, end=self.managed.end.offset,
             producers=None if self.dedup is None else self.dedup.producers, gates=self.origins.gates,
         )  # fmt: skip
-        self.origin = self.origins.own = Origin(self._topics.cluster_id, self.managed.chain.token)
+        self.origin = self.origins.set_own(self._topics.cluster_id, self.managed.chain)
         """What this topic is as an origin of messages in other clusters."""
+        self._opened_end = self.origins.sent(self.managed.end.offset)
         self.maintenance.follow(publisher)
         self._system_cursors.follow(publisher)
         self.origins.follow(publisher)
@@ -188,6 +201,57 @@ class Topic(Handle):
         self.managed.on_grow.append(self.touch)
         self.managed.on_fenced.append(self._fenced)
         self.managed.verify()  # a fencing before this line was not reported
+
+    def renew_origin(self, offset: int) -> Origin:
+        """Give the messages from an offset on another identity in other clusters. Blocks.
+
+        Those clusters may have other messages under the former one, because the topic here was rolled back.
+
+        Args:
+            offset: first message, the first one of an entry.
+
+        Returns:
+            The topic as an origin from now on.
+
+        Raises:
+            TopicFencedError: another process owns the topic now.
+            TopicFullError: it has too many identities already.
+            MetadataUnavailableError: the metadata store cannot be reached.
+        """
+        self._check_open()
+        self._wait(self.managed.renew_identity(secrets.token_hex(8), offset))
+        self.origin = self.origins.set_own(self._topics.cluster_id, self.managed.chain)
+        for call in list(self.on_origin_renewed):
+            call()
+        return self.origin
+
+    def renew_lost_origin(self, cursor: str, origin: Origin, known: int) -> None:
+        """Give the messages after the end that the topic had when it was opened another identity, if that is needed.
+
+        It is needed if messages of an identity were sent or acknowledged that are not here any more: copies were given
+        up by force. New messages in their place must not be taken for them. Each cursor is compared once, as it was
+        stored before the topic was opened: later it follows new messages. Blocks.
+
+        Args:
+            cursor: name of the cursor that says so.
+            origin: the identity; if the topic has another one by now, nothing happens.
+            known: offset below which another cluster, or a subscription, may have messages of that identity.
+
+        Raises:
+            ReplogError: as `renew_origin`; the cursor is compared again at the next call.
+        """
+        with self._renewing:
+            if cursor in self._compared:
+                return
+            end = self._opened_end
+            if known > end and origin == self.origin:
+                self.renew_origin(end)
+                logger.error(
+                    "topic %s: it ended at offset %d when it was opened, and its messages below %d were sent or "
+                    "acknowledged before: they are lost here. New messages have the new identity %s in other clusters",
+                    self.name, end, known, self.origin.token,
+                )  # fmt: skip
+            self._compared.add(cursor)
 
     # ---- state ------------------------------------------------------------------------------------
 
@@ -475,13 +539,16 @@ class Topic(Handle):
         """Return all subscriptions."""
         return self._subscriptions.all()
 
-    def watch_subscriptions(self, watcher: SubscriptionWatcher | None) -> None:
+    def watch_subscriptions(
+        self, watcher: SubscriptionWatcher | None, *, former: SubscriptionWatcher | None = None
+    ) -> None:
         """Tell a watcher of changes of the durable subscriptions, to replicate them to other clusters.
 
         Args:
             watcher: see SubscriptionWatcher; None: they are not replicated (any more).
+            former: the watcher that ends; if another one watches, nothing changes. None: whichever watches.
         """
-        self._subscriptions.watch(watcher)
+        self._subscriptions.watch(watcher, former=former)
 
     # ---- changes --------------------------------------------------------------------------------------------
 

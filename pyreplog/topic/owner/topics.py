@@ -41,7 +41,7 @@ from pyreplog.topic.owner.managed.chainstore import find_chain
 from pyreplog.topic.owner.managed.ledgers import delete_orphans
 from pyreplog.topic.owner.managed.managedledger import ManagedLedger
 from pyreplog.topic.owner.ownership import LEASE_MS, Claim, Ownership, TopicOwner, owner_of
-from pyreplog.topic.owner.partitioned_topic import PartitionedTopic, PartitionedTopics
+from pyreplog.topic.owner.partitioned_topic import GONE_S, PartitionedTopic, PartitionedTopics
 from pyreplog.topic.owner.report import topic_metrics
 from pyreplog.topic.owner.topic import Topic
 from pyreplog.topic_names import TOPICS, check_name, unquote_name
@@ -59,9 +59,6 @@ RUNS_PER_FULL_RUN = 60
 
 RUNS_PER_ORPHAN_SEARCH = 3600
 """Maintenance runs between searches for orphans, each of which reads the metadata of all ledgers."""
-
-GONE_S = 60.0
-"""Seconds to wait for a topic that is being closed, before it is opened again."""
 
 CURSORS_MIN_S = 0.25
 """Least seconds for closing the cursor log, when the time is over."""

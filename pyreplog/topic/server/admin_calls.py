@@ -99,7 +99,19 @@ def _clear(topic: Topic, subscription: str) -> str:
 
 def _configure(topic: Topic, settings: Any) -> str:
     topic.configure(**settings)
-    return json.dumps(vars(topic.config))
+    return json.dumps(topic.config.encoded())
+
+
+def _hand_over(topic: Topic, subscription: str, target: str, order: str, timeout: float, grace: float) -> str:
+    peer = topic.exchange_peer
+    if peer is None:  # not yet, or its policy does not say so, of which the caller knows
+        return "null"
+    return json.dumps(peer.hand_over(subscription, target, order=order, timeout=timeout, grace=grace))
+
+
+def _take_over(topic: Topic, subscription: str, any_cluster: bool) -> str:
+    peer = topic.exchange_peer
+    return "null" if peer is None else json.dumps(peer.take_over(subscription, any_cluster=any_cluster))
 
 
 def _delete(topic: Topic) -> str:
@@ -123,7 +135,7 @@ _CLIENT_CALLS: dict[str, Callable[..., str]] = {
 _CALLS: dict[str, Callable[..., str]] = {
     "where": _where,
     "position": _position,
-    "config": lambda topic: json.dumps(vars(topic.config)),
+    "config": lambda topic: json.dumps(topic.config.encoded()),
     "stats": lambda topic: encode_stats(topic.stats()),
     "internal_stats": lambda topic: encode_stats(topic.internal_stats()),
     "last_sequence": lambda topic, producer: json.dumps(topic.publisher.last_sequence(producer)),
@@ -136,5 +148,7 @@ _CALLS: dict[str, Callable[..., str]] = {
     "clear": _clear,
     "trim": lambda topic: json.dumps(topic.trim()),
     "configure": _configure,
+    "geo_handover": _hand_over,
+    "geo_take_over": _take_over,
     "delete": _delete,
 }

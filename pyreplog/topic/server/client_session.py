@@ -49,12 +49,12 @@ class ProducerSession:
         self._over: bytes | None = None  # answer to all further requests
         self._left: Callable[[], object] | None = None  # called when nothing waits after `leave`
 
-    def publish(self, request: int, entries: Sequence[bytes]) -> None:
-        """Publish entries, and answer when they have an outcome.
+    def publish(self, request: int, entries: Sequence[bytes], attributes: Sequence[bytes | None] | None = None) -> None:
+        """Publish entries, and answer when they have an outcome. attributes: as in ForwardedBatch.
 
         Raises the errors of ForwardedBatch; then nothing is published.
         """
-        forwarded = ForwardedBatch(self.topic.name, entries)
+        forwarded = ForwardedBatch(self.topic.name, entries, attributes)
 
         def publish() -> None:
             self._waiting.append((request, forwarded))

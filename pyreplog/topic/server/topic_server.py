@@ -32,6 +32,7 @@ from pyreplog.net.limits import Limits
 from pyreplog.net.reactor import Reactor
 from pyreplog.net.server import Server
 from pyreplog.net.server_connection import ServerConnection
+from pyreplog.net.sockets import address_text
 from pyreplog.origins.origin import LastEntry, Origin, OriginState
 from pyreplog.topic.client.remote.connection_pool import LIMITS
 from pyreplog.topic.model.arguments import as_reason
@@ -87,11 +88,13 @@ class TopicService:
         self._leaving: ReplogError | None = None
         self._steps: dict[type[Any], Callable[[ClientSession, int, Any], None]] = {
             protocol.Publish: self._publish,
+            protocol.PublishTo: self._publish,
             protocol.CloseProducer: self._leave,
             protocol.Subscribe: self._subscribe,
             protocol.Detach: self._detach,
             protocol.ReadRequest: self._read,
             protocol.Replicate: _replicate,
+            protocol.ReplicateTo: _replicate_to,
             protocol.Exchange: self._exchange,
         }
         self._consumer_steps: dict[type[Any], Callable[[ClientSession, int, ConsumerSession, Any], None]] = {
@@ -215,7 +218,7 @@ class TopicService:
                 self._take_over(producer_session)
                 last = topic.publisher.last_assigned(request.producer)
         most = self._topics.runtime.entry_bytes_max
-        session.reply(number, encode_reply(Opened(last, most, json.dumps(vars(topic.config)))))
+        session.reply(number, encode_reply(Opened(last, most, json.dumps(topic.config.encoded()))))
 
     def _take_over(self, session: ProducerSession) -> None:
         """End the former sessions of a producer: its messages are numbered by the client, so one client at a time may
@@ -234,12 +237,13 @@ class TopicService:
             if self._producers.get(key) == [session]:
                 del self._producers[key]
 
-    def _publish(self, session: ClientSession, number: int, request: protocol.Publish) -> None:
+    def _publish(self, session: ClientSession, number: int, request: protocol.Publish | protocol.PublishTo) -> None:
         producer_session = session.producer_session(request.lane)
         if producer_session is None:
             session.reply(number, NOT_KNOWN)
         else:
-            producer_session.publish(number, request.entries)
+            attributes = request.replicate_to if isinstance(request, protocol.PublishTo) else None
+            producer_session.publish(number, request.entries, attributes)
 
     def _leave(self, session: ClientSession, number: int, request: protocol.CloseProducer) -> None:
         producer_session = session.producer_session(request.lane)
@@ -406,7 +410,7 @@ def _settings(text: str) -> dict[str, Any]:
 
 def _origin_opened(topic: Topic, state: OriginState) -> OriginOpened:
     last = state.last or LastEntry(-1, 0, 0, 0)
-    return OriginOpened(state.stored, *last, topic.origin.cluster, json.dumps(vars(topic.config)))
+    return OriginOpened(state.stored, *last, topic.origin.cluster, json.dumps(topic.config.encoded()))
 
 
 def _replicate(session: ClientSession, number: int, request: protocol.Replicate) -> None:
@@ -417,6 +421,12 @@ def _replicate(session: ClientSession, number: int, request: protocol.Replicate)
     topic, origin, origin_session = replicating
     stored = topic.origins.replicate(origin, origin_session, request.entries, request.gaps)
     session.answer(number, stored, Replicated)
+
+
+def _replicate_to(session: ClientSession, number: int, request: protocol.ReplicateTo) -> None:
+    lists = zip(request.entries, request.replicate_to, strict=True)
+    entries = [entry._replace(replicate_to=attribute) for entry, attribute in lists]
+    _replicate(session, number, protocol.Replicate(request.handle, request.gaps, entries))
 
 
 def _flow(session: ClientSession, number: int, consumer_session: ConsumerSession, request: protocol.Flow) -> None:
@@ -551,8 +561,7 @@ class TopicServer(Handle):
                     secret=Secret.of(secret), tls=tls, limits=limits or LIMITS,
                 )
             )  # fmt: skip
-            at, bound = self._server.address
-            self.address = advertise or (f"[{at}]:{bound}" if ":" in at else f"{at}:{bound}")
+            self.address = advertise or address_text(self._server.address)
             self._topics.serve_at(self.address, lease_s=as_int("lease_ms", lease_ms) / 1000)
             undo.pop_all()
         super().__init__(f"topic server at {self.address}")

@@ -17,7 +17,7 @@ class Faults:
         self.schedule, self.world, self.plan = schedule, schedule.world, schedule.plan
         self.kinds = [
             *[self.crash] * 3, *[self.cut] * 4, *[self.half_cut] * 2, *[self.fail_over] * 3, *[self.seek] * 2,
-            self.seek_twice, *[self.hand_over] * 3, self.take_back, *[self.expire] * 2, *[self.readiness] * 4,
+            self.seek_twice, *[self.hand_over] * 4, self.take_back, self.take_over, *[self.expire] * 2, *[self.readiness] * 4,
             *[self.late] * 2, self.delete, *[self.create] * 2, self.create_everywhere,
         ]  # fmt: skip
         if self.plan.recreates:
@@ -104,6 +104,18 @@ class Faults:
             site.handover = None
         elif site.handover is None:
             site.move(self.name, NO_CLUSTER)
+
+    def take_over(self) -> None:
+        """Consumers go on in another cluster by force, and the one that delivered so far may not know."""
+        name, site = self.name, self.site
+        if site.is_up and site.exchange.state(name) is not None:
+            self.schedule.taken_over += 1
+            site.handover = None
+            site.move(name, site.id)
+            for other in self.schedule.active[name]:
+                if other is not site and other.is_up and self.world.chance(0.5):
+                    other.release(name)
+            self.schedule.active[name] = [site]
 
     def seek(self) -> None:
         site = self.site

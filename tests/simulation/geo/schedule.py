@@ -89,7 +89,7 @@ class Schedule:
         self.world.note(plan)
         self.truth = Truth()
         self.names = [f"s{number}" for number in range(plan.names)]
-        self.handovers = 0
+        self.handovers = self.cancelled = self.taken_over = 0
         self._tokens = itertools.count(1)
         self.sites: list[Site] = []
         self.sites += [Site(self, place) for place in range(plan.sites)]
@@ -163,7 +163,8 @@ class Schedule:
                 link.cut()
         world.run(until=world.now + 4.0)
         for site in self.present():
-            site.handover = None
+            site.end_handover()  # an acknowledgement that came later might still be on its way when clusters are compared
+        world.run(until=world.now + 2.0)  # all hear of the last home; it would win over a move at the same time
         if self.plan.removes:
             self._remove(self.sites[-1])
         for name in self.names:

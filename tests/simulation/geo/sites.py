@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -26,7 +27,7 @@ from pyreplog.geo.acks.messages import Cursor as Reader
 from pyreplog.geo.acks.messages import TombstoneItem, decode_items
 from pyreplog.geo.acks.origin_ranges import OriginRanges
 from pyreplog.geo.acks.subscription_state import FIRST_GENERATION, Generation
-from pyreplog.geo.acks.translation import Runs, Translation
+from pyreplog.geo.acks.translation import Translation
 from pyreplog.origins.origin import Origin
 
 from ..invariants import demand
@@ -66,9 +67,10 @@ class Site:
         self.boots = 0
         self.topics = 0
         self.handover: Handover | None = None
+        self._handed, self._target, self._gives_back_at, self._gives_up_at = "", self, 0.0, 0.0
+        self._late: list[tuple[str, int, str, Generation]] = []  # taken from consumers, which do not know
         self._disk_until = 0.0
         self._touched: dict[str, None] = {}
-        self._translation: tuple[int, Translation] | None = None
         self._new_topic()
 
     def __repr__(self) -> str:
@@ -79,7 +81,7 @@ class Site:
         self.origin = Origin(self.id, f"{self.letter}{self.topics}")
         self.log: list[Entry] = []
         self.vector: dict[Origin, int] = {self.origin: 0}
-        self.runs: dict[Origin, list[tuple[int, int, int]]] = {}
+        self.translation = Translation(self.origin)
         self.gaps: dict[Origin, list[tuple[int, int]]] = {}
         self.journal: list[bytes] = []
         self.saved: dict[str, tuple[bytes, bytes]] = {}  # digest of the header, acknowledged
@@ -93,7 +95,7 @@ class Site:
         self.boots += 1
         self.is_up = True
         self.handover = None
-        self._translation = None
+        self._late.clear()
         others = self.schedule.participants()
         self.exchange = SubscriptionExchange(
             self.origin,
@@ -149,21 +151,17 @@ class Site:
             self._do(self.exchange.flush())
             if self.world.chance(0.5):
                 self.save_cursors()
-            self._advance_handover()
+            if self._late and self.world.chance(0.3):
+                self._acknowledge_taken()
+            self._look_at_handover()
             self.world.after(0.2, self._flush, boot)
 
     # ---- the topic -------------------------------------------------------------------------------------------------
 
-    @property
-    def translation(self) -> Translation:
-        if self._translation is None or self._translation[0] != len(self.log):
-            runs = {origin: Runs.of(runs) for origin, runs in self.runs.items()}
-            self._translation = len(self.log), Translation(self.origin, len(self.log), runs)
-        return self._translation[1]
-
     def publish(self, only_to: frozenset[bytes] | None = None) -> None:
         self.truth.published.add((self.origin, len(self.log)))
         self.log.append(Entry(self.origin, len(self.log), only_to))
+        self.translation.extend({}, len(self.log))
         self._arrived(self.origin, len(self.log))
 
     def store(self, origin: Origin, start: int, end: int, entries: list[Entry]) -> None:
@@ -187,11 +185,8 @@ class Site:
                 link.prove_later(self)
 
     def _note_place(self, origin: Origin, number: int) -> None:
-        runs = self.runs.setdefault(origin, [])
-        if runs and (runs[-1][0] + runs[-1][2], runs[-1][1] + runs[-1][2]) == (number, len(self.log)):
-            runs[-1] = runs[-1][0], runs[-1][1], runs[-1][2] + 1
-        else:
-            runs.append((number, len(self.log), 1))
+        at = len(self.log)
+        self.translation.extend({origin: (np.array([number]), np.array([at]), np.array([1]))}, at + 1)
 
     def _arrived(self, origin: Origin, end: int) -> None:
         """Early acknowledgements are applied before anything is delivered; the topic's own offsets count all messages."""
@@ -330,9 +325,14 @@ class Site:
         return self.handover is None or self.handover.delivers
 
     def consume(self, name: str, most: int) -> None:
-        """A consumer takes messages in their order, and acknowledges some of those that it holds in any order."""
-        if not self.delivers(name):
+        """A consumer takes messages in their order, and acknowledges some of those that it holds in any order.
+
+        During a handover, and where its home is another cluster, it gets nothing new.
+        """
+        if not self.is_up or name not in self.cursors:
             return
+        if not self.delivers(name):
+            most = 0
         cursor, random = self.cursors[name], self.world.random
         state = self.exchange.state(name)
         assert state is not None
@@ -348,6 +348,7 @@ class Site:
             demand(not state.acks.contains(*key), "AcknowledgedThereIsDroppedHere", f"{self} {name} holds {key[1]}")
         for local in random.sample(sorted(cursor.pending), random.randint(0, len(cursor.pending))):
             self.acknowledge(name, local, *cursor.pending.pop(local))
+        self._look_at_handover()
 
     def acknowledge(self, name: str, local: int, token: str, generation: Generation) -> None:
         cursor, state = self.cursors[name], self.exchange.state(name)
@@ -420,21 +421,52 @@ class Site:
 
     def hand_over(self, name: str, target: Site) -> None:
         if self.delivers(name) and not target.is_removed:
-            self.world.note(self, "hands over to", target)
+            random = self.world.random
             self.handover = Handover(self.exchange, name, target.id)
-            self.release(name)
             self._handed, self._target = name, target
-            self._do(self.handover.stopped())
-            self._advance_handover()
+            self._gives_back_at = self.world.now + random.choice((0.0, 0.2, 1.0))
+            self._gives_up_at = self.world.now + random.choice((0.1, 1.0, 10.0))
+            self.world.note(self, "hands over to", target, "gives up at", f"{self._gives_up_at:.2f}")
+            self._look_at_handover()
 
-    def _advance_handover(self) -> None:
+    def _look_at_handover(self) -> None:
+        """What the owner of a topic does: consumers end what they hold, or it is taken from them; and time is over."""
         handover = self.handover
-        if handover is None:
+        if handover is None or not self.is_up:
             return
+        if handover.phase is HandoverPhase.STOPPING:
+            cursor = self.cursors.get(self._handed)
+            if cursor is not None and cursor.pending and self.world.now >= self._gives_back_at:
+                self._late += [(self._handed, local, *held) for local, held in cursor.pending.items()]
+                cursor.pending.clear()
+            if cursor is None or not cursor.pending:
+                self._advance_handover(handover.stopped)
+        else:
+            self._advance_handover(handover.advance)
+        if self.handover is not None and self.world.now >= self._gives_up_at:
+            self.schedule.cancelled += handover.cancel()
+            self.handover = None
+
+    def end_handover(self) -> None:
+        """Nobody waits for it any more; what was taken from consumers is acknowledged now, and no later."""
+        self.handover = None
+        while self.is_up and self._late:
+            self._acknowledge_taken()
+
+    def _acknowledge_taken(self) -> None:
+        """A consumer acknowledges what was taken from it."""
+        name, local, token, generation = self._late.pop(self.world.random.randrange(len(self._late)))
+        if name in self.cursors and self.exchange.state(name) is not None:
+            self.acknowledge(name, local, token, generation)
+            self.cursors[name].pending.pop(local, None)
+
+    def _advance_handover(self, step: Callable[[], list[Effect]]) -> None:
+        handover = self.handover
+        assert handover is not None
         before = handover.phase
-        effects = handover.advance()
+        effects = step()
         state = self.exchange.state(self._handed)
-        if before is HandoverPhase.DRAINING and handover.phase is HandoverPhase.MOVING:
+        if before is not HandoverPhase.MOVING and handover.phase is HandoverPhase.MOVING:
             assert state is not None
             acked = {
                 (entry.origin, entry.number) for entry in self.log if state.acks.contains(entry.origin, entry.number)
@@ -444,5 +476,5 @@ class Site:
         if handover.phase is HandoverPhase.MOVING and before is not HandoverPhase.MOVING:
             self.schedule.handovers += 1
             self.schedule.active[self._handed] = [self._target]
-        if handover.phase in (HandoverPhase.DONE, HandoverPhase.CANCELLED):
+        if handover.is_over:
             self.handover = None

@@ -34,7 +34,7 @@ def test_a_seed_gives_the_same_run_everywhere(seed: int) -> None:
 def test_runs_are_worth_their_while() -> None:
     """Among a few there are acknowledgements that come early, and of what consumers hold; seeks that lose; handovers;
     deaths; fail-overs that are ready and others that are not; messages that come twice, as they must at times."""
-    early = dropped = lost = handovers = dead = ready = compared = repeated = delivered = 0
+    cancelled = taken_over = early = dropped = lost = handovers = dead = ready = compared = repeated = delivered = 0
     for seed in range(25):
         schedule = Schedule(seed)
         schedule.run()
@@ -43,11 +43,14 @@ def test_runs_are_worth_their_while() -> None:
         dropped += truth.dropped
         lost += truth.lost_seeks
         handovers += schedule.handovers
+        cancelled += schedule.cancelled
+        taken_over += schedule.taken_over
         dead += len(truth.dead)
         ready += truth.ready
         compared += truth.compared
         repeated += truth.repeated
         delivered += truth.delivered
+    assert cancelled > 1 and taken_over > 1
     assert early > 50 and dropped > 5 and lost > 0 and handovers > 3 and dead > 3
     assert compared > ready > 20 and delivered > 1000
     assert 0 < repeated < delivered / 4

@@ -35,7 +35,7 @@ class Invariants:
         truth = source.truth(origin, entry.first)
         demand(truth is not None, "Invented", f"{origin}: {entry.first}")
         demand(
-            truth == (entry.value, entry.messages, entry.publish_time_us), "BytesEqual", f"{origin}: {entry.first}"
+            truth == (entry.value, entry.messages, entry.publish_time_us, entry.replicate_to), "BytesEqual", f"{origin}: {entry.first}"
         )  # fmt: skip
         self.messages[origin] = self.messages.get(origin, 0) + entry.messages
         self.logged[origin] = entry.end
@@ -52,9 +52,12 @@ class Invariants:
         expected = self.stored.get(origin, 0)
         demand(stored == expected, "VectorNeverFalls", f"{origin}: {stored}, it was {expected}")
 
-    def claim(self, origin: Origin, gaps: Iterable[Gap]) -> None:
-        """The source says why these are not sent. The target keeps a bounded number of gaps, and joins them beyond it."""
-        for gap in gaps:
+    def claim(self, origin: Origin, entries: Iterable[OriginEntry], gaps: Iterable[Gap]) -> None:
+        """The source says why messages are not sent; checked when it does, as it may be restored before the target hears.
+
+        The target keeps a bounded number of gaps, and joins them beyond it.
+        """
+        for gap in [*gaps, *(gap for entry in entries for gap in entry.gaps)]:
             self.causes.add(gap.cause)
             for offset in range(gap.start, gap.end):
                 self._check_gap(origin, offset, gap.cause)
@@ -63,7 +66,7 @@ class Invariants:
         expected = self._schedule.log.cause(origin, offset)
         causes = {
             GapCause.FOREIGN: ("foreign",), GapCause.REFUSED: ("poison",), GapCause.EXPIRED: ("own", "poison", "before"),
-            GapCause.FILTERED: ("before",), GapCause.DUPLICATE: ("skipped",),
+            GapCause.FILTERED: ("before", "withheld"), GapCause.DUPLICATE: ("skipped",),
         }.get(cause, ())  # fmt: skip
         if cause is GapCause.EXPIRED and expected != "before":
             demand(

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import takewhile
 from random import Random
 
-from pyreplog.geo.protocol.effects import Progress
+from pyreplog._native.system.checksum import crc32c
+from pyreplog.geo.protocol.effects import Progress, RenewOrigin
 from pyreplog.geo.protocol.sending import SenderState
-from pyreplog.origins.origin import OriginEntry, OriginState
+from pyreplog.origins.origin import GapCause, OriginEntry, OriginState
+from pyreplog.origins.replicate_to import attribute_of
 
 from ..invariants import demand
 from ..world import World
 from .invariants import Invariants
-from .source import Log, Process
-from .target import CLUSTER, POISON, Target
+from .source import Log, Process, is_for_target
+from .target import CLUSTER, POISON, TARGET_NAME, Target
 
 PATIENCE_S = 400.0
 
@@ -37,6 +40,9 @@ class Plan:
     read_bytes: int
     trims: bool
     latest: bool
+    rolls_back: bool  # in the end the source is restored, and publishes on
+    restores: bool  # in the end the source is restored, and gets another history of the other origin
+    lists: float  # share of the entries that name the clusters they go to
 
     @classmethod
     def draw(cls, random: Random) -> Plan:
@@ -56,6 +62,9 @@ class Plan:
             read_bytes=random.choice((1, 500, 1 << 20)),
             trims=random.random() < 0.5,
             latest=random.random() < 0.2,
+            rolls_back=random.random() < 0.3,
+            restores=random.random() < 0.3,
+            lists=random.choice((0.0, 0.1, 0.6)),
         )
 
 
@@ -71,6 +80,10 @@ class Schedule:
         self.log = Log(self)
         self.target = Target(self.world, self.invariants, plan.store_s)
         self.cursor: Progress | None = None
+        self.cursors: list[Progress] = []  # all that were stored
+        self.ends: list[int] = []  # of the topic then
+        self.expects_alarm = False
+        self.restored = self.renewed = 0
         self.connections = self.kills = self.rivals = 0
         self.is_apart = False
         self._epoch = 1
@@ -91,6 +104,93 @@ class Schedule:
         if not self.target.is_up:
             self.target.recover()
         self._finish()
+        if plan.rolls_back and not plan.trims:
+            self._roll_back()
+        elif plan.restores and plan.forward_all:
+            self._restore_forwarder()
+
+    def _roll_back(self) -> None:
+        """The cluster here is restored from a backup, and publishes on. Its new messages are not taken for those that
+        the target has in their place; people order `resync`, and all of them get there, behind the former ones.
+        """
+        log, invariants, random = self.log, self.invariants, self.world.random
+        known = [at for at, end in enumerate(self.ends) if end < log.end]
+        if not known:
+            return
+        at = random.choice(known)
+        end, former, before = self.ends[at], log.own, dict(invariants.messages)
+        if invariants.stored.get(former, 0) <= end:
+            return
+        log.restore(end, log.start)
+        self.cursor, self.expects_alarm = self.cursors[at], True
+        for _ in range(random.choice((1, 5, 60))):
+            log.append(None, random.randint(1, 5), b"new %d" % random.randrange(1 << 30))
+        self.world.note("rolled back to", end, self.cursor)
+        self._restart(end)
+        self._wait_for(SenderState.DIVERGED, "RollbackDetected")
+        self.process.do(self.process.sender.resync)
+        until = self.world.now + PATIENCE_S
+        while log.own == former:
+            demand(self.world.now < until, "Liveness", "resync gives no other identity")
+            self.world.run(until=self.world.now + 0.5)
+        self._finish()
+        same = invariants.messages.get(former, 0) == before.get(former, 0)
+        demand(same, "RollbackDetected", "messages got the identity of others")
+        self.renewed += 1
+
+    def renew(self, effect: RenewOrigin) -> None:
+        """Do as a Replicator does."""
+        log, note = self.log, effect.note
+        assert note is not None
+        if note.last is not None:
+            first = note.last.first
+            here = [(one.end, crc32c(one.value), one.time_us) for one in log.entries if one.first == first]
+            demand(here == [note.last[1:]], "RollbackDetected", "the backup has no cursor of its time")
+        self.process.kill()
+        former = log.own
+        log.renew(effect.mark)
+        log.begin, log.withheld = effect.mark, GapCause.DUPLICATE
+        others = {**(self.cursor.others if self.cursor is not None else {}), former: note}
+        self.cursor = None
+        self._epoch += 1
+        self.process = Process(self, self._epoch, mark=effect.mark, others=others)
+
+    def _wait_for(self, state: SenderState, name: str) -> None:
+        until = self.world.now + PATIENCE_S
+        while self.process.sender.state is not state:
+            demand(self.world.now < until, name, f"{self.process.sender.state}")
+            self.world.run(until=self.world.now + 0.5)
+
+    def _restore_forwarder(self) -> None:
+        """The cluster here was restored from a backup, and so was the one whose messages it forwards: that published
+        others in their place. Nothing of the new history may be taken for the old one, and nothing is sent behind it.
+        """
+        end = self.invariants.logged.get(self.log.other, 0)
+        first = self.log.rewrite_other(end)
+        if first is None:
+            return
+        self.expects_alarm = True
+        older: list[Progress | None] = [None]  # cursors of that time
+        for cursor in self.cursors:
+            note = cursor.others.get(self.log.other)
+            if note is None or note.stored <= first:
+                older.append(cursor)
+        self.cursor = self.world.random.choice(older)
+        stored = dict(self.invariants.messages)
+        self.world.note("restored", self.cursor)
+        self._restart()
+        for _ in range(3):
+            self.log.append(self.log.other, 1, b"new")
+        self.process.grow()
+        until = self.world.now + PATIENCE_S
+        while self.process.sender.state is not SenderState.DIVERGED:
+            demand(self.world.now < until, "RollbackDetected", f"another history of {self.log.other} is forwarded")
+            self.world.run(until=self.world.now + 0.5)
+        other = self.log.other
+        same = self.invariants.messages.get(other, 0) == stored.get(other, 0)
+        demand(same, "RollbackDetected", "messages of two histories were stored")
+        demand("resync" in self.process.sender.alarm, "RollbackDetected", "people are not told what to do")
+        self.restored += 1
 
     def _append(self) -> None:
         random = self.world.random
@@ -100,7 +200,10 @@ class Schedule:
         value = b"%d." % random.randrange(1 << 30) + b"x" * random.randrange(self.plan.value_bytes)
         if origin is not self.log.far and random.random() < self.plan.poison:
             value = POISON
-        self.log.append(origin, random.randint(1, 5), value)
+        names = None
+        if value != POISON and random.random() < self.plan.lists:
+            names = frozenset(random.choice(((), ("south",), (TARGET_NAME,), (TARGET_NAME, "south"))))
+        self.log.append(origin, random.randint(1, 5), value, names)
 
     def _grow(self) -> None:
         self._append()
@@ -143,18 +246,27 @@ class Schedule:
             if isinstance(state, OriginState):
                 behind = [entry for entry in log.forwarded if entry.origin_first >= state.stored]
                 entries = [
-                    OriginEntry(entry.value, entry.messages, entry.origin_first, entry.origin_time_us, entry.gaps)
-                    for entry in behind[: self.world.random.randrange(1, 8)]
+                    OriginEntry(
+                        entry.value,
+                        entry.messages,
+                        entry.origin_first,
+                        entry.origin_time_us,
+                        entry.gaps,
+                        attribute_of(entry.replicate_to),
+                    )
+                    for entry in takewhile(is_for_target, behind[: self.world.random.randrange(1, 8)])
                 ]
                 if entries:
+                    self.invariants.claim(log.other, entries, ())
                     self.target.replicate(log.other, session, entries, (), lambda _: None)
 
         self.target.open(log.other, session, opened)
 
-    def _restart(self) -> None:
+    def _restart(self, opened_at: int | None = None) -> None:
+        """opened_at: end of the topic when the next owner opened it; None: now."""
         self.process.kill()
         self._epoch += 1
-        self.process = Process(self, self._epoch)
+        self.process = Process(self, self._epoch, opened_at=opened_at)
 
     def _reunite(self) -> None:
         self.is_apart = False

@@ -14,24 +14,34 @@ from pyreplog.geo.protocol.effects import (
     Effect,
     EntryRefused,
     OpenOrigin,
+    OriginNote,
     Progress,
     RaiseAlarm,
     ReadEntries,
+    RenewOrigin,
     SendEntries,
     SourceEntry,
     WakeAt,
 )
 from pyreplog.geo.protocol.sending import Sender, SendingSettings
 from pyreplog.origins.origin import Gap, GapCause, Origin, OriginState
+from pyreplog.origins.replicate_to import attribute_of
 
 from ..invariants import BrokenInvariantError, demand
 from .network import Connection
-from .target import CLUSTER, POISON
+from .target import CLUSTER, POISON, TARGET_NAME
 
 if TYPE_CHECKING:
     from .schedule import Schedule
 
 START_US = 1_700_000_000_000_000
+Truth = tuple[bytes, int, int, bytes | None]
+"""Of an entry: value, messages, publish time, replicate-to attribute."""
+
+
+def is_for_target(entry: SourceEntry) -> bool:
+    """Whether the list of an entry names the target, or it has none."""
+    return entry.replicate_to is None or TARGET_NAME in entry.replicate_to
 
 
 class Log:
@@ -44,17 +54,22 @@ class Log:
         self.far = Origin(CLUSTER, "far")
         self.entries: list[SourceEntry] = []
         self.forwarded: list[SourceEntry] = []  # those of the other cluster, also after they were trimmed
-        self.start = self.end = self.begin = 0
+        self.start = self.end = self.begin = self.former_end = 0
+        self.withheld = GapCause.FILTERED
         self._ends = {self.other: 0, self.far: 0}
         self._causes: dict[tuple[Origin, int], str] = {}
-        self._truth: dict[tuple[Origin, int], tuple[bytes, int, int]] = {}
+        self._truth: dict[tuple[Origin, int], Truth] = {}
 
-    def append(self, origin: Origin | None, messages: int, value: bytes) -> None:
+    def append(
+        self, origin: Origin | None, messages: int, value: bytes, replicate_to: frozenset[str] | None = None
+    ) -> None:
+        is_withheld = replicate_to is not None and TARGET_NAME not in replicate_to
         time_us = START_US + round(self._schedule.world.now * 1e6)
         if origin is None:
-            entry = SourceEntry(value, messages, self.end, time_us)
-            self._truth[self.own, self.end] = value, messages, time_us
-            kind = "poison" if value == POISON else "own"
+            entry = SourceEntry(value, messages, self.end, time_us, replicate_to=replicate_to)
+            if not is_withheld:
+                self._truth[self.own, self.end] = value, messages, time_us, attribute_of(replicate_to)
+            kind = "withheld" if is_withheld else "poison" if value == POISON else "own"
         else:
             first, gaps = self._ends[origin], ()
             if self._schedule.world.chance(0.2):
@@ -63,10 +78,11 @@ class Log:
                 for offset in range(first - 2, first):
                     self._causes[origin, offset] = "skipped"
             self._ends[origin] = first + messages
-            entry = SourceEntry(value, messages, self.end, time_us, origin, first, time_us - 5000, gaps)
-            self._truth[origin, first] = value, messages, time_us - 5000
+            entry = SourceEntry(value, messages, self.end, time_us, origin, first, time_us - 5000, gaps, replicate_to)
+            if not is_withheld:
+                self._truth[origin, first] = value, messages, time_us - 5000, attribute_of(replicate_to)
             for offset in range(first, first + messages):
-                self._causes[origin, offset] = "poison" if value == POISON else "own"
+                self._causes[origin, offset] = "withheld" if is_withheld else "poison" if value == POISON else "own"
             kind = "foreign"
         for offset in range(self.end, self.end + messages):
             self._causes[self.own, offset] = kind
@@ -84,7 +100,7 @@ class Log:
             for offset in range(end):
                 self._causes[origin, offset] = "before"
 
-    def truth(self, origin: Origin, first: int) -> tuple[bytes, int, int] | None:
+    def truth(self, origin: Origin, first: int) -> Truth | None:
         return self._truth.get((origin, first))
 
     def cause(self, origin: Origin, offset: int) -> str:
@@ -103,6 +119,60 @@ class Log:
                 size += len(entry.value)
         return entries
 
+    def rewrite_other(self, end: int) -> int | None:
+        """Put other messages in the place of the last ones of the other cluster, the one that ends at `end` included.
+
+        Return the offset of the first one; None: that is not kept, or lies before the messages that are sent: the sender
+        reads it no more, and does not compare it.
+        """
+        kept = [
+            entry for entry in self.entries
+            if entry.origin == self.other and entry.value != POISON and is_for_target(entry)
+            and entry.first >= self.begin
+        ]  # fmt: skip
+        last = [at for at, entry in enumerate(kept) if entry.origin_first + entry.messages == end]
+        if not last:
+            return None
+        first = kept[max(last[0] - self._schedule.world.random.randrange(4), 0)].origin_first
+        for index, entry in enumerate(self.entries):
+            if entry in kept and entry.origin_first >= first:
+                value = entry.value + b"!"
+                self.entries[index] = entry._replace(value=value)
+                self._truth[self.other, entry.origin_first] = (
+                    value, entry.messages, entry.origin_time_us, attribute_of(entry.replicate_to),
+                )  # fmt: skip
+        return first
+
+    def restore(self, end: int, start: int) -> None:
+        """Forget what was stored behind an offset: the cluster was restored from a backup. start: then."""
+        self.entries = [entry for entry in self.entries if entry.end <= end]
+        self.start, self.end = start, end
+        for origin in self._ends:
+            firsts = [entry.origin_first + entry.messages for entry in self.entries if entry.origin == origin]
+            self._ends[origin] = max(firsts, default=0)
+
+    def renew(self, offset: int) -> None:
+        """Give the messages from an offset on another identity."""
+        former, self.own, self.former_end = self.own, Origin(b"S" * 16, "own again"), offset
+        for index, entry in enumerate(self.entries):
+            kind = "foreign"
+            if entry.origin is None and entry.first < offset:
+                self.entries[index] = entry._replace(
+                    origin=former, origin_first=entry.first, origin_time_us=entry.time_us
+                )
+            elif entry.origin is None:
+                kind = "poison" if entry.value == POISON else "own"
+                if not is_for_target(entry):
+                    kind = "withheld"
+                else:
+                    self._truth[self.own, entry.first] = (
+                        entry.value, entry.messages, entry.time_us, attribute_of(entry.replicate_to),
+                    )  # fmt: skip
+            for at in range(entry.first, entry.end):
+                self._causes[self.own, at] = kind
+        for at in range(offset):
+            self._causes[self.own, at] = "skipped"
+
     def trim(self, below: int) -> None:
         while self.entries and self.entries[0].end <= below:
             self.start = self.entries.pop(0).end
@@ -111,27 +181,40 @@ class Log:
 class Process:
     """An owner of the topic: a Sender, carried out. What it knows dies with it, but for the cursor."""
 
-    def __init__(self, schedule: Schedule, epoch: int) -> None:
+    def __init__(
+        self,
+        schedule: Schedule,
+        epoch: int,
+        *,
+        mark: int = 0,
+        others: dict[Origin, OriginNote] | None = None,
+        opened_at: int | None = None,
+    ) -> None:
         self._schedule, self._world, self._log = schedule, schedule.world, schedule.log
         self.is_dead = False
         self.alarms: list[str] = []
         self._wake: float | None = None
         self._connection: Connection | None = None
         self._sessions: dict[tuple[int, Origin], int] = {}
+        self._sent_end = self._log.end if opened_at is None else opened_at
         plan = schedule.plan
         cursor = schedule.cursor
         self.sender = Sender(
             self._log.own, self.settings(), epoch=epoch, begin=self._log.begin,
-            withheld=GapCause.FILTERED, own_note=None if cursor is None else cursor.own,
-            notes=None if cursor is None else cursor.others, mark=0 if cursor is None else cursor.mark,
-            random=random.Random(f"{plan}{epoch}").random,
+            withheld=self._log.withheld, own_note=None if cursor is None else cursor.own,
+            notes=others if cursor is None else cursor.others, mark=mark if cursor is None else cursor.mark,
+            former=self._log.former_end, sent=self._sent, random=random.Random(f"{plan}{epoch}").random,
         )  # fmt: skip
         self.do(self.sender.grew, self._log.start, self._log.end)
         self.do(self.sender.resume)
 
     def settings(self) -> SendingSettings:
         plan = self._schedule.plan
-        return SendingSettings(plan.forward_all, None, plan.ttl_us, plan.rate, plan.window)
+        return SendingSettings(plan.forward_all, None, plan.ttl_us, plan.rate, plan.window, TARGET_NAME)
+
+    def _sent(self, end: int) -> int:
+        self._sent_end = max(self._sent_end, end)
+        return self._sent_end
 
     @property
     def connection(self) -> Connection:
@@ -172,10 +255,11 @@ class Process:
             world.after(0.03 * world.random.random(), self._persist, effect)
         elif isinstance(effect, EntryRefused):
             pass
-        elif isinstance(effect, RaiseAlarm):
+        elif isinstance(effect, RaiseAlarm) and not self._schedule.expects_alarm:
             raise BrokenInvariantError("FalseAlarm", effect.text)
-        else:
-            assert isinstance(effect, Disconnect)
+        elif isinstance(effect, RenewOrigin):
+            world.after(0.001, self._schedule.renew, effect)
+        elif isinstance(effect, Disconnect):
             self._sessions.clear()
 
     def _open(self, effect: OpenOrigin) -> None:
@@ -197,6 +281,7 @@ class Process:
     def _send(self, effect: SendEntries) -> None:
         sender, target = self.sender, self._schedule.target
         session = self._sessions[effect.attempt, effect.origin]
+        self._schedule.invariants.claim(effect.origin, effect.entries, effect.gaps)
 
         def came(reply: Any) -> None:
             if isinstance(reply, ReplogError):
@@ -219,7 +304,7 @@ class Process:
             self.do(self.sender.came, effect.attempt, entries)
 
     def _check(self, effect: CheckEntry) -> None:
-        entries = [entry for entry in self._log.entries if entry.first == effect.first]
+        entries = [entry for entry in self._log.entries if entry.first <= effect.first < entry.end]
         self.do(self.sender.checked, effect.attempt, entries[0] if entries else None)
 
     def _persist(self, progress: Progress) -> None:
@@ -227,6 +312,8 @@ class Process:
         cursor = self._schedule.cursor
         if not self.is_dead and (cursor is None or progress.mark >= cursor.mark):
             self._schedule.cursor = progress
+            self._schedule.cursors.append(progress)
+            self._schedule.ends.append(self._log.end)
             if self._schedule.plan.trims:
                 self._schedule.invariants.trim(progress.mark)
                 self._log.trim(progress.mark)

@@ -24,6 +24,7 @@ from ..world import World
 from .invariants import Invariants
 
 CLUSTER = b"T" * 16
+TARGET_NAME = "target"
 TOPIC = "far"
 POISON = b"poison"
 
@@ -88,7 +89,6 @@ class Target:
             if gate is None:
                 raise OriginSessionError(TOPIC, "none is open")
             check_entries(entries, gaps)
-            self._invariants.claim(origin, [*gaps, *(gap for entry in entries for gap in entry.gaps)])
             if any(entry.value == POISON for entry in entries):
                 raise InvalidEntryError("poison")
         except ReplogError as error:

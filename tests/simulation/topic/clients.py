@@ -242,7 +242,7 @@ class FarConsumer:
             if error is None:
                 done(future.result(0))
             else:
-                self._world.note("the client gets", type(error).__name__, error)
+                self._world.note("the client gets", type(error).__name__)  # its text has the id of a process
                 failed()
 
         future.add_done_callback(over)

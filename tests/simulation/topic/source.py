@@ -134,7 +134,7 @@ class OriginSource:
         topic.origins.replicate(ORIGIN, session, sent, gaps).add_done_callback(done)
 
     def _failed(self, error: BaseException, session: int | None = None) -> None:
-        self._world.note("the origin gets", type(error).__name__, error)
+        self._world.note("the origin gets", type(error).__name__)  # its text has the id of a process
         demand(not isinstance(error, OriginHistoryError), "OneHistory", str(error))
         self.failures += 1
         if session in (None, self.session):

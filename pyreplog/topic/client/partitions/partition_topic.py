@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Protocol, Unpack
 
 from pyreplog._native.topic.messages import Message, MessageBatch
@@ -36,6 +36,7 @@ class PartitionSink(Protocol):
         deliver_at: Time | None = None,
         delay: float | None = None,
         sequence: int | None = None,
+        replicate_to: Sequence[str] | None = None,
         timeout: float | None = None,
     ) -> int: ...
 
@@ -49,6 +50,7 @@ class PartitionSink(Protocol):
         deliver_at: Time | None = None,
         delay: float | None = None,
         sequence: int | None = None,
+        replicate_to: Sequence[str] | None = None,
         timeout: float | None = None,
     ) -> AppendFuture[int]: ...
 
@@ -62,6 +64,7 @@ class PartitionSink(Protocol):
         deliver_at: Times | None = None,
         delay: float | None = None,
         sequences: ArrayLike | None = None,
+        replicate_to: Sequence[str] | None = None,
         timeout: float | None = None,
     ) -> AppendFuture[range]: ...
 

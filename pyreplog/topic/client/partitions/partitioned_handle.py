@@ -74,6 +74,11 @@ class PartitionedHandle(Handle, Generic[T]):
         self.publish_async, self.publish_batch_async = publisher.publish_async, publisher.publish_batch_async
         super().__init__(what)
 
+    @property
+    def is_closing(self) -> bool:
+        """Whether `close` was called; it may still wait for messages."""
+        return self._error is not None
+
     # ---- partitions -----------------------------------------------------------------------------------------
 
     @property

@@ -141,6 +141,7 @@ class PartitionedPublisher:
         delay: float | None = None,
         sequence: int | None = None,
         producer: str | None = None,
+        replicate_to: Sequence[str] | None = None,
         timeout: float | None = None,
     ) -> PartitionOffset:
         """Publish one message, and wait until it is confirmed.
@@ -158,7 +159,7 @@ class PartitionedPublisher:
         partition = self.router.route(key)
         offset = self._serving(partition).publish(
             value, key, properties=properties, event_time=event_time, deliver_at=deliver_at, delay=delay,
-            sequence=sequence, timeout=timeout,
+            sequence=sequence, replicate_to=replicate_to, timeout=timeout,
             **_named(producer),
         )  # fmt: skip
         return PartitionOffset(partition, offset)
@@ -174,6 +175,7 @@ class PartitionedPublisher:
         delay: float | None = None,
         sequence: int | None = None,
         producer: str | None = None,
+        replicate_to: Sequence[str] | None = None,
         timeout: float | None = None,
     ) -> AppendFuture[PartitionOffset]:
         """Publish one message without waiting; return the future of its place.
@@ -186,7 +188,7 @@ class PartitionedPublisher:
         partition = self.router.route(key)
         offset_future = self._serving(partition).submit(
             value, key, properties=properties, event_time=event_time, deliver_at=deliver_at, delay=delay,
-            sequence=sequence, timeout=timeout,
+            sequence=sequence, replicate_to=replicate_to, timeout=timeout,
             **_named(producer),
         )  # fmt: skip
         done: AppendFuture[PartitionOffset] = AppendFuture()
@@ -204,6 +206,7 @@ class PartitionedPublisher:
         delay: float | None = None,
         sequences: ArrayLike | None = None,
         producer: str | None = None,
+        replicate_to: Sequence[str] | None = None,
         timeout: float | None = None,
     ) -> list[PartitionRange]:
         """Publish several messages, and wait until all are confirmed.
@@ -221,7 +224,7 @@ class PartitionedPublisher:
         deadline = None if seconds is None else time.monotonic() + seconds
         future = self.submit_batch(
             values, keys, properties=properties, event_times=event_times, deliver_at=deliver_at, delay=delay,
-            sequences=sequences, timeout=timeout,
+            sequences=sequences, replicate_to=replicate_to, timeout=timeout,
             producer=producer,
         )  # fmt: skip
         return self.wait(future, remaining_s(deadline))
@@ -237,6 +240,7 @@ class PartitionedPublisher:
         delay: float | None = None,
         sequences: ArrayLike | None = None,
         producer: str | None = None,
+        replicate_to: Sequence[str] | None = None,
         timeout: float | None = None,
     ) -> AppendFuture[list[PartitionRange]]:
         """Publish several messages without waiting; return the future of their places.
@@ -253,7 +257,7 @@ class PartitionedPublisher:
         futures: list[AppendFuture[range]] = []
         for topic, portion in zip(topics, portions, strict=True):
             try:
-                futures.append(_submit(topic, portion, delay, producer, timeout))
+                futures.append(_submit(topic, portion, delay, producer, replicate_to, timeout))
             except ReplogError as error:
                 if not futures:
                     raise
@@ -293,12 +297,14 @@ def _submit(
     portion: PartitionBatch,
     delay: float | None,
     producer: str | None,
+    replicate_to: Sequence[str] | None,
     timeout: float | None,
 ) -> AppendFuture[range]:
     batch = portion.batch
     return topic.submit_batch(
         batch.values, batch.keys, properties=batch.properties, event_times=batch.event_times,
-        deliver_at=batch.deliver_at, delay=delay, sequences=portion.sequences, timeout=timeout, **_named(producer),
+        deliver_at=batch.deliver_at, delay=delay, sequences=portion.sequences,
+        replicate_to=replicate_to, timeout=timeout, **_named(producer),
     )  # fmt: skip
 
 
@@ -397,6 +403,7 @@ class PartitionedProducer(Closeable):
         deliver_at: Time | None = None,
         delay: float | None = None,
         sequence: int | None = None,
+        replicate_to: Sequence[str] | None = None,
         timeout: float | None = None,
     ) -> PartitionOffset:
         """Publish one message, and wait until it is confirmed.
@@ -411,7 +418,7 @@ class PartitionedProducer(Closeable):
         """
         return self._open.publish(
             value, key, properties=properties, event_time=event_time, deliver_at=deliver_at, delay=delay,
-            sequence=sequence, timeout=timeout,
+            sequence=sequence, replicate_to=replicate_to, timeout=timeout,
         )  # fmt: skip
 
     def submit(
@@ -424,6 +431,7 @@ class PartitionedProducer(Closeable):
         deliver_at: Time | None = None,
         delay: float | None = None,
         sequence: int | None = None,
+        replicate_to: Sequence[str] | None = None,
         timeout: float | None = None,
     ) -> AppendFuture[PartitionOffset]:
         """Publish one message without waiting; return the future of its place.
@@ -435,7 +443,7 @@ class PartitionedProducer(Closeable):
         """
         return self._open.submit(
             value, key, properties=properties, event_time=event_time, deliver_at=deliver_at, delay=delay,
-            sequence=sequence, timeout=timeout,
+            sequence=sequence, replicate_to=replicate_to, timeout=timeout,
         )  # fmt: skip
 
     def publish_batch(
@@ -448,6 +456,7 @@ class PartitionedProducer(Closeable):
         deliver_at: Times | None = None,
         delay: float | None = None,
         sequences: ArrayLike | None = None,
+        replicate_to: Sequence[str] | None = None,
         timeout: float | None = None,
     ) -> list[PartitionRange]:
         """Publish several messages, and wait until all are confirmed.
@@ -462,7 +471,7 @@ class PartitionedProducer(Closeable):
         """
         return self._open.publish_batch(
             values, keys, properties=properties, event_times=event_times, deliver_at=deliver_at, delay=delay,
-            sequences=sequences, timeout=timeout,
+            sequences=sequences, replicate_to=replicate_to, timeout=timeout,
         )  # fmt: skip
 
     def submit_batch(
@@ -475,6 +484,7 @@ class PartitionedProducer(Closeable):
         deliver_at: Times | None = None,
         delay: float | None = None,
         sequences: ArrayLike | None = None,
+        replicate_to: Sequence[str] | None = None,
         timeout: float | None = None,
     ) -> AppendFuture[list[PartitionRange]]:
         """Publish several messages without waiting; return the future of their places.
@@ -486,7 +496,7 @@ class PartitionedProducer(Closeable):
         """
         return self._open.submit_batch(
             values, keys, properties=properties, event_times=event_times, deliver_at=deliver_at, delay=delay,
-            sequences=sequences, timeout=timeout,
+            sequences=sequences, replicate_to=replicate_to, timeout=timeout,
         )  # fmt: skip
 
     async def _awaited(self, producer: str | None) -> PartitionedPublisher:

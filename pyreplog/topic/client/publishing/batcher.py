@@ -26,7 +26,7 @@ _PLAIN_TIME_US = 1 << 62
 class SingleMessage(NamedTuple):
     """One message to be published, its producer, and the future of its offset.
 
-    sequence: -1: none. size: estimated bytes.
+    sequence: -1: none. size: estimated bytes. attribute: its replicate-to attribute; None: it has none.
     """
 
     value: bytes
@@ -38,6 +38,7 @@ class SingleMessage(NamedTuple):
     size: int
     future: AppendFuture[int]
     producer: bytes
+    attribute: bytes | None = None
 
     @property
     def messages(self) -> int:
@@ -62,6 +63,7 @@ class SingleMessage(NamedTuple):
         deliver_at: int | None,
         sequence: int,
         producer: bytes = b"",
+        attribute: bytes | None = None,
     ) -> Self:
         """Create a message.
 
@@ -75,8 +77,8 @@ class SingleMessage(NamedTuple):
             and (event_time is None or (type(event_time) is int and abs(event_time) < _PLAIN_TIME_US))
             and (deliver_at is None or (type(deliver_at) is int and 0 <= deliver_at < _PLAIN_TIME_US))
         ):
-            size = len(value) + (len(key) if key else 0) + MESSAGE_BYTES
-            return cls(value, key, None, event_time, deliver_at, sequence, size, future, producer)
+            size = len(value) + (len(key) if key else 0) + MESSAGE_BYTES + (len(attribute) if attribute else 0)
+            return cls(value, key, None, event_time, deliver_at, sequence, size, future, producer, attribute)
         size = len(
             encode_messages(
                 [value],
@@ -86,9 +88,10 @@ class SingleMessage(NamedTuple):
                 deliver_at=[deliver_at],
             )
         )
+        size += len(attribute) if attribute else 0
         properties = dict(properties) if properties else None
         key = None if key is None else bytes(key)
-        return cls(bytes(value), key, properties, event_time, deliver_at, sequence, size, future, producer)
+        return cls(bytes(value), key, properties, event_time, deliver_at, sequence, size, future, producer, attribute)
 
     def encode(self) -> bytes:
         """Return the entry of this message alone."""
@@ -126,10 +129,16 @@ class MessageGroup:
         self.singles.append(single)
         self.size += single.size
 
+    @property
+    def attribute(self) -> bytes | None:
+        """The replicate-to attribute of all of them; None: they have none."""
+        return self.singles[0].attribute
+
     def follows(self, single: SingleMessage) -> bool:
-        """Return whether the number of a message allows it to be the next one of this entry."""
+        """Return whether the number and the attribute of a message allow it to be the next one of this entry."""
         last = self.singles[-1].sequence
-        return single.sequence > last >= 0 or single.sequence == last == -1
+        follows = single.sequence > last >= 0 or single.sequence == last == -1
+        return follows and single.attribute == self.singles[0].attribute
 
     def encode(self) -> bytes:
         """Return the entry."""

@@ -38,13 +38,16 @@ class EntryPart(NamedTuple):
 
 
 class ForwardedBatch(BatchEntrant):
-    """A batch of whole entries, of one producer or several. `kept` says which messages are stored."""
+    """A batch of whole entries, of one producer or several. `kept` says which messages are stored.
 
-    def __init__(self, topic: str, entries: Sequence[bytes]) -> None:
+    attributes: of the record of each entry, encoded; None: no record has any.
+    """
+
+    def __init__(self, topic: str, entries: Sequence[bytes], attributes: Sequence[bytes | None] | None = None) -> None:
         """Decode the entries. Raises InvalidEntryError, or MissingExtraError if the codec is not installed."""
-        self._topic, self._received = topic, list(entries)
+        self._topic, self._received, self._attributes = topic, list(entries), attributes
         self._batch, self._counts = decode(self._received)
-        self.numbered = _numbered(self._batch) if self._batch.is_numbered else []
+        self.numbered = numbered_entries(self._batch)
         """The entries whose messages may have been published before."""
         self.future: AppendFuture[range] = AppendFuture()
         self.kept: NDArray[np.bool_] | None = None
@@ -82,14 +85,19 @@ class ForwardedBatch(BatchEntrant):
     def encode(self, encoder: Encoder) -> None:
         """Encode the batch; entries whose messages are all kept stay as they are. Raises RecordTooLargeError."""
         if self.kept is None:
-            self.entries, self.counts = self._received, self._counts
+            self.entries, self.counts, self.attributes = self._received, self._counts, self._attributes
         else:
-            self.entries, self.counts = self._cut(encoder, self.kept)
+            self.entries, self.counts, self.attributes = self._cut(encoder, self.kept)
         for entry in self.entries:
             encoder.check_size(len(entry) - _HEAD.unpack_from(entry)[0])
+        if self.attributes is not None:
+            for entry, attribute in zip(self.entries, self.attributes, strict=True):
+                encoder.check_size(len(entry) - _HEAD.unpack_from(entry)[0] + len(attribute or b""))
 
-    def _cut(self, encoder: Encoder, kept: NDArray[np.bool_]) -> tuple[list[bytes], list[int]]:
-        """Return the entries of the kept messages, and the number of messages of each."""
+    def _cut(
+        self, encoder: Encoder, kept: NDArray[np.bool_]
+    ) -> tuple[list[bytes], list[int], list[bytes | None] | None]:
+        """Return the entries of the kept messages, the number of messages of each, and their attributes."""
         entries, counts = self._received.copy(), self._counts.copy()
         for part in self.numbered:
             mask = kept[part.start : part.stop]
@@ -97,7 +105,9 @@ class ForwardedBatch(BatchEntrant):
             if mask.any() and not mask.all():
                 entries[part.place] = encoder.finish([self._reencode(part, mask)])[0]
         places = [at for at, count in enumerate(counts) if count]
-        return [entries[at] for at in places], [counts[at] for at in places]
+        attributes = self._attributes
+        kept_attributes = None if attributes is None else [attributes[at] for at in places]
+        return [entries[at] for at in places], [counts[at] for at in places], kept_attributes
 
     def _reencode(self, part: EntryPart, mask: NDArray[np.bool_]) -> bytes:
         """Return an entry of some of the messages of an entry."""
@@ -150,8 +160,12 @@ def decode(entries: list[bytes]) -> tuple[MessageBatch, list[int]]:
     return decode_messages(records, offset=0, entries=0, size=0, decompress=decompress), counts
 
 
-def _numbered(batch: MessageBatch) -> list[EntryPart]:
-    parts, stop = [], 0
+def numbered_entries(batch: MessageBatch) -> list[EntryPart]:
+    """Return the entries with a producer whose messages are numbered."""
+    parts: list[EntryPart] = []
+    if not batch.is_numbered:
+        return parts
+    stop = 0
     descriptions = zip(batch.entry_count.tolist(), batch.entry_producer, batch.entry_sequence.tolist(), strict=True)
     for place, (count, producer, last) in enumerate(descriptions):
         start, stop = stop, stop + count

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from asyncio import _get_running_loop
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from pyreplog._native.machines.serial_executor import in_callback
@@ -61,6 +61,7 @@ class Producer(Closeable):
         deliver_at: Time | None = None,
         delay: float | None = None,
         sequence: int | None = None,
+        replicate_to: Sequence[str] | None = None,
         timeout: float | None = None,
     ) -> int:
         """Publish one message, and wait until it is confirmed.
@@ -82,6 +83,7 @@ class Producer(Closeable):
             deliver_at=deliver_at,
             delay=delay,
             sequence=sequence,
+            replicate_to=replicate_to,
             producer=self.name,
             timeout=timeout,
         )
@@ -96,6 +98,7 @@ class Producer(Closeable):
         deliver_at: Time | None = None,
         delay: float | None = None,
         sequence: int | None = None,
+        replicate_to: Sequence[str] | None = None,
         timeout: float | None = None,
     ) -> AppendFuture[int]:
         """Publish one message without waiting; return the future of its offset.
@@ -114,6 +117,7 @@ class Producer(Closeable):
             deliver_at=deliver_at,
             delay=delay,
             sequence=sequence,
+            replicate_to=replicate_to,
             producer=self.name,
             timeout=timeout,
         )
@@ -128,6 +132,7 @@ class Producer(Closeable):
         deliver_at: Times | None = None,
         delay: float | None = None,
         sequences: ArrayLike | None = None,
+        replicate_to: Sequence[str] | None = None,
         timeout: float | None = None,
     ) -> range:
         """Publish several messages, and wait until all are confirmed.
@@ -149,6 +154,7 @@ class Producer(Closeable):
             deliver_at=deliver_at,
             delay=delay,
             sequences=sequences,
+            replicate_to=replicate_to,
             producer=self.name,
             timeout=timeout,
         )
@@ -163,6 +169,7 @@ class Producer(Closeable):
         deliver_at: Times | None = None,
         delay: float | None = None,
         sequences: ArrayLike | None = None,
+        replicate_to: Sequence[str] | None = None,
         timeout: float | None = None,
     ) -> AppendFuture[range]:
         """Publish several messages without waiting; return the future of their offsets.
@@ -181,6 +188,7 @@ class Producer(Closeable):
             deliver_at=deliver_at,
             delay=delay,
             sequences=sequences,
+            replicate_to=replicate_to,
             producer=self.name,
             timeout=timeout,
         )

@@ -184,6 +184,8 @@ class CollectedBatch(PublishBatch):
 
     def encode(self, encoder: Encoder) -> None:
         self.entries = encoder.finish([group.encode() for group in self.groups])
+        attributes = [group.attribute for group in self.groups]
+        self.attributes = attributes if any(attributes) else None
 
     def shares(self) -> Iterator[Share]:
         for group in self.groups:
@@ -206,8 +208,14 @@ class SubmittedBatch(BatchEntrant):
     """A batch that was submitted as a batch in this process."""
 
     def __init__(
-        self, producer: bytes, batch: Messages, sequences: Sequences | None, future: AppendFuture[range]
+        self,
+        producer: bytes,
+        batch: Messages,
+        sequences: Sequences | None,
+        future: AppendFuture[range],
+        attribute: bytes | None = None,
     ) -> None:
+        self._attribute = attribute
         self.producer, self.batch, self.sequences, self.future = producer, batch, sequences, future
         self.messages = self.messages_submitted = batch.count
         self.size = batch.size
@@ -235,16 +243,19 @@ class SubmittedBatch(BatchEntrant):
         self.messages = int(new.sum())
 
     def encode(self, encoder: Encoder) -> None:
-        numbers = self.sequences
+        numbers, attribute = self.sequences, self._attribute
+        bytes_max = encoder.bytes_max if attribute is None else max(encoder.bytes_max - len(attribute), 1)
         entries, self.counts = self.batch.entries(
             self._runs,
             sequences=None if isinstance(numbers, range) else numbers,
             first_sequence=numbers.start if isinstance(numbers, range) else -1,
             messages_max=encoder.messages_max,
-            bytes_max=encoder.bytes_max,
+            bytes_max=bytes_max,
         )
-        if self.size > encoder.bytes_max:  # otherwise they fit into one entry or several
-            encoder.check_size(max(map(len, entries)) - len(self.producer))
+        if attribute is not None:
+            self.attributes = [attribute] * len(entries)
+        if self.size > bytes_max:  # otherwise they fit into one entry or several
+            encoder.check_size(max(map(len, entries)) - len(self.producer) + len(attribute or b""))
         self.entries = entries if encoder.compress is None else encoder.finish(entries)
 
     def shares(self) -> Iterator[Share]:

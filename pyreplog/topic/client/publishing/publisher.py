@@ -8,6 +8,7 @@ import time
 from asyncio import _get_running_loop
 from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
+from threading import get_ident
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
@@ -16,10 +17,11 @@ from pyreplog._native.machines.serial_executor import check_may_wait, in_callbac
 from pyreplog._native.topic.messageencoder import Messages
 from pyreplog.clock import Clock
 from pyreplog.coroutines import check_may_block, refuse_to_block
-from pyreplog.errors import BacklogFullError, OutcomeUnknownError, WindowFullError
+from pyreplog.errors import BacklogFullError, InvalidArgumentError, OutcomeUnknownError, WindowFullError
 from pyreplog.future import AppendFuture, as_timeout, set_result
 from pyreplog.origins.gate import OriginGate, OriginGates
 from pyreplog.origins.origin import Gap, OriginEntry
+from pyreplog.origins.replicate_to import attribute_of
 from pyreplog.topic.client.coroutines import publishing
 from pyreplog.topic.client.publishing.batcher import SingleMessage
 from pyreplog.topic.client.publishing.delivery_times import check_delivery, delivery_time, delivery_times
@@ -34,6 +36,7 @@ from pyreplog.topic.model.config import TopicConfig
 from pyreplog.topic.model.dedup import Producers, check_sequence, check_sequences
 from pyreplog.topic.model.times import as_time_us, as_times_us
 from pyreplog.topic_names import check_name
+from pyreplog.waiting_threads import waiting_threads
 
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
@@ -92,6 +95,7 @@ class Publisher:
         self.topic, self.timeout = topic, timeout
         self._sink, self._runtime, self._clock = sink, runtime, clock
         self._encoder = Encoder.of(config, entry_bytes_max)
+        self._is_global = config.global_producers
         self._window = Window(window_bytes, WINDOW_MESSAGES, entries_max=WINDOW_ENTRIES, beyond=sink.pending)
         sink.on_room = self._window.give_room
         self._sequencer = Sequencer(
@@ -120,6 +124,7 @@ class Publisher:
         delay: float | None = None,
         sequence: int | None = None,
         producer: str | None = None,
+        replicate_to: Sequence[str] | None = None,
         timeout: float | None = None,
     ) -> int:
         """Publish one message, and wait until it is confirmed.
@@ -136,6 +141,8 @@ class Publisher:
             sequence: number of the message, if the topic deduplicates: the numbers of a producer ascend, and a message
                 whose number was published before is dropped. None: the next number.
             producer: name of the producer.
+            replicate_to: names of the only other clusters to which it is replicated, at most 16; none: it stays in this
+                one. None: it goes wherever the replication policy of the topic sends it. See docs/geo.md.
             timeout: seconds; None: the timeout of the client; without limit for a topic of this process.
 
         Returns:
@@ -164,9 +171,17 @@ class Publisher:
             event_time = as_time_us("event_time", event_time)
         if deliver_at is not None or delay is not None:
             deliver_at = delivery_time(deliver_at, delay, self._clock)
-        single = SingleMessage.of(value, key, properties, event_time, deliver_at, number, name)
+        attribute = None if replicate_to is None else attribute_of(replicate_to)
+        single = SingleMessage.of(value, key, properties, event_time, deliver_at, number, name, attribute)
         deadline = self._deadline(timeout)
-        return self._await(self._enter(single, deadline, is_awaited=True), deadline)
+        if deadline is not None:
+            return self._await(self._enter(single, deadline, is_awaited=True), deadline)
+        thread = get_ident()
+        waiting_threads.add(thread)
+        try:
+            return self._runtime.wait(self._enter(single, None, is_awaited=True))
+        finally:
+            waiting_threads.discard(thread)
 
     def submit(
         self,
@@ -179,6 +194,7 @@ class Publisher:
         delay: float | None = None,
         sequence: int | None = None,
         producer: str | None = None,
+        replicate_to: Sequence[str] | None = None,
         timeout: float | None = None,
     ) -> AppendFuture[int]:
         """Publish one message without waiting; return the future of its offset.
@@ -195,7 +211,8 @@ class Publisher:
             event_time = as_time_us("event_time", event_time)
         if deliver_at is not None or delay is not None:
             deliver_at = delivery_time(deliver_at, delay, self._clock)
-        single = SingleMessage.of(value, key, properties, event_time, deliver_at, number, name)
+        attribute = None if replicate_to is None else attribute_of(replicate_to)
+        single = SingleMessage.of(value, key, properties, event_time, deliver_at, number, name, attribute)
         return self._enter(single, self._deadline(timeout))
 
     def _deadline(self, timeout: float | None) -> float | None:
@@ -217,6 +234,8 @@ class Publisher:
 
     def _enter(self, single: SingleMessage, deadline: float | None, *, is_awaited: bool = False) -> AppendFuture[int]:
         self._encoder.check_size(single.size)
+        if self._is_global and single.producer and single.sequence < 0:
+            raise self._unnumbered(single.producer)
         self._make_room(deadline)
         self._sequencer.enter(single, is_awaited=is_awaited)
         return single.future
@@ -232,6 +251,7 @@ class Publisher:
         delay: float | None = None,
         sequences: ArrayLike | None = None,
         producer: str | None = None,
+        replicate_to: Sequence[str] | None = None,
         timeout: float | None = None,
     ) -> range:
         """Publish several messages, and wait until all are confirmed.
@@ -247,6 +267,7 @@ class Publisher:
             deliver_at: one time, or None, for each value.
             delay: seconds from now, for all of them.
             sequences: ascending numbers, one for each value.
+            replicate_to: names of the clusters, for all of them.
 
         Returns:
             Their offsets, which are consecutive, without messages that were published before.
@@ -259,7 +280,9 @@ class Publisher:
         name = b"" if producer is None else _name(producer)
         batch = self._messages(name, values, keys, properties, event_times, deliver_at, delay)
         deadline = self._deadline(timeout)
-        return self._await(self._enter_batch(name, batch, sequences, deadline, is_awaited=True), deadline)
+        return self._await(
+            self._enter_batch(name, batch, sequences, attribute_of(replicate_to), deadline, is_awaited=True), deadline
+        )
 
     def submit_batch(
         self,
@@ -272,6 +295,7 @@ class Publisher:
         delay: float | None = None,
         sequences: ArrayLike | None = None,
         producer: str | None = None,
+        replicate_to: Sequence[str] | None = None,
         timeout: float | None = None,
     ) -> AppendFuture[range]:
         """Publish several messages without waiting; return the future of their offsets.
@@ -285,7 +309,7 @@ class Publisher:
         """
         name = b"" if producer is None else _name(producer)
         batch = self._messages(name, values, keys, properties, event_times, deliver_at, delay)
-        return self._enter_batch(name, batch, sequences, self._deadline(timeout))
+        return self._enter_batch(name, batch, sequences, attribute_of(replicate_to), self._deadline(timeout))
 
     async def _awaited(self, producer: str | None) -> Publisher:
         return self
@@ -323,21 +347,31 @@ class Publisher:
         producer: bytes,
         batch: Messages,
         sequences: ArrayLike | None,
+        attribute: bytes | None,
         deadline: float | None,
         *,
         is_awaited: bool = False,
     ) -> AppendFuture[range]:
         numbers = None if sequences is None else check_sequences(self.topic, sequences, batch.count)
+        if self._is_global and producer and numbers is None:
+            raise self._unnumbered(producer)
         future: AppendFuture[range] = AppendFuture()
         if not batch.count:
             set_result(future, range(0))
             return future
         self._make_room(deadline)
-        submitted = SubmittedBatch(producer, batch, numbers, future)
+        submitted = SubmittedBatch(producer, batch, numbers, future, attribute)
         self._sequencer.enter(submitted, is_awaited=is_awaited)
         if submitted.failure is not None:  # encoding failed
             raise submitted.failure
         return future
+
+    def _unnumbered(self, producer: bytes) -> InvalidArgumentError:
+        """Return the error for messages without numbers: another cluster may have given the next one already."""
+        return InvalidArgumentError(
+            f"topic {self.topic}: expected a sequence for each message of producer {producer.decode()}, because the "
+            "topic has global_producers, found none: pass numbers that you would also pass in the other clusters"
+        )
 
     def forward(self, forwarded: ForwardedBatch) -> AppendFuture[range]:
         """Publish a batch that another process has encoded, in the order of the calls. Does not wait: see `room`.
@@ -351,7 +385,7 @@ class Publisher:
         self, gate: OriginGate, session: int, entries: Sequence[OriginEntry], gaps: Sequence[Gap]
     ) -> AppendFuture[int]:
         """Store entries and gaps of an origin, see `Origins.replicate`. Does not wait: see `room`."""
-        batch = ReplicatedBatch(gate, session, entries, gaps, self._encoder)
+        batch = ReplicatedBatch(gate, session, entries, gaps, self._encoder, is_numbered=self._is_global)
         self._sequencer.enter(batch)
         return batch.future
 

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 
 from pyreplog.errors import InvalidEntryError
 from pyreplog.future import AppendFuture, Outcome
 from pyreplog.origins.attribute import OriginAttribute
 from pyreplog.origins.gate import Admission, OriginGate, check_entries
-from pyreplog.origins.origin import Gap, OriginEntry
-from pyreplog.topic.client.publishing.forwarded import decode
+from pyreplog.origins.origin import Gap, GapCause, OriginEntry
+from pyreplog.topic.client.publishing.forwarded import EntryPart, decode, numbered_entries
 from pyreplog.topic.client.publishing.publish_batch import ENTRY_OVERHEAD, BatchEntrant, Encoder, Share
-from pyreplog.topic.model.dedup import Producers
+from pyreplog.topic.model.dedup import DedupVerdict, GlobalProducers, Producers
 
 PRODUCER_LENGTH = struct.Struct("<4xH")
 """Of the value of an entry."""
@@ -21,11 +21,12 @@ PRODUCER_LENGTH = struct.Struct("<4xH")
 class ReplicatedBatch(BatchEntrant):
     """Entries of one origin, as they are stored there, and gaps behind them.
 
-    The producers of the topic do not judge them: the gate of the origin does. What costs time is done for each entry,
-    not for each message.
+    The producers of the topic do not judge them: the gate of the origin does. Global producers are asked before, for
+    entries that are stored under other identities. What costs time is done for each entry, not for each message.
 
     Attributes:
         gate: the gate of the origin.
+        session: number of the session.
         future: of what is stored of the origin afterwards.
         end: everything of the origin below this offset is in the call, or before it.
         admission: what of it is new, once the gate has admitted it.
@@ -34,32 +35,85 @@ class ReplicatedBatch(BatchEntrant):
     future: AppendFuture[int]
 
     def __init__(
-        self, gate: OriginGate, session: int, entries: Sequence[OriginEntry], gaps: Sequence[Gap], encoder: Encoder
+        self,
+        gate: OriginGate,
+        session: int,
+        entries: Sequence[OriginEntry],
+        gaps: Sequence[Gap],
+        encoder: Encoder,
+        *,
+        is_numbered: bool = False,
     ) -> None:
-        """Check entries.
+        """Check entries. is_numbered: global producers will be asked.
 
         Raises InvalidEntryError; RecordTooLargeError; MissingExtraError if a codec is not installed.
         """
         check_entries(entries, gaps)
-        self.gate, self._session, self._received, self._gaps = gate, session, entries, gaps
+        self.gate, self.session, self._received, self._received_gaps = gate, session, entries, gaps
+        self._entries, self._gaps = entries, gaps  # without copies
+        self._numbered: dict[int, EntryPart] = {}  # by first offset at the origin
         self.messages = self.messages_submitted = sum([entry.messages for entry in entries])
         values = [entry.value for entry in entries]
         self.size = sum(map(len, values))
         if values:
-            _, counts = decode(values)
+            batch, counts = decode(values)
             for entry, count in zip(entries, counts, strict=True):
                 if entry.messages != count:
                     raise InvalidEntryError(
                         f"replicated entry at offset {entry.first}: expected {entry.messages} messages, found {count}"
                     )
-            encoder.check_size(max(len(value) - PRODUCER_LENGTH.unpack_from(value)[0] for value in values))
+            if is_numbered:
+                self._numbered = {entries[part.place].first: part for part in numbered_entries(batch)}
+            encoder.check_size(
+                max(
+                    len(entry.value) - PRODUCER_LENGTH.unpack_from(entry.value)[0] + len(entry.replicate_to or b"")
+                    for entry in entries
+                )
+            )
         self.end = gaps[-1].end if gaps else entries[-1].end if entries else 0
         self.future = AppendFuture()
         self.admission: Admission | None = None
 
+    def drop_copies(self, producers: GlobalProducers, same_cluster: Collection[int]) -> bytes | None:
+        """Make gaps of the entries whose messages are all stored under other identities.
+
+        An entry of which only some are stored stays whole: with other bytes, the origin would not recognize it.
+
+        Args:
+            producers: those of the topic.
+            same_cluster: keys of the origins in the cluster of this one.
+
+        Returns:
+            A producer, if it is in doubt whether messages of an entry are stored: then nothing is dropped, and the
+            batch has to wait. None: all is known.
+        """
+        entries: list[OriginEntry] = []
+        gaps: list[Gap] = []
+        for entry in self._received:
+            part = self._numbered.get(entry.first)
+            if part is not None and entry.first >= self.gate.pushed:  # the gate judges those before
+                verdict = producers.judge_copy(part.producer, part.sequences, same_cluster)
+                if verdict is DedupVerdict.IN_DOUBT:
+                    return part.producer
+                if verdict is DedupVerdict.DUPLICATE:
+                    gaps += [*entry.gaps, Gap(entry.first, entry.end, GapCause.DUPLICATE)]
+                    continue
+            entries.append(entry._replace(gaps=(*gaps, *entry.gaps)) if gaps else entry)
+            gaps = []
+        self._entries, self._gaps = entries, [*gaps, *self._received_gaps]
+        return None
+
+    def numbers(self) -> Iterator[tuple[int, Share]]:
+        """Yield the number of each admitted entry that global producers have to know, and what they have to know."""
+        assert self.admission is not None
+        for number, entry in enumerate(self.admission.entries):
+            part = self._numbered.get(entry.first)
+            if part is not None:
+                yield number, (part.producer, part.sequences)
+
     def judge(self) -> Admission | None:
         """Ask the gate what of it is new; None: it has to wait. Raises as `OriginGate.judge`."""
-        self.admission = admission = self.gate.judge(self._session, self._received, self._gaps)
+        self.admission = admission = self.gate.judge(self.session, self._entries, self._gaps)
         if admission is not None:
             self.messages = sum([entry.messages for entry in admission.entries])
             self.run = admission.run
@@ -83,8 +137,8 @@ class ReplicatedBatch(BatchEntrant):
         self.entries = [entry.value for entry in admission.entries]
         self.counts = [entry.messages for entry in admission.entries]
         self.attributes = [
-            _attribute(attribute, encoder.entry_bytes_max - ENTRY_OVERHEAD - len(entry))
-            for attribute, entry in zip(admission.attributes, self.entries, strict=True)
+            _attributes(attribute, entry, encoder.entry_bytes_max - ENTRY_OVERHEAD - len(entry.value))
+            for attribute, entry in zip(admission.attributes, admission.entries, strict=True)
         ]
 
     def find_new(self, producers: Producers) -> bytes | None:
@@ -96,6 +150,12 @@ class ReplicatedBatch(BatchEntrant):
     def outcomes(self) -> list[Outcome]:
         """Return the outcome of a call that failed; the gate settles the others."""
         return [] if self.error is None else [(self.future, self.error)]
+
+
+def _attributes(attribute: OriginAttribute, entry: OriginEntry, room: int) -> bytes:
+    """Encode the attributes of the record of an entry, which ascend by tag."""
+    names = entry.replicate_to
+    return _attribute(attribute, room) if names is None else _attribute(attribute, room - len(names)) + names
 
 
 def _attribute(attribute: OriginAttribute, room: int) -> bytes:

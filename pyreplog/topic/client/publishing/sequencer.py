@@ -35,7 +35,7 @@ from pyreplog.topic.client.publishing.publish_batch import (
 from pyreplog.topic.client.publishing.replicated_batch import ReplicatedBatch
 from pyreplog.topic.client.publishing.window import Window
 from pyreplog.topic.model.backlog import Publishing
-from pyreplog.topic.model.dedup import DedupVerdict, Producers, check_sequence
+from pyreplog.topic.model.dedup import DedupVerdict, GlobalProducers, Producers, check_sequence
 
 DUPLICATE = -1
 """Takes the place of an offset: the message was published before."""
@@ -142,6 +142,7 @@ class Sequencer:
         self._topic = topic
         self._sink, self._runtime, self._clock = sink, runtime, clock
         self._encoder, self._producers = encoder, producers
+        self._globals = producers if isinstance(producers, GlobalProducers) else None
         self._gates = OriginGates(topic) if gates is None else gates
         self.on_news: Callable[[], object] = lambda: None
         """Called when the gates have to be stored before a caller gets its result; with no lock."""
@@ -309,7 +310,18 @@ class Sequencer:
         self._enqueue(batch, work)
 
     def _admit_replicated(self, batch: ReplicatedBatch, work: _Work) -> None:
-        gate = batch.gate
+        gate, producers = batch.gate, self._globals
+        if producers is not None and batch.session == gate.session:
+            if gate.waits_for_doubt(batch):
+                gate.wait(batch)
+                return
+            doubtful = batch.drop_copies(producers, self._gates.keys_of(gate.origin.cluster))
+            if doubtful is not None:
+                gate.set_in_doubt(batch)
+                producers.wait(doubtful, batch)
+                return
+            gate.settle_doubt(batch)
+            self._follow(gate, work)
         try:
             admission = batch.judge()
         except ReplogError as error:
@@ -324,6 +336,9 @@ class Sequencer:
             gate.push(admission)
             self.counts.duplicates += batch.messages_submitted - batch.messages
             if admission.entries:
+                if producers is not None:
+                    for _, (name, numbers) in batch.numbers():
+                        producers.push(name, numbers, gate.key)
                 self._take(work)  # earlier messages come first
                 self._enqueue(batch, work)
                 return
@@ -493,11 +508,25 @@ class Sequencer:
 
     def _note(self, producers: Producers, batch: PublishBatch, work: _Work) -> None:
         """Note the outcome of numbered messages; those in doubt because of them are admitted again."""
+        if type(batch) is ReplicatedBatch:
+            self._note_replicated(batch, work)
+            return
         for name, numbers in batch.shares():
             if batch.error is None:
                 work.readmitted += producers.persisted(name, numbers, self._clock.monotonic_us())
             else:
                 work.readmitted += producers.failed(name, numbers)
+
+    def _note_replicated(self, batch: ReplicatedBatch, work: _Work) -> None:
+        """Do the same for messages that another cluster sent; its first entries may be stored, and others not."""
+        producers = self._globals
+        if producers is None:
+            return
+        for number, (name, numbers) in batch.numbers():
+            if batch.error is None or number < batch.cut_entries:
+                work.readmitted += producers.persisted(name, numbers, self._clock.monotonic_us(), batch.gate.key)
+            else:
+                work.readmitted += producers.failed(name, numbers, batch.gate.key)
 
     def _count(self, batch: PublishBatch) -> None:
         counts, offsets = self.counts, batch.offsets

@@ -7,14 +7,21 @@ import json
 import re
 import ssl
 import threading
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from functools import partial
 from typing import Any, Unpack, overload
 
+from pyreplog._native.machines.serial_executor import check_may_wait
 from pyreplog.arguments import check_bool, check_seconds, check_text
 from pyreplog.coroutines import check_may_block, in_thread
-from pyreplog.errors import ConfigError, InvalidArgumentError, InvalidMessageError, TopicExistsError
+from pyreplog.errors import (
+    ConfigError,
+    InvalidArgumentError,
+    InvalidMessageError,
+    PeerTimeoutError,
+    TopicExistsError,
+)
 from pyreplog.handles import Handle, make_part_of
 from pyreplog.ledger.protocol.pending_adds import ENTRY_BYTES_MAX
 from pyreplog.net.handshake import Secret
@@ -86,6 +93,7 @@ class Client(Handle):
     def __init__(self, url: str, pool: ConnectionPool) -> None:
         self._pool = pool
         self._lock = threading.Lock()  # guards the table
+        self._forgotten = threading.Condition(self._lock)  # notified when a topic leaves it
         self._opening = threading.Lock()  # held while a topic is opened
         self._opening_partitioned = threading.Lock()  # held while a partitioned topic is opened, which opens topics
         self._topics: dict[str, RemoteTopic | RemotePartitionedTopic] = {}
@@ -135,7 +143,7 @@ class Client(Handle):
         if partitions is not None:
             arguments = {"topic": name, "partitions": check_partitions(name, partitions), "create": create}
             return self._open_partitioned(name, self._ask("make_partitions", **arguments, settings=settings), settings)
-        known = self._topics.get(name)
+        known = self._opened(name)
         count = None if isinstance(known, RemoteTopic) else self._ask("partitions", topic=name)
         if count is not None:
             return self._open_partitioned(name, count, settings)
@@ -168,7 +176,7 @@ class Client(Handle):
 
     def _open_partitioned(self, name: str, partitions: int, settings: Mapping[str, Any]) -> RemotePartitionedTopic:
         with self._opening_partitioned:
-            topic = self._topics.get(name)
+            topic = self._opened(name)
             if isinstance(topic, RemotePartitionedTopic):
                 topic.use(partitions, settings)
                 return topic
@@ -199,7 +207,7 @@ class Client(Handle):
         """
         request = Open(0, create, name, "", self._pool.client, json.dumps(settings) if settings else "")
         with self._opening:
-            topic = self._topics.get(name)
+            topic = self._opened(name)
             if isinstance(topic, RemotePartitionedTopic):
                 raise TopicExistsError(name, f"it is a topic with {topic.partitions} partitions")
             if topic is not None and not settings:
@@ -213,6 +221,29 @@ class Client(Handle):
             else:
                 topic.config = TopicConfig.stored(json.loads(opened.config))
         return topic
+
+    def _opened(self, name: str) -> RemoteTopic | RemotePartitionedTopic | None:
+        """Return the topic if it is open. Wait for one that another thread closes, so that its messages come first."""
+        topic = self._topics.get(name)
+        if topic is None or not topic.is_closing:
+            return topic
+        if not self._await_closed([topic], self._pool.timeout):
+            raise PeerTimeoutError(
+                f"topic {name}: this client has been closing it for {self._pool.timeout:g} s. Whether all messages "
+                "that were submitted to it are published is unknown; open it again later"
+            )
+        topic = self._topics.get(name)
+        return None if topic is None or topic.is_closing else topic
+
+    def _await_closed(self, topics: Sequence[RemoteTopic | RemotePartitionedTopic], timeout: float) -> bool:
+        """Wait until topics that were closed, perhaps by other threads, have published what was submitted; return
+        whether they have."""
+        with self._forgotten:
+            if any(self._topics.get(topic.name) is topic for topic in topics):
+                check_may_wait()
+            return self._forgotten.wait_for(
+                lambda: not any(self._topics.get(topic.name) is topic for topic in topics), timeout
+            )
 
     def existing(self, name: str) -> RemoteTopic | RemotePartitionedTopic:
         """Open a topic that exists, with or without partitions; see `topic`.
@@ -285,6 +316,55 @@ class Client(Handle):
         check_may_block("geo_where")
         return list(self._ask("geo_where", topic=topic, subscription=subscription))
 
+    def geo_handover(
+        self, topic: str, subscription: str, target: str, *, order: str, timeout: float, grace: float
+    ) -> dict[str, Any] | None:
+        """Begin to hand a replicated subscription over to another cluster, or return the status of the handover.
+
+        `GeoReplication.handover` polls it with one order.
+
+        Args:
+            topic: name of its topic, or partition. Its owner is asked; without one, a server opens it.
+            subscription: name of the subscription.
+            target: name of the cluster that is to deliver the subscription.
+            order: id of the order.
+            timeout: seconds after which the handover is cancelled, if the home has not moved.
+            grace: seconds after which messages that consumers hold are taken from them.
+
+        Returns:
+            A dict with the fields of `HandoverStatus`; None: the owner has not applied the policy of the topic yet.
+
+        Raises:
+            NoSuchSubscriptionError: the topic has no replicated subscription of this name.
+            ReplogError: as `cluster_id`.
+        """
+        check_may_block("geo_handover")
+        told: dict[str, Any] | None = self._ask_owner(
+            topic, "geo_handover", subscription=subscription, target=target, order=order, timeout=timeout, grace=grace
+        )
+        return told
+
+    def geo_take_over(self, topic: str, subscription: str, *, any_cluster: bool) -> dict[str, Any] | None:
+        """Take a replicated subscription over from the cluster that delivers it so far.
+
+        Args:
+            topic: name of its topic, or partition. Its owner is asked; without one, a server opens it.
+            subscription: name of the subscription.
+            any_cluster: let all clusters deliver the subscription.
+
+        Returns:
+            A dict with the fields of `HandoverStatus`; None: the owner has not applied the policy of the topic yet.
+
+        Raises:
+            NoSuchSubscriptionError: the topic has no replicated subscription of this name.
+            ReplogError: as `cluster_id`.
+        """
+        check_may_block("geo_take_over")
+        told: dict[str, Any] | None = self._ask_owner(
+            topic, "geo_take_over", subscription=subscription, any_cluster=any_cluster
+        )
+        return told
+
     def partitioned_topics(self) -> list[str]:
         """List the names of all partitioned topics.
 
@@ -307,9 +387,13 @@ class Client(Handle):
 
     def _ask(self, call: str, **arguments: Any) -> Any:
         """Call any server; return the result."""
+        return self._ask_owner("", call, **arguments)
+
+    def _ask_owner(self, name: str, call: str, /, **arguments: Any) -> Any:
+        """Call the owner of a topic, or any server if the name is ""; return the result."""
         self._check_open()
-        request = Call("", call, json.dumps(arguments))
-        answer: CallResult = self._pool.wait(self._pool.ask_for("", request, reads(CallResult)))
+        request = Call(name, call, json.dumps(arguments))
+        answer: CallResult = self._pool.wait(self._pool.ask_for(name, request, reads(CallResult)))
         return json.loads(answer.result)
 
     def forget(self, topic: RemoteTopic | RemotePartitionedTopic) -> None:
@@ -321,6 +405,7 @@ class Client(Handle):
         with self._lock:
             if self._topics.get(topic.name) is topic:
                 del self._topics[topic.name]
+                self._forgotten.notify_all()
 
     def _let_go(self) -> None:
         with self._lock:
@@ -328,6 +413,7 @@ class Client(Handle):
         self._pool.begin_to_close()
         with ExitStack() as stack:
             stack.callback(self._pool.close)
+            stack.callback(lambda: self._await_closed(topics, self._pool.close_timeout))
             for topic in topics:
                 stack.callback(topic.close)
 

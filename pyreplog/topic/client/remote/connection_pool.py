@@ -45,6 +45,7 @@ from pyreplog.topic.model.wire.protocol import (
     FEATURES,
     OK,
     ORIGINS,
+    REPLICATE_TO,
     STALE,
     SUBSCRIPTIONS,
     VERSION,
@@ -54,8 +55,10 @@ from pyreplog.topic.model.wire.protocol import (
     Open,
     OpenOrigin,
     Publish,
+    PublishTo,
     ReadRequest,
     Replicate,
+    ReplicateTo,
     Reply,
     Request,
     decode_fault,
@@ -80,12 +83,16 @@ FOREVER_S = 86_400.0
 READ_ONLY_CALLS = frozenset(
     {"topics", "partitioned_topics", "partitions", "where", "position", "config", "stats", "internal_stats",
      "last_sequence", "subscriptions", "cluster", "geo_status",
-     "geo_readiness", "geo_where"}
+     "geo_readiness", "geo_where", "geo_handover", "geo_take_over"}
 )  # fmt: skip
-"""Names of calls that change nothing."""
+"""Names of calls that change nothing, or that change nothing more when they are repeated."""
 
-_FEATURE_OF: dict[type[Any], str] = {OpenOrigin: ORIGINS, Exchange: SUBSCRIPTIONS}
-"""The feature that a server needs for the first request of a session."""
+_FEATURE_OF: dict[type[Any], str] = {
+    OpenOrigin: ORIGINS, Exchange: SUBSCRIPTIONS, PublishTo: REPLICATE_TO, ReplicateTo: REPLICATE_TO,
+}  # fmt: skip
+"""The feature that a server needs for a request; for those of a session, for the first one."""
+_PURPOSES = {REPLICATE_TO: "so that messages can name the clusters to which they are replicated; they were not sent"}
+"""Why a server is to know a feature, other than for replication to it."""
 
 _open: set[ConnectionPool] = set()
 """Pools that are not closed: a client that is forgotten still publishes its submitted messages."""
@@ -131,7 +138,7 @@ def outcome_of(body: memoryview | ReplogError, *, is_checked: bool = False) -> t
 
 def publishes(request: Request) -> bool:
     """Return whether a request uses the connection for publishing."""
-    if isinstance(request, Publish | CloseProducer | OpenOrigin | Replicate):
+    if isinstance(request, Publish | PublishTo | CloseProducer | OpenOrigin | Replicate | ReplicateTo):
         return True
     return isinstance(request, Open) and request.lane > 0
 
@@ -227,9 +234,9 @@ class ConnectionPool:
                 channel.request(*encode_request(CloseProducer(0)), on_reply=met, timeout=timeout)
                 return
             if feature is not None and peer is not None and feature not in peer.features:
+                purpose = _PURPOSES.get(feature, "so that other clusters can replicate to it")
                 raise UnsupportedRequestError(
-                    f"the server at {address[0]}:{address[1]} does not know {feature!r}: upgrade it, so that other "
-                    "clusters can replicate to it"
+                    f"the server at {address[0]}:{address[1]} does not know {feature!r}: upgrade it, {purpose}"
                 )
             channel.request(*encode_request(request, is_checked=is_checked), on_reply=on_reply, timeout=timeout)
         except ReplogError as error:

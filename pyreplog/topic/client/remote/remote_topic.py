@@ -7,7 +7,7 @@ import json
 import secrets
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from operator import index
 from typing import TYPE_CHECKING, Any, Protocol, Unpack
@@ -186,6 +186,7 @@ class RemoteTopic(Handle):
         delay: float | None = None,
         sequence: int | None = None,
         producer: str | None = None,
+        replicate_to: Sequence[str] | None = None,
         timeout: float | None = None,
     ) -> int:
         """Publish one message, and wait until it is confirmed.
@@ -196,11 +197,12 @@ class RemoteTopic(Handle):
             The offset of the message; DUPLICATE (-1) if its number was published before.
 
         Raises:
+            UnsupportedRequestError: the owner is too old for `replicate_to`; nothing was published.
             ReplogError: as `Publisher.publish`.
         """
         return self._publisher_of(producer).publish(
             value, key, properties=properties, event_time=event_time, deliver_at=deliver_at, delay=delay,
-            sequence=sequence, timeout=timeout,
+            sequence=sequence, replicate_to=replicate_to, timeout=timeout,
             producer=producer,
         )  # fmt: skip
 
@@ -215,6 +217,7 @@ class RemoteTopic(Handle):
         delay: float | None = None,
         sequence: int | None = None,
         producer: str | None = None,
+        replicate_to: Sequence[str] | None = None,
         timeout: float | None = None,
     ) -> AppendFuture[int]:
         """Publish one message without waiting; return the future of its offset.
@@ -228,7 +231,7 @@ class RemoteTopic(Handle):
         """
         return self._publisher_of(producer).submit(
             value, key, properties=properties, event_time=event_time, deliver_at=deliver_at, delay=delay,
-            sequence=sequence, timeout=timeout,
+            sequence=sequence, replicate_to=replicate_to, timeout=timeout,
             producer=producer,
         )  # fmt: skip
 
@@ -243,6 +246,7 @@ class RemoteTopic(Handle):
         delay: float | None = None,
         sequences: ArrayLike | None = None,
         producer: str | None = None,
+        replicate_to: Sequence[str] | None = None,
         timeout: float | None = None,
     ) -> range:
         """Publish several messages, and wait until all are confirmed.
@@ -258,7 +262,7 @@ class RemoteTopic(Handle):
         """
         return self._publisher_of(producer).publish_batch(
             values, keys, properties=properties, event_times=event_times, deliver_at=deliver_at, delay=delay,
-            sequences=sequences, timeout=timeout,
+            sequences=sequences, replicate_to=replicate_to, timeout=timeout,
             producer=producer,
         )  # fmt: skip
 
@@ -273,6 +277,7 @@ class RemoteTopic(Handle):
         delay: float | None = None,
         sequences: ArrayLike | None = None,
         producer: str | None = None,
+        replicate_to: Sequence[str] | None = None,
         timeout: float | None = None,
     ) -> AppendFuture[range]:
         """Publish several messages without waiting; return the future of their offsets.
@@ -286,7 +291,7 @@ class RemoteTopic(Handle):
         """
         return self._publisher_of(producer).submit_batch(
             values, keys, properties=properties, event_times=event_times, deliver_at=deliver_at, delay=delay,
-            sequences=sequences, timeout=timeout,
+            sequences=sequences, replicate_to=replicate_to, timeout=timeout,
             producer=producer,
         )  # fmt: skip
 
@@ -639,6 +644,11 @@ class RemoteTopic(Handle):
             OutcomeUnknownError: some messages have no outcome within the client's timeout.
         """
         super().close()
+
+    @property
+    def is_closing(self) -> bool:
+        """Whether `close` was called; it may still wait for messages."""
+        return self._error is not None
 
     def _let_go(self) -> None:
         error = ClosedError(f"the {self._what} was closed")

@@ -20,6 +20,7 @@ from pyreplog.errors import (
     PeerError,
     RecordTooLargeError,
     ReplogError,
+    UnsupportedRequestError,
 )
 from pyreplog.event_queue import EventQueue
 from pyreplog.future import AppendFuture, set_exception, set_result
@@ -37,7 +38,8 @@ from pyreplog.topic.client.remote.connection_pool import (
 )
 from pyreplog.topic.model.dedup import DedupVerdict, Producers, Sequences
 from pyreplog.topic.model.wire.fields import ENTRIES_MAX, WireReader
-from pyreplog.topic.model.wire.protocol import PUBLISHED, CloseProducer, Open, Opened, Publish
+from pyreplog.topic.model.wire.origins import LISTS
+from pyreplog.topic.model.wire.protocol import PUBLISHED, CloseProducer, Open, Opened, Publish, PublishTo
 
 
 class SequenceAllocator(Producers):
@@ -139,6 +141,8 @@ class EntrySender:
     def _refusal(self, batch: PublishBatch) -> RecordTooLargeError | None:
         """Return why a batch cannot be sent."""
         size, raw = batch.entry_bytes, raw_bytes(batch.entries)
+        if batch.attributes is not None:
+            size += len(LISTS.encode(batch.attributes))
         if size <= BATCH_BYTES_MAX and raw <= RAW_BYTES_MAX and len(batch.entries) <= ENTRIES_MAX:
             return None
         return RecordTooLargeError(
@@ -268,16 +272,22 @@ class EntrySender:
 
     def _send(self, batch: PublishBatch) -> None:
         handle = batch.session = self._handle
-        batch.was_sent = True
+        was_sent, batch.was_sent = batch.was_sent, True
 
         def on_outcome(_: Address, outcome: Outcome) -> None:
             offsets: AppendFuture[range | list[int]] = AppendFuture()
             settle(offsets, outcome, lambda reader: _offsets(reader, batch.messages))
-            self._events.post(lambda: self._published(batch, handle, offsets))
+            self._events.post(lambda: self._published(batch, handle, offsets, was_sent))
 
-        self._pool.send(self._address, Publish(handle, batch.entries), on_outcome)
+        request: Publish | PublishTo = Publish(handle, batch.entries)
+        if batch.attributes is not None:
+            request = PublishTo(handle, batch.attributes, batch.entries)
+        self._pool.send(self._address, request, on_outcome)
 
-    def _published(self, batch: PublishBatch, handle: int, offsets: AppendFuture[range | list[int]]) -> None:
+    def _published(
+        self, batch: PublishBatch, handle: int, offsets: AppendFuture[range | list[int]], was_sent: bool
+    ) -> None:
+        """Note the outcome of a batch. was_sent: it was sent before, too, and that had no outcome."""
         error = offsets.exception()
         if batch.session != handle or batch.is_settled:
             return  # it was sent again meanwhile
@@ -285,6 +295,8 @@ class EntrySender:
             batch.offsets = offsets.result()
             self._retry_s, self._failing_since = RETRY_S, None
             batch.settle()
+        elif isinstance(error, UnsupportedRequestError):  # an older server would replicate it everywhere
+            batch.settle(_unknown(error) if was_sent else error)
         elif isinstance(error, ReplogError) and is_transient(error):
             self._lost(batch, handle, error)
         else:

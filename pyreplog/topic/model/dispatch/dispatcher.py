@@ -307,7 +307,10 @@ class Dispatcher:
         return self._run(now_us)
 
     def limit_to(self, offset: int, now_us: int) -> list[Effect]:
-        """Read nothing from `offset` on: what is acknowledged of it is not known yet. It takes nothing back."""
+        """Read nothing from `offset` on: what is acknowledged of it is not known yet. It takes nothing back.
+
+        With 0 no message is delivered: neither messages that were read already, nor redeliveries.
+        """
         self._limit = offset
         return self._run(now_us)
 
@@ -505,6 +508,11 @@ class Dispatcher:
 
     # ---- status ------------------------------------------------------------------------------------
 
+    @property
+    def held(self) -> int:
+        """Number of messages that consumers have and did not acknowledge, and of dead letters on their way."""
+        return self._pending.total
+
     def status(self, now_us: int) -> DispatchStatus:
         """Return the status. Cheap, except with many consumers."""
         reading = self._reading
@@ -586,6 +594,15 @@ class Dispatcher:
         if not self._consumers.by_id:
             return effects
         self._come_due(now_us)
+        if self._limit > self._floor:  # else what was read, or is to be delivered again, waits, too
+            self._deliver(effects, now_us)
+        next_us = self._next_us(now_us)
+        if next_us is not None and (self._armed_us is None or next_us < self._armed_us):
+            self._armed_us = next_us
+            effects.append(WakeAt(next_us))
+        return effects
+
+    def _deliver(self, effects: list[Effect], now_us: int) -> None:
         arrived = self._reading.ready()
         for answer in arrived:
             if len(batch := self._filter(answer, effects, now_us)):
@@ -598,11 +615,6 @@ class Dispatcher:
             self._reading.kept_up()
         if self._reading.position < min(self.end, self._limit) or self._replay.ready or self._selector.waiting():
             self._read(effects, now_us)  # usually false after a delivery
-        next_us = self._next_us(now_us)
-        if next_us is not None and (self._armed_us is None or next_us < self._armed_us):
-            self._armed_us = next_us
-            effects.append(WakeAt(next_us))
-        return effects
 
     def _come_due(self, now_us: int) -> None:
         due = self._replay.waiting.pop(now_us) if self._replay.waiting.messages else []

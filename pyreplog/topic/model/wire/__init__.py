@@ -1,4 +1,4 @@
-"""The protocol between topic servers and their clients, as bytes (see FORMAT.md, "Topics' wire").
+"""The protocol between topic servers and their clients, as bytes (see FORMAT.md, "Topics over TCP").
 
 | module | what it holds |
 |---|---|

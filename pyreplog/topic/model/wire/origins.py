@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Sequence
-from itertools import accumulate
+from itertools import accumulate, groupby
 
+from pyreplog.errors import InvalidEntryError
 from pyreplog.origins.origin import CLUSTER_BYTES, GAPS_MAX, Gap, GapCause, OriginEntry
+from pyreplog.origins.replicate_to import ATTRIBUTE_HEAD, VALUE_BYTES_MAX, decode_names, encode_attribute
 from pyreplog.topic.model.wire.fields import ENTRIES_MAX, WireField, WireReader, number_field
 
 _COUNT = struct.Struct(">I")
 _GAP = struct.Struct(">qqB")
 _ENTRY = struct.Struct(">IIqqB")  # bytes, messages, first offset, publish time, number of gaps
+_RUN = struct.Struct(">IH")  # entries, bytes of their list
+NO_LIST = 0xFFFF
 _OFFSET_MAX = (1 << 62) - 1
 _CAUSES = {cause.value: cause for cause in GapCause}
 
@@ -73,6 +77,38 @@ def _decode_entries(reader: WireReader) -> list[OriginEntry]:
     return entries
 
 
+def _encode_lists(attributes: Sequence[bytes | None]) -> bytes:
+    """Runs of entries with equal attributes."""
+    runs = []
+    for attribute, run in groupby(attributes):
+        count = sum(1 for _ in run)
+        size = NO_LIST if attribute is None else len(attribute) - ATTRIBUTE_HEAD
+        runs.append(_RUN.pack(count, size) + (attribute or b"")[ATTRIBUTE_HEAD:])
+    return _COUNT.pack(len(runs)) + b"".join(runs)
+
+
+def _decode_lists(reader: WireReader) -> list[bytes | None]:
+    (runs,) = reader.unpack(_COUNT)
+    if runs > ENTRIES_MAX:
+        raise reader.refusal(f"at most {ENTRIES_MAX} lists of clusters", str(runs))
+    attributes: list[bytes | None] = []
+    for _ in range(runs):
+        count, size = reader.unpack(_RUN)
+        if not 1 <= count <= ENTRIES_MAX - len(attributes) or (size > VALUE_BYTES_MAX and size != NO_LIST):
+            raise reader.refusal(
+                f"a list of at most {VALUE_BYTES_MAX} bytes for 1 to {ENTRIES_MAX - len(attributes)} entries",
+                f"one of {size} for {count}",
+            )
+        attribute = None
+        if size != NO_LIST:
+            try:
+                attribute = encode_attribute(decode_names(bytes(reader.take(size))))
+            except InvalidEntryError as error:
+                raise reader.refusal("a list of clusters", str(error)) from None
+        attributes += [attribute] * count
+    return attributes
+
+
 MESSAGES_MAX = 64
 MESSAGES_BYTES_MAX = 17 << 20
 """Bytes of the messages of one request: at least one of the largest fits."""
@@ -99,5 +135,6 @@ def _decode_messages(reader: WireReader) -> list[bytes]:
 CLUSTER = WireField(_encode_cluster, _decode_cluster)
 PARTITIONS = number_field("I", 0, 1 << 16)
 GAPS = WireField(_encode_gaps, _decode_gaps)
+LISTS = WireField(_encode_lists, _decode_lists)
 ORIGIN_ENTRIES = WireField(_encode_entries, _decode_entries)
 MESSAGES = WireField(_encode_messages, _decode_messages)

@@ -42,7 +42,7 @@ from pyreplog.topic.model.wire.fields import (
     WireReader,
     checksum,
 )
-from pyreplog.topic.model.wire.origins import CLUSTER, GAPS, MESSAGES, ORIGIN_ENTRIES, PARTITIONS
+from pyreplog.topic.model.wire.origins import CLUSTER, GAPS, LISTS, MESSAGES, ORIGIN_ENTRIES, PARTITIONS
 
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
@@ -56,7 +56,9 @@ ORIGINS = "origins"
 """Feature of the hello: OPEN_ORIGIN and REPLICATE."""
 SUBSCRIPTIONS = "subscriptions"
 """Feature of the hello: EXCHANGE."""
-FEATURES = frozenset({ORIGINS, SUBSCRIPTIONS})
+REPLICATE_TO = "replicate-to"
+"""Feature of the hello: PUBLISH_TO and REPLICATE_TO."""
+FEATURES = frozenset({ORIGINS, SUBSCRIPTIONS, REPLICATE_TO})
 
 OK, ERROR, STALE = range(3)
 """Status of a reply. STALE: the server does not know the lane or consumer (any longer); nothing was done."""
@@ -87,6 +89,17 @@ class Publish(NamedTuple):
     """Publish entries as `encode_messages` returns them."""
 
     lane: int
+    entries: Sequence[bytes]
+
+
+class PublishTo(NamedTuple):
+    """Publish entries as Publish does, some of which go only to named clusters.
+
+    For peers with the feature REPLICATE_TO. replicate_to: the replicate-to attribute of each entry; None: it has none.
+    """
+
+    lane: int
+    replicate_to: Sequence[bytes | None]
     entries: Sequence[bytes]
 
 
@@ -237,6 +250,18 @@ class Replicate(NamedTuple):
     entries: Sequence[OriginEntry]
 
 
+class ReplicateTo(NamedTuple):
+    """Store entries of an origin as Replicate does, some of which go only to named clusters.
+
+    For peers with the feature REPLICATE_TO. replicate_to: as in PublishTo; that of `entries` is not sent.
+    """
+
+    handle: int
+    gaps: Sequence[Gap]
+    replicate_to: Sequence[bytes | None]
+    entries: Sequence[OriginEntry]
+
+
 class Exchange(NamedTuple):
     """Pass on what the sender's cluster says about the replicated subscriptions of a topic. For peers with the feature
     SUBSCRIPTIONS.
@@ -275,7 +300,7 @@ Request = (
     Open | CloseProducer | Publish | Subscribe | Detach | Flow | Fetch | Acknowledge | AcknowledgeRange
     | AcknowledgeAndFetch
     | AcknowledgeCumulative | Nack | NackWithReason | Redeliver | Seek | Flush | ReadRequest | Call | Resume
-    | OpenOrigin | Replicate | Exchange
+    | OpenOrigin | Replicate | Exchange | PublishTo | ReplicateTo
 )  # fmt: skip
 
 _REQUESTS: dict[int, tuple[type[Any], Layout]] = {
@@ -304,6 +329,8 @@ _REQUESTS: dict[int, tuple[type[Any], Layout]] = {
         Exchange,
         Layout(OFFSET, OFFSET, FLAG, OFFSET_OR_NONE, OFFSET_OR_NONE, OFFSET, U32, I64, CLUSTER, NAME, NAME, MESSAGES),
     ),
+    23: (PublishTo, Layout(U32, LISTS, ENTRIES)),
+    24: (ReplicateTo, Layout(U32, GAPS, LISTS, ORIGIN_ENTRIES)),
 }
 _KINDS = {request: kind for kind, (request, _) in _REQUESTS.items()}
 
@@ -320,9 +347,9 @@ def encode_request(request: Request, *, is_checked: bool = False) -> list[Readab
     kind = _KINDS[type(request)]
     head = bytes((kind | CHECKED if is_checked else kind,)) + _REQUESTS[kind][1].encode(request)
     buffers: list[ReadableBuffer] = [head]
-    if isinstance(request, Publish):
+    if isinstance(request, Publish | PublishTo):
         buffers += request.entries
-    elif isinstance(request, Replicate):
+    elif isinstance(request, Replicate | ReplicateTo):
         buffers += [entry.value for entry in request.entries]
     if is_checked:
         buffers.append(checksum(*buffers))
@@ -350,6 +377,8 @@ def decode_request(body: memoryview) -> Request:
     reader = WireReader(f"request {request_type.__name__}", body, 1, is_checked=asks_for_checksum(body))
     request: Request = request_type._make(layout.decode(reader))
     reader.end()
+    if isinstance(request, PublishTo | ReplicateTo) and len(request.replicate_to) != len(request.entries):
+        raise reader.refusal(f"lists of clusters for {len(request.entries)} entries", str(len(request.replicate_to)))
     return request
 
 

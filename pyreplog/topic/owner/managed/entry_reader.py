@@ -10,6 +10,7 @@ from pyreplog._native.log.batch import RecordBatch
 from pyreplog.errors import InvalidEntryError
 from pyreplog.future import AppendFuture
 from pyreplog.origins.attribute import TAG_ORIGIN
+from pyreplog.origins.replicate_to import TAG_REPLICATE_TO
 from pyreplog.topic.model.chain import ChainLedger
 from pyreplog.topic.model.positions import TopicPosition
 from pyreplog.topic.owner.managed.chainreader import ChainReader
@@ -26,6 +27,7 @@ class StoredEntry(NamedTuple):
         messages: their number.
         time_us: when it was appended, microseconds since 1970.
         origin: its origin attribute, without tag and length; None: it was published here.
+        replicate_to: its replicate-to attribute, likewise; None: it has none.
     """
 
     value: bytes
@@ -33,6 +35,7 @@ class StoredEntry(NamedTuple):
     messages: int
     time_us: int
     origin: bytes | None
+    replicate_to: bytes | None = None
 
 
 class EntryBatch(NamedTuple):
@@ -94,6 +97,11 @@ def _entries(item: ChainLedger, records: RecordBatch) -> EntryBatch:
                 f"entry {record.entry} of ledger {item.ledger}: {len(value)} bytes hold no messages"
             )
         messages, last_entry = _COUNT.unpack_from(value)[0], record.entry
-        origin = next((data for tag, data in record.attributes if tag == TAG_ORIGIN), None)
-        entries.append(StoredEntry(value, start + record.ledger_messages - messages, messages, time_us, origin))
+        attributes = dict(reversed(record.attributes))  # of two with one tag the first counts, as in native code
+        entries.append(
+            StoredEntry(
+                value, start + record.ledger_messages - messages, messages, time_us,
+                attributes.get(TAG_ORIGIN), attributes.get(TAG_REPLICATE_TO),
+            )
+        )  # fmt: skip
     return EntryBatch(entries, entries[-1].first + entries[-1].messages, item.ledger, last_entry)

@@ -18,6 +18,7 @@ from pyreplog.errors import (
 )
 from pyreplog.event_queue import EventQueue
 from pyreplog.future import AppendFuture, set_exception
+from pyreplog.handles import make_part_of
 from pyreplog.ledger.cluster import LedgerCluster
 from pyreplog.ledger.driver import Runtime
 from pyreplog.ledger.ledger_handle import Ledger
@@ -171,7 +172,9 @@ class LedgerMaker:
 
     def reader(self, metadata: LedgerMetadata) -> LedgerReader:
         """Return a reader, which the caller closes."""
-        return LedgerReader(metadata, ledger_key(PASSWORD), self._cluster.runtime)
+        reader = LedgerReader(metadata, ledger_key(PASSWORD), self._cluster.runtime)
+        make_part_of(reader, self._cluster)
+        return reader
 
     def open_reader(self, ledger: int) -> LedgerReader:
         """Return a reader of a closed ledger. Raises NoSuchLedgerError, and errors of the store."""

@@ -339,18 +339,23 @@ class ManagedLedger(Handle):
         The future gives their number; they are deleted in the background. It fails with TopicFencedError, and with
         errors of the metadata store.
         """
+        offset = self.trim_end(below, now_us)
+        if offset is not None:
+            return self._trim(offset)
+        self._check()
+        nothing = AppendFuture(0)
+        set_result(nothing)
+        return nothing
+
+    def trim_end(self, below: int, now_us: int) -> int | None:
+        """Return the offset of the first message that `trim` would keep; None: it would drop nothing."""
         chain, end = self._view
         closed = [ClosedLedger(item.end, item.closed_us, item.size) for item in chain.ledgers if item.is_closed]
         count = trimmable(
             closed, TopicPosition(below, 0, 0), kept_bytes=end.size - chain.start.size,
             retention_bytes=chain.config.retention_bytes, retention_ms=chain.config.retention_ms, now_us=now_us,
         )  # fmt: skip
-        if count:
-            return self._trim(closed[count - 1].end.offset)
-        self._check()
-        nothing = AppendFuture(0)
-        set_result(nothing)
-        return nothing
+        return closed[count - 1].end.offset if count else None
 
     def clear(self) -> AppendFuture[int]:
         """Drop all ledgers that were written before, whatever retention says; the future gives their number."""
@@ -386,6 +391,12 @@ class ManagedLedger(Handle):
         """Replace the properties that are stored with the topic. The future fails as that of `trim`."""
         kept = dict(properties)
         return self._change(lambda chain: dataclasses.replace(chain, properties=kept), lambda: None)
+
+    def renew_identity(self, token: str, offset: int) -> AppendFuture[None]:
+        """Give the messages from an offset on another identity. The future fails as that of `trim`, and with
+        TopicFullError.
+        """
+        return self._change(lambda chain: chain.renewed(token, offset), lambda: None)
 
     def verify(self) -> None:
         """Ask the metadata store whether this is still the owner. Blocks. Raises the errors of the future of `trim`."""

@@ -1,0 +1,80 @@
+"""A cluster that others reach by a wire, and a cluster of processes whose owners can be killed."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+from pyreplog import Cluster, TopicServer
+from tests.geo.sites import NOWHERE
+from tests.ledger.processes import Cast
+from tests.topic.remoting import Wire
+
+
+class Place:
+    """A cluster in this process, and the wire by which the others reach the server of its topics."""
+
+    def __init__(self, stack: ExitStack, path: Path) -> None:
+        self.name = path.name
+        self.cluster = stack.enter_context(Cluster.embedded(path, bookies=1))
+        self.server: TopicServer | None = None
+        self.wire = stack.enter_context(Wire(NOWHERE))
+        stack.callback(self.end)
+
+    def serve(self) -> None:
+        """Begin to serve; what was open is closed by an upgrade."""
+        self.end()
+        for topic in self.cluster.topics.opened():
+            topic.close()
+        self.server = TopicServer(self.cluster)
+        self.wire.lead_to(self.server.address)
+        self.wire.cut()
+
+    def end(self) -> None:
+        if self.server is not None:
+            self.server.close()
+
+
+class TwoServers:
+    """Two servers of cluster a as processes, which replicate a topic to cluster b of this process.
+
+    address: of the server that is killed. wire: leads from a to b.
+    """
+
+    def __init__(self, a: Cluster, b: Cluster, target: TopicServer, wire: Wire, cast: Cast) -> None:
+        self.a, self.b, self.wire, self.cast, self._target = a, b, wire, cast, target
+        self._servers = [cast.start("pyreplog", "serve", cast.url, "--json") for _ in range(2)]
+        addresses = [server.hears("address") for server in self._servers]
+        self.address = f"pyreplog://{addresses[0]}"
+
+    def part(self) -> None:
+        """Let nothing arrive at b."""
+        self.wire.lead_to(NOWHERE)
+        self.wire.cut()
+
+    def kill_owner(self) -> None:
+        """Kill the first server, and let b be reached again."""
+        self._servers[0].signal(signal.SIGKILL)
+        self._servers[0].wait()
+        self.wire.lead_to(self._target.address)
+
+
+@contextmanager
+def two_servers(path: Path, topic: str) -> Iterator[TwoServers]:
+    """Begin clusters a and b, with a policy that replicates the topic from a to b."""
+    folder = path / "a"
+    folder.mkdir()
+    with (
+        Cluster.embedded(path / "b", bookies=1) as b,
+        TopicServer(b) as target,
+        Wire(target.address) as wire,
+        Cast(folder, f"sqlite:{folder}/metadata.sqlite") as cast,
+    ):
+        cast.start_bookies("bookie")
+        with Cluster.connect(cast.url) as a:
+            both = TwoServers(a, b, target, wire, cast)
+            a.geo.add_cluster("b", f"pyreplog://{wire.address}")
+            a.geo.set_policy(topic, targets=["b"])
+            yield both

@@ -1,0 +1,89 @@
+"""Positions of all origins in a topic: entries in batches give what one entry at a time gives."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from types import SimpleNamespace
+from typing import NamedTuple, cast
+
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pyreplog._native.topic.messages import MessageBatch
+from pyreplog.geo.topic_positions import TopicPositions
+from pyreplog.origins.origin import Origin
+
+from .exchanging import origin
+
+OWN, FORMER = origin("a"), ((origin("x"), 8), (origin("y"), 15))
+ORIGINS = {1: origin("b"), 2: origin("c")}
+ENTRIES = st.lists(st.tuples(st.integers(0, 3), st.integers(-1, 2), st.integers(1, 3)), max_size=20)
+"""Of each entry: key of its origin, 0: published here, 3: not known; offsets at the origin that are left out before it,
+-1: it overlaps with the one before; its messages."""
+
+
+class Entry(NamedTuple):
+    key: int
+    first: int
+    offset: int
+    count: int
+
+
+def log_of(drawn: list[tuple[int, int, int]]) -> list[Entry]:
+    log, ends, offset = list[Entry](), dict[int, int](), 0
+    for key, gap, count in drawn:
+        first = -1 if key == 0 else max(ends.get(key, 0) + gap, 0)
+        ends[key] = first + count
+        log.append(Entry(key, first, offset, count))
+        offset += count
+    return log
+
+
+def batch_of(entries: list[Entry]) -> MessageBatch:
+    """The columns that positions are made of."""
+    keys, firsts, offsets, counts = np.array(entries, np.int64).reshape(-1, 4).T
+    return cast(
+        MessageBatch,
+        SimpleNamespace(
+            entry_origin_key=keys.astype(np.uint64), entry_origin_first=firsts, entry_first=offsets,
+            entry_count=counts.astype(np.int32), end=entries[-1].offset + entries[-1].count,
+        ),
+    )  # fmt: skip
+
+
+def scan(log: list[Entry], start: int, *, former: bool) -> dict[int, tuple[Origin, int]]:
+    """The message at each offset, entry by entry; those that do not ascend at their origin are not of it."""
+    ends, messages = dict[Origin, int](), dict[int, tuple[Origin, int]]()
+    for key, first, offset, count in log:
+        at, number = (OWN, offset) if key == 0 or key not in ORIGINS else (ORIGINS[key], first)
+        if former and key == 0:
+            at = next((identity for identity, end in FORMER if offset < end), OWN)
+        if at != OWN and offset >= start:
+            if number >= ends.get(at, 0):
+                ends[at] = number + count
+            else:
+                at, number = OWN, offset
+        for step in range(count):
+            messages[offset + step] = at, number + step
+    return {offset: message for offset, message in messages.items() if offset >= start}
+
+
+@given(ENTRIES, st.lists(st.integers(0, 20), max_size=4), st.booleans(), st.integers(0, 20))
+def test_batches_give_what_a_scan_gives(
+    drawn: list[tuple[int, int, int]], cuts: list[int], former: bool, begins: int
+) -> None:
+    log = log_of(drawn)
+    start = log[min(begins, len(log) - 1)].offset if log else 0
+    positions = TopicPositions(OWN, start, ORIGINS.get, FORMER if former else ())
+    edges = sorted({0, *(min(cut, len(log)) for cut in cuts), len(log)})
+    for begin, end in pairwise(edges):
+        ends = positions.add(batch_of(log[begin:end]))
+        assert ends[OWN] == positions.end == max(log[end - 1].offset + log[end - 1].count, start)
+    for offset, (at, number) in scan(log, start, former=former).items():
+        one = np.array([offset]), np.array([offset + 1])
+        translated = {
+            letter: (int(starts[0]), int(ends[0]))
+            for letter, (starts, ends) in positions.translation.to_origins(one).items()
+        }
+        assert translated == {at: (number, number + 1)}
