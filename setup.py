@@ -11,7 +11,8 @@ from setuptools.command.build_ext import build_ext
 
 NATIVE = "pyreplog/_native"
 HEADERS = [
-    f"{NATIVE}/{name}.h" for name in ("layout", "crc32c", "crc32c_streams", "crc32c_clmul", "populate", "pwrite")
+    f"{NATIVE}/{name}.h"
+    for name in ("layout", "crc32c", "crc32c_words", "crc32c_streams", "crc32c_clmul", "populate", "pwrite")
 ]
 COMPILE = [
     "-O3",
@@ -153,6 +154,10 @@ setup(
             extension("topic/messageencoder", checksums=True),
             extension("topic/partitioning"),
             extension("tables/column_runs"),
+            extension("kafka/message_codec"),
+            extension("kafka/request_parser"),
+            extension("kafka/record_batch", checksums=True),
+            extension("kafka/transcode", checksums=True),
         ],
         compiler_directives={
             "language_level": "3",

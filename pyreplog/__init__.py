@@ -4,12 +4,14 @@
 |---|---|
 | `log` | the commit log: a directory of mapped segments |
 | `ha`, `stream` | replica groups: a log streamed to others; how its bytes travel |
+| `partition` | partitions with Kafka's replica manager; so far the protocol, which nothing runs |
 | `rocketmq` | RocketMQ's HA protocol, as master and as slave |
 | `ledger`, `bookie`, `metadata` | ledgers, striped over storage nodes; such a node; where both are known |
 | `cursors` | subscriptions as they are stored: metadata, and acknowledgements in ledgers that many share |
 | `origins` | which messages of other clusters a topic has: gates for what is replicated into it |
 | `topic` | queues and streams on ledgers, here or at a server |
 | `geo` | geo-replication: topics are sent to other clusters |
+| `kafka` | the Kafka listener; so far its wire: requests, responses, record batches |
 | `autorecovery` | an auditor, workers and operators: lost copies are made again; moves, drains, repairs, health |
 | `tables`, `reports`, `spark` | all of it as Arrow columns; reports on it; Spark's data source |
 | `offload` | sealed segments on object storage |
@@ -31,6 +33,7 @@
 | `arguments` | checks of what callers give |
 | `coroutines` | coroutine forms of blocking methods; refusing to block an event loop |
 | `event_queue`, `fair_lock` | runs events one at a time; a lock that serves waiters in their order |
+| `waiting_threads` | threads that are about to wait, and do themselves what they wait for |
 | `topic_names` | names of topics, and their keys in the metadata store |
 | `regular_files` | opening files in whose place somebody may have put something else |
 | `checksummed_json` | manifests |
@@ -73,6 +76,8 @@ from pyreplog.errors import (
     FrameError,
     GeoError,
     GroupLogError,
+    HandoverError,
+    HandoverUnconfirmedError,
     HandshakeError,
     HigherTermError,
     IdentityError,
@@ -81,7 +86,9 @@ from pyreplog.errors import (
     InvalidEntryError,
     InvalidMessageError,
     InvalidMetadataError,
+    InvalidRecordBatchError,
     InvalidRecordsError,
+    InvalidRequestError,
     JoinRefusedError,
     KeyExistsError,
     KeyNotEmptyError,
@@ -128,6 +135,7 @@ from pyreplog.errors import (
     ProtocolVersionError,
     ReadOnlyError,
     RebalanceError,
+    RecordBatchesError,
     RecordTooLargeError,
     ReplicaError,
     ReplicationError,
@@ -153,6 +161,7 @@ from pyreplog.errors import (
     TruncatedError,
     UnauthorizedError,
     UnknownBookieError,
+    UnknownBrokerError,
     UnnumberedError,
     UnreadableError,
     UnsupportedFilesystemError,
@@ -264,6 +273,8 @@ __all__ = [
     "FrameError",
     "GeoError",
     "GroupLogError",
+    "HandoverError",
+    "HandoverUnconfirmedError",
     "HandshakeError",
     "HigherTermError",
     "IdentityError",
@@ -272,7 +283,9 @@ __all__ = [
     "InvalidEntryError",
     "InvalidMessageError",
     "InvalidMetadataError",
+    "InvalidRecordBatchError",
     "InvalidRecordsError",
+    "InvalidRequestError",
     "JoinRefusedError",
     "KeyExistsError",
     "KeyNotEmptyError",
@@ -335,6 +348,7 @@ __all__ = [
     "RebalanceError",
     "Record",
     "RecordBatch",
+    "RecordBatchesError",
     "RecordTooLargeError",
     "RemotePartitionedTopic",
     "RemoteTopic",
@@ -366,6 +380,7 @@ __all__ = [
     "TruncatedError",
     "UnauthorizedError",
     "UnknownBookieError",
+    "UnknownBrokerError",
     "UnnumberedError",
     "UnreadableError",
     "UnsupportedFilesystemError",

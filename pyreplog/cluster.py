@@ -49,11 +49,13 @@ class Cluster(ledgers.LedgerCluster):
 
     _topics: Topics | None = None
     _topics_lock: threading.Lock
+    _close_begun: threading.Lock
     _auto_recovery: AutoRecovery | None = None
     _geo: GeoReplication | None = None
 
     def __init__(self, what: str, runtime: RuntimeBase, clock: Clock) -> None:
         self._topics_lock = threading.Lock()
+        self._close_begun = threading.Lock()  # taken for good by the first `close`
         super().__init__(what, runtime, clock)
         if runtime.embedded_bookies is not None:  # no other process can do it
             self._auto_recovery = AutoRecovery(self, clock)
@@ -244,6 +246,8 @@ class Cluster(ledgers.LedgerCluster):
         if not sys.is_finalizing():  # at exit, the threads that close waits for no longer run
             check_may_wait()
         limit = as_timeout(timeout)
+        if not self._close_begun.acquire(blocking=False):  # the call that began closes the topics before the ledgers
+            return
         deadline = None if limit is None else time.monotonic() + limit
         with ExitStack() as cleanup:
             cleanup.callback(self._close_ledgers, deadline)

@@ -39,8 +39,14 @@ def warn_of_leak(what: str, handle: object, opened_at: traceback.StackSummary) -
     warnings.warn(f"unclosed {what}, opened at\n{where}", ResourceWarning, source=handle, stacklevel=2)
 
 
+_process = os.getpid()
+"""Id of this process, which every use of a handle compares; a system call would cost as much as the rest of it."""
+
+
 def _after_fork_in_child() -> None:
     """Locks and threads are not inherited: the child's handles refuse everything."""
+    global _process
+    _process = os.getpid()
     for handle in list(_open):
         handle._forked()
 
@@ -101,14 +107,14 @@ class Handle(Closeable, ABC):
 
     def __init__(self, what: str) -> None:
         self._what = what
-        self._pid = os.getpid()
+        self._pid = _process
         self._error: ReplogError | None = None
         self._closing = threading.Lock()  # taken for good by the first close
         self._opened_at = opened(self)
 
     def _check_open(self) -> None:
         """Errors: ClosedError; ForkedError, in a child of the process that opened it."""
-        if os.getpid() != self._pid:
+        if _process != self._pid:
             raise self._of_parent()
         if self._error is not None:
             raise self._error
@@ -119,7 +125,7 @@ class Handle(Closeable, ABC):
         In a forked child the handle of the parent process stays open. In a finalizer that runs when the interpreter
         ends, nothing more happens than if the process were killed.
         """
-        if os.getpid() != self._pid or not self._closing.acquire(blocking=False):
+        if _process != self._pid or not self._closing.acquire(blocking=False):
             return
         self._error = self._ending()
         if not sys.is_finalizing():
@@ -187,7 +193,13 @@ class Handle(Closeable, ABC):
         return f"<{type(self).__name__} {self._what!r}{state}>"
 
 
-def make_part_of(part: Handle, whole: Handle) -> None:
+class Part(Protocol):
+    """What a handle may close together with itself: a handle, or a log."""
+
+    _whole_end: list[bool] | None
+
+
+def make_part_of(part: Part, whole: Handle) -> None:
     """Let `whole` close `part`: when both are forgotten together, `whole` says so, and `part` is silent."""
     if whole._parts_end is None:
         whole._parts_end = []

@@ -111,6 +111,7 @@ class ReplicationWorker:
         self._failed_moves: dict[int, str] = {}  # of the pass
         self._candidates: frozenset[str] = frozenset()  # bookies that could take copies at the last pass
         self._workload = Workload(frozenset(), frozenset(), frozenset())
+        self._allowed: tuple[frozenset[str], frozenset[int]] | None = None  # sources and moves, by `restrict`
         self._scanned_for: frozenset[str] = frozenset()  # sources for which all ledgers were read
         self._is_stopping = False
 
@@ -136,14 +137,21 @@ class ReplicationWorker:
         self._is_stopping = True
 
     def restrict(self, sources: Collection[str], moves: Collection[int] = ()) -> None:
-        """Leave out bookies whose orders were withdrawn, and ledgers whose moves were, also from the pass that runs.
+        """Leave out bookies whose orders were withdrawn, and ledgers whose moves were.
 
-        Any thread.
+        Also from the pass that runs, and from one that has not begun to. Any thread.
         """
         with self._lock:
-            load = self._workload
-            kept = {ledger: move for ledger, move in load.moves.items() if ledger in moves}
-            self._workload = replace(load, sources=load.sources & frozenset(sources), moves=kept)
+            self._allowed = frozenset(sources), frozenset(moves)
+            self._workload = self._restricted(self._workload)
+
+    def _restricted(self, load: Workload) -> Workload:
+        """Return what is left of a workload after the last `restrict`; under the lock."""
+        if self._allowed is None:
+            return load
+        sources, moves = self._allowed
+        kept = {ledger: move for ledger, move in load.moves.items() if ledger in moves}
+        return replace(load, sources=load.sources & sources, moves=kept)
 
     # ---- one pass -------------------------------------------------------------------------------------------
 
@@ -167,7 +175,7 @@ class ReplicationWorker:
             self._look(workload)
             queue, current = self._sorted(workload)
         with self._lock:
-            self._workload, self._queue, self._pass = workload, queue, current
+            self._workload, self._queue, self._pass = self._restricted(workload), queue, current
             self._failed_moves = {}
         self._copies_at_once = copies_at_once
         threads = min(copies_at_once, len(queue))

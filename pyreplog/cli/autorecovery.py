@@ -12,6 +12,7 @@ from pyreplog.cli.shared import metadata_wait, serving, targets, tls
 from pyreplog.cli.shared.output import print_json, say
 from pyreplog.clock import SystemClock
 from pyreplog.ledger.cluster import LedgerCluster
+from pyreplog.net.sockets import address_text
 
 NAME = "autorecovery"
 IS_SERVER = True
@@ -41,7 +42,7 @@ def run(arguments: argparse.Namespace) -> int:
         serving.metrics_server(arguments, lambda: [*cluster.metrics(), *auto_recovery_metrics(recovery)]) as metrics,
     ):
         recovery.start()
-        at = None if metrics is None else serving.address(*metrics.address)
+        at = None if metrics is None else address_text(metrics.address)
         if arguments.json:
             print_json({"auto_recovery": recovery.owner, **({} if at is None else {"metrics": at})})
         else:

@@ -27,6 +27,7 @@ from pyreplog.ledger.ledger_store import StoredLedgers
 from pyreplog.metadata.store import MetadataStore
 from pyreplog.metadata.url import open_store
 from pyreplog.metrics import Metric, MetricsServer
+from pyreplog.net.sockets import address_text
 
 NAME = "bookie"
 IS_SERVER = True
@@ -153,7 +154,7 @@ def _metrics(node: BookieNode, recovery: AutoRecovery | None) -> list[Metric]:
 
 
 def _announce(arguments: argparse.Namespace, node: BookieNode, metrics: MetricsServer | None) -> None:
-    metrics_address = None if metrics is None else serving.address(*metrics.address)
+    metrics_address = None if metrics is None else address_text(metrics.address)
     if arguments.json:
         print_json(
             {

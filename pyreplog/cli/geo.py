@@ -1,4 +1,4 @@
-"""`pyreplog geo`: replicate topics to other clusters, and show how far that is."""
+"""`pyreplog geo`: replicate topics to other clusters, and show the progress."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from pyreplog.cluster import Cluster
 from pyreplog.errors import InvalidArgumentError, NoSuchTopicError
 from pyreplog.geo.acks.where import SubscriptionPosition
 from pyreplog.geo.geo_replication import decode_position, decode_readiness, decode_status, no_such_position
+from pyreplog.geo.ordered_handover import HandoverStatus
 from pyreplog.geo.policies import names_of
 from pyreplog.geo.policy import ReplicationPolicy
 from pyreplog.geo.replicator_like import ReplicatorStatus
@@ -25,7 +26,7 @@ NAME = "geo"
 HELP = "replicate topics to other clusters"
 
 EXIT_ALARM = 11
-"""Exit code of `geo status` when somebody has to decide or do something, as of `cluster health`."""
+"""Exit code of `geo status` when a person has to solve a problem, as of `cluster health`."""
 
 _LISTS = {"targets", "replicated_from"}
 
@@ -60,14 +61,14 @@ def _add_cluster(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("url", metavar="URL", help=f"its topic servers: {targets.SCHEME}host:port,host:port")
     for option, text in (
         ("secret-file", "file with the secret of its servers"),
-        ("tls-ca", "use TLS; certificates that have signed those of its servers"),
+        ("tls-ca", "use TLS; CA certificates for its servers"),
         ("tls-cert", "certificate of this cluster's servers, for servers there that require one"),
         ("tls-key", "private key of that certificate"),
     ):
         parser.add_argument(
             f"--remote-{option}", metavar="FILE", type=Path, help=f"{text}; each server here reads its own file"
         )
-    parser.add_argument("--uuid", help="what identifies it, if none of its servers can be asked now")
+    parser.add_argument("--uuid", help="id of the other cluster, if none of its servers can be reached now")
 
 
 def _add_cluster_remove(parser: argparse.ArgumentParser) -> None:
@@ -79,7 +80,7 @@ def _add_cluster_remove(parser: argparse.ArgumentParser) -> None:
 def _add_name(parser: argparse.ArgumentParser) -> None:
     _add_target(parser)
     parser.add_argument("name", metavar="TOPIC", help="name of the topic, or a prefix of names")
-    parser.add_argument("--prefix", action="store_true", help="TOPIC is a prefix; '' is that of all topics")
+    parser.add_argument("--prefix", action="store_true", help="TOPIC is a prefix; '' is the prefix of all topics")
 
 
 def _add_set(parser: argparse.ArgumentParser) -> None:
@@ -94,7 +95,7 @@ def _add_set(parser: argparse.ArgumentParser) -> None:
 def _add_show(parser: argparse.ArgumentParser) -> None:
     _add_target(parser)
     parser.add_argument(
-        "topic", metavar="TOPIC", nargs="?", help="the policy that holds for it (default: all policies)"
+        "topic", metavar="TOPIC", nargs="?", help="show the policy that holds for a topic (default: all policies)"
     )
 
 
@@ -103,21 +104,51 @@ def _add_status(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("topic", metavar="TOPIC", nargs="?", help="name of a topic (default: all)")
 
 
+def _add_topic(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("topic", metavar="TOPIC", help="name of a topic; a partitioned one stands for all partitions")
+
+
+def _add_subscription(parser: argparse.ArgumentParser) -> None:
+    _add_topic(parser)
+    parser.add_argument("subscription", metavar="SUBSCRIPTION", help="name of a replicated subscription")
+
+
+def _add_seconds(parser: argparse.ArgumentParser, option: str, default: int, text: str) -> None:
+    parser.add_argument(
+        option, metavar="SECONDS", type=float, default=float(default), help=f"{text} (default: {default})"
+    )
+
+
 def _add_where(parser: argparse.ArgumentParser) -> None:
     targets.add_arguments(parser)
-    parser.add_argument("topic", metavar="TOPIC", help="name of the topic; of one with partitions, all of them")
-    parser.add_argument("subscription", metavar="SUBSCRIPTION", help="name of a replicated subscription")
+    _add_subscription(parser)
 
 
 def _add_order(parser: argparse.ArgumentParser) -> None:
     _add_target(parser)
-    parser.add_argument("topic", metavar="TOPIC", help="name of the topic; of one with partitions, all of them")
-    parser.add_argument("--to", metavar="CLUSTER", help="the target (default: each of the policy)")
+    _add_topic(parser)
+    parser.add_argument("--to", metavar="CLUSTER", help="the target (default: all targets of the policy)")
+
+
+def _add_handover(parser: argparse.ArgumentParser) -> None:
+    _add_target(parser)
+    _add_subscription(parser)
+    parser.add_argument("to", metavar="CLUSTER", help="name of the cluster whose consumers are to go on")
+    _add_seconds(parser, "--timeout-s", 60, "time after which the handover is cancelled if the home has not moved")
+    _add_seconds(parser, "--grace-s", 10, "time for consumers to acknowledge their messages, which are then taken away")
+
+
+def _add_take_over(parser: argparse.ArgumentParser) -> None:
+    _add_target(parser)
+    _add_subscription(parser)
+    parser.add_argument("--any-cluster", action="store_true", help="let all clusters deliver it, not this one alone")
+    _add_seconds(parser, "--timeout-s", 30, "time to wait for the owner of the topic")
+    targets.add_yes(parser)
 
 
 def _add_resync(parser: argparse.ArgumentParser) -> None:
     _add_target(parser)
-    parser.add_argument("topic", metavar="TOPIC", help="name of the topic; of one with partitions, all of them")
+    _add_topic(parser)
     parser.add_argument("--to", metavar="CLUSTER", required=True, help="the target")
     targets.add_yes(parser)
 
@@ -126,9 +157,9 @@ def _add_resync(parser: argparse.ArgumentParser) -> None:
 
 
 def _open(arguments: argparse.Namespace) -> Cluster:
-    """Open the cluster. Its topics are not used, so that nothing is replicated by this process.
+    """Open the cluster. This process uses no topics, and so replicates none.
 
-    A directory may be open in a server: only its metadata store is opened here.
+    Of a directory only the metadata store is opened, since a server may have the directory open.
     """
     target = arguments.target
     if targets.is_directory(arguments):
@@ -188,7 +219,7 @@ def _set(arguments: argparse.Namespace) -> int:
 
 
 def _settings(arguments: argparse.Namespace) -> dict[str, Any]:
-    """Return fields of ReplicationPolicy. A list is names with commas between them."""
+    """Return fields of ReplicationPolicy. In a list, commas separate the names."""
     bounds = {item.name for item in dataclasses.fields(ReplicationPolicy) if "None" in str(item.type)}
     values: dict[str, Any] = {}
     for name, value in settings.settings(arguments).items():
@@ -263,12 +294,47 @@ def _resume(arguments: argparse.Namespace) -> int:
 def _resync(arguments: argparse.Namespace) -> int:
     if not arguments.yes:
         raise InvalidArgumentError(
-            f"what {arguments.to} lacks of {arguments.topic} and this cluster does not have any more would be noted "
+            f"messages of {arguments.topic} that {arguments.to} lacks and this cluster no longer stores would be noted "
             "there as lost: confirm it with --yes"
         )
     with _open(arguments) as cluster:
         cluster.geo.resync(arguments.topic, arguments.to)
     return 0
+
+
+def _handover(arguments: argparse.Namespace) -> int:
+    context, secret = tls.client_context(arguments), serving.secret(arguments.secret_file)
+    with _open(arguments) as cluster:
+        rows = cluster.geo.handover(
+            arguments.topic, arguments.subscription, arguments.to, timeout=arguments.timeout_s, grace=arguments.grace_s,
+            secret=secret, tls=context,
+        )  # fmt: skip
+    _say_moved(arguments, rows, f"its home is {arguments.to}")
+    return 0
+
+
+def _take_over(arguments: argparse.Namespace) -> int:
+    if not arguments.yes:
+        raise InvalidArgumentError(
+            f"messages of {arguments.subscription} are delivered again if their acknowledgements in another cluster "
+            "have not arrived here, and both clusters deliver until that one learns of it: confirm it with --yes"
+        )
+    context, secret = tls.client_context(arguments), serving.secret(arguments.secret_file)
+    with _open(arguments) as cluster:
+        rows = cluster.geo.take_over(
+            arguments.topic, arguments.subscription, any_cluster=arguments.any_cluster, timeout=arguments.timeout_s,
+            secret=secret, tls=context,
+        )  # fmt: skip
+    _say_moved(arguments, rows, "all clusters deliver it" if arguments.any_cluster else "its home is this cluster")
+    return 0
+
+
+def _say_moved(arguments: argparse.Namespace, rows: list[HandoverStatus], text: str) -> None:
+    if arguments.json:
+        print_json([dataclasses.asdict(row) for row in rows])
+    else:
+        for row in rows:
+            say(f"{row.topic}, {row.subscription}: {text}")
 
 
 def _status(arguments: argparse.Namespace) -> int:
@@ -324,7 +390,7 @@ def _readiness(arguments: argparse.Namespace) -> int:
 
 
 def _why(row: SubscriptionReadiness) -> str:
-    """Return in a word why a fail-over would not be exact."""
+    """Return in a few words why a fail-over would not be exact."""
     if not row.is_known:
         return "unknown"
     return "not ready" if row.is_current else "before the seek"
@@ -351,12 +417,15 @@ def _where(arguments: argparse.Namespace) -> int:
         for row in rows
     ]  # fmt: skip
     print_tables([Table(("topic", "cluster", "messages of", "acknowledged below", "beyond", "has up to", ""), cells)])
+    for name in sorted({row.topic for row in rows if row.home is not None}):
+        home = next(row.home for row in rows if row.topic == name)
+        say(f"{name}, {subscription}: consumers of {home or 'this cluster'} alone get messages")
     return 0
 
 
 def _doubt(row: SubscriptionPosition) -> str:
-    """Return why a position may be an old one; "": it is not."""
-    return row.error or ("" if row.is_known else "it has not told yet what it has")
+    """Return why a position may be outdated; "": it is not."""
+    return row.error or ("" if row.is_known else "it has not reported its position yet")
 
 
 def _age_s(row: ReplicatorStatus, now_us: int) -> float | None:
@@ -378,16 +447,23 @@ def _table(rows: list[ReplicatorStatus], now_us: int) -> Table:
 _CLUSTER_ACTIONS = (
     ("add", "add another cluster, or change its servers and files", _add_cluster, _cluster_add),
     ("list", "list the other clusters", _add_target, _cluster_list),
-    ("remove", "send nothing to a cluster any more; its messages stay", _add_cluster_remove, _cluster_remove),
+    ("remove", "stop sending to a cluster; its messages stay", _add_cluster_remove, _cluster_remove),
 )
 _ACTIONS = (
     ("set", "set the policy of a topic or a prefix", _add_set, _set),
     ("unset", "remove the policy of a topic or a prefix", _add_name, _unset),
     ("show", "show policies", _add_show, _show),
-    ("status", "show what targets lack, and alarms", _add_status, _status),
-    ("readiness", "show what a fail-over of replicated subscriptions would lose or repeat", _add_status, _readiness),
-    ("where", "show where a replicated subscription is, by cluster and origin", _add_where, _where),
-    ("pause", "send nothing more of a topic; its messages are kept", _add_order, _pause),
+    ("status", "show unsent messages by target, and alarms", _add_status, _status),
+    ("readiness", "show how many messages a fail-over of subscriptions would lose or repeat", _add_status, _readiness),
+    ("where", "show the positions of a replicated subscription, by cluster and origin", _add_where, _where),
+    ("pause", "stop sending a topic; its messages are kept", _add_order, _pause),
     ("resume", "send again, after pause", _add_order, _resume),
+    (
+        "handover",
+        "let consumers of another cluster go on with a subscription, without repeated messages",
+        _add_handover,
+        _handover,
+    ),
+    ("take-over", "deliver a subscription here, because its home cluster is lost", _add_take_over, _take_over),
     ("resync", "go on after histories diverged, or a target was detached", _add_resync, _resync),
 )

@@ -26,6 +26,7 @@ from pyreplog.log.replica import is_replica
 from pyreplog.metadata.store import MetadataStore
 from pyreplog.metadata.url import open_store
 from pyreplog.metrics import MetricsServer
+from pyreplog.net.sockets import address_text
 
 logger = logging.getLogger(__name__)
 
@@ -148,7 +149,7 @@ def _peer(text: str) -> tuple[str, str]:
     name, equals, peer_address = text.partition("=")
     if not name or not equals:
         raise InvalidArgumentError(f"--peer: expected NAME=HOST:PORT, found {text!r}")
-    return name, serving.address(*serving.host_and_port("--peer", peer_address))
+    return name, address_text(serving.host_and_port("--peer", peer_address))
 
 
 # ---- running ---------------------------------------------------------------------------------------------------
@@ -225,7 +226,7 @@ def _failover(arguments: argparse.Namespace, stop: serving.Stop, node: Node) -> 
 
 
 def _announce(arguments: argparse.Namespace, node: Node, metrics: MetricsServer | None) -> None:
-    metrics_address = None if metrics is None else serving.address(*metrics.address)
+    metrics_address = None if metrics is None else address_text(metrics.address)
     if arguments.json:
         fields = {"node": node.name, "role": node.role, "address": node.address, "term": str(node.term)}
         print_json(fields | ({} if metrics_address is None else {"metrics": metrics_address}))

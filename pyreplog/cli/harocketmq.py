@@ -10,6 +10,7 @@ from contextlib import ExitStack
 from pyreplog.cli.shared import serving
 from pyreplog.cli.shared.output import print_json, say
 from pyreplog.net.reactor import Reactor
+from pyreplog.net.sockets import address_text
 from pyreplog.rocketmq import RawLog, RocketMQMaster, RocketMQSlave, SlaveState
 
 logger = logging.getLogger(__name__)
@@ -94,7 +95,7 @@ def run_master(arguments: argparse.Namespace) -> int:
 
 
 def _announce(arguments: argparse.Namespace, role: str, log: RawLog, master: RocketMQMaster | None) -> None:
-    listen_address = None if master is None else serving.address(*master.address)
+    listen_address = None if master is None else address_text(master.address)
     if arguments.json:
         print_json(
             {

@@ -13,6 +13,7 @@ from pyreplog.cli.shared.output import print_json, say
 from pyreplog.cluster import Cluster
 from pyreplog.errors import OutcomeUnknownError
 from pyreplog.metrics import MetricsServer
+from pyreplog.net.sockets import address_text
 from pyreplog.topic.server.topic_server import TopicServer
 
 logger = logging.getLogger(__name__)
@@ -86,7 +87,7 @@ def _server(arguments: argparse.Namespace, cluster: Cluster, credentials: servin
 
 
 def _announce(arguments: argparse.Namespace, server: TopicServer, metrics: MetricsServer | None) -> None:
-    metrics_address = None if metrics is None else serving.address(*metrics.address)
+    metrics_address = None if metrics is None else address_text(metrics.address)
     if arguments.json:
         print_json({"address": server.address, **({} if metrics_address is None else {"metrics": metrics_address})})
     else:

@@ -1,4 +1,7 @@
-"""CursorPersister: one cursor in the cursor log; CursorLedger: a ledger that holds states of cursors."""
+"""CursorPersister: one cursor in the cursor log; CursorLedger: a ledger that holds states of cursors.
+
+A persister notes that its cursor has changed; `cursor_flusher` writes the change, and then it is durable.
+"""
 
 from __future__ import annotations
 

@@ -4,8 +4,8 @@ Each class says whether the same call may be made again (`retriable`: it can hel
 exit code the command line ends with (`exit_code`). A failed sync, a refusal and an unknown outcome are different
 classes on purpose: "unknown" is not "no".
 
-`base` has those that any part may raise; `autorecovery`, `geo`, `log`, `ha`, `ledger`, `bookie`, `metadata`, `topic`,
-`spark`, `offload` and `net` those of the packages that are called so.
+`base` has those that any part may raise; `autorecovery`, `geo`, `kafka`, `log`, `ha`, `ledger`, `bookie`, `metadata`,
+`topic`, `spark`, `offload` and `net` those of the packages that are called so.
 """
 
 from __future__ import annotations
@@ -40,6 +40,7 @@ from pyreplog.errors.bookie import (
     StaleDirectoryError,
     StaleMetadataError,
     UnknownBookieError,
+    UnknownBrokerError,
     WrongIncarnationError,
     WrongLogError,
 )
@@ -49,6 +50,8 @@ from pyreplog.errors.geo import (
     ClusterInUseError,
     ClusterUnreachableError,
     GeoError,
+    HandoverError,
+    HandoverUnconfirmedError,
     NoSuchClusterError,
 )
 from pyreplog.errors.ha import (
@@ -65,6 +68,7 @@ from pyreplog.errors.ha import (
     ReplicationError,
     ReplicationTimeoutError,
 )
+from pyreplog.errors.kafka import InvalidRecordBatchError, InvalidRequestError
 from pyreplog.errors.ledger import (
     EntryRefusedError,
     LedgerClosedError,
@@ -90,6 +94,7 @@ from pyreplog.errors.log import (
     OtherRecordError,
     PoisonedError,
     ReadOnlyError,
+    RecordBatchesError,
     RecordTooLargeError,
     ReplicaError,
     StreamError,
@@ -177,6 +182,8 @@ __all__ = [
     "FrameError",
     "GeoError",
     "GroupLogError",
+    "HandoverError",
+    "HandoverUnconfirmedError",
     "HandshakeError",
     "HigherTermError",
     "IdentityError",
@@ -185,7 +192,9 @@ __all__ = [
     "InvalidEntryError",
     "InvalidMessageError",
     "InvalidMetadataError",
+    "InvalidRecordBatchError",
     "InvalidRecordsError",
+    "InvalidRequestError",
     "JoinRefusedError",
     "KeyExistsError",
     "KeyNotEmptyError",
@@ -232,6 +241,7 @@ __all__ = [
     "ProtocolVersionError",
     "ReadOnlyError",
     "RebalanceError",
+    "RecordBatchesError",
     "RecordTooLargeError",
     "ReplicaError",
     "ReplicationError",
@@ -257,6 +267,7 @@ __all__ = [
     "TruncatedError",
     "UnauthorizedError",
     "UnknownBookieError",
+    "UnknownBrokerError",
     "UnnumberedError",
     "UnreadableError",
     "UnsupportedFilesystemError",

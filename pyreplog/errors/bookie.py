@@ -48,3 +48,7 @@ class StaleMetadataError(IdentityError):
 
 class UnknownBookieError(IdentityError):
     """The metadata store does not know this bookie: it is another store, or has lost its content."""
+
+
+class UnknownBrokerError(IdentityError):
+    """The metadata store does not know this broker: it is another store, an older copy, or has lost its content."""

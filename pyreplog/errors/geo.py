@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pyreplog.errors.base import ReplogError
+from pyreplog.errors.base import OutcomeUnknownError, ReplogError
 
 
 class GeoError(ReplogError):
@@ -37,6 +37,28 @@ class ClusterExistsError(GeoError):
 
 class ClusterInUseError(GeoError):
     """Policies name the cluster that was to be removed; the message names some. Nothing was done."""
+
+    exit_code = 3
+
+
+class HandoverError(GeoError):
+    """A subscription was not handed over to the cluster; the message says what was in the way.
+
+    Its consumers here go on. What they held for longer than `grace` was taken from them, and is delivered to them
+    again, unless they acknowledge it first.
+    """
+
+    retriable = True
+    exit_code = 3
+
+
+class HandoverUnconfirmedError(GeoError, OutcomeUnknownError):
+    """A subscription is handed over to the cluster, which has not confirmed it.
+
+    Its consumers here get no more messages. Consumers of the other cluster get them as soon as the clusters are
+    connected. Order the handover again, which waits for that; or take the subscription over here, if that cluster is
+    lost.
+    """
 
     exit_code = 3
 

@@ -202,6 +202,24 @@ class UnnumberedError(InvalidArgumentError):
         return type(self), (self.path,)
 
 
+class RecordBatchesError(InvalidArgumentError):
+    """The log has one entry number for each record, and cannot hold record batches, which take several.
+
+    Attributes:
+        path: directory of the log.
+    """
+
+    def __init__(self, path: object) -> None:
+        self.path = path
+        super().__init__(
+            f"{path}: expected a log that holds record batches, found one with one entry number for each record: "
+            "open it with record_batches, or append single entries"
+        )
+
+    def __reduce__(self) -> tuple[type[RecordBatchesError], tuple[object]]:
+        return type(self), (self.path,)
+
+
 class InvalidRecordsError(ReplogError):
     """Encoded records that a caller or a peer handed over are damaged, or not the expected ones. None was taken.
 

@@ -218,13 +218,13 @@ class Failover(Handle):
         if stored is not None:  # of an earlier life, which ended without a word
             with suppress(VersionConflictError, NoSuchKeyError):
                 self._store.delete(key, stored.version)
-        lease = self._store.lease(self._lease_s, self._unregistered)
+        lease = self._registered = self._store.lease(self._lease_s, self._unregistered)
         try:
-            lease.create(key, self._node.address.encode())
+            lease.create(key, self._node.address.encode())  # noted before: the lease may be lost as soon as this ends
         except BaseException:
+            self._registered = None
             lease.close()
             raise
-        self._registered = lease
 
     def _unregistered(self) -> None:
         """The lease of the address was lost: the next look makes another one."""

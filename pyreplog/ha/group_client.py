@@ -36,7 +36,7 @@ from pyreplog.errors import (
     WrongTypeError,
 )
 from pyreplog.future import AppendFuture, as_timeout, set_exception, set_result
-from pyreplog.ha.node_context import SERVICE, parse_address
+from pyreplog.ha.node_context import SERVICE
 from pyreplog.ha.pending_commits import check_may_wait
 from pyreplog.ha.protocol import messages
 from pyreplog.ha.protocol.append_session import MOVES, AppendSession, Batch, Settled
@@ -61,7 +61,7 @@ from pyreplog.net.client import Channel
 from pyreplog.net.handshake import NodeIdentity, Secret
 from pyreplog.net.limits import Limits, check_connecting
 from pyreplog.net.reactor import Reactor
-from pyreplog.net.sockets import Address, weak_callback
+from pyreplog.net.sockets import Address, parse_address, weak_callback
 from pyreplog.times import Time
 
 if TYPE_CHECKING:

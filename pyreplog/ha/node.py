@@ -31,7 +31,7 @@ from pyreplog.ha.config import NodeConfig
 from pyreplog.ha.election_runner import PATIENCE_S, ElectionRunner, end_of, restore
 from pyreplog.ha.long_polls import CommitLongPolls
 from pyreplog.ha.master import Master
-from pyreplog.ha.node_context import NodeContext, ends_of, parse_address, start_of
+from pyreplog.ha.node_context import NodeContext, ends_of, start_of
 from pyreplog.ha.peers import Peers
 from pyreplog.ha.protocol.election import Election, ElectionWon, refuse_candidate
 from pyreplog.ha.protocol.members import Members, MembersFile
@@ -60,7 +60,7 @@ from pyreplog.net.limits import Limits, check_tls
 from pyreplog.net.reactor import Reactor
 from pyreplog.net.server import Server
 from pyreplog.net.server_connection import ServerConnection
-from pyreplog.net.sockets import Address
+from pyreplog.net.sockets import Address, address_text, parse_address
 from pyreplog.stream.log_position import ORIGIN, LogPosition
 from pyreplog.stream.mirrorlog import MirrorLog, canonical
 from pyreplog.stream.terms import NO_TERM, Term, Terms, TermsFile
@@ -79,7 +79,7 @@ Role = Literal["master", "replica", "candidate"]
 _CHANGE_OVERS = 3
 """So often a planned change-over is tried."""
 
-_RESTORED_S = 2.0
+_RESTORED_S = 5.0
 """A master that was deposed for nothing leads again within so long, or not at all."""
 
 
@@ -179,7 +179,7 @@ class Node(Handle):
         """Address at which other nodes reach this one, "host:port"."""
         if self.config.advertise is not None:
             return self.config.advertise
-        return _as_text(self._server.address)
+        return address_text(self._server.address)
 
     @property
     def term(self) -> Term:
@@ -552,7 +552,7 @@ class Node(Handle):
             master = "" if force else replica.leader
             where = replica.master
             if master and where is not None and master not in self._peers.addresses:
-                self._peers.learn({master: _as_text(where)})
+                self._peers.learn({master: address_text(where)})
             for tries_left in range(_CHANGE_OVERS - 1, -1, -1):
                 term = self.term
                 try:
@@ -710,7 +710,7 @@ class Node(Handle):
         if replica is None or replica.following.observer:
             return ""
         address = replica.master
-        return "" if address is None else _as_text(address)
+        return "" if address is None else address_text(address)
 
     def vote(self, prepare: Prepare) -> Message:
         """Answer a candidate; what the answer promises is durable before this returns.
@@ -821,7 +821,7 @@ class Node(Handle):
         }
         if replica is not None:
             master = replica.master
-            stats["master"] = None if master is None else _as_text(master)
+            stats["master"] = None if master is None else address_text(master)
             stats["streaming"] = replica.is_streaming
             stats["trouble"] = replica.trouble
         if leading is not None:
@@ -877,10 +877,6 @@ class Node(Handle):
                     self._log.close()
             finally:
                 self._context.reactor.close()
-
-
-def _as_text(address: Address) -> str:
-    return f"[{address[0]}]:{address[1]}" if ":" in address[0] else f"{address[0]}:{address[1]}"
 
 
 def _prepare_master(master: Master, prepare: Prepare) -> None:

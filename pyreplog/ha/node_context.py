@@ -8,9 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from pyreplog._native.log.apply_replicated import marks_of
-from pyreplog.arguments import check_text
 from pyreplog.clock import Clock
-from pyreplog.errors import InvalidArgumentError
 from pyreplog.ha.config import NodeConfig
 from pyreplog.ha.long_polls import CommitLongPolls
 from pyreplog.ha.protocol.client_messages import CLIENT_VERSION
@@ -20,15 +18,11 @@ from pyreplog.log.files import Files
 from pyreplog.net.handshake import NodeIdentity, Secret
 from pyreplog.net.limits import Limits
 from pyreplog.net.reactor import Reactor
-from pyreplog.net.sockets import Address
 from pyreplog.stream.log_position import ORIGIN, LogPosition
 from pyreplog.stream.terms import TermsFile
 
 SERVICE = "ha"
 """As the hello names it."""
-
-_HOST_MAX, _PORT_DIGITS_MAX = 255, 5
-_SHOWN_MAX = 300  # characters of what is no address
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,15 +75,3 @@ def shown_of(log: CommitLog) -> LogPosition:
 def owed_of(log: CommitLog) -> LogPosition | None:
     """End of what readers see, if a master showed it on its own and enough replicas may not have it."""
     return marks_of(log)[2] if log.unreplicated else None
-
-
-def parse_address(text: str) -> Address:
-    """ "host:port", "[v6]:port". Errors: WrongTypeError, InvalidArgumentError."""
-    check_text("address", text)
-    host, _, port = text.rpartition(":")
-    host = host.removeprefix("[").removesuffix("]")
-    is_host = 0 < len(host) <= _HOST_MAX and host.isprintable()
-    is_port = port.isascii() and port.isdigit() and len(port) <= _PORT_DIGITS_MAX and 0 < int(port) < 65536
-    if not is_host or not is_port:
-        raise InvalidArgumentError(f"address: expected host:port, found {text[:_SHOWN_MAX]!r}")
-    return host, int(port)

@@ -8,11 +8,12 @@ from threading import Lock
 
 from pyreplog.arguments import check_mapping
 from pyreplog.errors import InvalidArgumentError, InvalidMessageError, NotConnectedError, ReplogError
-from pyreplog.ha.node_context import SERVICE, NodeContext, parse_address
+from pyreplog.ha.node_context import SERVICE, NodeContext
 from pyreplog.ha.protocol import messages
 from pyreplog.ha.protocol.messages import Message
 from pyreplog.net.client import Channel
 from pyreplog.net.handshake import NodeIdentity
+from pyreplog.net.sockets import parse_address
 from pyreplog.stream.fields import NAME_BYTES_MAX, is_name
 
 logger = logging.getLogger(__name__)

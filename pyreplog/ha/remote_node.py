@@ -9,13 +9,14 @@ from typing import Any
 from pyreplog import errors
 from pyreplog.errors import CommandRefusedError, InvalidMessageError, ReplogError, UnsupportedRequestError
 from pyreplog.future import AppendFuture, set_exception, set_result
-from pyreplog.ha.node_context import SERVICE, parse_address
+from pyreplog.ha.node_context import SERVICE
 from pyreplog.ha.protocol import messages
 from pyreplog.ha.protocol.messages import Command, Refuse, StatusReply
 from pyreplog.handles import Closeable
 from pyreplog.net.client import Channel
 from pyreplog.net.handshake import NodeIdentity, Secret
 from pyreplog.net.reactor import Reactor
+from pyreplog.net.sockets import parse_address
 
 ANSWER_S = 60.0
 """An election has to fit in."""

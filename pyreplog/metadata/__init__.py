@@ -10,6 +10,7 @@
 | changes | compare-and-set of one key, repeated until no other process interferes |
 | layout | where keys are: which builds may use a store |
 | values | JSON objects as values, whatever lies there |
+| snapshot_header | the first bytes of snapshots in system cursors |
 | memory | MemoryStore: one process, for tests |
 | sqlite | SQLiteStore: the processes of one machine |
 | database | its database file: schema, transactions, dead leases |

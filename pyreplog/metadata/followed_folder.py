@@ -54,6 +54,11 @@ class FollowedFolder(Generic[T]):
         value = self._values.get(name)
         return None if value is None else value[0]
 
+    def versioned(self, name: str) -> tuple[int, T] | None:
+        """Return the version and the value of a key; None: there is none."""
+        value = self._values.get(name)
+        return None if value is None else (value[1], value[0])
+
     def items(self) -> list[tuple[str, T]]:
         """Return all names and values, ordered by name."""
         return [(name, value) for name, (value, _) in sorted(self._values.items())]

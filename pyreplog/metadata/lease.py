@@ -9,7 +9,7 @@ from abc import abstractmethod
 from collections.abc import Callable
 
 from pyreplog.clock import Clock
-from pyreplog.errors import LeaseLostError, ReplogError
+from pyreplog.errors import ClosedError, LeaseLostError, ReplogError
 from pyreplog.handles import Handle
 from pyreplog.metadata.keys import check_key, check_value
 
@@ -151,6 +151,8 @@ class Heartbeat:
                 self._renews_now = False
             if not self._lost:
                 self._beat()
+            if self._stopping:
+                return
             if self._lost:
                 self._mourn()
                 return
@@ -161,6 +163,8 @@ class Heartbeat:
             self._failing = False
         except LeaseLostError:
             self._lost = True
+        except ClosedError:  # the store was closed, and does not open again
+            self._stopping = True
         except ReplogError as error:
             if not self._failing:  # said once
                 _logger.warning("a lease could not be renewed: %s", error)

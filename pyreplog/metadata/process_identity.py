@@ -1,7 +1,7 @@
-"""Which process owns a lease in a file, and whether it lives.
+"""Identifies the process that owns a lease in a file, and tells whether it lives.
 
-A process id alone is used again. With its start time and the boot it names one process; across process-id namespaces
-(containers that share a directory) it says nothing, and only the lease's expiry counts.
+The system reuses process ids. A process id with its start time and the boot names one process; in another process-id
+namespace (containers that share a directory) it says nothing, and only the lease's expiry counts.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ class ProcessIdentity:
 
     @staticmethod
     def this_process() -> ProcessIdentity:
-        """Who asks."""
+        """Return the identity of the calling process."""
         pid = os.getpid()
         started = _started(pid)
         return ProcessIdentity(_boot(), _pid_namespace(), pid, started if started is not None else 0)
 
     def is_dead(self) -> bool:
-        """Whether it has certainly ended."""
+        """Return whether the process has certainly ended."""
         if self.boot != _boot():
             return True
         return self.pid_namespace == _pid_namespace() and _started(self.pid) != self.started
@@ -46,7 +46,7 @@ def _pid_namespace() -> int:
 
 
 def _started(pid: int) -> int | None:
-    """When the process began; None when it does not run: never did, was reaped, or waits for its parent to look."""
+    """Return the start time of a process, clock ticks since the boot; None: it does not run, or is a zombie."""
     try:
         stat = Path(f"/proc/{pid}/stat").read_bytes()
     except (FileNotFoundError, ProcessLookupError):

@@ -9,6 +9,7 @@ import threading
 import weakref
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 
 from pyreplog.errors import InvalidArgumentError
@@ -64,15 +65,19 @@ class MetadataStore(Handle):
     def close(self) -> None:
         """End all leases and watches, and close the store. Closing twice has no effect.
 
-        Waits for a callback that runs.
+        Waits for a callback that runs. If the keys of a lease cannot be deleted, they expire; its error is raised when
+        all others have ended, and the store is closed.
         """
         if os.getpid() != self._pid or sys.is_finalizing():  # which ends the leases, as a kill does
             return
         with self._lease_lock:
             self._takes_leases = False
-        for lease in self._opened_leases():
-            lease.close()
-        super().close()
+        if self._error is not None:  # closed before
+            return
+        with ExitStack() as cleanup:
+            cleanup.callback(super().close)
+            for lease in self._opened_leases():
+                cleanup.callback(lease.close)
 
     def _opened_leases(self) -> builtins.list[Lease]:
         with self._lease_lock:

@@ -172,7 +172,7 @@ class _Offload:
         base = next((base for base in names.segment_bases(self._source) if base >= start), None)
         if base is None:
             raise NotALogError(f"{self._source} holds no segment")
-        uuid, _, size, first, _ = read_header(names.segment_path(self._source, base))
+        uuid, _, size, first, _, _ = read_header(names.segment_path(self._source, base))
         if first == -1:
             raise UnnumberedError(self._source)
         try:
@@ -278,6 +278,7 @@ class _Offload:
         item = SealedObject(
             base=base, first_entry=segment.first_entry, epoch=segment.epoch, stop=stop, entries=index.entries,
             crc32c=crc, index_bytes=len(data), index_crc32c=crc32c(data), time_low=low, time_high=high,
+            version=segment.version,
         )  # fmt: skip
         return _Local(segment, data, item)
 

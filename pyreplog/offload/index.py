@@ -91,7 +91,9 @@ def in_memory(path: str, log: LogIdentity, item: SealedObject, start: int, data:
     fd = os.memfd_create("segment", os.MFD_CLOEXEC)
     try:
         os.truncate(fd, log.segment_bytes)
-        os.pwrite(fd, encode_header(log.uuid, item.base, log.segment_bytes, item.first_entry, item.epoch), 0)
+        os.pwrite(
+            fd, encode_header(log.uuid, item.base, log.segment_bytes, item.first_entry, item.epoch, item.version), 0
+        )
         for at in range(0, len(data), 1 << 30):
             os.pwrite(fd, data[at : at + (1 << 30)], start + at)
     except BaseException:

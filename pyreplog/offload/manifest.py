@@ -14,7 +14,7 @@ from pyreplog.log.backup.copying import BLANK_BYTES
 from pyreplog.offload.storage import Storage
 
 FORMAT = "pyreplog offload"
-VERSION = 1
+VERSION = 2  # 2: of a log with segments of version 2
 
 MANIFESTS, SEGMENTS = "manifests", "segments"
 """Prefixes of object names."""
@@ -42,6 +42,7 @@ class SealedObject:
         index_crc32c: CRC-32C of the index.
         time_low: append time of its first record, microseconds since 1970-01-01 UTC.
         time_high: append time of its blank record, microseconds since 1970-01-01 UTC.
+        version: format version of the segment.
     """
 
     base: int
@@ -54,6 +55,7 @@ class SealedObject:
     index_crc32c: int
     time_low: int
     time_high: int
+    version: int = 1
 
     @property
     def length(self) -> int:
@@ -132,7 +134,11 @@ class Offloaded:
 
     def encode(self) -> bytes:
         """Return the manifest as it is stored."""
-        return dump_checksummed(FORMAT, VERSION, asdict(self))
+        content, version = asdict(self), max((item.version for item in self.segments), default=1)
+        if version == 1:  # as earlier builds wrote it, and read it
+            for item in content["segments"]:
+                del item["version"]
+        return dump_checksummed(FORMAT, version, content)
 
 
 def name_of(generation: int) -> str:
@@ -198,6 +204,7 @@ def _check(manifest: Offloaded, generation: int) -> None:
         numbers = [getattr(item, field.name) for field in fields(item)]
         is_valid = all(isinstance(number, int) and 0 <= number <= _NUMBER_MAX for number in numbers)
         is_valid = is_valid and max(item.epoch, item.crc32c, item.index_crc32c) < 1 << 32
+        is_valid = is_valid and 1 <= item.version <= VERSION
         is_valid = is_valid and item.base % size == 0 and HEADER_BYTES <= item.stop <= size - BLANK_BYTES
         if not is_valid or item.index_bytes > size or item.end_entry > _NUMBER_MAX:
             raise ValueError(f"a number is out of range in the segment at {item.base}")

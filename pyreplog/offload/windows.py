@@ -51,7 +51,7 @@ class Windows:
 
     def _check_header(self, block: bytes) -> None:
         item = self._item
-        wanted = (self._log.uuid, item.base, self._log.segment_bytes, item.first_entry, item.epoch)
+        wanted = (self._log.uuid, item.base, self._log.segment_bytes, item.first_entry, item.epoch, item.version)
         header = decode_header(self.url, block)
         if header != wanted:
             raise ObjectCorruptionError(

@@ -18,7 +18,7 @@ _CAUSES: dict[int, GapCause] = {cause.value: cause for cause in GapCause}
 
 
 class OriginAttribute(NamedTuple):
-    """What the record of a replicated entry says of its origin.
+    """The origin of a replicated entry, as its record stores it.
 
     Attributes:
         key: `Origin.key`.

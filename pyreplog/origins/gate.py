@@ -1,12 +1,12 @@
-"""Which entries of an origin may be stored next. No I/O.
+"""Decides which entries of an origin may be stored next. No I/O.
 
-For each origin a gate keeps two offsets: everything below `stored` is stored or a noted gap; everything below `pushed`
-is stored or on its way. An entry below the first is a duplicate, an entry below the second waits for the outcome, an
-entry at the second is pushed, and an entry behind it is refused, so that the order of an origin holds and nothing of it
-is left out without a cause.
+For each origin a gate keeps two offsets: every message below `stored` is stored or in a noted gap; every message below
+`pushed` is stored or in flight. An entry below the first is a duplicate, an entry below the second waits for the
+outcome, an entry at the second is pushed, and an entry behind it is refused: the order of an origin holds, and no
+message of it is left out without a cause.
 
-`pushed` falls back only once it is known that what was pushed is not stored. If that stays unknown, the gate takes no
-more entries: the next owner of the topic reads the log, and knows.
+`pushed` falls back only once it is known that the pushed entries are not stored. If that stays unknown, the gate takes
+no more entries: the next owner of the topic reads the log, and knows.
 """
 
 from __future__ import annotations
@@ -27,16 +27,16 @@ from pyreplog.origins.attribute import OriginAttribute
 from pyreplog.origins.origin import GAPS_MAX, Gap, GapCause, LastEntry, Origin, OriginEntry, OriginState
 
 OFFSET_MAX = 1 << 62
-"""Offsets at an origin are below."""
+"""Offsets at an origin are lower than this."""
 ORIGINS_MAX = 1024
 """Most origins of a topic."""
 
 
 class EntryRun:
-    """Entries of one origin that are stored in their order, or not at all from the first one on that is not stored.
+    """Entries of one origin that are stored in their order; once one of them fails, no later one is stored.
 
     Attributes:
-        error: why an entry is not stored.
+        error: the error of the entry that failed; None: none failed.
     """
 
     __slots__ = ("error",)
@@ -46,12 +46,12 @@ class EntryRun:
 
 
 class Admission(NamedTuple):
-    """What of a call has to be stored, and what the gate says then.
+    """The new entries and gaps of a call, and the position of the gate once they are pushed.
 
     Attributes:
-        entries: entries that are new.
+        entries: the new entries.
         attributes: one for each.
-        end: everything below this offset is stored, on its way, or a gap.
+        end: every message below this offset is stored, in flight, or in a gap.
         gaps: gaps behind the last entry, up to `end`.
         duplicates: entries that are stored already.
         run: the run of the entries.
@@ -71,10 +71,10 @@ class GateState(NamedTuple):
     Attributes:
         origin: the origin.
         session: the newest session.
-        stored: everything below is stored, or a gap.
-        last: the last entry; None: there is none.
+        stored: every message below this offset is stored, or in a gap.
+        last: the last entry; None: no entry is stored.
         gaps: gaps behind the last entry, up to `stored`.
-        opens: number of calls of `open` before; it is not encoded.
+        opens: number of calls of `open` before the snapshot; it is not encoded.
     """
 
     origin: Origin
@@ -88,11 +88,11 @@ class GateState(NamedTuple):
 class OriginGate:
     """The gate of one origin. The caller has to hold its lock.
 
-    After each call, `take_outcomes` has futures that are to be settled, and `take_waiting` what is to be judged again.
+    After each call, `take_outcomes` returns futures to settle, and `take_waiting` waiters to judge again.
 
     Args:
         topic: name of the topic, for errors.
-        state: state to begin with.
+        state: the initial state.
     """
 
     def __init__(self, topic: str, state: GateState) -> None:
@@ -103,42 +103,43 @@ class OriginGate:
         self.in_flight = 0
         """Batches without an outcome."""
         self._stored_session = state.session
-        self._opens = self._taken_opens = self._stored_opens = 0  # in all; in the last snapshot; in one that is stored
+        self._opens = self._taken_opens = self._stored_opens = 0  # in all; in the last snapshot; in a stored snapshot
         self._noted_gaps: list[Gap] = list(state.gaps)  # behind the last stored entry, up to `_noted`
         self._gaps = list(state.gaps)  # behind the last entry that was pushed, up to `pushed`
         self._run = EntryRun()
         self._error: BaseException | None = None
         self._waiting: list[Any] = []
-        self._calls: list[tuple[int, AppendFuture[int]]] = []  # wait until everything below an offset is stored
-        self._opened: list[AppendFuture[OriginState]] = []  # of this session, until nothing is on its way
+        self._held: Any = None  # a call of this session that is in doubt
+        self._calls: list[tuple[int, AppendFuture[int]]] = []  # wait until every message below an offset is stored
+        self._opened: list[AppendFuture[OriginState]] = []  # of this session, until no batch is in flight
         self._outcomes: list[Outcome] = []
         self._ready: list[Any] = []
 
     @property
     def state(self) -> OriginState:
-        """What is stored."""
+        """The stored position in the origin."""
         return OriginState(self.stored, self.last)
 
     @property
     def has_news(self) -> bool:
-        """Whether a snapshot has to be taken, and stored, before a caller gets its result."""
+        """Whether a snapshot has to be taken and stored before a caller gets its result."""
         return self._error is None and (
             self._taken_opens < self._opens or (not self.in_flight and self._noted < self.pushed)
         )
 
     @property
     def is_unstored(self) -> bool:
-        """Whether a caller waits for a snapshot that was taken, or is to be taken."""
+        """Whether a caller waits for a snapshot to be taken or stored."""
         return self._error is None and (self._stored_opens < self._opens or self.stored < self._noted)
 
     # ---- sessions -------------------------------------------------------------------------------------------
 
     def open(self, session: int, future: AppendFuture[OriginState]) -> None:
-        """Begin a session, which fences older ones. The future is done once it is stored, and nothing is on its way.
+        """Begin a session, which fences older ones. The future is done once it is stored, and no batch is in flight.
 
-        A session that is open already is stored again: an owner that was replaced, and does not know, must not answer.
+        A session that is open already is stored again, so that a former owner of the topic cannot answer.
 
-        Raises OriginSessionError, and the error after which outcomes are unknown.
+        Raises OriginSessionError, and the error that left outcomes unknown.
         """
         if self._error is not None:
             raise self._error
@@ -146,7 +147,7 @@ class OriginGate:
             raise self._fenced(session, self.session)
         if session > self.session:
             self._outcomes += [(opened, self._fenced(self.session, session)) for opened in self._opened]
-            self.session, self._opened = session, []
+            self.session, self._opened, self._held = session, [], None
         self._opens += 1
         self._opened.append(future)
         self._settle()
@@ -170,9 +171,9 @@ class OriginGate:
     # ---- admission ------------------------------------------------------------------------------------------
 
     def judge(self, session: int, entries: Sequence[OriginEntry], gaps: Sequence[Gap]) -> Admission | None:
-        """Return what of a call is to be pushed; None: it has to wait for the outcome of what is on its way.
+        """Return the entries and gaps of a call to push; None: the call has to wait for the batches in flight.
 
-        Raises OriginSessionError, OriginGapError, OriginHistoryError, and the error after which outcomes are unknown.
+        Raises OriginSessionError, OriginGapError, OriginHistoryError, and the error that left outcomes unknown.
         """
         if self._error is not None:
             raise self._error
@@ -190,7 +191,7 @@ class OriginGate:
             if new[0].end <= self.pushed or self._run.error is not None:
                 return None
             if new[0].first < self.pushed:
-                raise self._contradiction(new[0], "on its way", self.pushed)
+                raise self._contradiction(new[0], "pushed", self.pushed)
         elif self._run.error is not None and gaps and gaps[-1].end > self.stored:
             return None
         at, pending, attributes = self.pushed, self._gaps, list[OriginAttribute]()
@@ -218,7 +219,7 @@ class OriginGate:
         return OriginGapError(
             self._topic,
             f"origin {self.origin.cluster.hex()}/{self.origin.token}: expected {expected}, found {offset}: open the "
-            "origin again, and go on from what is stored",
+            "origin again, and go on from its stored offset",
         )
 
     def _check_duplicate(self, entry: OriginEntry) -> None:
@@ -229,20 +230,20 @@ class OriginGate:
         if same != last:
             raise OriginHistoryError(
                 self._topic,
-                f"origin {self.origin.cluster.hex()}/{self.origin.token}: its last entry here is {last}, and there it "
-                f"is {same}: one of both was rolled back; find out which, before anything is replicated",
+                f"origin {self.origin.cluster.hex()}/{self.origin.token}: its last entry is {last} here, and {same} at "
+                "the source: one of the two clusters was rolled back; find out which one before you replicate more",
             )
 
     def _contradiction(self, entry: OriginEntry, place: str, end: int) -> OriginHistoryError:
         return OriginHistoryError(
             self._topic,
-            f"origin {self.origin.cluster.hex()}/{self.origin.token}: expected entries that end or begin at {end}, up "
-            f"to which it is {place}, found one of {entry.first} to {entry.end}: one of both was rolled back; find out "
-            "which, before anything is replicated",
+            f"origin {self.origin.cluster.hex()}/{self.origin.token}: expected an entry that ends or begins at {end}, "
+            f"the end of the {place} entries, found one from {entry.first} to {entry.end}: one of the two clusters was "
+            "rolled back; find out which one before you replicate more",
         )
 
     def push(self, admission: Admission) -> None:
-        """Note that the entries of a call are on their way, and its gaps; `settled` or `failed` tells the outcome."""
+        """Note that the entries and gaps of a call are in flight; `settled`, `failed` or `lost` tells the outcome."""
         self.pushed, self._gaps = admission.end, admission.gaps
         self.in_flight += bool(admission.entries)
 
@@ -250,8 +251,22 @@ class OriginGate:
         """Register a call that has to wait. `take_waiting` returns it, to be judged again."""
         self._waiting.append(waiter)
 
+    def waits_for_doubt(self, waiter: Any) -> bool:
+        """Return whether a call has to `wait`, because an earlier one of its session is in doubt."""
+        return self._held is not None and self._held is not waiter
+
+    def set_in_doubt(self, waiter: Any) -> None:
+        """Note that a call is in doubt, and judged later. Later calls of its session wait until `settle_doubt`."""
+        self._held = waiter
+
+    def settle_doubt(self, waiter: Any) -> None:
+        """Note that a call is not in doubt. `take_waiting` returns those that waited for it."""
+        if self._held is waiter:
+            self._held = None
+            self._ready, self._waiting = self._ready + self._waiting, []
+
     def notify(self, end: int, future: AppendFuture[int]) -> None:
-        """Settle a future with `stored` once everything below `end` is stored, or with the error."""
+        """Settle a future with `stored` once every message below `end` is stored, or with the error."""
         if end <= self.stored:
             set_expected(future, self.stored)
             self._outcomes.append((future, None))
@@ -285,12 +300,12 @@ class OriginGate:
         self._settle()
 
     def lost(self, error: BaseException) -> None:
-        """Note that it stays unknown which entries of a batch are stored: nothing is taken any more."""
+        """Note that it stays unknown which entries of a batch are stored: the gate takes no more calls."""
         self.in_flight -= 1
         self.stop(error)
 
     def _end_run(self) -> None:
-        """Fall back to what is stored, once nothing of a run that failed is on its way."""
+        """Fall back to the last stored entry, once no batch of a run that failed is in flight."""
         error = self._run.error
         if error is None or self.in_flight:
             return
@@ -316,27 +331,27 @@ class OriginGate:
             self._opened = []
 
     def stop(self, error: BaseException) -> None:
-        """Take nothing any more: all that waits fails."""
-        self._error = self._error or error
+        """Take no more calls; all waiting futures fail."""
+        self._error, self._held = self._error or error, None
         self._ready, self._waiting = self._ready + self._waiting, []
         self._outcomes += [(future, error) for _, future in self._calls]
         self._outcomes += [(future, error) for future in self._opened]
         self._calls, self._opened = [], []
 
     def take_outcomes(self) -> list[Outcome]:
-        """Return the futures that have a result or an error now."""
+        """Return the futures that have got a result or an error."""
         outcomes, self._outcomes = self._outcomes, []
         return outcomes
 
     def take_waiting(self) -> list[Any]:
-        """Return the waiters that are to be judged again."""
+        """Return the waiters to judge again."""
         ready, self._ready = self._ready, []
         return ready
 
     # ---- the stored state -----------------------------------------------------------------------------------
 
     def snapshot(self) -> GateState:
-        """Return the state as of the last outcome, to be stored; `persisted` tells that it is."""
+        """Return the state as of the last outcome, for the caller to store and to report with `persisted`."""
         if not self.in_flight and self._error is None:
             self._noted, self._noted_gaps = self.pushed, self._gaps
         self._taken_opens = self._opens
@@ -352,7 +367,7 @@ class OriginGate:
     def replay(self, attribute: OriginAttribute, messages: int, value_crc: int) -> None:
         """Note an entry of the log, in order, from the mark of the snapshot on or from before.
 
-        Raises InvalidEntryError if it contradicts those before it. Nothing may be on its way.
+        Raises InvalidEntryError if it contradicts the entries before it. No batch may be in flight.
         """
         first, end = attribute.first, attribute.first + messages
         if end <= self.stored:
@@ -369,9 +384,9 @@ class OriginGate:
 
 
 def joined(gaps: list[Gap], gap: Gap) -> list[Gap]:
-    """Return gaps that touch each other with one more, at most GAPS_MAX.
+    """Return adjacent gaps with another one behind them, at most GAPS_MAX.
 
-    Beyond, the first two become one, with the cause of the longer one.
+    If there are more, the first two become one, with the cause of the longer one.
     """
     if gaps and gaps[-1].end == gap.start and gaps[-1].cause is gap.cause:
         return [*gaps[:-1], Gap(gaps[-1].start, gap.end, gap.cause)]
@@ -432,6 +447,10 @@ class OriginGates:
     def by_key(self, key: int) -> OriginGate | None:
         """Return the gate of the origin with a key."""
         return self._keys.get(key)
+
+    def keys_of(self, cluster: bytes) -> frozenset[int]:
+        """Return the keys of the origins in one cluster."""
+        return frozenset([gate.key for gate in self._gates.values() if gate.origin.cluster == cluster])
 
     def add(self, state: GateState) -> OriginGate:
         """Add the gate of another origin.

@@ -11,7 +11,7 @@ CLUSTER_BYTES = 16
 TOKEN_BYTES_MAX = 200
 """Most bytes of the token of a topic."""
 GAPS_MAX = 64
-"""Most gaps before one entry. A source that has more of them sends them before the entry, as trailing gaps."""
+"""Most gaps before one entry. A source with more gaps sends them before the entry, as trailing gaps."""
 
 
 class Origin(NamedTuple):
@@ -19,7 +19,7 @@ class Origin(NamedTuple):
 
     Attributes:
         cluster: the 16 bytes of the id of its cluster, `MetadataLayout.cluster_id`.
-        token: token of its creation there, `LedgerChain.token`. A topic that is created again has another one.
+        token: token of its creation there, `LedgerChain.token`. A topic that is created again has another token.
     """
 
     cluster: bytes
@@ -27,7 +27,7 @@ class Origin(NamedTuple):
 
     @property
     def key(self) -> int:
-        """64 bits that stand for the origin in records. Another origin may have the same ones."""
+        """64 bits that stand for the origin in records. Another origin may have the same key."""
         digest = blake2b(self.cluster + self.token.encode(), digest_size=8).digest()
         return int.from_bytes(digest, "little")
 
@@ -40,17 +40,17 @@ class GapCause(IntEnum):
     FILTERED = 2
     """The replication policy excludes them."""
     EXPIRED = 3
-    """They were too old when they were to be sent."""
+    """They were older than the policy allows when their turn came."""
     REFUSED = 4
     """The target can never store them."""
     LOST = 5
-    """The source does not have them any more."""
+    """The source has lost or trimmed them."""
     DUPLICATE = 6
     """Copies of the messages are stored under other identities."""
 
 
 class Gap(NamedTuple):
-    """Offsets of an origin whose messages are not stored: `start` to `end`, which is not part of it."""
+    """Offsets of an origin whose messages are not stored, from `start` to before `end`."""
 
     start: int
     end: int
@@ -58,14 +58,15 @@ class Gap(NamedTuple):
 
 
 class OriginEntry(NamedTuple):
-    """An entry of messages of one origin, on its way to a target.
+    """An entry of messages of one origin, in flight to a target.
 
     Attributes:
         value: the encoded messages, as they are stored.
         messages: their number.
         first: offset at the origin of the first one.
         publish_time_us: when the origin stored the entry, microseconds since 1970.
-        gaps: gaps before the entry, ascending; there may be messages between them, which were sent before.
+        gaps: gaps before the entry, ascending; messages between them were sent before.
+        replicate_to: its replicate-to attribute, encoded; None: it has none.
     """
 
     value: bytes
@@ -73,6 +74,7 @@ class OriginEntry(NamedTuple):
     first: int
     publish_time_us: int
     gaps: tuple[Gap, ...] = ()
+    replicate_to: bytes | None = None
 
     @property
     def end(self) -> int:
@@ -81,13 +83,13 @@ class OriginEntry(NamedTuple):
 
 
 class LastEntry(NamedTuple):
-    """The last entry of an origin that a target stores, by which the origin recognizes it.
+    """The last entry of an origin that a target stores; the origin compares it with its own copy.
 
     Attributes:
         first: offset at the origin of its first message.
         end: offset behind its last one.
         value_crc: CRC-32C of its value.
-        publish_time_us: when the origin stored it, microseconds since 1970.
+        publish_time_us: when the origin stored the entry, microseconds since 1970.
     """
 
     first: int
@@ -97,11 +99,11 @@ class LastEntry(NamedTuple):
 
 
 class OriginState(NamedTuple):
-    """What of an origin a target has.
+    """A target's position in an origin.
 
     Attributes:
-        stored: everything of the origin below this offset is stored, or is a noted gap.
-        last: the last entry of the origin that is stored; None: there is none yet.
+        stored: every message of the origin below this offset is stored, or in a noted gap.
+        last: the last stored entry of the origin; None: no entry is stored yet.
     """
 
     stored: int

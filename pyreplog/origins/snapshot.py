@@ -5,20 +5,20 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterator, Sequence
 
-from pyreplog.errors import InvalidEntryError, InvalidMetadataError, MetadataVersionError
+from pyreplog.errors import InvalidEntryError, InvalidMetadataError
+from pyreplog.metadata.snapshot_header import HEADER_BYTES, decode_header, encode_header
 from pyreplog.origins.attribute import decode_gaps, encode_gaps
 from pyreplog.origins.gate import ORIGINS_MAX, GateState
 from pyreplog.origins.origin import TOKEN_BYTES_MAX, LastEntry, Origin
 
 VERSION = 1
 
-_HEADER = struct.Struct("<HHI")
 _ORIGIN = struct.Struct("<16sHHHHqqqqqI4x")
 
 
 def encode(states: Sequence[GateState]) -> bytes:
     """Encode gates."""
-    parts = [_HEADER.pack(VERSION, 0, len(states))]
+    parts = [encode_header(VERSION, len(states))]
     for state in states:
         token, gaps = state.origin.token.encode(), encode_gaps(state.gaps)
         last = state.last or LastEntry(-1, -1, 0, 0)
@@ -34,13 +34,7 @@ def encode(states: Sequence[GateState]) -> bytes:
 
 def decode(data: bytes) -> list[GateState]:
     """Decode gates. Raises InvalidMetadataError if malformed, MetadataVersionError if a newer reader is needed."""
-    if len(data) < _HEADER.size:
-        raise InvalidMetadataError(f"origins snapshot: expected {_HEADER.size} bytes or more, found {len(data)}")
-    version, min_reader, count = _HEADER.unpack_from(data)
-    if (min_reader or version) > VERSION:
-        raise MetadataVersionError("origins snapshot", min_reader or version, VERSION)
-    if version < 1:
-        raise InvalidMetadataError(f"origins snapshot: expected a version from 1 on, found {version}")
+    count = decode_header("origins snapshot", data, VERSION)
     try:
         states = list(_read(data))
     except (struct.error, UnicodeDecodeError, InvalidEntryError) as error:
@@ -51,7 +45,7 @@ def decode(data: bytes) -> list[GateState]:
 
 
 def _read(data: bytes) -> Iterator[GateState]:
-    at = _HEADER.size
+    at = HEADER_BYTES
     while at < len(data):
         cluster, size, token_size, gaps_size, _, session, stored, first, end, time_us, crc = _ORIGIN.unpack_from(
             data, at

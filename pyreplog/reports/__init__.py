@@ -3,7 +3,7 @@
 | modules | what they hold |
 |---|---|
 | `report`, `snapshot` | the base of every report; facts that need no reading of whole logs |
-| `gathering`, `cursors`, `append_times` | gathering a snapshot: from metadata, cursor ledgers, and single entries |
+| `gathering`, `cursors`, `append_times`, `replications` | gathering a snapshot from metadata, cursor ledgers, entries |
 | `catalogue` | all reports, by name: those on `records`, `subscriptions`, `copies` |
 | `parameters`, `partials` | the options of a report's reads; the work of one task |
 | `local_engine`, `spark_engine` | the two engines that run reports |

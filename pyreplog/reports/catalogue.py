@@ -36,6 +36,7 @@ REPORTS: dict[str, tuple[str, str]] = {
     "recovery_orders": ("copies.recovery", "RecoveryOrders"),
     "recovery_progress": ("copies.recovery", "RecoveryProgress"),
     "bookie_disks": ("copies.recovery", "BookieDisks"),
+    "geo_replication": ("subscriptions.geo_report", "GeoReplicationReport"),
     "replication_lag": ("copies.replicationlag", "ReplicationLag"),
 }
 """Reports by name: (module of this package, class)."""

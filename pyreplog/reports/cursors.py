@@ -12,7 +12,7 @@ from pyreplog._native.topic.ackset import AckSet
 from pyreplog.cursors.cursor_pages import Key, parse_page
 from pyreplog.cursors.cursor_record import CursorRecord
 from pyreplog.cursors.subscription_metadata import SubscriptionMetadata, list_subscriptions, load_subscription
-from pyreplog.errors import InvalidRecordsError, NoSuchSubscriptionError, UnreadableError
+from pyreplog.errors import InvalidMetadataError, InvalidRecordsError, NoSuchSubscriptionError, UnreadableError
 from pyreplog.reports.snapshot import Ranges, SubscriptionSnapshot, TopicSnapshot, UnknownState
 from pyreplog.tables.cluster.backlogs import Seen, cursor_of, stored_records
 from pyreplog.tables.cluster.ledgers import each
@@ -20,7 +20,7 @@ from pyreplog.tables.cluster.origins import ClusterSnapshot
 from pyreplog.topic.model.backlog import is_system
 from pyreplog.topic.model.cursor import Cursor
 from pyreplog.topic.model.positions import ORIGIN
-from pyreplog.topic.model.system_cursor_record import stored_mark
+from pyreplog.topic.model.system_cursor_record import SystemCursorRecord, stored_mark
 
 logger = logging.getLogger(__name__)
 
@@ -76,6 +76,7 @@ def _snapshot(
         backlog_messages=reached.offset - cursor.mark.offset - int((stops - starts).sum()),
         backlog_bytes=max(cursor.backlog(reached).size, 0), moved_us=history.moved_us,
         marks=history.since(since_us, cursor.mark.offset), is_system=system,
+        state=_system_state(key[1], records) if system else b"",
     )  # fmt: skip
 
 
@@ -85,6 +86,13 @@ def _system_cursor(topic: TopicSnapshot, name: str, records: list[bytes], histor
     if stored.problem:
         logger.warning("topic %s: the stored cursor %s cannot be read: %s", topic.name, name, stored.problem)
     return Cursor(name, topic.start if stored.mark is None else stored.mark)
+
+
+def _system_state(name: str, records: list[bytes]) -> bytes:
+    try:
+        return SystemCursorRecord.from_bytes(name, records[-1]).state
+    except InvalidMetadataError:  # as `_system_cursor` has logged
+        return b""
 
 
 # ---- earlier positions -----------------------------------------------------------------------------------------

@@ -13,14 +13,19 @@ from pyreplog.autorecovery.overview import RecoveryOverview, RecoveryWatch
 from pyreplog.clock import SystemClock
 from pyreplog.cursors.subscription_metadata import list_subscriptions
 from pyreplog.errors import InvalidMetadataError, ReplogError
+from pyreplog.geo.geo_cursor import GEO_PREFIX
+from pyreplog.geo.policies import load_config
+from pyreplog.geo.revision import REVISION
 from pyreplog.ledger.ledger_metadata import LedgerMetadata, ledger_key
 from pyreplog.ledger.ledger_store import find_ledger, list_ledgers
 from pyreplog.ledger.runtime import RuntimeBase
 from pyreplog.log import names as log_names
 from pyreplog.reports.append_times import appended
 from pyreplog.reports.cursors import subscription_snapshots
+from pyreplog.reports.replications import replication_snapshots
 from pyreplog.reports.snapshot import (
     LedgerSnapshot,
+    ReplicationSnapshot,
     SegmentSnapshot,
     Snapshot,
     SubscriptionSnapshot,
@@ -79,13 +84,14 @@ def gather(options: ReadOptions, as_of_us: int, window_ms: int = 300_000) -> Sna
         planned, unreachable = _topics(survey, options)
         topics = tuple(_topic(topic) for topic in planned)
         subscriptions, unread = subscription_snapshots(survey, topics, snapshot.since_us)
+        timed = tuple(_with_times(survey, planned, subscriptions))
         unknown = (*(UnknownState(name, None, str(error)) for name, error in unreachable.items()), *unread)
         for state in unknown:
             logger.warning("%s", state)
         return replace(
-            snapshot, topics=topics, subscriptions=tuple(_with_times(survey, planned, subscriptions)),
+            snapshot, topics=topics, subscriptions=timed,
             ledgers=_ledgers(survey, options, planned, unreachable), unknown=unknown,
-            recovery=_recovery(survey, options),
+            recovery=_recovery(survey, options), replications=_replications(survey, topics, timed),
         )  # fmt: skip
 
 
@@ -111,6 +117,16 @@ def _recovery(survey: ClusterSnapshot, options: ReadOptions) -> RecoveryOverview
     if options.reads_topics or options.ledgers is not None or not isinstance(survey.runtime, RuntimeBase):
         return None
     return RecoveryWatch(survey.runtime, SystemClock()).look()
+
+
+def _replications(
+    survey: ClusterSnapshot, topics: Sequence[TopicSnapshot], subscriptions: Sequence[SubscriptionSnapshot]
+) -> tuple[ReplicationSnapshot, ...]:
+    """Return the replications of topics to other clusters; a cluster without any costs one look."""
+    store = survey.runtime.metadata
+    if not topics or store.get(REVISION) is None:
+        return ()
+    return tuple(replication_snapshots(load_config(store), topics, subscriptions))
 
 
 # ---- topics ----------------------------------------------------------------------------------------------------
@@ -151,7 +167,7 @@ def _with_times(
     """Yield the subscriptions with the append times of their oldest and newest messages."""
     wanted: dict[str, set[int]] = {topic.name: set() for topic in planned}
     for subscription in subscriptions:
-        if not subscription.is_system:
+        if not subscription.is_system or subscription.name.startswith(GEO_PREFIX):
             wanted[subscription.on] |= {
                 offset for offset in (subscription.oldest, subscription.newest) if offset is not None
             }

@@ -65,7 +65,7 @@ class SubscriptionSnapshot:
     backlog_bytes: bytes of the entries that hold them, each counted in full. oldest_us, newest_us: append times of the
     first and the last of them; None: there is none, or it cannot be read. moved_us: when the mark last moved, or was
     set; None: unknown. marks: int64[n, 2], (time, mark from then on), ascending, as far back as is known. is_system: it
-    belongs to this package.
+    belongs to this package; state: what it stores beside its mark.
     """
 
     on: str
@@ -82,6 +82,7 @@ class SubscriptionSnapshot:
     newest_us: int | None = None
     marks: Ranges = field(default_factory=lambda: np.empty((0, 2), np.int64), compare=False)
     is_system: bool = False
+    state: bytes = field(default=b"", compare=False)
 
     def mark_at(self, time_us: int) -> int | None:
         """Return where the mark was at a time; None: unknown."""
@@ -126,6 +127,27 @@ class LedgerSnapshot:
     entries: int | None
 
 
+class ReplicationSnapshot(NamedTuple):
+    """The replication of a topic, or partition, to another cluster, as the metadata and the stored cursor tell.
+
+    topic, partition: as in rows. target: name of the cluster. state: sending, paused, detached, failed, or unknown.
+    stored: offset below which the target has everything, as far as that was stored; None: it was never reached. end:
+    that of the topic. unsent_messages, unsent_bytes: what lies between. oldest_us: append time of the first of them;
+    None: there is none, or it is not known. alarm: what somebody has to decide or do; "": nothing.
+    """
+
+    topic: str
+    partition: int
+    target: str
+    state: str
+    stored: int | None
+    end: int
+    unsent_messages: int
+    unsent_bytes: int
+    oldest_us: int | None
+    alarm: str
+
+
 class UnknownState(NamedTuple):
     """A topic or subscription whose state is unknown, so that it is missing from the snapshot.
 
@@ -153,6 +175,7 @@ class Snapshot:
         subscriptions: their subscriptions, in order.
         ledgers: the ledgers, cursor ledgers included, by id.
         logs: logs that belong to no cluster.
+        replications: of the topics to other clusters.
         unknown: topics and subscriptions whose bookies did not answer.
         recovery: auto-recovery of a cluster whose bookies are reached over TCP; None: of others, or of a part of one.
 
@@ -166,6 +189,7 @@ class Snapshot:
     subscriptions: tuple[SubscriptionSnapshot, ...] = ()
     ledgers: tuple[LedgerSnapshot, ...] = ()
     logs: tuple[TopicSnapshot, ...] = ()
+    replications: tuple[ReplicationSnapshot, ...] = ()
     unknown: tuple[UnknownState, ...] = ()
     recovery: RecoveryOverview | None = field(default=None, compare=False)
 

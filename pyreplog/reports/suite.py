@@ -34,7 +34,8 @@ _RECOVERY = ("cluster_health", "recovery_state", "recovery_orders", "recovery_pr
 _TWO_SOURCES = ("replication_lag",)
 _OF_TOPICS = ("origins",)
 _READ_BY_SUBSCRIPTION = ("backlog_age_histogram",)
-_FACTS = (*_SUBSCRIPTIONS, "retention_forecast")
+_GEO = ("geo_replication",)
+_FACTS = (*_SUBSCRIPTIONS, *_GEO, "retention_forecast")
 
 _ACCESS = (
     "path", "paths", "cluster", "secret", "secretfile", "tlsca", "tlscert", "tlskey", "password", "mode",
@@ -131,6 +132,8 @@ def left_out(name: str, snapshot: Snapshot, copy: Mapping[str, str] | None = Non
         return "the source has no topics, and so no subscriptions"
     if name in _OF_TOPICS and not snapshot.topics and not _unknown_topics(snapshot):
         return "the source has no topics, into which other clusters would replicate"
+    if name in _GEO and not snapshot.replications and not _unknown_topics(snapshot):
+        return "no topic of the source is replicated to another cluster"
     if name in _RECOVERY and snapshot.recovery is None:
         return "the source is not a whole cluster whose bookies are reached over TCP"
     if name in _COPIES and not snapshot.ledgers:

@@ -147,7 +147,7 @@ def _first_header(directory: Path, bases: list[int]) -> tuple[bytes, int]:
     """Return (uuid, segment size) of a log that lost its checkpoint."""
     if not bases:
         raise NotALogError(f"{directory} holds no log: no segment and no checkpoint")
-    uuid, _, size, _, _ = read_header(names.segment_path(directory, bases[0]))
+    uuid, _, size, _, _, _ = read_header(names.segment_path(directory, bases[0]))
     return uuid, size
 
 
@@ -172,7 +172,7 @@ def _examine(path: Path, base: int, uuid: bytes, size: int, end: int) -> Segment
 
 def _check_header(path: Path, block: bytes, base: int, uuid: bytes, size: int, length: int) -> tuple[int, int]:
     """Return (first entry, epoch) of a segment file. Raises CorruptionError if it is not the expected segment."""
-    found_uuid, found_base, found_size, first, epoch = decode_header(str(path), block)
+    found_uuid, found_base, found_size, first, epoch, _ = decode_header(str(path), block)
     if found_uuid != uuid:
         raise CorruptionError(path, base, f"a segment of log {uuid.hex()}", f"one of log {found_uuid.hex()}")
     if found_base != base or first == PREPARED:

@@ -40,7 +40,7 @@ def explain_header(segment: RawSegment) -> list[Explained]:
         "version": (f"format version {number('version')}", number("version") >= layout.FORMAT_VERSION),
         "min_reader": (
             f"readable from version {number('min_reader')} on",
-            number("min_reader") <= layout.FORMAT_VERSION,
+            number("min_reader") <= layout.FORMAT_COUNTED,
         ),
         "uuid": (f"log {uuid.UUID(bytes=block[16:32])}", None),
         "base": (f"begins at position {number('base')}; the name says {segment.base}", number("base") == segment.base),
@@ -74,8 +74,12 @@ class _RecordDump:
         self._segment, self._offset = segment, offset
         self._space = segment.size - offset
         head = segment.data[offset : offset + layout.LONG_HEADER].ljust(layout.LONG_HEADER, b"\0")
-        self._fields = layout.LONG if head[13] & layout.FORM_LONG else layout.SHORT
-        self._header = layout.LONG_HEADER if head[13] & layout.FORM_LONG else layout.SHORT_HEADER
+        self._fields: tuple[Field, ...] = layout.SHORT
+        self._header = layout.SHORT_HEADER
+        if head[13] & layout.FORM_LONG:
+            self._fields, self._header = layout.LONG, layout.LONG_HEADER
+        elif head[13] & layout.FORM_COUNT and head[12] == layout.KIND_BATCH:
+            self._fields, self._header = layout.COUNTED, layout.COUNTED_HEADER
         self._values = {field.name: int(field.value(head)) for field in self._fields}
         self._blank = self._values["kind"] == layout.KIND_BLANK
         length = self._values["length"]
@@ -113,6 +117,10 @@ class _RecordDump:
                 return f"appended {moment(value)}", value >= 0
             case "entry_delta":
                 return self._entry(value), None
+            case "count":
+                return f"takes {value} entry numbers", 1 <= value <= self._values["entry_delta"] + 1
+            case "reserved":
+                return "zero", value == 0
             case "synced_lag":
                 known = self._segment.number("first_entry") + self._values["entry_delta"] - value
                 return "no claim" if value == layout.LAG_NONE else f"entry {known} was known to be synced", None
@@ -146,15 +154,23 @@ class _RecordDump:
             layout.FORM_LONG: "long",
             layout.FORM_ATTRIBUTES: "attributes",
             layout.FORM_KEY: "key",
-            0x80: "unknown flag",
+            layout.FORM_COUNT: "count",
         }
         named = [name for flag, name in flags.items() if value & flag]
         version = value & layout.FORM_VERSION_MASK
-        return ", ".join([f"version {version}", *named]), version == layout.FORMAT_VERSION and not value & 0x80
+        fits = not value & layout.FORM_COUNT or self._may_count(value)
+        return ", ".join([f"version {version}", *named]), version == layout.FORMAT_VERSION and fits
+
+    def _may_count(self, form: int) -> bool:
+        short_batch = self._values["kind"] == layout.KIND_BATCH and not form & layout.FORM_LONG
+        return short_batch and self._segment.number("version") >= layout.FORMAT_COUNTED
 
     def _entry(self, delta: int) -> str:
         entry = self._segment.number("first_entry") + delta
-        return f"entry {entry}" if self._values["kind"] <= layout.KIND_BATCH else f"the next entry is {entry}"
+        if self._values["kind"] > layout.KIND_BATCH:
+            return f"the next entry is {entry}"
+        count = self._values.get("count", 1)
+        return f"entry {entry}" if count == 1 else f"entries {entry - count + 1} to {entry}"
 
     def _parts(self) -> list[Explained]:
         """Explain the bytes between the header and the end of the record."""
@@ -207,7 +223,19 @@ def _attribute(data: bytes) -> str:
         key, first, time_us = _ORIGIN.unpack_from(value)
         gaps = (len(value) - _ORIGIN.size) // _GAP_BYTES
         return f"{name} {key:016x}, first offset {first}, published {moment(time_us)}, {gaps} {plural(gaps, 'gap')}"
+    if tag == layout.TAG_REPLICATE_TO:
+        return f"{name} {_names(value)}"
     return f"{name} {_text(value)}"
+
+
+def _names(value: bytes) -> str:
+    """Return a list of clusters for people."""
+    names, at = list[str](), 0
+    while at < len(value):
+        size = value[at]
+        names.append(_text(value[at + 1 : at + 1 + size]))
+        at += 1 + size
+    return ", ".join(names) or "no other cluster"
 
 
 def _size(count: int) -> str:

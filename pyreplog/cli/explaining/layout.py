@@ -10,19 +10,21 @@ from pyreplog._native.system.checksum import crc32c
 SEGMENT_HEADER = 4096
 SEGMENT_FIELDS = 64
 SHORT_HEADER = 32
+COUNTED_HEADER = 40
 LONG_HEADER = 64
 CRC_FROM = 12
 FORMAT_VERSION = 1
+FORMAT_COUNTED = 2
 LAG_NONE = 0xFFFFFFFF
 SEGMENT_MIN, SEGMENT_MAX = 64 << 10, 1 << 30
 
-FORM_VERSION_MASK, FORM_LONG, FORM_ATTRIBUTES, FORM_KEY = 0x0F, 0x10, 0x20, 0x40
+FORM_VERSION_MASK, FORM_LONG, FORM_ATTRIBUTES, FORM_KEY, FORM_COUNT = 0x0F, 0x10, 0x20, 0x40, 0x80
 
 KINDS = {1: "data", 2: "batch", 3: "control", 4: "marker", 5: "blank"}
 KIND_BATCH, KIND_BLANK = 2, 5
 
-TAGS = {1: "event time", 2: "property", 3: "producer", 4: "sequence", 5: "origin"}
-TAG_EVENT_TIME, TAG_PROPERTY, TAG_PRODUCER, TAG_SEQUENCE, TAG_ORIGIN = TAGS
+TAGS = {1: "event time", 2: "property", 3: "producer", 4: "sequence", 5: "origin", 6: "replicate to"}
+TAG_EVENT_TIME, TAG_PROPERTY, TAG_PRODUCER, TAG_SEQUENCE, TAG_ORIGIN, TAG_REPLICATE_TO = TAGS
 
 SEGMENT_MAGIC = b"REPLOG01"
 
@@ -51,6 +53,7 @@ HEAD = (
     Field("form", 13, "B"), Field("key_length", 14, "H"), Field("time", 16, "q"),
 )  # fmt: skip
 SHORT = (*HEAD, Field("entry_delta", 24, "I"), Field("synced_lag", 28, "I"))
+COUNTED = (*SHORT, Field("count", 32, "I"), Field("reserved", 36, "I"))
 LONG = (
     *HEAD, Field("ledger", 24, "q"), Field("entry", 32, "q"), Field("lac", 40, "q"), Field("ledger_bytes", 48, "Q"),
     Field("ledger_messages", 56, "Q"),

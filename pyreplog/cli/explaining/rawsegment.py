@@ -46,7 +46,7 @@ class RawSegment:
         while offset + layout.SHORT_HEADER <= self.size:
             length, _, _, kind, form = _HEAD.unpack_from(self.data, offset)
             numbered = 0 < kind <= layout.KIND_BATCH and not form & layout.FORM_LONG
-            if numbered and _DELTA.unpack_from(self.data, offset + 24)[0] == wanted:
+            if numbered and self._has(offset, form, wanted):
                 return offset
             if length < layout.SHORT_HEADER or kind == layout.KIND_BLANK:
                 break
@@ -54,6 +54,13 @@ class RawSegment:
         raise OutOfRangeError(
             f"{self.path} has no entry {entry}: its records can be followed up to position {self.base + offset}"
         )
+
+    def _has(self, offset: int, form: int, delta: int) -> bool:
+        """Whether the record at an offset has the entry `delta` of the segment."""
+        last, count = _DELTA.unpack_from(self.data, offset + 24)[0], 1
+        if form & layout.FORM_COUNT and offset + layout.COUNTED_HEADER <= self.size:
+            count = _DELTA.unpack_from(self.data, offset + layout.SHORT_HEADER)[0]
+        return bool(last - count < delta <= last)
 
 
 def at_position(directory: Path, position: int) -> tuple[RawSegment, int]:

@@ -20,6 +20,7 @@ from pyreplog.cli.shared import tls
 from pyreplog.errors import CorruptionError, InvalidArgumentError, ReplogError
 from pyreplog.metrics import MetricsServer, Source
 from pyreplog.net.handshake import Secret, parse_secret
+from pyreplog.net.sockets import address_text
 from pyreplog.net.tls import TlsContext
 from pyreplog.regular_files import SECRET_FILE_MAX, read_regular
 
@@ -191,10 +192,6 @@ def metrics_server(arguments: argparse.Namespace, source: Source) -> MetricsServ
     return MetricsServer([source], host=host, port=port)
 
 
-def address(host: str, port: int) -> str:
-    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
-
-
 def host_and_port(option: str, text: str, *, host: str = "") -> tuple[str, int]:
     """Parse HOST:PORT. host: default host. Raises InvalidArgumentError."""
     name, _, port = text.rpartition(":")
@@ -208,7 +205,7 @@ def listening(arguments: argparse.Namespace) -> tuple[str, int, str | None]:
     """Return host and port of `--listen`, and the address that others get instead, if there is one."""
     host, port = host_and_port("--listen", arguments.listen)
     if arguments.advertise is not None:
-        return host, port, address(*host_and_port("--advertise", arguments.advertise))
+        return host, port, address_text(host_and_port("--advertise", arguments.advertise))
     if host in ("0.0.0.0", "::"):
         raise InvalidArgumentError(
             f"--listen {arguments.listen}: expected an address that clients can reach, or one in --advertise"

@@ -32,6 +32,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     keys.add_argument("--key-separator", metavar="TEXT", help="text that separates the key of a message from its value")
     add_properties(parser, "property of all messages")
     parser.add_argument("--producer", metavar="NAME", help="name of the producer")
+    clusters = parser.add_mutually_exclusive_group()
+    clusters.add_argument(
+        "--replicate-to", metavar="CLUSTER", action="append",
+        help="name of the only other cluster to which all messages are replicated; may be repeated",
+    )  # fmt: skip
+    clusters.add_argument(
+        "--no-replication", action="store_const", const=[], dest="replicate_to",
+        help="replicate the messages to no other cluster",
+    )  # fmt: skip
     parser.add_argument("--batch", metavar="N", type=int, default=4096, help="lines at a time, at most (default: 4096)")
 
 
@@ -77,6 +86,7 @@ class Publishing:
         self._key = None if arguments.key is None else os.fsencode(arguments.key)
         self._separator = None if arguments.key_separator is None else os.fsencode(arguments.key_separator)
         self._properties = properties(arguments)
+        self._replicate_to: list[str] | None = arguments.replicate_to
         self._pending: deque[AppendFuture[range] | AppendFuture[list[PartitionRange]]] = deque()
         self.messages = self.bytes = 0
         self.partitions: set[int] = set()
@@ -89,7 +99,9 @@ class Publishing:
         """Publish lines. Raises the errors of `Publisher.publish`."""
         keys, values = self._split(lines)
         properties_of_each = [self._properties] * len(values) if self._properties else None
-        self._pending.append(self._to.submit_batch(values, keys, properties=properties_of_each))
+        self._pending.append(
+            self._to.submit_batch(values, keys, properties=properties_of_each, replicate_to=self._replicate_to)
+        )
         self.bytes += sum(map(len, values))
         while self._pending and self._pending[0].done():
             self._settle()

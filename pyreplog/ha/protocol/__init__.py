@@ -2,7 +2,7 @@
 
 | modules | what they are |
 |---|---|
-| `master_machine`, `replica_progress` | the commit point, Kafka's high water mark; how far one replica is |
+| `master_machine`, `replica_progress` | the master (see `_native/ha/commit_point`); how far one replica is |
 | `stats` | as above |
 | `replica_machine`, `joining` | a replica; whether it fits the log that it wants to follow |
 | `election` | how a node becomes master, and how the others answer |

@@ -1,7 +1,7 @@
 """The master of a replica group, as a state machine: its replicas, the commit point, and whether it is master still.
 
 Rules and their sources: progress is a member's, not a connection's, and judged before it counts (RocketMQ counts
-connections and believes everything, facts §1.6); the commit point is the k-th largest mark of the others, bounded by
+connections and believes everything); the commit point is the k-th largest mark of the others, bounded by
 the master's own, and moves only with records of its own term (Raft, §5.4.2); joint consensus while members change
 (Raft, §6); after too long a wait the master goes on alone, and comes back by itself (MySQL semi-sync, rpl_semi_sync).
 """

@@ -15,7 +15,7 @@ from pyreplog.config import LogConfig
 from pyreplog.errors import NotAReplicaError, NotConnectedError
 from pyreplog.ha import logs
 from pyreplog.ha.config import NodeConfig
-from pyreplog.ha.node_context import NodeContext, parse_address
+from pyreplog.ha.node_context import NodeContext
 from pyreplog.ha.protocol.members import MembersFile
 from pyreplog.ha.relay.applier import Applier
 from pyreplog.ha.relay.apply_task import Apply
@@ -29,6 +29,7 @@ from pyreplog.log.replica import is_replica
 from pyreplog.net.handshake import Secret
 from pyreplog.net.limits import Limits
 from pyreplog.net.reactor import Reactor
+from pyreplog.net.sockets import parse_address
 from pyreplog.stream.fields import NAME_BYTES_MAX
 from pyreplog.stream.mirrorlog import MirrorLog
 from pyreplog.stream.terms import TermsFile

@@ -26,6 +26,7 @@ PLOTS: dict[str, tuple[Plot, ...]] = {
     "dead_subscriptions": (Ranked(_SUBSCRIPTION, "backlog_bytes"),),
     "under_replicated": (Buckets("found", "entries", ("ledger_id",), "intact copies"),),
     "replica_holes": (Ranked(("bookie", "status"), "missing"),),
+    "geo_replication": (Ranked((*_TOPIC, "target"), "unsent_messages"),),
     "recovery_orders": (Ranked(("bookie",), "ledgers_left"),),
     "recovery_progress": (StepCurve("from_ts", "until_ts", "ledgers_left"),),
 }

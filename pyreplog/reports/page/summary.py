@@ -10,6 +10,7 @@ import pyarrow as pa
 from pyreplog.reports.outcome import Outcome
 from pyreplog.reports.page import copies as pagecopies
 from pyreplog.reports.page import findings as pagefindings
+from pyreplog.reports.page import geo as pagegeo
 from pyreplog.reports.page import recovery as pagerecovery
 from pyreplog.reports.page.cells import printable
 from pyreplog.reports.page.sentences import MOST, Found, State, total
@@ -70,6 +71,10 @@ _QUESTIONS: tuple[tuple[str, tuple[tuple[str, _Reader], ...]], ...] = (
             ("recovery_progress", pagerecovery.progress),
             ("bookie_disks", pagerecovery.disks),
         ),
+    ),
+    (
+        "What do other clusters lack?",
+        (("geo_replication", pagegeo.replication),),
     ),
     (
         "Is anything damaged, missing, duplicated, or out of order?",
