@@ -19,7 +19,10 @@ _APART = "## Measured apart"
 def main() -> None:
     """Parse the command line and run."""
     options = _parser().parse_args()
-    plan = Plan(directory=options.directory, budget=options.budget, full=options.full, rocketmq=options.rocketmq)
+    plan = Plan(
+        directory=options.directory, budget=options.budget, full=options.full, rocketmq=options.rocketmq,
+        kafka=options.kafka,
+    )  # fmt: skip
     found = machine.describe(plan.directory)
     pages = [report.header(found)]
     sections = []
@@ -49,8 +52,13 @@ def _parser() -> argparse.ArgumentParser:
     add("--budget", type=float, default=10.0, metavar="SECONDS", help="about so long per row (default 10)")
     add("--only", action="append", choices=[*ROWS, *BOUNDS], help="only this row; may be given again")
     add("--bounds", action="store_true", help="only what bounds the goals that are not met")
-    add("--full", action="store_true", help=f"write {FULL_BYTES >> 30} GiB per line of the tail-latency row")
+    add(
+        "--full",
+        action="store_true",
+        help=f"write {FULL_BYTES >> 30} GiB per line of the tail-latency row; whole backlogs, topics, hops",
+    )
     add("--rocketmq", action="store_true", help="RocketMQ's store beside the stream of ha-stream (Maven fetches it)")
+    add("--kafka", action="store_true", help="MirrorMaker 2 beside geo-replication (Maven fetches it)")
     add("--json", action="store_true", help="print JSON in place of tables")
     add("--markdown", type=Path, metavar="FILE", help="write the tables to a file, too")
     add("--directory", type=Path, default=_DATA, help="where logs are written: its file system counts")

@@ -252,6 +252,22 @@ def read_task(path: str) -> None:
     _tell([rows, peak])
 
 
+def delay(address: str, delay_s: float) -> NoReturn:
+    """A proxy to a server that passes on bytes late; tell its address."""
+    from benchmarks.delayed_link import DelayedLink
+
+    link = DelayedLink(address, delay_s)
+    _tell(link.address)
+    link.run()
+
+
+def geo_region(folder: str, messages: int, acks: int, seed: int) -> None:
+    """A cluster whose consumer acknowledges until it is killed; see `benchmarks.rows.geo.region`."""
+    from benchmarks.rows.geo.region import run
+
+    run(folder, messages, acks, seed, _tell)
+
+
 def _bell(path: str) -> Bell:
     from benchmarks.limits import bare
 
@@ -274,7 +290,7 @@ _JOBS = {
     job.__name__: job
     for job in (
         follow, hear, hear_stamps, crash, grow, load_peer, bookie, bare_bookie, pour, echo, keep, abandon, load_ledger,
-        ha_node, warm_spark, read_task,
+        ha_node, warm_spark, read_task, delay, geo_region,
     )
 }  # fmt: skip
 

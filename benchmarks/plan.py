@@ -20,8 +20,9 @@ class Plan:
 
     directory: every file is made below it, so its file system is the one measured. budget: seconds of measuring per
     row. rounds: at least so many turns of each side. segment_bytes: of our logs, and of the bare files beside them.
-    full: write FULL_BYTES in the tail-latency row, whatever the budget; and all that the rows of replicas take in full.
-    rocketmq: run RocketMQ's store, which Maven fetches, beside the stream.
+    full: write FULL_BYTES in the tail-latency row, whatever the budget; and all that other rows take in full.
+    rocketmq: run RocketMQ's store, which Maven fetches, beside the stream. kafka: run MirrorMaker 2 between two
+    brokers, which Maven fetches, beside geo-replication.
     """
 
     directory: Path
@@ -30,6 +31,7 @@ class Plan:
     segment_bytes: int = 64 << 20
     full: bool = False
     rocketmq: bool = False
+    kafka: bool = False
 
     @classmethod
     def tiny(cls, directory: Path) -> Plan:
@@ -39,6 +41,10 @@ class Plan:
     def shared(self, cases: int) -> Plan:
         """The same with the budget divided among `cases`."""
         return dataclasses.replace(self, budget=self.budget / cases)
+
+    def once(self) -> Plan:
+        """The same with one round that counts, for turns that take long."""
+        return dataclasses.replace(self, budget=0.0, rounds=1)
 
     def scaled(self, most: int, least: int = 256) -> int:
         """A count that shrinks with the budget: `most` from 5 seconds on; a multiple of 256."""

@@ -55,6 +55,12 @@ class Job:
         if status != (-signal.SIGKILL if killed else 0):
             raise RuntimeError(f"job {self._name} ended with status {status}")
 
+    def kill(self) -> list[str]:
+        """End it with SIGKILL; whole lines that it had said, and nobody read."""
+        assert self._process.stdout is not None
+        self._process.kill()
+        return [line for line in self._process.stdout.read().splitlines(keepends=True) if line.endswith("\n")]
+
     def close(self) -> None:
         """End it, if it still runs."""
         if self._process.poll() is None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -38,6 +39,28 @@ def timed(work: Callable[[], object], count: int) -> float:
     begin = time.perf_counter()
     work()
     return (time.perf_counter() - begin) / count
+
+
+def handed_over(count: int, give: Callable[[], object], take: Callable[[], object], wait_s: float) -> list[float]:
+    """Seconds from before one thread's `give` to the end of another's `take`, `count` times, one after the other."""
+    taken: list[float] = []
+    free = threading.Semaphore(0)
+
+    def take_all() -> None:
+        for _ in range(count):
+            take()
+            taken.append(time.perf_counter())
+            free.release()
+
+    taker = threading.Thread(target=take_all)
+    taker.start()
+    given = []
+    for _ in range(count):
+        given.append(time.perf_counter())
+        give()
+        free.acquire(timeout=wait_s)
+    taker.join()
+    return [end - begin for begin, end in zip(given, taken, strict=True)]
 
 
 @contextmanager

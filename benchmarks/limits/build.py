@@ -44,8 +44,11 @@ def built() -> Path:
             made.mkdir()
             for name, sources in _MODULES.items():
                 _build(name, sources, Path(scratch), made)
-            if not folder.exists():
+            try:
                 made.rename(folder)
+            except OSError:
+                if not folder.exists():  # otherwise another process has built the same meanwhile
+                    raise
     return folder
 
 

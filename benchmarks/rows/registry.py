@@ -20,6 +20,12 @@ from benchmarks.result import Section
 from benchmarks.rows.append import batches, single
 from benchmarks.rows.follower import follower
 from benchmarks.rows.fresh import fresh
+from benchmarks.rows.geo.catchup import catchup
+from benchmarks.rows.geo.failover import failover
+from benchmarks.rows.geo.hop import hop
+from benchmarks.rows.geo.opening import opening
+from benchmarks.rows.geo.replication import replication
+from benchmarks.rows.geo.topics import topics as geo_topics
 from benchmarks.rows.ha.client import client
 from benchmarks.rows.ha.fanout import fanout
 from benchmarks.rows.ha.live import live
@@ -27,6 +33,7 @@ from benchmarks.rows.ha.memory import memory as ha_memory
 from benchmarks.rows.ha.redis import redis
 from benchmarks.rows.ha.stream import stream
 from benchmarks.rows.ha.sync import sync
+from benchmarks.rows.kafka import decoding
 from benchmarks.rows.ledgers.backlog import backlog
 from benchmarks.rows.ledgers.embedded import embedded
 from benchmarks.rows.ledgers.latency import latency
@@ -56,7 +63,6 @@ from benchmarks.rows.topics.latency import latency as topic_latency
 from benchmarks.rows.topics.memory import memory as topic_memory
 from benchmarks.rows.topics.peers import peers as topic_peers
 from benchmarks.rows.topics.publish import publish
-from benchmarks.rows.topics.replication import hop, replication
 
 Row = Callable[[Plan], Section]
 
@@ -99,6 +105,11 @@ ROWS: dict[str, Row] = {
     "topics-peers": topic_peers,
     "geo-replication": replication,
     "geo-hop": hop,
+    "geo-catchup": catchup,
+    "geo-failover": failover,
+    "geo-topics": geo_topics,
+    "geo-opening": opening,
+    "kafka-wire": decoding,
     "reports": minutes,
     "spark-read": reading,
     "spark-parsing": parsing,

@@ -40,7 +40,7 @@ def version() -> str:
 
 
 def build() -> None:
-    """Have Maven fetch Kafka."""
+    """Have Maven fetch Kafka, and MirrorMaker 2."""
     java.package(_HERE)
 
 
@@ -52,19 +52,25 @@ class Broker:
         self.address = f"127.0.0.1:{port}"
         settings = folder / "broker.properties"
         settings.write_text(_SETTINGS.format(port=port, controller=controller, folder=folder))
-        java.run(_java("kafka.tools.StorageTool", "format", "-t", _CLUSTER, "-c", str(settings)))
+        java.run(java_command("kafka.tools.StorageTool", "format", "-t", _CLUSTER, "-c", str(settings)))
         self._servers = Servers()
-        self._servers.start(_java("-Xms256m", "-Xmx1g", "kafka.Kafka", str(settings)), folder / "broker.log")
+        self._servers.start(java_command("-Xms256m", "-Xmx1g", "kafka.Kafka", str(settings)), folder / "broker.log")
         try:
             self._servers.until(lambda: java.listens(port), ConnectionRefusedError)
         except BaseException:
             self.close()
             raise
 
+    @property
+    def pids(self) -> list[int]:
+        """Of its process."""
+        return self._servers.pids
+
     def close(self) -> None:
         """End it."""
         self._servers.close()
 
 
-def _java(*words: str) -> list[str]:
+def java_command(*words: str) -> list[str]:
+    """Of a class of Kafka. words: options, the class, its arguments."""
     return java.command(str(_LIBRARIES / "*"), *words)

@@ -73,6 +73,11 @@ class Servers:
             self._running.append(subprocess.Popen(command, stdout=file, stderr=subprocess.STDOUT, cwd="/"))
         self._logs.append(log)
 
+    @property
+    def pids(self) -> list[int]:
+        """Of all of them."""
+        return [process.pid for process in self._running]
+
     def check(self) -> None:
         """ChildProcessError: one of them has ended."""
         for process, log in zip(self._running, self._logs, strict=True):

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import queue
-import threading
-import time
 from collections.abc import Callable
 from statistics import median
 
 from benchmarks.plan import Plan
 from benchmarks.result import Comparison, Figure, Section
-from benchmarks.sampling import interleave
+from benchmarks.sampling import handed_over, interleave
 from benchmarks.topics import topic, verify_topic
 
 _MESSAGES = 2048
@@ -54,21 +52,4 @@ def latency(plan: Plan) -> Section:
 
 def _turn(count: int, give: Callable[[], object], take: Callable[[], object]) -> float:
     """Median seconds from one thread's `give` to the end of another's `take`."""
-    taken: list[float] = []
-    free = threading.Semaphore(0)
-
-    def take_all() -> None:
-        for _ in range(count):
-            take()
-            taken.append(time.perf_counter())
-            free.release()
-
-    taker = threading.Thread(target=take_all)
-    taker.start()
-    given = []
-    for _ in range(count):
-        given.append(time.perf_counter())
-        give()
-        free.acquire(timeout=_WAIT_S)
-    taker.join()
-    return median(end - begin for begin, end in zip(given, taken, strict=True))
+    return median(handed_over(count, give, take, _WAIT_S))

@@ -1,0 +1,1 @@
+"""Rows of geo-replication: topics and subscriptions in two clusters."""
