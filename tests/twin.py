@@ -27,6 +27,7 @@ class TwinSegment:
     size: int
     first_entry: int
     epoch: int
+    version: int = 1
 
     @property
     def stamp(self) -> int:
@@ -49,15 +50,21 @@ class TwinRecord:
     ledger: int = 0
     ledger_bytes: int = 0
     ledger_messages: int = 0
+    count: int = 1
+
+    @property
+    def first(self) -> int:
+        """Number of its first entry."""
+        return self.entry - max(self.count - 1, 0)
 
 
 def read_header(block: bytes) -> TwinSegment:
     magic, crc, version, min_reader, uuid, base, size, first, epoch, reserved = _SEGMENT.unpack_from(block)
     assert magic == b"REPLOG01"
     assert crc == crc32c(block[12:64])
-    assert (version, min_reader, reserved) == (1, 1, 0)
+    assert version in (1, 2) and (min_reader, reserved) == (version, 0)
     assert not any(block[64:HEADER_BYTES])
-    return TwinSegment(uuid, base, size, first, epoch)
+    return TwinSegment(uuid, base, size, first, epoch, version)
 
 
 def read_record(data: bytes, at: int, segment: TwinSegment) -> tuple[TwinRecord | None, int]:
@@ -72,9 +79,11 @@ def read_record(data: bytes, at: int, segment: TwinSegment) -> tuple[TwinRecord 
         return None, length
     stride = (length + 7) // 8 * 8
     assert crc == crc32c(data[at + 12 : at + stride], length)
-    assert form & 0x8F == 1
+    assert form & 0x0F == 1
+    assert not form & 0x80 or (kind == 2 and not form & 0x10 and segment.version == 2)
     assert not any(data[at + length : at + stride])
     ledger = ledger_bytes = ledger_messages = 0
+    count = int(kind in (1, 2))
     if form & 0x10:
         ledger, entry, synced, ledger_bytes, ledger_messages = _LONG.unpack_from(data, at + 24)
         cursor = at + 64
@@ -83,6 +92,10 @@ def read_record(data: bytes, at: int, segment: TwinSegment) -> tuple[TwinRecord 
         entry = segment.first_entry + delta
         synced = -1 if lag == _MASK else entry - lag
         cursor = at + 32
+        if form & 0x80:
+            count, reserved = _SHORT.unpack_from(data, cursor)
+            assert 1 <= count <= delta + 1 and reserved == 0
+            cursor += 8
     attributes = []
     if form & 0x20:
         (left,) = struct.unpack_from("<H", data, cursor)
@@ -107,6 +120,7 @@ def read_record(data: bytes, at: int, segment: TwinSegment) -> tuple[TwinRecord 
         ledger,
         ledger_bytes,
         ledger_messages,
+        count,
     )
     return twin_record, stride
 
@@ -144,11 +158,13 @@ def make_index(path: Path) -> bytes:
     """The sparse index file of a sealed segment of a bare log, from the segment alone."""
     data = path.read_bytes()
     segment = read_header(data)
-    blocks: list[tuple[int, int, set[int]]] = []  # entries before, offset, strides; 0: a record without a number
+    blocks: list[
+        tuple[int, int, set[int]]
+    ] = []  # entries before, offset, strides; 0: a record that does not take one number
     ranges: dict[int, list[int]] = {}
     times = []
     at = boundary = HEADER_BYTES
-    entries = 0
+    entries, version = 0, 1
     while True:
         record, stride = read_record(data, at, segment)
         if record is None:
@@ -157,9 +173,9 @@ def make_index(path: Path) -> bytes:
         if at + stride > boundary:
             blocks.append((entries, at, set()))
             boundary = (at + stride + 4095) // 4096 * 4096
-        numbered = record.kind in (1, 2)
-        blocks[-1][2].add(stride if numbered else 0)
-        entries += numbered
+        blocks[-1][2].add(stride if record.count == 1 else 0)
+        entries += record.count
+        version = max(version, 1 + (record.count > 1))
         times.append(record.time)
         for value in (value for tag, value in record.attributes if tag == 1):
             ranges.setdefault(at // 65536, []).append(struct.unpack("<q", value)[0])
@@ -173,5 +189,5 @@ def make_index(path: Path) -> bytes:
         met = ranges.get(number)
         body += struct.pack("<qq", min(met), max(met)) if met else struct.pack("<qq", 2**63 - 1, -(2**63))
     place = (segment.uuid, segment.base, segment.first_entry, entries, at, segment.stamp, len(blocks), count)
-    head = _INDEX.pack(b"RPINDX01", 0, 1, 1, *place, times[0], times[-1], crc32c(body), 0)
+    head = _INDEX.pack(b"RPINDX01", 0, version, version, *place, times[0], times[-1], crc32c(body), 0)
     return head[:8] + struct.pack("<I", crc32c(head[12:])) + head[12:] + body

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from pyreplog.autorecovery.lost_entries import list_lost
 from pyreplog.autorecovery.orders import list_orders, place_order
 from pyreplog.autorecovery.status import find_status
 from pyreplog.autorecovery.timed_reason import TimedReason
+from pyreplog.autorecovery.worker import Pass, ReplicationWorker, Workload
 from pyreplog.bookie.bookie_state import BookiePhase, BookieState, bookie_state_key, list_bookie_states
 from pyreplog.clock import ManualClock, SystemClock
 from pyreplog.cluster import Cluster
@@ -58,9 +60,10 @@ def test_a_bookie_whose_disk_was_lost_is_replaced_by_others(tmp_path: Path, ense
     """Its new, empty incarnation is an ordinary target."""
     ledgers = filled(tmp_path, bookies=ensemble + 1, ensemble=ensemble, write_quorum=write_quorum)
     lose(tmp_path, "bookie-1")
-    with Cluster.embedded(tmp_path, bookies=ensemble + 1, replace=True, **SETTINGS) as cluster:
+    with LedgerCluster.embedded(tmp_path, bookies=ensemble + 1, replace=True, **SETTINGS) as without_recovery:
+        assert not whole(without_recovery, ledgers, write_quorum)
+    with Cluster.embedded(tmp_path, bookies=ensemble + 1, **SETTINGS) as cluster:
         assert cluster.auto_recovery is not None
-        assert not whole(cluster, ledgers, write_quorum)
         until(lambda: whole(cluster, ledgers, write_quorum), pause_s=0.1)
         for ledger in ledgers:
             with cluster.open_ledger(ledger, password=b"secret") as reader:
@@ -154,6 +157,31 @@ def test_nothing_is_copied_while_it_is_on_hold(tmp_path: Path, rounds: Any) -> N
     assert "hold-forgotten" not in {alarm.code for alarm in here.recovery.audit.alarms}
     here.step(48 * 3600)
     assert "hold-forgotten" in {alarm.code for alarm in here.recovery.audit.alarms}
+    assert end_hold(here.store)
+    here.step()
+    assert whole(here.cluster, ledgers, 3)
+
+
+def test_a_pass_that_begins_late_copies_nothing_on_hold(
+    tmp_path: Path, rounds: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The round that learned of the hold was before it: the next one is seconds away."""
+    ledgers = filled(tmp_path, bookies=4)
+    lose(tmp_path, "bookie-1")
+    here = rounds(bookies=4, replace=True)
+    run, may_begin = ReplicationWorker.run, threading.Event()
+
+    def run_late(worker: ReplicationWorker, workload: Workload, copies_at_once: int) -> Pass:
+        assert may_begin.wait(30)
+        return run(worker, workload, copies_at_once)
+
+    monkeypatch.setattr(ReplicationWorker, "run", run_late)
+    here.recovery.round()
+    begin_hold(here.store, TimedReason(here.clock.now_us(), "upgrade"))
+    here.recovery.round()
+    may_begin.set()
+    until(lambda: not here.recovery.is_copying)
+    assert not whole(here.cluster, ledgers, 3)
     assert end_hold(here.store)
     here.step()
     assert whole(here.cluster, ledgers, 3)

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.entries import make_values, stride
-from benchmarks.limits import bare, calls
+from benchmarks.limits import bare, build, calls
 
 SIZE = 1 << 20
 HEADER = 4096
@@ -131,3 +131,20 @@ def test_an_exception_of_the_call_comes_through() -> None:
     watch = calls.Stopwatch(calls.Empty().append)
     with pytest.raises(TypeError):
         watch.time(None)
+
+
+def test_two_processes_build_at_the_same_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The one that ends last uses what the other has built."""
+    builds: list[Path] = []
+
+    def build_one(name: str, sources: object, scratch: Path, made: Path) -> None:
+        if not builds:
+            builds.append(made)
+            builds.append(build.built())  # the other process
+        (made / name).write_bytes(b"")
+
+    monkeypatch.setattr(build, "ROOT", tmp_path)
+    monkeypatch.setattr(build, "_build", build_one)
+    folder = build.built()
+    assert folder == builds[1] and sorted(path.name for path in folder.iterdir()) == sorted(build._MODULES)
+    assert [*folder.parent.iterdir()] == [folder]

@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Callable
 from pathlib import Path
 from random import Random
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pyreplog._native.bookie.fast_add import LATER, FastAdd, as_fast_add, parse_fast_add
+from pyreplog._native.bookie.fast_add import LATER, CommitEnd, FastAdd, as_fast_add, parse_fast_add
 from pyreplog._native.net.frame import FrameParser, encode
 from pyreplog.bookie.config import BookieConfig
 from pyreplog.bookie.local import LocalBookie
 from pyreplog.bookie.protocol import Flag, Reply, ReplyStatus, Request, decode_reply, encode_request
-from pyreplog.errors import WrongTypeError
+from pyreplog.errors import ClosedError, ForkedError, WrongTypeError
 from pyreplog.ledger.cluster import LedgerCluster
 from tests.bookie.asking import (
     ANY_SPACE,
@@ -103,6 +105,24 @@ def test_a_local_bookie_tells_them_at_once(tmp_path: Path, monkeypatch: pytest.M
         bookie.request(wait_lac(0, limit=3_600_000), lambda reply: came.set())
         assert bookie.add_fast(_plain(2, lac=1)) == 1
         assert came.wait(60.0)
+
+
+def test_an_add_that_fails_gives_the_lock_back(tmp_path: Path) -> None:
+    def fail(*_: object) -> None:
+        raise RuntimeError("told nobody")
+
+    bookie = LocalBookie(tmp_path / "bookie", BookieConfig(durability="appended", **ANY_SPACE))
+    bookie.request(add(0, 1, flags=Flag.UNSYNCED), into([]))
+    bookie.with_bookie(lambda machine: machine.handle(wait_lac(0, limit=60_000), fail))
+    with pytest.raises(RuntimeError, match="told nobody"):
+        bookie.add_fast(_plain(2, lac=1))
+    thread = threading.Thread(target=bookie.gauges, daemon=True)
+    thread.start()
+    thread.join(20.0)
+    if thread.is_alive():
+        bookie.refuse_calls(ClosedError("its lock is taken"))  # `close` would wait for ever
+    assert not thread.is_alive()
+    bookie.close()
 
 
 def _fence(node: Node) -> None:
@@ -273,32 +293,52 @@ def test_bodies_that_are_no_request_are_none() -> None:
     assert parse_fast_add(FrameParser().feed(two), {}) is None and parse_fast_add(FrameParser().feed(b""), {}) is None
 
 
-def test_a_request_in_this_process_is_looked_at_in_the_same_way() -> None:
-    request = add(2, 3, flags=Flag.UNSYNCED)
+@pytest.mark.parametrize("flags", [0, Flag.UNSYNCED])
+def test_a_request_in_this_process_is_looked_at_in_the_same_way(flags: int) -> None:
+    request = add(2, 3, flags=flags)
     fast_add, framed = as_fast_add(request), plain_of(request)
     assert fast_add is not None and framed is not None
     for name in ("ledger", "first", "last", "key", "flags", "count", "highest", "lac", "nbytes"):
         assert getattr(fast_add, name) == getattr(framed, name)
     assert fast_add.records == framed.records == request.records
-    assert as_fast_add(add(2)) is None and as_fast_add(read(0, 1)) is None
+    assert as_fast_add(add(2, flags=flags | Flag.COPY)) is None and as_fast_add(read(0, 1)) is None
     assert as_fast_add(request._replace(ledger=8)) is None
     with pytest.raises(WrongTypeError):
         as_fast_add(request._replace(records="text"))
 
 
-def test_a_cluster_in_one_process_appends_by_this_way(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("durability", ["appended", "synced"])
+def test_a_cluster_in_one_process_appends_by_this_way(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, durability: str
+) -> None:
     taken: list[int | None] = []
 
-    def note(bookie: LocalBookie, plain: FastAdd) -> int | None:
-        taken.append(genuine(bookie, plain))
+    def note(bookie: LocalBookie, plain: FastAdd, *args: Any, **kwargs: Any) -> int | None:
+        taken.append(genuine(bookie, plain, *args, **kwargs))
         return taken[-1]
 
-    genuine = LocalBookie.add_fast
-    monkeypatch.setattr(LocalBookie, "add_fast", note)
-    with LedgerCluster.embedded(tmp_path, bookies=3, durability="appended") as cluster:
-        with cluster.create_ledger(3, 3, 2, durability="appended") as ledger:
+    genuine = LocalBookie.request_fast
+    monkeypatch.setattr(LocalBookie, "request_fast", note)
+    with LedgerCluster.embedded(tmp_path, bookies=3, durability=durability) as cluster:
+        with cluster.create_ledger(3, 3, 2, durability=durability) as ledger:
             assert [ledger.append(b"%d" % n) for n in range(3)] == [0, 1, 2]
         with cluster.open_ledger(ledger.id) as reader:
             assert [value for batch in reader.read() for value in batch.values()] == [b"0", b"1", b"2"]
     assert taken[:3] == [None] * 3, "the ledger's key comes first"
-    assert taken[3:] == [0] * 3 + [1] * 3
+    assert taken[3:] == ([0] * 3 + [1] * 3 if durability == "appended" else [LATER] * 6)
+
+
+@pytest.mark.parametrize("call", ["add_fast", "request_fast", "commit"])
+def test_a_child_process_is_refused(tmp_path: Path, call: str) -> None:
+    with LocalBookie(tmp_path / "bookie", BookieConfig(durability="appended", **ANY_SPACE)) as bookie:
+        arguments = (CommitEnd(),) if call == "commit" else (_plain(0), print)
+        child = os.fork()
+        if child == 0:
+            code = 1
+            try:
+                getattr(bookie, call)(*arguments)
+            except ForkedError:
+                code = 0
+            finally:
+                os._exit(code)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0

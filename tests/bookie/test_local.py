@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import os
+import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -10,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from pyreplog._native.bookie.fast_add import LATER, as_fast_add
 from pyreplog.bookie.config import BookieConfig
 from pyreplog.bookie.local import LocalBookie
 from pyreplog.bookie.protocol import Flag, Reply, ReplyStatus, Request
@@ -18,6 +21,7 @@ from pyreplog.log.files import RealFiles
 from tests.bookie.asking import ANY_SPACE, OTHER_KEY, add, entries_in, last, read, records_of, set_lac, wait_lac
 
 WAIT_S = 60.0
+SOON_S = 10.0
 DURABILITIES = ("appended", "synced")
 
 
@@ -28,9 +32,11 @@ class Countless(RealFiles):
         self.syncs = 0
         self.go = threading.Event()
         self.go.set()
+        self.began = threading.Event()
         self.failing = False
 
     def _synced(self) -> None:
+        self.began.set()
         assert self.go.wait(WAIT_S)
         if self.failing:
             raise OSError(5, os.strerror(5))
@@ -241,3 +247,123 @@ def test_a_damaged_record_is_seen_by_its_reader_and_can_be_written_again(tmp_pat
 def test_bad_settings(settings: dict[str, Any]) -> None:
     with pytest.raises(ConfigError):
         BookieConfig.of(settings)
+
+
+# ---- a thread that waits commits itself -------------------------------------------------------------------------
+
+
+class FastAnswer(Answer):
+    """Of a plain ADD that the bookie's thread is not woken for, and the thread that it came to."""
+
+    def __init__(self, bookie: LocalBookie, request: Request) -> None:
+        self._come = threading.Event()
+        self._replies: list[Reply] = []
+        self.thread = 0
+        fast = as_fast_add(request)
+        assert fast is not None
+        assert bookie.request_fast(fast, self._take, commits_here=True) == LATER
+
+    def _take(self, reply: Reply) -> None:
+        self.thread = threading.get_ident()
+        super()._take(reply)
+
+
+def test_a_thread_that_waits_syncs_and_has_its_reply(tmp_path: Path, files: Countless) -> None:
+    with LocalBookie(tmp_path, config(), files=files) as bookie:
+        ask(bookie, add(0))
+        before = files.syncs
+        answer = FastAnswer(bookie, add(1))
+        assert bookie.has_work() and not answer.is_there
+        bookie.commit_here()
+        assert answer.is_there and answer.thread == threading.get_ident()
+        assert answer.wait() == Reply(ReplyStatus.OK, 7, 1, 1, 0)
+        assert files.syncs == before + 1 and not bookie.has_work()
+        bookie.commit_here()
+        assert files.syncs == before + 1, "nothing waits"
+
+
+def test_the_bookies_thread_commits_what_a_thread_leaves_to_it(tmp_path: Path, files: Countless) -> None:
+    with LocalBookie(tmp_path, config(), files=files) as bookie:
+        ask(bookie, add(0))
+        answer = FastAnswer(bookie, add(1))
+        bookie.wake()
+        assert answer.wait().status == ReplyStatus.OK and answer.thread != threading.get_ident()
+
+
+def begin_sync(bookie: LocalBookie, files: Countless) -> threading.Thread:
+    """Have another thread commit; its sync stands still until `files.go` is set."""
+    files.go.clear()
+    files.began.clear()
+    thread = threading.Thread(target=bookie.commit_here)
+    thread.start()
+    assert files.began.wait(WAIT_S)
+    return thread
+
+
+def test_what_comes_while_a_thread_syncs_is_committed_behind_it(
+    tmp_path: Path, files: Countless, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One commit at a time; the bookie's thread is told of what arrived meanwhile."""
+    monkeypatch.setattr("pyreplog.bookie.local._LOOK_S", 10 * WAIT_S)
+    with LocalBookie(tmp_path, config(), files=files) as bookie:
+        ask(bookie, add(0))
+        first = FastAnswer(bookie, add(1))
+        thread = begin_sync(bookie, files)
+        second = FastAnswer(bookie, add(2))
+        other = threading.Thread(target=bookie.commit_here)
+        other.start()
+        other.join(SOON_S)
+        assert not other.is_alive(), "it waits for the sync of another thread"
+        bookie.wake()
+        assert not first.is_there and not second.is_there
+        files.go.set()
+        assert first.wait().status == ReplyStatus.OK
+        assert second.wait() == Reply(ReplyStatus.OK, 7, 2, 2, 1)
+        thread.join(WAIT_S)
+        assert entries_in(ask(bookie, read(0, 9))) == [0, 1, 2]
+
+
+def test_closing_waits_for_the_thread_that_syncs(tmp_path: Path, files: Countless) -> None:
+    bookie = LocalBookie(tmp_path, config(), files=files)
+    ask(bookie, add(0))
+    answer = FastAnswer(bookie, add(1))
+    syncing = begin_sync(bookie, files)
+    closing = threading.Thread(target=bookie.close)
+    closing.start()
+    closing.join(0.2)
+    assert closing.is_alive() and not answer.is_there
+    files.go.set()
+    closing.join(WAIT_S)
+    syncing.join(WAIT_S)
+    assert not closing.is_alive() and answer.wait().status == ReplyStatus.OK
+    with LocalBookie(tmp_path, config()) as again:
+        assert entries_in(ask(again, read(0, 9))) == [0, 1]
+
+
+class Cycle:
+    """What waits for a reply to an ADD, and keeps the ADD."""
+
+    def __init__(self, bookie: LocalBookie, request: Request) -> None:
+        self.fast = as_fast_add(request)
+        assert self.fast is not None
+        assert bookie.request_fast(self.fast, self.take, commits_here=True) == LATER
+
+    def take(self, reply: Reply) -> None:
+        assert reply.status == ReplyStatus.OK
+
+
+def test_an_add_in_a_cycle_releases_its_records(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The garbage collector may clear the ADD before the view that its records are."""
+    failures: list[Any] = []
+    monkeypatch.setattr(sys, "unraisablehook", failures.append)
+    with LocalBookie(tmp_path, config()) as bookie:
+        ask(bookie, add(0))
+        for entry in range(1, 20):
+            request = add(entry)
+            records = bytearray(request.records)
+            Cycle(bookie, request._replace(records=memoryview(records)))
+            bookie.commit_here()
+            del request
+            gc.collect()
+            records.append(0)  # nothing has a view of it
+    assert not failures

@@ -447,6 +447,24 @@ def test_records_and_index_damaged_at_once_are_reported_and_the_scrub_goes_on(
         assert again.scrubber.progress().since_complete_s is not None
 
 
+def test_a_blank_is_missed_without_an_index_as_well(ram_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    with closing(Lab(ram_path / "b", segment_bytes=256 << 10)) as lab:
+        for start in range(0, 6000, 100):
+            for ledger in LEDGERS:
+                ask(lab.bookie, add(*range(start, start + 100), ledger=ledger))
+        lab.settle()
+        base = lab.sealed[0]
+        _pin, segment = lab.log.commit_log.hold_segment(base)
+        blank = segment.end
+        index = lab.file(base).with_suffix(".led")
+    flip(index, 4096 + 4096 + 100)
+    flip(index, 4096 + 8192 + 100)
+    flip(lab.file(base), blank + 8)
+    with closing(Lab(ram_path / "b", segment_bytes=256 << 10)) as again:
+        again.scrub()
+        assert f"{base + (256 << 10)}: expected an end-of-segment blank, found none" in caplog.text
+
+
 # ---- metadata, removal -----------------------------------------------------------------------------------------
 
 
@@ -583,6 +601,61 @@ def test_the_rate_is_capped(ram_path: Path) -> None:
         lab.scrubber.scrub_now()
         run_for(lab, clock, 10)
         assert 5 * rate <= lab.scrubber.verified_bytes <= 10 * rate + SEGMENT
+
+
+class Running(ManualClock):
+    """A clock that goes on at each look."""
+
+    def __init__(self, look_us: int) -> None:
+        super().__init__(START_US)
+        self.look_us = look_us
+
+    def monotonic_us(self) -> int:
+        self.advance(self.look_us)
+        return super().monotonic_us()
+
+
+def test_a_step_verifies_all_that_is_due(ram_path: Path) -> None:
+    """Segment after segment: not one piece each time that the thread is woken."""
+    clock = Running(1)
+    with closing(Lab(ram_path / "b", clock=clock, scrub_bytes_per_s=1 << 20, durability="synced")) as lab:
+        lab.fill(range(200))
+        lab.scrubber.scrub_now()
+        clock.advance(10_000_000)
+        assert lab.scrubber.step() > 0, "the pass is over, and nothing is due"
+        assert lab.scrubber.verified_bytes > 4 * SEGMENT
+        assert not lab.scrubber.progress().asked
+
+
+def test_a_step_ends_though_more_is_due(ram_path: Path) -> None:
+    """A step ends within its time limit: its caller does not wait for a whole pass."""
+    clock = Running(50_000)
+    with closing(Lab(ram_path / "b", clock=clock, scrub_bytes_per_s=64 << 20, durability="synced")) as lab:
+        lab.fill(range(400))
+        lab.scrubber.scrub_now()
+        assert lab.scrubber.step() == 0.0, "the next one is due"
+        assert 0 < lab.scrubber.verified_bytes < 8 * SEGMENT < lab.log.end_position
+        assert lab.scrubber.progress().asked
+        while lab.scrubber.progress().asked:
+            lab.scrubber.step()
+        assert lab.scrubber.verified_bytes > 8 * SEGMENT
+
+
+def test_a_pass_verifies_each_segment_once_by_a_clock_that_stands(ram_path: Path) -> None:
+    """Also one that is asked for right after another: the times of all segments are the same."""
+    clock = ManualClock(START_US)
+    with closing(Lab(ram_path / "b", clock=clock, scrub_bytes_per_s=1 << 20, durability="synced")) as lab:
+        lab.fill(range(200))
+        lab.scrubber.scrub_now()
+        clock.advance(10_000_000)  # a step may verify more than there is, and then the clock stands
+        lab.scrubber.step()
+        assert not lab.scrubber.progress().asked
+        verified = lab.scrubber.verified_bytes
+        assert 4 * SEGMENT < verified <= lab.log.end_position
+        lab.damage(1, 2)
+        lab.scrub()
+        assert lab.scrubber.verified_bytes == 2 * verified
+        assert lab.notes == [(1, 2)]
 
 
 def test_an_interval_of_0_verifies_nothing_unless_asked(ram_path: Path) -> None:

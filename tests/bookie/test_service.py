@@ -9,13 +9,12 @@ from typing import Any
 
 import pytest
 
-from pyreplog._native.bookie.fast_add import LATER, FastAdd
+from pyreplog._native.net.frame import FrameBatch
 from pyreplog.bookie.config import BookieConfig
-from pyreplog.bookie.local import LocalBookie
-from pyreplog.bookie.long_polls import Respond
 from pyreplog.bookie.node import BookieNode
 from pyreplog.bookie.protocol import Flag, Reply, ReplyStatus, Request, RequestKind
 from pyreplog.bookie.registration import Availability, availability_key
+from pyreplog.bookie.service import BookieService
 from pyreplog.errors import (
     AuthenticationError,
     IncarnationError,
@@ -25,6 +24,7 @@ from pyreplog.errors import (
     WrongClusterError,
 )
 from pyreplog.metadata.memory import MemoryStore
+from pyreplog.net.connection import Connection
 from pyreplog.net.handshake import NodeIdentity, Secret
 from pyreplog.net.limits import Limits
 from tests.bookie.asking import ANY_SPACE, Facts, add, entries_in, last, read, records_of, set_lac, wait_lac
@@ -111,25 +111,25 @@ def test_what_takes_the_short_way_is_in_flight_until_it_is_synced(
     start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     node = start()
-    real, genuine = node.bookie.log.sync, LocalBookie.add_fast
+    real, genuine = node.bookie.log.sync, BookieService.frames
     inflight: list[list[int]] = []
-    taken: list[int | None] = []
+    slow: list[int] = []
 
     def sync() -> None:
         inflight.append([connection.inflight for connection in node.server.connections])
         real()
 
-    def note(bookie: LocalBookie, plain: FastAdd, respond: Respond) -> int | None:
-        taken.append(genuine(bookie, plain, respond))
-        return taken[-1]
+    def note(service: BookieService, connection: Connection, batch: FrameBatch) -> None:
+        slow.append(len(batch))
+        genuine(service, connection, batch)
 
-    monkeypatch.setattr(LocalBookie, "add_fast", note)
     with Client(node.address) as client:
         client.ask(last())
+        monkeypatch.setattr(BookieService, "frames", note)
         node.bookie.log.sync = sync  # type: ignore[method-assign]
         for entry in range(3):
             assert client.ask(add(entry)) == Reply(ReplyStatus.OK, 7, entry, entry, entry - 1)
-        assert inflight == [[1], [1], [1]] and taken == [None, LATER, LATER]
+        assert inflight == [[1], [1], [1]] and slow == [1], "only the first ADD brings a key"
         assert entries_in(client.ask(read(0, 9))) == [0, 1, 2]
 
 

@@ -9,13 +9,12 @@ from random import Random
 
 import pytest
 
-from pyreplog.bookie import unclean_shutdown_marker
 from pyreplog.bookie.config import BookieConfig
 from pyreplog.bookie.local import LocalBookie
 from pyreplog.bookie.opening import open_bookie
 from pyreplog.bookie.protocol import Flag, ReplyStatus
-from pyreplog.bookie.unclean_shutdown_marker import NAME
-from pyreplog.log import housekeeper
+from pyreplog.log import housekeeper, unclean_shutdown_marker
+from pyreplog.log.unclean_shutdown_marker import NAME
 from pyreplog.metadata.memory import MemoryStore
 from pyreplog.metadata.sqlite import SQLiteStore
 from tests import running

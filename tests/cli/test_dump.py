@@ -15,6 +15,7 @@ from pyreplog.cli.explaining import layout
 from pyreplog.cli.explaining.rawsegment import RawSegment
 from pyreplog.log import names
 from tests.cli.support import SEGMENT_BYTES, Run
+from tests.recordbatches import open_log
 from tests.unit.test_format import documented
 
 DAMAGED = 4
@@ -55,12 +56,14 @@ def overwrite(log: Path, position: int, data: bytes) -> None:
         ("replog_segment", layout.SEGMENT),
         ("replog_record", layout.HEAD),
         ("replog_short", layout.SHORT),
+        ("replog_counted", layout.COUNTED),
         ("replog_long", layout.LONG),
     ],
 )
 def test_the_layout_is_the_documented_one(structure: str, ours: tuple[layout.Field, ...]) -> None:
     """And the documented one is the compiled one: tests/unit/test_format.py."""
-    head = [(field.offset, field.size, field.name) for field in layout.HEAD]
+    fields = layout.SHORT if structure == "replog_counted" else layout.HEAD
+    head = [(field.offset, field.size, field.name) for field in fields]
     expected = [row for row in documented()[structure] if row[2] != "head"]
     rows = [(field.offset, field.size, field.name) for field in ours]
     assert rows == (expected if structure in ("replog_segment", "replog_record") else head + expected)
@@ -70,15 +73,17 @@ def test_constants_are_those_of_the_header_file() -> None:
     text = (Path(pyreplog.__file__).parent / "_native" / "layout.h").read_text()
     for name in (
         "SHORT_HEADER",
+        "COUNTED_HEADER",
         "LONG_HEADER",
         "CRC_FROM",
         "FORMAT_VERSION",
+        "FORMAT_COUNTED",
         "SEGMENT_HEADER",
         "KIND_BATCH",
         "KIND_BLANK",
     ):
         assert f"REPLOG_{name} = {getattr(layout, name)}," in text
-    for name in ("FORM_VERSION_MASK", "FORM_LONG", "FORM_ATTRIBUTES", "FORM_KEY"):
+    for name in ("FORM_VERSION_MASK", "FORM_LONG", "FORM_ATTRIBUTES", "FORM_KEY", "FORM_COUNT"):
         assert f"REPLOG_{name} = {getattr(layout, name):#04x}," in text
     kinds = {number: f"REPLOG_KIND_{kind.upper()} = {number}," in text for number, kind in layout.KINDS.items()}
     tags = {
@@ -123,6 +128,25 @@ def test_fields_of_a_record(run: Run, filled: Path) -> None:
     assert "event time 1970-01-01T00:00:01.000000Z" in text
     assert "property 'name' = 'text'" in text
     assert "property 'more' = '\\\\xff'" in text
+
+
+def test_a_record_batch(run: Run, tmp_path: Path) -> None:
+    with open_log(tmp_path / "log") as log:
+        log.append_record_batches([b"a", b"b"], [4, 3])
+        position = log.position_of(4)
+    for entry in (4, 6):
+        result = run("dump", log.path, "--entry", entry, "--json")
+        assert (result.json["position"], result.json["intact"], bad(result.json)) == (position, True, [])
+    actual_fields = fields(result.json)
+    assert actual_fields["form"]["meaning"] == "version 1, count"
+    assert actual_fields["entry_delta"]["meaning"] == "entries 4 to 6"
+    assert actual_fields["count"]["meaning"] == "takes 3 entry numbers"
+    assert actual_fields["value"]["meaning"] == "1 byte: 'b'"
+    assert sum(field["length"] for field in result.json["fields"]) == 48
+    overwrite(log.path, position + 32, b"\xff")
+    assert "count" in bad(run("dump", log.path, "--position", position, "--json").json)
+    header = run("dump", log.path, "--segment", 0, "--json")
+    assert fields(header.json)["version"]["meaning"] == "format version 2" and bad(header.json) == []
 
 
 def test_control_record_blank_and_empty_space(run: Run, filled: Path) -> None:

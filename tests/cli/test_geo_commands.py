@@ -45,7 +45,7 @@ def test_clusters(geo: Callable[..., Done], tmp_path: Path) -> None:
     assert (done.code, done.error.count("\n")) == (2, 1) and "which has the name b already" in done.error
     assert geo("cluster remove", "b", "--json").json == {"removed": "b"}
     done = geo("cluster remove", "b")
-    assert done.code == 2 and "there are: none" in done.error
+    assert done.code == 2 and "known clusters: none" in done.error
 
 
 def test_a_secret_file_that_is_not_there(geo: Callable[..., Done], tmp_path: Path) -> None:
@@ -69,7 +69,7 @@ def test_policies(geo: Callable[..., Done]) -> None:
     assert geo("show", "other").out == "no policy holds for other\n" and geo("show", "other", "--json").json is None
     assert [row["name"] for row in geo("show", "--json").json] == ["shop.x", "shop."]
     done = geo("cluster remove", "b")
-    assert done.code == 3 and "1 policies name it, of shop.*" in done.error
+    assert done.code == 3 and "1 policies name it (shop.*)" in done.error
     assert geo("unset", "shop.x").code == geo("unset", "shop.", "--prefix").code == 0
     done = geo("unset", "shop.x")
     assert done.code == 2 and "no policy was set for this topic" in done.error
@@ -77,7 +77,7 @@ def test_policies(geo: Callable[..., Done]) -> None:
 
 @pytest.mark.parametrize(
     ("setting", "told"),
-    [("targets=c", "it was not added; there are: b"), ("target=b", "unknown setting 'target'"),
+    [("targets=c", "it was not added; known clusters: b"), ("target=b", "unknown setting 'target'"),
      ("start=now", "start: expected one of"), ("targets", "expected NAME=VALUE")],
 )  # fmt: skip
 def test_settings_that_are_none(geo: Callable[..., Done], setting: str, told: str) -> None:

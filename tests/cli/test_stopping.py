@@ -32,6 +32,7 @@ def traced(frame, event, _):
         signal.raise_signal(signal.SIGTERM)
     return traced
 
+sys._getframe().f_trace_opcodes = True  # before settrace, for CPython 3.12: see tests/tracing.py
 at, waits = 1, True
 while waits:
     events, stop = 0, serving.stopped_by_signals()

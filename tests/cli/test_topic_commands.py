@@ -15,6 +15,7 @@ from pyreplog.cli.app import main
 from pyreplog.cli.topics import topicconsume
 from pyreplog.cluster import Cluster
 from pyreplog.origins.origin import Gap, GapCause, Origin, OriginEntry
+from pyreplog.origins.replicate_to import decode_names
 from pyreplog.topic.client.consumer import Consumer
 from pyreplog.topic.owner.topic import Topic
 from pyreplog.topic.server.topic_server import TopicServer
@@ -62,6 +63,20 @@ def test_lines_come_back(topic: Callable[..., Done], folder: Path, name: str) ->
     assert output.out.encode() == LINES.replace(b":", b"\t") + b"\tno end\n"
     assert topic("consume", "--from", 999).out == "line 999\nno end\n"
     assert topic("stats", "--json").json["subscriptions"] == {}, "without a name nothing is left"
+
+
+def test_clusters_of_messages(topic: Callable[..., Done], folder: Path, name: str) -> None:
+    assert topic("publish", "0").code == 0
+    assert topic("publish", "1", "--no-replication").code == 0
+    assert topic("publish", "2", "--replicate-to", "west", "--replicate-to", "south").code == 0
+    assert topic("publish", "3", "--replicate-to", "").code == 2
+    with Cluster.embedded(folder) as cluster:
+        opened = cluster.topic(name)
+        assert isinstance(opened, Topic)
+        batches = [opened.managed.entries.read(at, bytes_max=1 << 20).result(20.0) for at in range(3)]
+    entries = [batch.entries[0] for batch in batches]
+    lists = [None if entry.replicate_to is None else decode_names(entry.replicate_to) for entry in entries]
+    assert lists == [None, set(), {"south", "west"}]
 
 
 def test_a_file_and_arguments(topic: Callable[..., Done], tmp_path: Path) -> None:

@@ -380,6 +380,13 @@ class PowerCutFiles(RealFiles):
         self.write(fd, data, offset)
         self.sync(fd)
 
+    def punch(self, fd: int, start: int, stop: int) -> None:
+        with self._disk.call():
+            image = self._disk.of_descriptor(fd)
+            super().punch(fd, start, stop)
+            if isinstance(image, Image):
+                image.written(start, stop - start)
+
     def run(self, steps: Steps) -> None:
         run_each(self, steps)
 

@@ -16,10 +16,17 @@ from pyreplog._native.log.batch import RecordBatch
 from pyreplog.log.commitlog import CommitLog
 from pyreplog.log.reader import LogReader
 
-CONTROL = 3
+BATCH, CONTROL = 2, 3
 
 Item = tuple[int, bytes | None, bytes]
-"""(kind, key, value)"""
+"""(kind, key, value). The value of a record batch begins with its count, as `count_of` reads it."""
+
+
+def count_of(item: Item) -> int:
+    """How many entry numbers a record takes."""
+    if item[0] == BATCH:
+        return int(item[2].partition(b"#")[0])
+    return int(item[0] != CONTROL)
 
 
 @dataclass
@@ -42,8 +49,7 @@ class History:
         """About to be appended."""
         self.made += len(items)
         for item in items:
-            if item[0] != CONTROL:
-                self.numbered.append(len(self.items))
+            self.numbered += [len(self.items)] * count_of(item)
             self.items.append(item)
 
     def refused_append(self, count: int) -> None:
@@ -92,7 +98,7 @@ class History:
         """How many items the log holds. AssertionError when it holds anything but a prefix with all that was synced."""
         rows = [(r.kind, r.key, r.value) for batch in _batches(log) for r in batch]
         count = self._count(log.start, log.end, rows)
-        numbers = [r.entry for batch in log.read() for r in batch]
+        numbers = [n for batch in log.read() for r in batch for n in range(r.entry - r.entry_count + 1, r.entry + 1)]
         assert numbers == list(range(log.start, log.end)), f"entries {log.start}..{log.end}: numbers {numbers!r:.200}"
         assert count >= self.synced or count == self.cutting_to, (
             f"{count} items are left; {self.synced} of {len(self.items)} were reported synced"

@@ -13,11 +13,13 @@ import struct
 import threading
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from random import Random
 from typing import Any
 
 import pyreplog
+from pyreplog.config import LogConfig
 from pyreplog.log.commitlog import CommitLog
 from pyreplog.log.reader import LogReader
 
@@ -32,6 +34,7 @@ def run(seed: int, directory: Path, *, rounds: int) -> None:
     """AssertionError when anything acknowledged is missing, doubled or out of order after any round."""
     rng = Random(f"kill {seed}")
     shared: dict[str, Any] = {"segment_bytes": rng.choice((64, 64, 256)) << 10}
+    batches = Random(f"kill {seed} batches")  # rounds that open the log for record batches
     threads = rng.choice((1, 3))
     if threads == 1:  # with one thread, the last values that retention leaves tell how far it came
         shared["retention_bytes"] = 4 * shared["segment_bytes"]
@@ -39,7 +42,8 @@ def run(seed: int, directory: Path, *, rounds: int) -> None:
     for number in range(rounds):
         durability = rng.choice(("appended", "interval", "synced"))
         settings = {**shared, "durability": durability, "spare_segments": rng.choice((1, 2))}
-        counts = _merge(counts, _one_round(directory, settings, threads, rng))
+        is_batched = batches.random() < 0.3
+        counts = _merge(counts, _one_round(directory, settings, threads, rng, is_batched))
         try:
             mode = rng.choice(("a", "r", "only the next round"))
             if counts and mode != "only the next round":
@@ -83,13 +87,16 @@ def counted(log: CommitLog | LogReader) -> Counts:
 # ---- one process's life ----------------------------------------------------------------------------------------------
 
 
-def _one_round(directory: Path, settings: dict[str, Any], threads: int, rng: Random) -> Counts:
+def _one_round(
+    directory: Path, settings: dict[str, Any], threads: int, rng: Random, is_batched: bool
+) -> Counts:  # fmt: skip
     """Start a process that appends, kill it after some acknowledgements; what it had acknowledged until then."""
     acks, child_end = os.pipe()
     seed, report = rng.randbytes(8), directory.with_suffix(".report")
     wanted = _ACK.size * int(10 ** rng.uniform(0, 2.3 if settings["durability"] == "synced" else 3.7))
     early = rng.uniform(0, 0.02) if rng.random() < 0.3 else None  # in the middle of opening, or soon after
-    with in_background(lambda: _append_for_ever(directory, settings, seed, threads, child_end), report) as pid:
+    work = partial(_append_for_ever, directory, settings, seed, threads, child_end, is_batched)
+    with in_background(work, report) as pid:
         os.close(child_end)
         with open(acks, "rb") as pipe:
             data = pipe.read(wanted) if early is None else _nothing_for(early)
@@ -107,8 +114,12 @@ def _nothing_for(seconds: float) -> bytes:
     return b""
 
 
-def _append_for_ever(directory: Path, settings: dict[str, Any], seed: bytes, threads: int, acks: int) -> None:
-    log = pyreplog.open(directory, **settings)
+def _append_for_ever(
+    directory: Path, settings: dict[str, Any], seed: bytes, threads: int, acks: int, is_batched: bool
+) -> None:  # fmt: skip
+    log = CommitLog(
+        directory, LogConfig(**settings), create=True, clock=None, files=None, record_batches=is_batched
+    )  # fmt: skip
     with log.freeze_files():  # retention waits
         counts = counted(log)
     workers = [
@@ -127,8 +138,12 @@ def _append(log: CommitLog, rng: Random, thread: int, number: int, acks: int) ->
         log.append_batch,
         lambda values: log.submit_batch(values).result(30.0),
     )
+    weights: tuple[int, ...] = (8, 1, 1)
+    if log.record_batches:
+        ways += (lambda values: log.append_record_batches(values, [1 + len(value) % 50 for value in values]),)
+        weights += (3,)
     while True:
-        way = rng.choices(ways, (8, 1, 1))[0]
+        way = rng.choices(ways, weights)[0]
         count = 1 if way is ways[0] else rng.randint(1, 40)
         values = [b"%d,%d," % (thread, number + i) + bytes(rng.choice((0, 60, 200, 4000))) for i in range(count)]
         way(values)

@@ -10,6 +10,7 @@ from random import Random
 from typing import Any
 
 import pyreplog
+from pyreplog.config import LogConfig
 from pyreplog.errors import PoisonedError
 from pyreplog.log import commitlog, housekeeper
 from pyreplog.log.commitlog import CommitLog
@@ -29,7 +30,7 @@ class LogLife(Life[History]):
 
     killed: the process ends at the cut, and the machine goes on. full: numbers of the allocations for which there is no
     room. reads: a reader looks first. threads: the log's housekeeper runs in its thread; such a run may take another
-    turn when it is repeated.
+    turn when it is repeated. record_batches: the log is opened for records that take several entry numbers.
     """
 
     settings: dict[str, Any]
@@ -37,6 +38,7 @@ class LogLife(Life[History]):
     full: range = range(0)
     reads: bool = False
     threads: bool = False
+    record_batches: bool = False
 
     def _live(self, home: Path, target: Path, history: History) -> tuple[Disk, CommitLog]:
         rng = Random(self.seed)
@@ -66,7 +68,14 @@ class LogLife(Life[History]):
     def _work(self, path: Path, files: PowerCutFiles, rng: Random, record: Recorder, steps: int) -> CommitLog | None:
         """Open, judge, work; None when the disk failed."""
         try:
-            log = pyreplog.open(path, files=files, **self.settings)
+            log = CommitLog(
+                path,
+                LogConfig(**self.settings),
+                create=True,
+                clock=None,
+                files=files,
+                record_batches=self.record_batches,
+            )
         except (PoisonedError, OSError):
             if self._disk_is_fine:
                 raise
@@ -119,6 +128,7 @@ def draw_life(rng: Random, seed: str, segment_bytes: int) -> LogLife:
         reads=rng.random() < 0.3,
         threads=rng.random() < 0.4,
         order=Random(f"{seed} order").choice(ORDERS),
+        record_batches=Random(f"{seed} batches").random() < 0.3,
     )
 
 

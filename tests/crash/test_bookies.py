@@ -9,14 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from pyreplog.bookie import unclean_shutdown_marker
 from pyreplog.bookie.config import BookieConfig
 from pyreplog.bookie.identity import LOG
 from pyreplog.bookie.local import LocalBookie
 from pyreplog.bookie.opening import open_bookie
 from pyreplog.bookie.protocol import Flag, ReplyStatus
 from pyreplog.ledger.cluster import LedgerCluster
-from pyreplog.log import names
+from pyreplog.log import names, unclean_shutdown_marker
 from pyreplog.log.files import Files
 from pyreplog.metadata.sqlite import SQLiteStore
 from tests import running

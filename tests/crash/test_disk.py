@@ -133,10 +133,10 @@ def test_the_whole_disk_layer_is_modelled() -> None:
         for name, value in vars(files_module).items()
         if getattr(value, "__module__", "").startswith("pyreplog._native")
     }
-    assert native == {"write", "write_sync", "lock_file", "unlock_file", "Steps"}
+    assert native == {"write", "write_sync", "lock_file", "unlock_file", "punch_hole", "Steps"}
     calls = {name for name in vars(RealFiles) if not name.startswith("_")}
     assert calls == {
         "create", "open", "read", "write", "sync", "write_sync", "sync_directory", "rename", "remove", "replace_small",
         "write_new", "unlock", "populate", "run", "allocate", "create_empty", "sync_file", "make_directory", "link",
-        "remove_tree", "write_new_synced",
+        "remove_tree", "write_new_synced", "punch",
     }  # fmt: skip

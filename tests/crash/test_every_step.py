@@ -16,7 +16,7 @@ from pyreplog.errors import DiskError, PoisonedError
 from pyreplog.log.commitlog import CommitLog
 
 from .disk import ORDERS
-from .history import History, Recorder, replay
+from .history import BATCH, History, Item, Recorder, replay
 from .life import events_of, pass_moments, pass_through
 from .lives import LogLife
 from .moments import Moment, Moments, judge_each
@@ -111,6 +111,39 @@ def torn_segments(log: CommitLog, record: Recorder, work: Workload) -> None:
         put(log, record, PER_SEGMENT)
 
 
+def put_record_batches(log: CommitLog, record: Recorder, count: int) -> None:
+    """Record batches of three entries each, in one call."""
+    items: list[Item] = [
+        (BATCH, None, b"3#%d,".ljust(1400, b".") % (record.history.made + i)) for i in range(count)
+    ]  # fmt: skip
+    record("append", items)
+    log.append_record_batches([value for _, _, value in items], [3] * count)
+
+
+def record_batches(log: CommitLog, record: Recorder, work: Workload) -> None:
+    """Over several segments, synced."""
+    put_record_batches(log, record, 2 * PER_SEGMENT)
+    log.sync()
+    record("reported_synced", len(record.history.items))
+
+
+def more_record_batches(log: CommitLog, record: Recorder, work: Workload) -> None:
+    put_record_batches(log, record, 2)
+    fill(log, record, 2)
+
+
+def truncate_within_a_record_batch(log: CommitLog, record: Recorder, work: Workload) -> None:
+    truncate_to(3 * PER_SEGMENT - 2)(log, record, work)
+
+
+def torn_record_batches(log: CommitLog, record: Recorder, work: Workload) -> None:
+    """Leaves records behind that no sync covers."""
+    record_batches(log, record, work)
+    for _ in range(4):
+        work.append_record_batches()
+        work.append()
+
+
 @dataclass(frozen=True, kw_only=True)
 class Scripted(LogLife):
     """A life that follows a script."""
@@ -139,6 +172,17 @@ OPERATIONS: dict[str, tuple[Script | None, float, Script, bool]] = {
     "recover a torn tail": (torn, 0.5, nothing, True),
     "recover torn segments": (torn_segments, 0.5, nothing, True),
 }
+OF_RECORD_BATCHES: dict[str, tuple[Script | None, float, Script, bool]] = {
+    "begin to hold record batches": (two_segments, 1.0, more_record_batches, True),
+    "begin to hold record batches in an empty log": (nothing, 1.0, more_record_batches, False),
+    "append record batches": (record_batches, 1.0, more_record_batches, True),
+    "roll between record batches": (record_batches, 1.0, record_batches, False),
+    "truncate within a record batch": (record_batches, 1.0, truncate_within_a_record_batch, False),
+    "truncate to before the log held them": (two_segments, 1.0, truncate_to(PER_SEGMENT - 10), False),
+    "recover torn record batches": (torn_record_batches, 0.5, nothing, True),
+}
+"""In a log that is opened for record batches; what comes before is not, where it appends none."""
+BATCHED = (record_batches, torn_record_batches)
 
 
 def _made(
@@ -150,14 +194,17 @@ def _made(
     if script is None:
         return home, history
     ready = folder / "ready"
-    pass_through(Scripted(seed=f"{seed}", settings=settings, share=share, script=script), home, ready, history)
+    first = Scripted(
+        seed=f"{seed}", settings=settings, share=share, script=script, record_batches=script in BATCHED
+    )  # fmt: skip
+    pass_through(first, home, ready, history)
     return ready, history
 
 
 @pytest.mark.parametrize("durability", ["appended", "synced"])
-@pytest.mark.parametrize("operation", OPERATIONS)
+@pytest.mark.parametrize("operation", [*OPERATIONS, *OF_RECORD_BATCHES])
 def test_crash_at_every_step(operation: str, durability: str, ram_path: Path, seed: int) -> None:
-    before, share, script, closes = OPERATIONS[operation]
+    before, share, script, closes = {**OPERATIONS, **OF_RECORD_BATCHES}[operation]
     settings = {"durability": durability, "segment_bytes": SEGMENT_BYTES, "spare_segments": 1}
     home, history = _made(before, share, settings, ram_path, seed)
     cuts = 0
@@ -166,6 +213,7 @@ def test_crash_at_every_step(operation: str, durability: str, ram_path: Path, se
         life = Scripted(
             seed=f"{seed} {number}", settings=settings, script=script, closes=closes, order=ORDERS[number % len(ORDERS)],
             moments=Moments(folder / "left", f"{seed}", first=1 + number, stride=RUNS),
+            record_batches=operation in OF_RECORD_BATCHES,
         )  # fmt: skip
         cuts += _survives(life, home, folder, history, again=number == seed % RUNS)
     assert cuts > 5

@@ -11,7 +11,7 @@ from pyreplog.errors import DiskError, PoisonedError, TrimmedError
 from pyreplog.future import AppendFuture
 from pyreplog.log.commitlog import CommitLog
 
-from .history import CONTROL, History, Item, Recorder
+from .history import BATCH, CONTROL, History, Item, Recorder, count_of
 
 DATA = 1
 
@@ -34,6 +34,7 @@ class Workload:
             self.append: 30, self.append_batch: 12, self.append_columns: 4, self.append_big: 2, self.submit: 10,
             self.await_acks: 4, self.sync: 3, self.ask: 6, self.truncate: 2, self.trim: 3,
             self.keep_house: 0 if self._threads else 15,
+            self.append_record_batches: 15 if self._log.record_batches else 0,
         }  # fmt: skip
         for action in self._rng.choices(list(actions), list(actions.values()), k=steps):
             action()
@@ -95,6 +96,19 @@ class Workload:
         offsets = array("q", [0, *accumulate(len(value) for _, _, value in items)])
         packed = b"".join(value for _, _, value in items)
         self._put(items, lambda: self._log.append_columns((offsets, packed)))
+
+    def append_record_batches(self) -> None:
+        """Several records, each of which takes several entry numbers."""
+        control = self._rng.random() < 0.3
+        first = [self._item(kind=CONTROL, size=self._rng.randint(0, 300), keyed=False)] if control else []
+        items = [self._record_batch(i + control) for i in range(self._rng.randint(1, 8))]
+        values, counts = [value for _, _, value in items], [count_of(item) for item in items]
+        front = first[0][2] if control else None
+        self._put(first + items, lambda: self._log.append_record_batches(values, counts, control=front))
+
+    def _record_batch(self, ahead: int) -> Item:
+        _, _, value = self._item(ahead, keyed=False)
+        return BATCH, None, b"%d#" % self._rng.choice((1, 2, 3, 10, 50, 300)) + value
 
     def submit(self) -> None:
         item = self._item()

@@ -21,7 +21,8 @@ twin.read_record = atheris.instrument_func(twin.read_record)  # its branches sho
 @atheris.instrument_func
 def target(data: bytes) -> None:
     if data:
-        segments.exercise(data[1:], mended=bool(data[0] & 1), first_entry=-1 if data[0] & 2 else 0)
+        version = 2 if data[0] & 4 else 1
+        segments.exercise(data[1:], mended=bool(data[0] & 1), first_entry=-1 if data[0] & 2 else 0, version=version)
 
 
 if __name__ == "__main__":

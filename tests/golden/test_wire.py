@@ -10,11 +10,12 @@ import pytest
 
 from pyreplog.topic.model.wire import protocol
 from pyreplog.topic.model.wire.protocol import decode_request
-from tests.golden.wire import ORIGINS, REQUESTS, SUBSCRIPTIONS, body_of
+from tests.golden.wire import ORIGINS, REPLICATE_TO, REQUESTS, SUBSCRIPTIONS, body_of
 
 ADDED = {
     Path(__file__).with_name("topics-wire-origins.txt"): ORIGINS,
     Path(__file__).with_name("topics-wire-subscriptions.txt"): SUBSCRIPTIONS,
+    Path(__file__).with_name("topics-wire-replicate-to.txt"): REPLICATE_TO,
 }
 GOLDEN = sorted(Path(__file__).parent.glob("topics-wire-v*.txt"))
 

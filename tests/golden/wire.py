@@ -1,5 +1,6 @@
 """Writes tests/golden/topics-wire-v<version>.txt: a request of each kind that clients send to topic servers, as bytes; and
-topics-wire-origins.txt and topics-wire-subscriptions.txt, with those of the features `origins` and `subscriptions`.
+topics-wire-origins.txt, topics-wire-subscriptions.txt and topics-wire-replicate-to.txt, with those of the features
+`origins`, `subscriptions` and `replicate-to`.
 
 As make.py: once for a new version of that wire. A line holds the name of the request and its body, in hexadecimal digits.
 """
@@ -12,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from pyreplog.origins.origin import Gap, GapCause, OriginEntry
+from pyreplog.origins.replicate_to import attribute_of
 from pyreplog.topic.model.wire import protocol
 from pyreplog.topic.model.wire.protocol import encode_request
 
@@ -60,6 +62,21 @@ SUBSCRIPTIONS: list[Any] = [
     ),
 ]  # fmt: skip
 """Those of the feature `subscriptions`."""
+REPLICATE_TO: list[Any] = [
+    protocol.PublishTo(
+        7, [attribute_of(("west", "s\u00fcd")), None, None, attribute_of(())], [b"one", b"", b"2", b"3"]
+    ),
+    protocol.ReplicateTo(
+        9,
+        (Gap(12, 15, GapCause.EXPIRED),),
+        [attribute_of(("west",)), None],
+        [
+            OriginEntry(b"one", 1, 3, 1_700_000_000_000_000, (Gap(0, 3, GapCause.FOREIGN),)),
+            OriginEntry(b"", 8, 4, -1, ()),
+        ],
+    ),
+]
+"""Those of the feature `replicate-to`."""
 
 
 def body_of(request: Any) -> bytes:
@@ -73,6 +90,8 @@ def main() -> None:
     Path(__file__).with_name("topics-wire-origins.txt").write_text("".join(lines))
     lines = [f"{type(request).__name__} {body_of(request).hex()}\n" for request in SUBSCRIPTIONS]
     Path(__file__).with_name("topics-wire-subscriptions.txt").write_text("".join(lines))
+    lines = [f"{type(request).__name__} {body_of(request).hex()}\n" for request in REPLICATE_TO]
+    Path(__file__).with_name("topics-wire-replicate-to.txt").write_text("".join(lines))
 
 
 if __name__ == "__main__":

@@ -10,9 +10,9 @@ from random import Random
 
 from pyreplog._native.net.frame import HEADER_SIZE, FrameParser, encode
 from pyreplog.ha.node import Node
-from pyreplog.ha.node_context import parse_address
 from pyreplog.ha.protocol import messages
 from pyreplog.ha.protocol.messages import Join, MessageKind, Prepare, ProgressReport
+from pyreplog.net.sockets import parse_address
 from pyreplog.stream.terms import Term
 from tests.ha.inside import context_of
 

@@ -245,6 +245,33 @@ def test_an_address_whose_lease_was_lost_is_registered_again(
     until(lambda: is_closed(lost))
 
 
+def test_an_address_whose_lease_is_lost_as_soon_as_it_is_registered_is_registered_again(
+    stack: ExitStack, store: MetadataStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The loss is told before the failover has noted the lease; else nobody would find the node any more."""
+    begin, losses = store.lease, [threading.Event()]
+
+    def lease(ttl: float, on_lost: Callable[[], object]) -> Any:
+        if not losses:
+            return begin(ttl, on_lost)
+        told = losses.pop()
+        begun: Any = begin(ttl, lambda: (on_lost(), told.set()))
+        create = begun.create
+
+        def create_and_lose(key: str, value: bytes) -> int:
+            version: int = create(key, value)
+            begun.expire()
+            assert told.wait(30)
+            return version
+
+        monkeypatch.setattr(begun, "create", create_and_lose)
+        return begun
+
+    monkeypatch.setattr(store, "lease", lease)
+    failover = keep(stack, Stub(), store)
+    looks(failover, lambda: store.get("/ha/orders/nodes/a"))
+
+
 def is_closed(lease: Lease) -> bool:
     try:
         return not lease.state

@@ -15,7 +15,7 @@ import pytest
 from pyreplog._native.net.frame import CONTROL_OFFSET, FrameBatch, encode
 from pyreplog.errors import ReplogError
 from pyreplog.ha.node import Node
-from pyreplog.ha.node_context import SERVICE, parse_address
+from pyreplog.ha.node_context import SERVICE
 from pyreplog.ha.protocol import messages
 from pyreplog.ha.protocol.members import Members
 from pyreplog.ha.protocol.messages import (
@@ -40,6 +40,7 @@ from pyreplog.net.dialer import ReconnectingConnection
 from pyreplog.net.handshake import NodeIdentity
 from pyreplog.net.reactor import Reactor
 from pyreplog.net.server import Server
+from pyreplog.net.sockets import parse_address
 from pyreplog.stream.log_position import ORIGIN, LogPosition
 from pyreplog.stream.terms import NO_TERM, History, Term, TermStart
 from tests.ha.inside import context_of, followers_of, peers_of, replica_of

@@ -119,7 +119,7 @@ def test_nothing_counts_of_a_replica_that_knows_of_no_members() -> None:
 
 
 def test_a_second_connection_of_a_member_replaces_the_first() -> None:
-    """RocketMQ counts connections: two of one slave are two replicas (facts §1.6.4)."""
+    """RocketMQ counts connections: two of one slave are two replicas."""
     lab = Lab(k=2)
     lab.follow("a", connection="first")
     lab.report("first", 20)

@@ -193,6 +193,26 @@ def test_a_damaged_byte_is_refused_and_nothing_behind_it_counts(tmp_path: Path, 
         assert_same_files(master, mirror)
 
 
+def test_records_after_a_refused_one_do_not_come_back(tmp_path: Path) -> None:
+    """Another master may go on with other records there, of the same sizes."""
+    with open_master(tmp_path / "master") as master:
+        mirror = make_mirror(tmp_path / "mirror", master)
+        master.append_batch(values(6))
+        (_, header), (offset, body) = frames_of(stream(master, 0, transfer_bytes=1 << 20))
+        damaged = bytearray(body)
+        damaged[2 * 1440 + 100] ^= 0x41
+        mirror.begin(header)
+        with pytest.raises(StreamError):
+            mirror.append_replicated(offset, [damaged])
+        mirror.append_replicated(offset + 2 * 1440, [body[2 * 1440 : 3 * 1440]])
+        mark = mirror.received_mark
+        kill(mirror)
+        with MirrorLog(tmp_path / "mirror", config()) as mirror:
+            assert mirror.received_mark == mark == (master.position_of(3), 3)
+            copy(master, mirror)
+            assert_same_files(master, mirror)
+
+
 def test_bytes_of_another_place_are_refused(tmp_path: Path) -> None:
     with open_master(tmp_path / "master") as master, make_mirror(tmp_path / "mirror", master) as mirror:
         master.append_batch(values(2 * PER_SEGMENT))

@@ -15,8 +15,8 @@ import pytest
 
 from pyreplog.errors import CommandRefusedError, ReplogError
 from pyreplog.ha.node import Node
-from pyreplog.ha.node_context import parse_address
 from pyreplog.ha.remote_node import RemoteNode
+from pyreplog.net.sockets import parse_address
 from tests.ha.inside import commands_pending, followers_of, peers_of, replica_of, server_of
 from tests.ha.nodes import Lab, assert_same_files, level, until, values
 from tests.ha.taps import Frame, Tap, brought_up_to_date, frames_of, mutated, play

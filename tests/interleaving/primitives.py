@@ -14,6 +14,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any
 
+from pyreplog._native.system.mutex import Mutex
 from tests.interleaving import scheduler
 from tests.interleaving.scheduler import World
 
@@ -137,11 +138,26 @@ class RLock(_Controlled):
         self._owner, self._depth = get_ident(), depth
 
 
+class _OfNative:
+    """A native lock, with what Condition asks of it."""
+
+    def __init__(self, lock: Mutex) -> None:
+        self.acquire, self.release, self._is_owned = lock.acquire, lock.release, lock.locked
+        self.__enter__, self.__exit__ = lock.__enter__, lock.__exit__
+
+    def _release_save(self) -> int:
+        self.release()
+        return 1
+
+    def _acquire_restore(self, _: int) -> None:
+        self.acquire()
+
+
 class Condition(_Controlled):
     real = staticmethod(threading.Condition)
 
     def __init__(self, lock: Any = None) -> None:
-        self._lock = RLock() if lock is None else lock
+        self._lock = RLock() if lock is None else _OfNative(lock) if isinstance(lock, Mutex) else lock
         self._waiters: deque[list[bool]] = deque()
         self.acquire, self.release = self._lock.acquire, self._lock.release
 

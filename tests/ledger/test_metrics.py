@@ -102,6 +102,15 @@ class _Late:
     def request(self, request: Request, on_reply: Callable[[Reply], object]) -> None:
         self._requests.append((request, on_reply))
 
+    def request_fast(self, add: object, on_reply: object, **settings: object) -> None:
+        """No ADD takes the fast path."""
+
+    def has_work(self) -> bool:
+        return False
+
+    def close(self) -> None:
+        self._bookie.close()
+
     def wake(self) -> LocalBookie:
         for request, on_reply in self._requests:
             self._bookie.request(request, on_reply)

@@ -7,6 +7,7 @@ import json
 import logging
 import os
 import socket
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -23,8 +24,10 @@ from pyreplog.errors import (
     OutcomeUnknownError,
 )
 from pyreplog.ledger.cluster import LedgerCluster
+from pyreplog.ledger.embedded import METADATA
 from pyreplog.ledger.writer_keys import WRITERS, LedgerWriterIdentity, WriterKeys, writer_key
 from pyreplog.metadata.memory import MemoryLease, MemoryStore
+from pyreplog.metadata.sqlite import SQLiteStore
 from tests.ledger.conftest import SEGMENT_BYTES
 from tests.ledger.standins import FailingStore
 from tests.waiting import until
@@ -298,6 +301,21 @@ def test_a_closed_cluster_leaves_none(folder: Path) -> None:
     assert len(ledgers) == 3
     with LedgerCluster.embedded(folder, segment_bytes=SEGMENT_BYTES) as again:
         assert keyed_ledgers(again) == []
+
+
+def test_a_forgotten_cluster_leaves_none(folder: Path) -> None:
+    """A garbage collection clears weak references first: the store does not know its leases any more."""
+    with pytest.warns(ResourceWarning, match="unclosed cluster"):
+        handles: list[Any] = [LedgerCluster.embedded(folder, bookies=3, segment_bytes=SEGMENT_BYTES)]
+        handles.append(handles[0].create_ledger(3, 2, 2))
+        until(lambda: keyed_ledgers(handles[0]))
+        handles.clear()
+        gc.collect()
+    for thread in threading.enumerate():
+        if thread.name == "pyreplog-close":
+            thread.join()
+    with SQLiteStore(folder / METADATA) as store:
+        assert store.list(WRITERS) == []
 
 
 def test_ledgers_of_topics_have_keys(folder: Path) -> None:

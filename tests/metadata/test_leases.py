@@ -3,12 +3,22 @@
 from __future__ import annotations
 
 import signal
+import threading
 import time
 
 import pytest
 
-from pyreplog.errors import ClosedError, InvalidArgumentError, KeyExistsError, LeaseLostError, VersionConflictError
+from pyreplog.clock import SystemClock
+from pyreplog.errors import (
+    ClosedError,
+    InvalidArgumentError,
+    KeyExistsError,
+    LeaseLostError,
+    MetadataUnavailableError,
+    VersionConflictError,
+)
 from pyreplog.metadata import Lease, LeaseState, open_store
+from pyreplog.metadata.lease import Heartbeat
 from tests.metadata.processes import HOLDER, Process
 from tests.waiting import until
 
@@ -97,6 +107,40 @@ def test_a_lease_that_begins_while_the_store_is_closed_ends_with_it(store, monke
     with pytest.raises(ClosedError):
         _ = begun[0].state
     assert not begun[0]._heartbeat._thread.is_alive()
+
+
+def test_a_lease_that_cannot_be_ended_keeps_nothing_else_open(url, store, other, monkeypatch):
+    leases = [store.lease(TTL_S) for _ in range(3)]
+    for number, lease in enumerate(leases):
+        lease.create(f"/{number}", b"")
+    end = Lease.close
+
+    def close(lease):
+        if lease is leases[1]:
+            raise MetadataUnavailableError("the store is away")
+        end(lease)
+
+    monkeypatch.setattr(Lease, "close", close)
+    with pytest.raises(MetadataUnavailableError, match="is away"):
+        store.close()
+    if url != "memory:":
+        assert [other.get(f"/{number}") for number in (0, 2)] == [None, None]
+    with pytest.raises(ClosedError):
+        store.get("/1")
+
+
+def test_the_thread_of_a_lease_that_nobody_closes_ends_with_its_store(caplog):
+    """The lease may be collected as garbage with the handle that is to close it: the store does not know it then."""
+    others, renewals = {*threading.enumerate()}, iter([SystemClock().monotonic_us])
+
+    def renew():
+        for renewal in renewals:
+            return renewal()
+        raise ClosedError("the store was closed")
+
+    heartbeat = Heartbeat(ttl=0.03, clock=SystemClock(), renew=renew, give_up=None, on_loss=None)
+    until(lambda: not {*threading.enumerate()} - others)
+    assert heartbeat.state is LeaseState.UNKNOWN and not caplog.text
 
 
 @pytest.mark.parametrize("ttl", [0, -1, float("nan"), float("inf"), 1e9])

@@ -37,6 +37,9 @@ VERSIONS = {
 }
 """Values as builds of these versions stored them, by kind. Never changed."""
 
+SUPPORTED = {"topic": 3}
+"""Kinds of which some values need a reader of a version above 2."""
+
 ADDED = {"tomorrow": {"a": [1, None, "ä"]}, "settings": [7]}
 """Fields that no version up to now knows; one has the name of something that is encoded otherwise."""
 
@@ -118,7 +121,7 @@ def test_a_value_of_version_1_has_this_version_when_it_is_rewritten(kind: str) -
 
 
 @pytest.mark.parametrize(
-    "more", [{"min_reader": 3}, {"version": 3, "min_reader": None}, {"version": 3, "min_reader": 7}], ids=str
+    "more", [{"min_reader": 4}, {"version": 4, "min_reader": None}, {"version": 4, "min_reader": 7}], ids=str
 )
 @pytest.mark.parametrize("kind", [*SHARED, *ALONE])
 def test_a_reader_that_is_too_old_refuses_and_says_what_to_do(kind: str, more: dict[str, int | None]) -> None:
@@ -126,10 +129,29 @@ def test_a_reader_that_is_too_old_refuses_and_says_what_to_do(kind: str, more: d
     body = {name: value for name, value in {**VERSIONS[2][kind], **ADDED, **more}.items() if value is not None}
     with pytest.raises(MetadataVersionError, match=r"upgrade pyreplog") as caught:
         decode(json.dumps(body).encode())
-    expected = more["min_reader"] or 3
-    assert (caught.value.found, caught.value.supported) == (expected, 2 if kind in SHARED else 1)
+    expected = more["min_reader"] or 4
+    assert (caught.value.found, caught.value.supported) == (expected, SUPPORTED.get(kind, 2 if kind in SHARED else 1))
     again = pickle.loads(pickle.dumps(caught.value))
     assert (str(again), again.found, again.kind) == (str(caught.value), expected, caught.value.kind)
+
+
+def test_a_topic_with_another_identity_needs_a_reader_of_version_3() -> None:
+    """One that ignored it would give messages the identity of others. Without it, version 2 is enough."""
+    golden = json.loads((GOLDEN / "metadata-v3.json").read_text())["topic"]
+    chain = LedgerChain.decode(json.dumps(golden).encode())
+    assert chain.renewals == (("5ca1ab1e", 4), ("0ddba11", 7)) and json.loads(chain.encode()) == golden
+    assert (golden["version"], golden["min_reader"]) == (3, 3)
+    body = json.loads(dataclasses.replace(chain, renewals=()).encode())
+    assert (body["version"], body["min_reader"], "renewals" in body) == (2, 2, False)
+    assert chain.renewed("beef", 7).renewals == (("5ca1ab1e", 4), ("beef", 7))
+    assert chain.renewed("beef", 2).renewals == (("beef", 2),)
+    assert chain.renewed("0ddba11", 9) == chain
+
+
+@pytest.mark.parametrize("renewals", [{}, [["a"]], [["a", -1]], [["a", 3], ["b", 3]], [["", 1]], [[1, 1]]], ids=str)
+def test_identities_that_contradict_each_other_are_refused(renewals: Any) -> None:
+    with pytest.raises(InvalidMetadataError):
+        LedgerChain.decode(json.dumps({**VERSIONS[2]["topic"], "renewals": renewals}).encode())
 
 
 @pytest.mark.parametrize("kind", ALONE)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from itertools import chain, repeat
 
 from pyreplog.metadata import watching
 from pyreplog.metadata.watching import Watchers
@@ -22,7 +23,7 @@ def test_a_key_is_armed_before_its_watchers_look():
 
 def test_what_cannot_be_armed_is_tried_again_and_told_then(monkeypatch):
     monkeypatch.setattr(watching, "RETRY_S", 600.0)
-    answers = iter([False, False, True])
+    answers = chain([False, False], repeat(True))  # a third attempt may come before everybody is told
     tried: list[bool] = []
     told: list[str] = []
 
@@ -36,8 +37,8 @@ def test_what_cannot_be_armed_is_tried_again_and_told_then(monkeypatch):
     assert not told
     monkeypatch.setattr(watching, "RETRY_S", 0.01)
     watchers.all_changed()  # as after a reconnection: at once
-    until(lambda: told == ["/a"])  # and by itself, after a while
-    assert tried == [False, False, True]
+    until(lambda: told)  # and by itself, after a while
+    assert tried[:3] == [False, False, True]
     watchers.stop()
 
 

@@ -58,7 +58,7 @@ TARGETS = (
         ("tests/unit/test_messages.py", "tests/unit/test_ackset.py", "tests/unit/test_rangeset.py", "tests/topic", "tests/simulation/topic"),
     ),
     Target("topic server and client", ("topic/client/remote/*.py", "topic/model/wire/*.py", "topic/server/*.py"), ("tests/topic",)),
-    Target("requests", ("net/*.py", "_native/net/*.pyx", "purgatory.py", "timing_wheel.py"), ("tests/unit", "tests/net")),
+    Target("requests", ("net/*.py", "_native/net/*.pyx", "purgatory.py", "timing_wheel.py"), ("tests/unit", "tests/net", "tests/ha/test_frame_feed.py")),
     Target(
         "tables",
         ("tables/*.py", "tables/cluster/*.py", "_native/tables/*.pyx"),

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import gc
 import subprocess
 import sys
 import threading
+import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -139,6 +141,21 @@ def test_jobs_of_who_has_gone_are_not_begun() -> None:
         until(lambda: "again" in work.ended)
 
 
+def test_who_goes_while_its_turn_comes_leaves_nothing() -> None:
+    with opened(threads=1, threads_max=1, running_max=1) as (jobs, submit, work):
+        gone = Peer()
+        submit(Peer(), work.job("first"))
+        until(lambda: work.begun)
+        submit(gone, work.job("gone"))
+        jobs.leave(gone)
+        kept = weakref.ref(gone)
+        del gone
+        submit(Peer(), work.job("next"))
+        work.may_end.set()
+        until(lambda: work.ended == ["first", "next"])
+        until(lambda: (gc.collect(), kept() is None)[1])
+
+
 def test_a_job_sees_between_its_steps_that_nobody_wants_it_any_more() -> None:
     """Of the connection that has gone alone; other threads are not concerned."""
     with opened(threads_max=2, running_max=1) as (jobs, submit, _):
@@ -204,6 +221,51 @@ def test_who_asks_for_too_much_is_not_read_until_half_of_it_is_begun() -> None:
         work.may_end.set()
         until(lambda: len(work.ended) == 7)
         assert peer.held == 0 and jobs.queued == 0
+
+
+def test_who_asks_for_too_much_is_read_on_when_half_of_it_is_begun() -> None:
+    with opened(threads=1, threads_max=1, running_max=1, queued_max=4) as (jobs, submit, _):
+        peer, begun = Peer(), list[int]()
+        may_end = [threading.Event() for _ in range(5)]
+
+        def job(number: int) -> None:
+            begun.append(number)
+            assert may_end[number].wait(PATIENCE_S)
+
+        submit(peer, lambda: job(0))
+        until(lambda: begun == [0])
+        for number in range(1, 5):
+            submit(peer, lambda number=number: job(number))
+        assert (jobs.queued, jobs.running, peer.held) == (4, 1, JOBS_FULL)
+        may_end[0].set()
+        until(lambda: begun == [0, 1])
+        assert (jobs.queued, peer.held) == (3, JOBS_FULL), "more than half of them wait"
+        may_end[1].set()
+        until(lambda: begun == [0, 1, 2])
+        assert (jobs.queued, jobs.running, peer.held) == (2, 1, 0)
+        for event in may_end:
+            event.set()
+        until(lambda: jobs.running == 0 and begun == [0, 1, 2, 3, 4])
+
+
+def test_the_end_waits_for_what_runs_as_long_as_it_may_and_drops_what_waits() -> None:
+    with opened(threads=1, threads_max=1, running_max=1) as (jobs, submit, work):
+        peer = Peer()
+        submit(peer, work.job("runs"))
+        until(lambda: work.begun)
+        submit(peer, work.job("waits"))
+        submit(Peer(), work.job("of another"))
+        jobs.close(0.01)
+        assert (work.ended, jobs.queued, jobs.running) == ([], 0, 1)
+        (thread,) = jobs.stop()
+        closing = threading.Thread(target=jobs.close)
+        closing.start()
+        closing.join(0.01)
+        assert closing.is_alive(), "the job still runs"
+        work.may_end.set()
+        closing.join(PATIENCE_S)
+        assert not closing.is_alive() and not thread.is_alive()
+        assert (work.begun, work.ended, jobs.stop()) == (["runs"], ["runs"], [])
 
 
 def test_a_job_that_raises_costs_nobody_else_anything(caplog: pytest.LogCaptureFixture) -> None:

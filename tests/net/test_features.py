@@ -14,7 +14,7 @@ from pyreplog.bookie.config import BookieConfig
 from pyreplog.bookie.node import BookieNode
 from pyreplog.bookie.protocol import ReplyStatus, Request, RequestKind, decode_reply, encode_request
 from pyreplog.errors import HandshakeError, InvalidArgumentError, UnsupportedRequestError
-from pyreplog.ha.node_context import SERVICE, parse_address
+from pyreplog.ha.node_context import SERVICE
 from pyreplog.ha.protocol import messages
 from pyreplog.ha.protocol.messages import AskStatus, RefusalCode, Refuse, StatusReply
 from pyreplog.metadata.memory import MemoryStore
@@ -24,6 +24,7 @@ from pyreplog.net.handshake import ClientHandshake, NodeIdentity, Secret, Server
 from pyreplog.net.hello import ClientHello, Welcome
 from pyreplog.net.limits import Limits
 from pyreplog.net.reactor import Reactor
+from pyreplog.net.sockets import parse_address
 from pyreplog.topic.model.wire.fields import WireReader
 from pyreplog.topic.model.wire.protocol import CHECKED, ERROR, OK, Call, decode_fault
 from pyreplog.topic.model.wire.protocol import encode_request as encode_topic_request

@@ -41,18 +41,27 @@ class Authority:
         self.file = folder / f"{name}.pem"
         self.file.write_bytes(certificate.public_bytes(serialization.Encoding.PEM))
 
-    def _sign(self, subject: x509.Name, key: ec.EllipticCurvePrivateKey, *, authority: bool) -> x509.Certificate:
-        now = datetime.datetime.now(datetime.UTC)
+    def _sign(
+        self, subject: x509.Name, key: ec.EllipticCurvePrivateKey, *, authority: bool, age: datetime.timedelta = 0 * DAY
+    ) -> x509.Certificate:
+        now = datetime.datetime.now(datetime.UTC) - age
         builder = x509.CertificateBuilder(self._subject, subject, key.public_key(), x509.random_serial_number())
         builder = builder.not_valid_before(now - DAY).not_valid_after(now + DAY)
         builder = builder.add_extension(x509.BasicConstraints(authority, None), critical=True)
+        issuer = x509.AuthorityKeyIdentifier.from_issuer_public_key(self._key.public_key())
+        builder = builder.add_extension(issuer, critical=False)  # CPython 3.13 demands what RFC 5280 does
+        usage = x509.KeyUsage(not authority, False, False, False, False, authority, authority, False, False)
+        builder = builder.add_extension(usage, critical=True)
+        own = x509.SubjectKeyIdentifier.from_public_key(key.public_key())
+        builder = builder.add_extension(own, critical=False)
         address = x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_address("127.0.0.1"))])
         return builder.add_extension(address, critical=False).sign(self._key, hashes.SHA256())
 
-    def issue(self, name: str) -> Path:
-        """A file with a key and its certificate."""
+    def issue(self, name: str, age: datetime.timedelta = 0 * DAY) -> Path:
+        """A file with a key and its certificate, which was issued some time ago, and is valid for a day."""
         key = ec.generate_private_key(ec.SECP256R1())
-        certificate = self._sign(x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)]), key, authority=False)
+        subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
+        certificate = self._sign(subject, key, authority=False, age=age)
         file = self._folder / f"{self._name}-{name}.pem"
         plain = serialization.NoEncryption()
         file.write_bytes(

@@ -164,8 +164,9 @@ def test_manifests(folder: Place, offloaded: Offloaded) -> None:
         folder.storage.put(name, [data])
         with pytest.raises(ObjectCorruptionError, match=told):
             folder.table()
-    folder.storage.put(name, [json.dumps({**whole, "version": 2}).encode()])
-    with pytest.raises(FormatVersionError, match=f"{url}/{name}: format version 2"):
+    newer = manifest.VERSION + 1
+    folder.storage.put(name, [json.dumps({**whole, "version": newer}).encode()])
+    with pytest.raises(FormatVersionError, match=f"{url}/{name}: format version {newer}"):
         folder.table()
     folder.storage.remove(name)
     with pytest.raises(NotALogError):

@@ -362,7 +362,7 @@ def test_entries_across_what_is_stored_or_on_its_way_are_another_history() -> No
     with pytest.raises(OriginHistoryError, match="stored"):
         gate.judge(1, [entry(2, 4)], ())
     push(gate, entry(4, 4))
-    with pytest.raises(OriginHistoryError, match="on its way"):
+    with pytest.raises(OriginHistoryError, match="pushed"):
         gate.judge(1, [entry(6, 4)], ())
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, TypeAlias
@@ -18,6 +17,7 @@ from pyreplog.errors import ClosedError, OutcomeUnknownError, PoisonedError
 from pyreplog.future import AppendFuture, expected_result
 from pyreplog.purgatory import Purgatory, PurgatoryEntry
 from pyreplog.timing_wheel import TimingWheel
+from tests.tracing import opcodes_traced
 
 TICK_US = 4
 keys = st.sampled_from(["synced", "committed"])
@@ -202,12 +202,8 @@ def preempted_everywhere(scene: Callable[[], Play]) -> Iterator[int]:
                     intruder()
             return trace
 
-        before = sys.gettrace()
-        sys.settrace(trace)
-        try:
+        with opcodes_traced(trace):
             action()
-        finally:
-            sys.settrace(before)
         if left >= 0:
             assert step > 10, "nothing was traced"
             return

@@ -2,17 +2,32 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
 
 from pyreplog.errors import ConfigError
+from pyreplog.net.credentials import Credentials
 from pyreplog.tables.offsets import FIRST, LAST
 from pyreplog.tables.options import ReadOptions
+
+OFFSETS = ("starting_offsets", "ending_offsets")
+DEFAULTS = {
+    "storage_options": "{}", "cluster": None, "credentials": Credentials(), "password": b"", "replica": "any",
+    "topics": None, "topics_pattern": None, "subscription": None, "starting_time": None, "ending_time": None,
+    "ledgers": None, "columns": None, "include_headers": False, "include_metadata": False,
+    "max_partition_bytes": 256 << 20, "min_partitions": 1, "batch_rows": 0, "batch_bytes": 0, "verify_checksum": None,
+    "mode": "FAILFAST", "column_name_of_corrupt_record": "_corrupt_record", "fail_on_data_loss": True, "view": None,
+    "view_options": "{}",
+}  # fmt: skip
 
 
 def test_defaults() -> None:
     options = ReadOptions.of({"path": "data"})
     assert options == ReadOptions(paths=("data",))
-    assert (options.mode, options.fail_on_data_loss, options.verify_checksum) == ("FAILFAST", True, None)
+    for name, value in DEFAULTS.items():
+        assert getattr(options, name) == value, name
+    assert {field.name for field in dataclasses.fields(options)} == DEFAULTS.keys() | {"paths", *OFFSETS}
     assert options.starting_offsets.of(("any", 0)) == FIRST
     assert options.ending_offsets.of(("any", 0)) == LAST
 

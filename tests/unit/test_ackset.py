@@ -188,26 +188,31 @@ def test_questions(acked: set[int], at: int, length: int) -> None:
 # ---- bytes ---------------------------------------------------------------------------------------------------------
 
 
+def change(acks: AckSet, topic: Topic, rng: random.Random) -> None:
+    """Acknowledge something."""
+    end = topic.end.offset
+    match rng.randrange(4):
+        case 0:
+            acks.acknowledge(int64s(sorted(rng.sample(range(end), 40))), end)
+        case 1:
+            start = rng.randrange(end)
+            acks.acknowledge(int64s(range(start, end, 2))[: rng.randrange(600)], end)
+        case 2:
+            start = rng.randrange(end)
+            acks.acknowledge_range(start, min(start + 60, end), end)
+        case _:
+            to = min(acks.mark_offset + rng.randrange(30), end)
+            acks.cumulative(topic.locate(acks.cumulative_start(to)), to)
+
+
 @pytest.mark.parametrize("seed", range(6))
 def test_changes_make_the_same_set(seed: int) -> None:
     """Whatever is taken when, in records of any size; each twice."""
     rng = random.Random(seed)
     topic = Topic.random(seed, 1500, 3)
-    end = topic.end.offset
     acks, copy = of(topic), AckSet(ORIGIN)
     for _ in range(60):
-        match rng.randrange(4):
-            case 0:
-                acks.acknowledge(int64s(sorted(rng.sample(range(end), 40))), end)
-            case 1:
-                start = rng.randrange(end)
-                acks.acknowledge(int64s(range(start, end, 2))[: rng.randrange(600)], end)
-            case 2:
-                start = rng.randrange(end)
-                acks.acknowledge_range(start, min(start + 60, end), end)
-            case _:
-                to = min(acks.mark_offset + rng.randrange(30), end)
-                acks.cumulative(topic.locate(acks.cumulative_start(to)), to)
+        change(acks, topic, rng)
         if rng.random() < 0.3:
             most = rng.choice([128, 300, 1 << 20])
             while acks.has_changes:
@@ -219,6 +224,36 @@ def test_changes_make_the_same_set(seed: int) -> None:
     whole = AckSet(ORIGIN)
     whole.apply(acks.snapshot())
     assert state(whole) == state(acks)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_what_is_taken_adds_up_to_what_is_acknowledged(seed: int) -> None:
+    rng = random.Random(seed)
+    topic = Topic.random(seed, 1500, 3)
+    acks, taken = of(topic), set[int]()
+    for _ in range(60):
+        change(acks, topic, rng)
+        if rng.random() < 0.1:
+            acks.reset(topic.total(rng.randrange(topic.end.offset)))
+            acks.deliver(topic.columns(0, len(topic.counts)))
+            taken.clear()
+        if rng.random() < 0.1:
+            acks.forget_taken()
+            taken.clear()
+        if rng.random() < 0.5:
+            taken.update(*map(range, *(column.tolist() for column in acks.take_acked())))
+            assert taken == {offset for offset in range(topic.end.offset) if acks.is_acked(offset)}
+
+
+def test_taking_costs_what_was_acknowledged() -> None:
+    acks = of(Topic([1] * 40_000))
+    acks.acknowledge(np.arange(1, 40_000, 2), 40_000)
+    assert len(acks.take_acked()[0]) == 20_000
+    assert len(acks.take_acked()[0]) == 0
+    acks.acknowledge(int64s([1000, 30_000, 30_002]), 40_000)
+    assert [column.tolist() for column in acks.take_acked()] == [[999, 29_999], [1002, 30_004]]
+    acks.acknowledge(int64s([0]), 40_000)
+    assert [column.tolist() for column in acks.take_acked()] == [[0], [2]]
 
 
 def test_changes_cost_what_changed() -> None:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from types import FrameType
 
 import pytest
 
@@ -22,6 +24,7 @@ from pyreplog.errors import (
 )
 from pyreplog.log.commitlog import WINDOW_BYTES
 from pyreplog.log.files import RealFiles
+from tests import samples
 
 VALUE = bytes(1 << 20)
 PATIENCE_S = 60.0
@@ -170,6 +173,25 @@ def test_an_event_loop_does_not_wait_at_the_begin_of_a_segment(short: CommitLog,
     asyncio.run(append())
 
 
+def test_a_sync_waits_for_nothing_when_room_was_made_and_not_used(tmp_path: Path) -> None:
+    """A segment was begun, and nothing appended to it."""
+    log = pyreplog.open(tmp_path / "log", durability="synced", segment_bytes=SEGMENT)
+
+    async def append() -> int:
+        futures = await fill_segment(log)
+        await log.room()
+        return len([await future for future in futures])
+
+    count = asyncio.run(append())
+    assert len(samples.segments(log.path)) >= 2, "and perhaps one more is prepared"
+    synced: list[int] = []
+    thread = threading.Thread(target=lambda: synced.append(log.sync()), daemon=True)
+    thread.start()
+    thread.join(PATIENCE_S)
+    assert synced == [count]
+    log.close()
+
+
 @pytest.mark.parametrize("durability", ["appended", "synced"])
 @pytest.mark.parametrize("spares", [1, 3])
 def test_short_entries_behind_room_are_never_refused(tmp_path: Path, durability: str, spares: int) -> None:
@@ -236,6 +258,41 @@ def test_an_event_loop_does_not_wait_for_a_thread_that_begins_a_segment(short: C
     asyncio.run(append())
     threads[0].join(PATIENCE_S)
     short.flush(PATIENCE_S)
+
+
+@pytest.mark.parametrize("step", ["_check_room", "_make_room", "_roll"])
+def test_an_event_loop_does_not_wait_for_a_thread_that_is_about_to_begin_a_segment(short: CommitLog, step: str) -> None:
+    """The thread is stopped where it begins a step of Python code, inside the append path."""
+    reached, may_go = threading.Event(), threading.Event()
+
+    def trace(frame: FrameType, event: str, _: object) -> None:
+        if frame.f_code.co_name == step and not reached.is_set():
+            reached.set()
+            may_go.wait(PATIENCE_S)
+
+    def submit() -> None:
+        sys.settrace(trace)
+        short.submit_batch([SMALL] * 30)
+
+    async def append() -> None:
+        with pytest.raises(WindowFullError):
+            short.submit(b"")
+        room = short.room()
+        assert not room.done()
+        may_go.set()
+        await room
+
+    thread = threading.Thread(target=submit)
+    thread.start()
+    late = threading.Timer(5.0, may_go.set)  # ends the wait of a loop that should not wait
+    try:
+        assert reached.wait(PATIENCE_S)
+        late.start()
+        asyncio.run(append())
+    finally:
+        late.cancel()
+        may_go.set()
+        thread.join()
 
 
 class HeldCreation(RealFiles):

@@ -387,7 +387,18 @@ def test_truncation_outside_of_the_log(log):
 
 
 @pytest.mark.parametrize(
-    "name", ["append", "append_batch", "append_columns", "submit", "submit_batch", "truncate", "trim", "sync"]
+    "name",
+    [
+        "append",
+        "append_batch",
+        "append_columns",
+        "append_record_batches",
+        "submit",
+        "submit_batch",
+        "truncate",
+        "trim",
+        "sync",
+    ],
 )
 def test_a_reader_refuses_what_only_a_writer_may(tmp_path, log, name):
     with pyreplog.open(tmp_path / "log", "r") as reader:

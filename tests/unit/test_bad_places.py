@@ -219,10 +219,10 @@ def test_names_that_nothing_can_have(tmp_path, monkeypatch, path):
     assert main(["backup", path, "copy"]) == 2
 
 
-def set_version(path: Path, at: int, crc_at: int, covered: slice) -> None:
+def set_version(path: Path, at: int, crc_at: int, covered: slice, version: int) -> None:
     """Make a file say that only a later version can read it."""
     data = bytearray(path.read_bytes())
-    struct.pack_into("<HH", data, at, 2, 2)
+    struct.pack_into("<HH", data, at, version, version)
     struct.pack_into("<I", data, crc_at, crc32c(bytes(data[covered])))
     path.write_bytes(data)
 
@@ -231,10 +231,10 @@ def set_version(path: Path, at: int, crc_at: int, covered: slice) -> None:
 def test_segments_of_a_later_version(log, tmp_path, mode):
     log.close()
     path = names.segment_path(tmp_path / "log", 0)
-    set_version(path, 12, 8, slice(12, 64))
-    with pytest.raises(FormatVersionError, match="format version 2, this build reads up to 1") as caught:
+    set_version(path, 12, 8, slice(12, 64), 3)
+    with pytest.raises(FormatVersionError, match="format version 3, this build reads up to 2") as caught:
         pyreplog.open(tmp_path / "log", mode)
-    assert (caught.value.path, caught.value.found, caught.value.supported) == (path, 2, 1)
+    assert (caught.value.path, caught.value.found, caught.value.supported) == (path, 3, 2)
 
 
 @pytest.mark.parametrize("mode", ["a", "r"])
@@ -245,7 +245,7 @@ def test_a_checkpoint_of_a_later_version(log, tmp_path, mode):
     last = checkpoints.load(tmp_path / "log")
     assert last is not None
     path.write_bytes(last.encode().ljust(8192, b"\0"))
-    set_version(path, 12, 8, slice(12, checkpoints._SLOT.size))
+    set_version(path, 12, 8, slice(12, checkpoints._SLOT.size), 2)
     before = path.read_bytes()
     with pytest.raises(FormatVersionError, match="format version 2"):
         pyreplog.open(tmp_path / "log", mode)

@@ -75,6 +75,18 @@ def test_columns_outlive_their_batch_and_are_not_writable(log):
         columns[0][0] = 1
 
 
+def test_records_are_selected_by_integers_of_one_dimension(log):
+    log.append_batch([b"a", b"b", b"c"])
+    batch = whole(log)
+    assert batch.select(numpy.array([0, 2], numpy.uint8)).values() == [b"a", b"c"]
+    for wrong in ([0.0, 1.0], [[0, 1]], [[0.5]], [True], ["a"], [None]):
+        with pytest.raises(pyreplog.WrongTypeError, match=r"^indices: expected integers of one dimension, found"):
+            batch.select(wrong)
+    for outside in ([-1], [3], [0, 3]):
+        with pytest.raises(IndexError, match="out of range"):
+            batch.select(outside)
+
+
 def test_columns_of_an_empty_batch(log):
     log.append(b"v")
     empty = whole(log).select([])

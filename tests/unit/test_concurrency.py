@@ -8,6 +8,7 @@ import random
 import subprocess
 import sys
 import threading
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -149,6 +150,32 @@ def test_a_thread_that_was_woken_and_does_not_come_back_holds_up_nobody(tmp_path
                 thread.join(60)
                 assert not thread.is_alive()
             assert log.synced_end == end
+
+
+class OvertakenFiles(RealFiles):
+    """While a file is synced, `append` is called in another thread: appends are quicker than the disk."""
+
+    def __init__(self) -> None:
+        self.append: Callable[[], object] = lambda: None
+        self.syncs = 0
+
+    def sync(self, fd: int) -> None:
+        self.syncs += 1
+        if self.syncs < 50:  # or it would never end
+            run_threads(1, lambda _: self.append())
+        super().sync(fd)
+
+
+def test_a_sync_ends_although_appends_are_quicker_than_the_disk(tmp_path: Path):
+    """It covers what was appended before it, not each segment that is sealed while it is under way."""
+    files = OvertakenFiles()
+    with pyreplog.open(tmp_path / "log", segment_bytes=1 << 16, files=files) as log:
+        log.append_batch([bytes(5000)] * 30)  # three segments
+        end = log.end
+        files.append = lambda: log.append_batch([bytes(5000)] * 13)
+        assert log.sync() == end <= log.synced_end
+        assert files.syncs < 10
+        files.append = lambda: None
 
 
 def test_asyncio_tasks_share_syncs(tmp_path: Path):

@@ -181,7 +181,8 @@ def test_arguments_that_another_method_describes_are_written_out() -> None:
     (arguments,) = (section for section in docstring.parse("google") if section.kind.value == "parameters")
     texts = {item.name: item.description for item in arguments.value}
     assert list(texts) == [
-        "value", "key", "properties", "event_time", "deliver_at", "delay", "sequence", "producer", "timeout"
+        "value", "key", "properties", "event_time", "deliver_at", "delay", "sequence", "producer",
+        "replicate_to", "timeout",
     ]  # fmt: skip
     assert texts["value"] == "bytes, or anything with a buffer."
     assert texts["sequence"].endswith("None: the next number."), "of several lines"

@@ -28,35 +28,42 @@ WORDS: dict[str, object] = {"None": None, "all": None, "majority": None, "False"
 LINK = re.compile(r"\]\(([^()\s]+)\)")
 
 FILE_VERSIONS = {
-    "segments of a log": ("pyreplog.cli.explaining.layout", "FORMAT_VERSION"),
+    "segments of a log": ("pyreplog.cli.explaining.layout", "FORMAT_COUNTED"),
+    "records in them": ("pyreplog.cli.explaining.layout", "FORMAT_VERSION"),
+    "sparse index": ("pyreplog.cli.explaining.layout", "FORMAT_COUNTED"),
     "`checkpoint`": ("pyreplog.log.checkpoint", "VERSION"),
     "`identity` of a bookie": ("pyreplog.bookie.identity", "VERSION"),
     "`terms`, `members` of a replica group": ("pyreplog.stream.terms", "VERSION"),
     "applied position of a relay": ("pyreplog.ha.relay.positionfile", "VERSION"),
     "cursor ledgers": ("pyreplog.cursors.cursor_pages", "VERSION"),
-    "metadata of ledgers, topics, subscriptions, partitions": ("pyreplog.topic.model.chain", "LedgerChain.VERSION"),
+    "metadata of ledgers, subscriptions, partitions": ("pyreplog.ledger.ledger_metadata", "LedgerMetadata.VERSION"),
+    "metadata of topics": ("pyreplog.topic.model.chain", "LedgerChain.VERSION"),
     "layout of the metadata store": ("pyreplog.metadata.layout", "LAYOUT"),
     "metadata of bookies, owners of topics": ("pyreplog.bookie.identity", "METADATA_VERSION"),
-    "producer snapshots, origins snapshots": ("pyreplog.topic.model.producer_snapshot", "VERSION"),
+    "producer snapshots, global producer snapshots, origins snapshots": (
+        "pyreplog.topic.model.producer_snapshot",
+        "VERSION",
+    ),
     "records of replicated subscriptions": ("pyreplog.geo.acks.journal", "VERSION"),
+    "pages of positions": ("pyreplog.origins.position_page", "VERSION"),
     "`metadata.sqlite`": ("pyreplog.metadata.database", "FORMAT"),
-    "manifests of backups and offloaded logs": ("pyreplog.offload.manifest", "VERSION"),
+    "manifests of backups": ("pyreplog.log.backup.manifest", "VERSION"),
+    "manifests of offloaded logs": ("pyreplog.offload.manifest", "VERSION"),
     "`pyreplog.checkpoint` of a RocketMQ directory": ("pyreplog.rocketmq.synced_position", "VERSION"),
     "offsets in checkpoints of Spark streams": ("pyreplog.spark.stream.offsets", "VERSION"),
 }
-"""The module that has the version of a row of compatibility.md. Rows without a module have the version of segments."""
+"""The module that has the version of a row of compatibility.md. Rows without a module have the version of records."""
 
 SAME_ROW = {
-    ("pyreplog.ledger.ledger_metadata", "LedgerMetadata.VERSION"): ("pyreplog.topic.model.chain", "LedgerChain.VERSION"),
     ("pyreplog.cursors.subscription_metadata", "SubscriptionMetadata.VERSION"): (
-        "pyreplog.topic.model.chain", "LedgerChain.VERSION",
+        "pyreplog.ledger.ledger_metadata", "LedgerMetadata.VERSION",
     ),
     ("pyreplog.topic.model.partitioned_metadata", "PartitionedMetadata.VERSION"): (
-        "pyreplog.topic.model.chain", "LedgerChain.VERSION",
+        "pyreplog.ledger.ledger_metadata", "LedgerMetadata.VERSION",
     ),
     ("pyreplog.origins.snapshot", "VERSION"): ("pyreplog.topic.model.producer_snapshot", "VERSION"),
+    ("pyreplog.topic.model.global_producer_snapshot", "VERSION"): ("pyreplog.topic.model.producer_snapshot", "VERSION"),
     ("pyreplog.cursors.cursor_record", "VERSION"): ("pyreplog.cursors.cursor_pages", "VERSION"),
-    ("pyreplog.log.backup.manifest", "VERSION"): ("pyreplog.offload.manifest", "VERSION"),
 }  # fmt: skip
 """Versions that share a row with another one."""
 
@@ -110,7 +117,7 @@ def test_an_entry_says_what_the_class_says(name: str) -> None:
 
 def test_versions_of_files() -> None:
     for step, said, *_ in table("files"):
-        module, name = FILE_VERSIONS.get(step, FILE_VERSIONS["segments of a log"])
+        module, name = FILE_VERSIONS.get(step, FILE_VERSIONS["records in them"])
         assert said.partition(",")[0] == str(constant(module, name)), step
     assert FILE_VERSIONS.keys() <= {row[0] for row in table("files")}
     assert {item: constant(*item) for item in SAME_ROW} == {item: constant(*row) for item, row in SAME_ROW.items()}

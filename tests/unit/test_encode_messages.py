@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 from pyreplog._native.log.append_arguments import ColumnParts, SequenceParts
-from pyreplog._native.topic.messageencoder import encode_messages, encode_slices
+from pyreplog._native.topic.messageencoder import Messages, encode_messages, encode_slices
 from pyreplog.errors import InvalidArgumentError, RecordTooLargeError, WrongTypeError
 from tests.topic.entries import decoded
 
@@ -120,6 +120,13 @@ def test_slices_count_keys_and_properties_as_bytes() -> None:
     assert counts == [2, 2]
     _, counts = encode_slices([b"v" * 5] * 4, [b"k" * 5] * 4, properties=properties, messages_max=9, bytes_max=39)
     assert counts == [1] * 4
+
+
+def test_the_size_counts_keys_and_the_properties_of_every_message() -> None:
+    properties = [{"a": "b"}, None, {"longer": "c"}]
+    sizes = [Messages(VALUES[at : at + 1], properties=properties[at : at + 1]).size for at in range(3)]
+    assert sizes[1] == 3 < sizes[0] < sizes[2]
+    assert Messages(VALUES, KEYS, properties=properties).size == sum(sizes) + 3 * 2
 
 
 def test_large_calls_release_the_gil_and_are_the_same_bytes() -> None:

@@ -14,6 +14,7 @@ import pyreplog
 from pyreplog._native.log.segment import Segment
 from pyreplog.log import names
 from pyreplog.log.commitlog import CommitLog
+from tests.waiting import PATIENCE_S, until
 
 FOLLOWER = """
 import sys, pyreplog
@@ -131,12 +132,86 @@ def test_asyncio_follow(log):
     assert asyncio.run(main()) == [b"%d" % n for n in range(300)]
 
 
+@pytest.mark.parametrize("mode", ["w", "r"])
+def test_asyncio_follow_gives_an_entry_before_the_next_one_comes(log, mode):
+    async def main(source) -> None:
+        follower = aiter(source.follow(0))
+        for number in range(3):
+            waiting = asyncio.ensure_future(anext(follower))
+            await asyncio.sleep(0)  # it waits
+            log.append(b"%d" % number)
+            async with asyncio.timeout(PATIENCE_S):
+                assert (await waiting).value == b"%d" % number
+
+    if mode == "w":
+        asyncio.run(main(log))
+    else:
+        with pyreplog.open(log.path, mode="r") as reader:
+            asyncio.run(main(reader))
+
+
+@pytest.mark.parametrize("waits", [True, False])
+def test_asyncio_follower_of_a_closed_log_is_told(log, waits):
+    async def main() -> None:
+        waiting = asyncio.ensure_future(anext(aiter(log.follow(0))))
+        if waits:
+            await asyncio.sleep(0)
+        log.close()
+        async with asyncio.timeout(PATIENCE_S):
+            with pytest.raises(pyreplog.ClosedError):
+                await waiting
+
+    asyncio.run(main())
+
+
 def test_asyncio_follow_times_out(log):
     async def main() -> list[bytes]:
         return [record.value async for record in log.follow(0, timeout=0.01)]
 
     log.append(b"a")
     assert asyncio.run(main()) == [b"a"]
+
+
+def test_asyncio_follow_times_out_behind_a_truncation(log):
+    """What was visible before the log was cut is not waited for as if it still were."""
+
+    async def main() -> list[bytes]:
+        async with asyncio.timeout(PATIENCE_S):
+            return [record.value async for record in log.follow(1, timeout=0.01)]
+
+    log.append_batch([b"a", b"b", b"c"])
+    assert asyncio.run(main()) == [b"b", b"c"]
+    log.truncate(1)
+    assert asyncio.run(main()) == []
+
+
+def watching() -> list[threading.Thread]:
+    return [thread for thread in threading.enumerate() if thread.name == "pyreplog-watch"]
+
+
+def test_one_thread_waits_for_all_tasks_and_ends_with_the_last(log):
+    async def main() -> None:
+        tasks = [asyncio.ensure_future(anext(aiter(log.follow(number)))) for number in (0, 1, 2)]
+        await asyncio.sleep(0)  # they wait
+        (thread,) = watching()
+        assert thread.daemon
+        log.append(b"a")
+        async with asyncio.timeout(PATIENCE_S):
+            assert (await tasks[0]).value == b"a"
+        assert watching() == [thread]
+        for task in tasks[1:]:  # they do not come any more
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    asyncio.run(main())
+    until(lambda: not watching())
+    log.append_batch([b"b", b"c"])
+
+    async def read() -> None:
+        assert (await anext(aiter(log.follow(2)))).value == b"c"
+        assert not watching(), "nothing has to be waited for"
+
+    asyncio.run(read())
 
 
 def test_asyncio_follower_of_a_cut_entry_is_told(log):

@@ -56,7 +56,7 @@ def compiled(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[tuple[i
     return tables
 
 
-STRUCTURES = ["segment", "record", "short", "long", "messages", "index", "index_block", "time_range", "tail", "ledger_index",
+STRUCTURES = ["segment", "record", "short", "counted", "long", "messages", "index", "index_block", "time_range", "tail", "ledger_index",
               "ledger_run"]  # fmt: skip
 
 

@@ -52,6 +52,7 @@ def test_the_form_of_a_record() -> None:
         (CONSTANTS["FORM_LONG"], "long form"),
         (CONSTANTS["FORM_ATTRIBUTES"], "has attributes"),
         (CONSTANTS["FORM_KEY"], "has a key"),
+        (CONSTANTS["FORM_COUNT"], "has a count"),
     }
     assert CONSTANTS["FORM_VERSION_MASK"] == 0x0F and "low four bits" in text
     assert f"version ({CONSTANTS['FORMAT_VERSION']})" in text
@@ -95,6 +96,10 @@ def test_limits_and_sizes() -> None:
     assert f"rounded up to {CONSTANTS['ALIGN']}" in section("Record")
     assert f"({CONSTANTS['SHORT_HEADER']} bytes" in section("Record")
     assert f"({CONSTANTS['LONG_HEADER']} bytes)" in section("Record")
+    assert (
+        f"of {CONSTANTS['SHORT_HEADER']}, {CONSTANTS['COUNTED_HEADER']} or {CONSTANTS['LONG_HEADER']} bytes"
+        in section("Record")
+    )
 
 
 def test_frames() -> None:

@@ -207,6 +207,14 @@ def test_a_released_view_does_not_release_the_batch() -> None:
     assert copied(batch) == [(0, b"keep")]
 
 
+def test_a_batch_that_nobody_has_looked_at_keeps_its_bytes() -> None:
+    parser = FrameParser(buffer_size=64)
+    batch = receive(parser, frame.encode(0, b"keep"))
+    for n in range(50):
+        receive(parser, frame.encode(n, b"over"))
+    assert copied(batch) == [(0, b"keep")]
+
+
 def test_a_buffer_that_nobody_views_is_used_again() -> None:
     parser = FrameParser()
     addresses = set()

@@ -175,7 +175,7 @@ def test_a_recycled_file_is_not_taken_for_its_earlier_life(log, monkeypatch):
     path, share = names.segment_path(log, 0), holding.share
 
     def recycle_first(fd: int) -> bool:
-        uuid, _, size, _, epoch = headers.read_header(path)
+        uuid, _, size, _, epoch, _ = headers.read_header(path)
         path.rename(log / "spare-1.seg")
         with (log / "spare-1.seg").open("r+b") as file:
             file.write(encode_header(uuid, 8 * size, size, -2, epoch))
@@ -338,7 +338,7 @@ def test_a_segment_that_is_an_older_copy_with_other_numbers(log):
     """A header that is intact and does not follow on the segment before it."""
     path = samples.segments(log)[2]
     data = path.read_bytes()
-    uuid, base, size, first, epoch = headers.read_header(path)
+    uuid, base, size, first, epoch, _ = headers.read_header(path)
     path.write_bytes(encode_header(uuid, base, size, first + 5, epoch) + data[4096:])
     damages = fsck.check(log).damages
     assert damages[0].part == HEADER and damages[0].found == str(first + 5)

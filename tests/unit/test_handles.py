@@ -92,6 +92,9 @@ CALLS = {
     "follow_batches": lambda log: next(log.follow_batches(0)),
     "position_of": lambda log: log.position_of(0),
     "entry_at_time": lambda log: log.entry_at_time(0),
+    "cursor": lambda log: log.cursor("a"),
+    "cursors": lambda log: log.cursors(),
+    "read_event_times": lambda log: list(log.read_event_times(0, 1)),
 }
 WRITING = {
     "append",

@@ -789,8 +789,9 @@ CALLS = {
 }
 
 
-def test_a_closed_log_says_so_and_never_not_here(path: Path) -> None:
-    with open_log(path) as log:
+@pytest.mark.parametrize("durability", DURABILITIES)
+def test_a_closed_log_says_so_and_never_not_here(durability: str, path: Path) -> None:
+    with open_log(path, durability) as log:
         fill(log, 3)
     for call in CALLS.values():
         with pytest.raises(ClosedError):
@@ -798,8 +799,9 @@ def test_a_closed_log_says_so_and_never_not_here(path: Path) -> None:
     log.close()
 
 
-def test_a_forked_child_is_refused(path: Path) -> None:
-    with open_log(path) as log:
+@pytest.mark.parametrize("durability", DURABILITIES)
+def test_a_forked_child_is_refused(durability: str, path: Path) -> None:
+    with open_log(path, durability) as log:
         fill(log, 3)
         if not (child := os.fork()):
             refused = 0

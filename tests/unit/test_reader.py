@@ -382,7 +382,7 @@ def test_a_segment_that_is_not_the_one_of_its_place(tmp_path: Path, present: str
     elif present == "another log":
         shutil.copyfile(tmp_path / "other" / second.name, second)
     else:
-        uuid, base, size, _, epoch = headers.read_header(second)
+        uuid, base, size, _, epoch, _ = headers.read_header(second)
         header = encode_header(uuid, base, size, PREPARED, epoch)
         with second.open("r+b") as file:
             file.write(header if present == "prepared" else header[:20] + b"?" + header[21:])

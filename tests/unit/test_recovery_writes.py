@@ -5,7 +5,11 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
+import pytest
+
 import pyreplog
+from pyreplog._native.log.segment import HEADER_BYTES
+from pyreplog.log import names
 from pyreplog.log.commitlog import CommitLog
 from pyreplog.log.files import RealFiles
 
@@ -53,3 +57,29 @@ def test_all_behind_the_checkpoint_is_written_and_synced_again(tmp_path: Path) -
             wanted = range(max(proven - base, 64), min(end - base, SEGMENT - 2048))
             assert files.written[f"{base:020d}.log"] >= set(wanted), f"the segment at {base}"
         assert not files.unsynced
+
+
+@pytest.mark.parametrize("left", [32, 40])
+def test_a_torn_blank_is_kept_aside_and_cut(tmp_path: Path, left: int) -> None:
+    """Also one that is as small as there can be, behind records that leave no more room."""
+    with pyreplog.open(tmp_path / "log", segment_bytes=SEGMENT) as log:
+        log.append(bytes(800))
+        record = log.end_position - HEADER_BYTES
+        while SEGMENT - log.end_position - left > 2 * record:
+            log.append(bytes(800))
+        log.append(bytes(800 + SEGMENT - log.end_position - left - record))
+        assert log.end_position == SEGMENT - left
+        end = log.end
+        shutil.copytree(log.path, tmp_path / "killed", ignore=shutil.ignore_patterns("fresh-*"))
+        log.append(b"in the next segment")
+        blank = bytearray(names.segment_path(log.path, 0).read_bytes()[SEGMENT - left :])
+    blank[24:32] = bytes(8)  # of its sector, this was not written
+    with names.segment_path(tmp_path / "killed", 0).open("r+b") as file:
+        file.seek(SEGMENT - left)
+        file.write(blank)
+    with pyreplog.open(tmp_path / "killed") as log:
+        assert (log.end_position, log.end) == (SEGMENT - left, end)
+        (kept,) = (log.path / names.ASIDE).glob("*/*.cut")
+        assert kept.read_bytes() == blank
+        log.append(b"in the next segment")
+        assert log[end] == b"in the next segment"

@@ -12,7 +12,6 @@ from pathlib import Path
 import pytest
 
 import pyreplog
-from pyreplog.bookie.unclean_shutdown_marker import UncleanShutdownMarker
 from pyreplog.cli.shared import serving, tls
 from pyreplog.cli.shared.settings import settings
 from pyreplog.errors import CorruptionError, InvalidArgumentError, ReplogError
@@ -21,6 +20,7 @@ from pyreplog.ha.relay.positionfile import PositionFile
 from pyreplog.log import names
 from pyreplog.log.files import RealFiles
 from pyreplog.log.fsck import check as fsck
+from pyreplog.log.unclean_shutdown_marker import UncleanShutdownMarker
 from pyreplog.metadata.sqlite import SQLiteStore
 from pyreplog.net.credentials import Credentials
 from pyreplog.offload.storage import Storage

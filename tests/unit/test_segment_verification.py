@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+import pyreplog
 from pyreplog._native.ledgerlog.verification import BLANK, CUT, INTACT, ledger_index_fault, verify_records
 from pyreplog._native.log.segment import HEADER_BYTES, Segment
 from pyreplog._native.log.segmentheader import compute_stamp
@@ -99,3 +100,26 @@ def test_every_byte_of_an_index_file_counts(tmp_path: Path, seed: int) -> None:
     for size in (0, 1, 4095, 4096, len(data) - 1, len(data) - 4096):
         assert ledger_index_fault(data[:size]) is not None
     assert ledger_index_fault(data + bytes(4096)) is not None
+
+
+def test_bytes_outside_of_a_segment_are_refused(tmp_path: Path) -> None:
+    with pyreplog.open(tmp_path / "log", segment_bytes=1 << 16) as log:
+        log.append(b"abc")
+        _pin, segment = log.hold_segment(0)
+        size, content = segment.size, names.segment_path(log.path, 0).read_bytes()
+        for read in (segment.bytes_at, segment.view):
+            for offset, length in ((0, size), (0, 0), (size, 0), (size - 3, 3), (100, 50)):
+                assert bytes(read(offset, length)) == content[offset : offset + length]
+            for offset, length in (
+                (-1, 1),
+                (0, -1),
+                (0, size + 1),
+                (size, 1),
+                (size - 3, 4),
+                (size + 1, 0),
+                (size // 2, size),
+                ((1 << 63) - 1, 1),  # their sum overflows
+                (1, (1 << 63) - 1),
+            ):
+                with pytest.raises(InvalidArgumentError, match=f"{length} bytes at {offset}: outside of the segment's"):
+                    read(offset, length)

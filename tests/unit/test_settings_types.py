@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import sys
 import typing
 from collections.abc import Callable
 from pathlib import Path
@@ -185,7 +186,10 @@ def test_a_type_checker_finds_wrong_settings(source: str, tmp_path: Path) -> Non
     mypy = pytest.importorskip("mypy.api")
     program = tmp_path / "program.py"
     program.write_text(source)
-    config = ["--config-file", str(ROOT / "pyproject.toml"), "--cache-dir", str(ROOT / ".mypy_cache")]
+    version = (
+        f"--python-version={sys.version_info.major}.{sys.version_info.minor}"  # libraries have no stubs for older ones
+    )
+    config = ["--config-file", str(ROOT / "pyproject.toml"), "--cache-dir", str(ROOT / ".mypy_cache"), version]
     out, err, _ = mypy.run([*config, "--strict", str(program)])
     lines = sorted({int(line.split(":")[1]) for line in out.splitlines() if ": error:" in line})
     wrong = [number for number, line in enumerate(source.splitlines(), 1) if line.endswith("# wrong")]

@@ -32,6 +32,7 @@ LAYERS = [
     {"cursors", "origins"},
     {"topic"},
     {"geo", "autorecovery"},
+    {"kafka"},
     {"facade"},
     {"tables"},
     {"reports"},
@@ -43,7 +44,7 @@ RANK = {part: rank for rank, row in enumerate(LAYERS) for part in row}
 # Single modules that count as one part.
 BASE = {
     "arguments", "config", "clock", "handles", "metrics", "metrics_http_server", "future", "purgatory", "checksummed_json", "timing_wheel", "defer_sigint", "regular_files", "loglike", "plurals", "coroutines",
-    "event_queue", "fair_lock", "topic_names",
+    "event_queue", "fair_lock", "topic_names", "waiting_threads",
 }  # fmt: skip
 
 # Put together from all rows up to it.
@@ -361,7 +362,20 @@ def test_a_package_says_where_everything_is(path: Path) -> None:
 
 
 NATIVE = sorted(path.parent for path in (PACKAGE / "_native").glob("*/__init__.py"))
-NATIVE_LAYERS = ["system", "machines", "log", "ledgerlog", "quorum", "net", "bookie", "ledger", "ha", "topic", "tables"]
+NATIVE_LAYERS = [
+    "system",
+    "machines",
+    "log",
+    "ledgerlog",
+    "quorum",
+    "net",
+    "bookie",
+    "ledger",
+    "ha",
+    "topic",
+    "tables",
+    "kafka",
+]
 
 
 @pytest.mark.parametrize("folder", NATIVE, ids=lambda folder: folder.name)

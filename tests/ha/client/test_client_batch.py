@@ -12,6 +12,7 @@ from pyreplog._native.ha.client_batch import append_received, encode_record, enc
 from pyreplog._native.system.checksum import crc32c
 from pyreplog.errors import InvalidArgumentError, InvalidRecordsError, RecordTooLargeError
 from pyreplog.log.commitlog import CommitLog
+from tests.recordbatches import open_log
 
 VALUES = [b"a", b"", b"c" * 1000]
 KEYS = [b"k", None, b""]
@@ -138,6 +139,16 @@ def test_stored_records_are_parsed(log: CommitLog) -> None:
     parsed = parse_records(bytes(batch.buffer), batch[0].position, 1)
     assert parsed.values() == [b"1", b"2"] and parsed.entry.tolist() == [1, 2] and parsed.end == 3
     assert parsed.position.tolist() == batch.position.tolist()
+
+
+def test_stored_records_that_take_several_numbers_are_parsed(tmp_path: Path) -> None:
+    with open_log(tmp_path / "batches") as log:
+        log.append_record_batches([b"0", b"1", b"2"], [5, 3, 1])
+        batch = next(log.read(6))
+        parsed = parse_records(bytes(batch.buffer), batch[0].position, batch.first)
+        assert (batch.first, parsed.first, parsed.end) == (5, 5, 9)
+        assert parsed.entry.tolist() == batch.entry.tolist() == [7, 8]
+        assert parsed.entry_count.tolist() == [3, 1] and parsed.values() == [b"1", b"2"]
 
 
 def test_stored_records_that_are_damaged_or_others(log: CommitLog) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pyreplog._native.ha.client_batch import encode_records
 from pyreplog.errors import ReplogError
 from pyreplog.future import AppendFuture, set_exception, set_result
-from pyreplog.ha.node_context import SERVICE, parse_address
+from pyreplog.ha.node_context import SERVICE
 from pyreplog.ha.protocol.client_messages import (
     CLIENT_VERSION,
     Appended,
@@ -20,6 +20,7 @@ from pyreplog.handles import Closeable
 from pyreplog.net.client import Channel
 from pyreplog.net.handshake import NodeIdentity
 from pyreplog.net.reactor import Reactor
+from pyreplog.net.sockets import parse_address
 from tests.waiting import PATIENCE_S
 
 

@@ -130,7 +130,7 @@ def test_an_empty_log_begins_at_any_file(tmp_path: Path, master: Path) -> None:
 
 
 def test_bytes_that_are_no_records_do_not_count(tmp_path: Path, master: Path) -> None:
-    """Silent divergence (facts §1.6): at the point where RocketMQ goes on with another master's bytes."""
+    """Silent divergence: at the point where RocketMQ goes on with another master's bytes."""
     with RawLog(master) as log, opened(tmp_path / "copy") as other:
         end = fill(other, 3, size=110)
         with pytest.raises(InvalidRecordsError) as refused:

@@ -100,7 +100,7 @@ def test_one_that_never_asks_is_left_too() -> None:
     assert isinstance(close, Close)
 
 
-# ---- facts §1.6: a slave that is wrong cannot hurt ------------------------------------------------------------------
+# ---- a slave that is wrong cannot hurt -----------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("first", [-1, -(2**63), 1001, 1 << 40, 2**63 - 1])

@@ -181,7 +181,7 @@ def test_what_came_of_a_frame_is_dropped_with_the_connection() -> None:
     assert hear(machine, encode(3, b"defgh"), now_us) == [AppendToLog(3, b"defgh"), ReportToMaster(8)]
 
 
-# ---- facts §1.5: RocketMQ repeats an unrepaired mismatch for ever --------------------------------------------------
+# ---- RocketMQ repeats an unrepaired mismatch for ever ---------------------------------------------------------------
 
 
 def test_a_mismatch_is_tried_once_more_and_not_for_ever() -> None:

@@ -155,7 +155,7 @@ class _Log(MemoryLog):
 
     def __init__(self, *_: Any, **__: Any) -> None:
         super().__init__()
-        self.log = self
+        self.log = self.commit_log = self
 
     def set_damaged(self, damaged: object) -> None: ...
 

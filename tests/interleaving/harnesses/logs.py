@@ -12,9 +12,10 @@ from pathlib import Path
 from typing import Any
 
 import pyreplog
-from pyreplog.log import commit, housekeeper, segments, watcher
+from pyreplog.log import commit, commitlog, housekeeper, segments, tail_listeners, watcher
 from pyreplog.log.commitlog import CommitLog
 from pyreplog.log.files import RealFiles
+from pyreplog.log.runtime import LogRuntime
 from pyreplog.stream import tail_watcher
 from pyreplog.stream.tail_watcher import TailWatcher
 from tests.interleaving import primitives
@@ -47,22 +48,26 @@ def _folder() -> Path:
     return Path(tempfile.mkdtemp(prefix="pyreplog-", dir=memory if os.access(memory, os.W_OK) else None))
 
 
-def with_log(**settings: Any) -> Callable[[Callable[[World, CommitLog], None]], Callable[[World], None]]:
-    """A program that has a log of its own."""
+def with_log(
+    *, is_shared: bool = False, **settings: Any
+) -> Callable[[Callable[[World, CommitLog], None]], Callable[[World], None]]:
+    """A program that has a log of its own. is_shared: with the threads of a runtime."""
 
     def decorate(program: Callable[[World, CommitLog], None]) -> Callable[[World], None]:
         @functools.wraps(program)
         def run(world: World) -> None:
-            path = _folder() / str(next(_numbers))
+            path, runtime = _folder() / str(next(_numbers)), LogRuntime() if is_shared else None
             try:
                 log = CommitLog(
                     path, pyreplog.LogConfig(segment_bytes=SEGMENT_BYTES, spare_segments=1, **settings),
-                    create=True, clock=None, files=Files(),
+                    create=True, clock=None, files=Files(), runtime=runtime,
                 )  # fmt: skip
                 try:
                     program(world, log)
                 finally:
                     log.close()
+                    if runtime is not None:
+                        runtime.close()
             finally:
                 shutil.rmtree(path, ignore_errors=True)
 
@@ -161,8 +166,7 @@ def following(world: World, log: CommitLog) -> None:
     assert seen == [b"0", b"1", b"2"]
 
 
-@with_log(durability="appended")
-def watched(world: World, log: CommitLog) -> None:
+def _watch(world: World, log: CommitLog) -> None:
     """A watch is completed by its entry, whenever it was made."""
 
     def watch(entry: int) -> None:
@@ -173,9 +177,32 @@ def watched(world: World, log: CommitLog) -> None:
 
 
 @with_log(durability="appended")
+def watched(world: World, log: CommitLog) -> None:
+    """By a thread of the log."""
+    _watch(world, log)
+
+
+@with_log(is_shared=True, durability="appended")
+def watched_with_a_runtime(world: World, log: CommitLog) -> None:
+    """By the thread of all logs."""
+    _watch(world, log)
+
+
+@with_log(durability="appended")
 def grown(world: World, log: CommitLog) -> None:
+    """Told by a thread of the log."""
+    _grow(world, log, TailWatcher(log))
+
+
+@with_log(durability="appended")
+def grown_with_a_runtime(world: World, log: CommitLog) -> None:
+    """Told by the thread of all logs."""
+    with LogRuntime() as runtime:
+        _grow(world, log, TailWatcher(log, runtime))
+
+
+def _grow(world: World, log: CommitLog, tail_watcher: TailWatcher) -> None:
     """Who asks is called when the log has grown, once for each question."""
-    tail_watcher = TailWatcher(log)
     calls: list[str] = []
     ends = [log.tail.end]
 
@@ -198,6 +225,36 @@ def grown(world: World, log: CommitLog) -> None:
     in_time(world, but=(*RESTING, "pyreplog-growth"))  # who stops it may wait for one of its looks
 
 
+def idle(world: World) -> None:
+    """Appends and reads go on, whoever closes the files of the log, and opens them, at the same time."""
+    path, entries = _folder() / str(next(_numbers)), list[int]()
+    config = pyreplog.LogConfig(segment_bytes=SEGMENT_BYTES, spare_segments=1)
+    try:
+        with (
+            LogRuntime(idle_ms=1) as runtime,
+            CommitLog(path, config, create=True, clock=None, files=Files(), runtime=runtime) as log,
+        ):
+
+            def append(count: int) -> None:
+                for _ in range(count):
+                    entries.append(log.append(b"value"))
+                    primitives.sleep(0.001)
+
+            def read() -> None:
+                primitives.sleep(0.001)
+                end = log.end
+                assert len(log[:end]) == end
+
+            run_all(world, a=lambda: append(2), b=lambda: append(2), reader=read)
+            for _ in range(10):
+                primitives.sleep(0.001)
+            assert log.is_dormant
+            assert sorted(entries) == [0, 1, 2, 3] and log[:] == [b"value"] * 4 and log.synced_end == 4
+            in_time(world, but=(*RESTING, *(f"{name} at sleep" for name in ("a", "b", "reader", "main"))))
+    finally:
+        shutil.rmtree(path, ignore_errors=True)
+
+
 HARNESSES = [
     harness(group_commit, commit),
     harness(group_commit_of_many, commit),
@@ -206,5 +263,8 @@ HARNESSES = [
     harness(rolling, housekeeper, segments),
     harness(following, watcher),
     harness(watched, watcher),
+    harness(watched_with_a_runtime, watcher, tail_listeners),
     harness(grown, tail_watcher),
+    harness(grown_with_a_runtime, tail_watcher, tail_listeners),
+    harness(idle, commitlog),
 ]

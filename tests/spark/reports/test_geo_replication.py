@@ -1,0 +1,112 @@
+"""The report on replication to other clusters: from the metadata and stored cursors of a cluster that may be closed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pyreplog
+from pyreplog import reports
+from pyreplog.errors import InvalidMetadataError
+from pyreplog.geo.clusters import RemoteCluster
+from pyreplog.geo.geo_cursor import GeoState
+from pyreplog.geo.policies import ReplicationConfig, StoredPolicy, TopicControls
+from pyreplog.geo.policy import ReplicationPolicy
+from pyreplog.origins.origin import GapCause
+from pyreplog.reports import suite
+from pyreplog.reports.gathering import gather
+from pyreplog.reports.page.summary import questions
+from pyreplog.reports.replications import replication_snapshots
+from pyreplog.reports.snapshot import Snapshot, SubscriptionSnapshot, TopicSnapshot
+from pyreplog.tables.options import ReadOptions
+from pyreplog.topic.model.positions import TopicPosition
+from pyreplog.topic.server.topic_server import TopicServer
+from tests.geo.sites import SYNCED
+from tests.spark.reports.pages import NOON_US, outcome
+from tests.waiting import until
+
+UUID = "0b" * 16
+SECOND = 1_000_000
+T = TopicSnapshot(name="t", topic="t", partition=-1, start=TopicPosition(10, 1, 100), end=TopicPosition(50, 9, 900))
+
+
+def policy(*targets: str, **settings: Any) -> StoredPolicy:
+    return StoredPolicy().with_policy(ReplicationPolicy(targets=targets, **settings))
+
+
+def cursor(target: str, at: TopicPosition, *, is_detached: bool = False) -> SubscriptionSnapshot:
+    return SubscriptionSnapshot(
+        on="t", topic="t", partition=-1, name=f"pyreplog.geo.{target}", mark=at, end=50, backlog_messages=50 - at.offset,
+        backlog_bytes=900 - at.size, moved_us=None, oldest_us=NOON_US - 90 * SECOND, is_system=True,
+        state=GeoState(0, GapCause.LOST, is_detached=is_detached).to_bytes(),
+    )  # fmt: skip
+
+
+def rows(config: ReplicationConfig, *cursors: SubscriptionSnapshot) -> list[dict[str, Any]]:
+    replications = tuple(replication_snapshots(config, [T], cursors))
+    snapshot = Snapshot(as_of_us=NOON_US, topics=(T,), replications=replications)
+    return list(reports.run("geo_replication", "nowhere", snapshot=snapshot).to_pylist())
+
+
+CLUSTERS = {name: RemoteCluster(uuid=UUID, url="pyreplog://b.invalid:1") for name in "bcd"}
+
+
+def test_lag_states_and_alarms() -> None:
+    config = ReplicationConfig(
+        CLUSTERS, {"t": policy("b", "c", "d", "e")}, controls={"t": TopicControls(paused=("c",))}
+    )
+    actual_rows = rows(
+        config, cursor("b", TopicPosition(30, 5, 500)), cursor("c", TopicPosition(50, 9, 900)),
+        cursor("d", TopicPosition(20, 2, 200), is_detached=True),
+    )  # fmt: skip
+    columns = ("target", "state", "stored_offset", "log_end_offset", "unsent_messages", "unsent_bytes", "age_s")
+    assert [tuple(row[column] for column in columns) for row in actual_rows] == [
+        ("b", "sending", 30, 50, 20, 400, 90.0), ("c", "paused", 50, 50, 0, 0, 90.0),
+        ("d", "detached", 20, 50, 30, 700, 90.0), ("e", "failed", None, 50, 40, 800, None),
+    ]  # fmt: skip
+    assert [row["alarm"] is None for row in actual_rows] == [True, True, False, False]
+    (question,) = [
+        each
+        for each in questions({"geo_replication": outcome("geo_replication", actual_rows)})
+        if each.title == "What do other clusters lack?"
+    ]
+    texts = [(finding.state, finding.text) for finding in question.findings]
+    assert [state for state, _ in texts] == ["bad", "bad", "hot", "fine"]
+    assert texts[0][1].startswith("t to d is detached: ") and "geo cluster add" in texts[1][1]
+    assert texts[2][1] == "t to b: 20 messages unsent (400 B), the oldest 1 min 30 s old."
+
+
+def test_who_is_not_to_send_has_no_rows() -> None:
+    assert rows(ReplicationConfig(CLUSTERS, {"t": policy("b", direction="receive")})) == []
+    assert rows(ReplicationConfig(CLUSTERS, {"u": policy("b")}), cursor("b", T.start)) == []
+
+
+def test_a_policy_that_cannot_be_read_hides_nothing() -> None:
+    (row,) = rows(
+        ReplicationConfig(CLUSTERS, {"t": InvalidMetadataError("newer")}), cursor("b", TopicPosition(30, 5, 500))
+    )
+    assert (row["target"], row["state"], row["unsent_messages"]) == ("b", "unknown", 20) and "newer" in row["alarm"]
+
+
+def test_of_a_cluster_that_is_closed(tmp_path: Path) -> None:
+    with pyreplog.Cluster.embedded(tmp_path / "b", bookies=1) as b, TopicServer(b) as server:
+        with pyreplog.Cluster.embedded(tmp_path / "a", bookies=1) as a:
+            a.geo.add_cluster("b", f"pyreplog://{server.address}")
+            a.geo.set_policy("t", targets=["b"])
+            a.topic("t", **SYNCED).publish_batch([b"x"] * 10)
+            until(lambda: [row.stored for row in a.geo.status()] == [10])
+            a.geo.pause("t")
+            until(lambda: [row.state for row in a.geo.status()] == ["paused"])
+            a.topic("t").publish_batch([b"y"] * 5)
+    snapshot = gather(ReadOptions.of({"path": str(tmp_path / "a")}), NOON_US)
+    (row,) = snapshot.replications
+    assert (row.topic, row.target, row.state, row.stored, row.end, row.unsent_messages) == (
+        "t",
+        "b",
+        "paused",
+        10,
+        15,
+        5,
+    )
+    assert row.oldest_us is not None and suite.left_out("geo_replication", snapshot) == ""
+    assert "no topic" in suite.left_out("geo_replication", Snapshot(as_of_us=NOON_US, topics=(T,)))

@@ -1,0 +1,333 @@
+"""An idle log of a runtime has no file open, and two pages mapped; its next use goes on as if nothing had been."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import errno
+import gc
+import os
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import pyreplog
+from pyreplog.errors import CorruptionError, DiskFullError, InvalidArgumentError, LockedError, WindowFullError
+from pyreplog.log import commitlog, names
+from pyreplog.log.commitlog import CommitLog
+from pyreplog.log.files import RealFiles
+from pyreplog.log.runtime import LogRuntime
+from tests.waiting import until
+
+SEGMENT_BYTES = 64 << 10
+KILOBYTE = bytes(1000)
+WAIT_S = 60.0
+
+
+def open_log(path: Path, runtime: LogRuntime, *, files: RealFiles | None = None, **settings: Any) -> CommitLog:
+    config = pyreplog.LogConfig(**{"segment_bytes": SEGMENT_BYTES, **settings})
+    return CommitLog(path, config, create=True, clock=None, files=files, runtime=runtime)
+
+
+@pytest.fixture
+def runtime() -> Iterator[LogRuntime]:
+    with LogRuntime(idle_ms=20) as runtime:
+        yield runtime
+
+
+def open_files(path: Path) -> list[str]:
+    """Names of the files of a log that this process has open."""
+    opened = []
+    for link in Path("/proc/self/fd").iterdir():
+        with contextlib.suppress(FileNotFoundError):
+            opened.append(str(link.readlink()))
+    return sorted(Path(target).name for target in opened if target.startswith(f"{path}/"))
+
+
+def mapped_files(path: Path) -> list[str]:
+    """Names of the files of a log that are mapped here, each as often as it is."""
+    lines = Path("/proc/self/maps").read_text().splitlines()
+    return sorted(Path(line.split(maxsplit=5)[5]).name for line in lines if f"{path}/" in line)
+
+
+def is_at_rest(log: CommitLog) -> bool:
+    gc.collect()  # an earlier handle of the log that was closed
+    return log.is_dormant and not open_files(log.path) and mapped_files(log.path) == ["lock", "tail"]
+
+
+def blocks(path: Path) -> int:
+    return sum(file.stat().st_blocks * 512 for file in path.iterdir())
+
+
+@pytest.mark.parametrize("durability", ["appended", "interval", "synced"])
+def test_an_idle_log_has_no_file_open_and_appends_go_on(tmp_path: Path, runtime: LogRuntime, durability: str):
+    path, values = tmp_path / "log", list[bytes]()
+    settings = {"durability": durability, "segment_bytes": 1 << 20}
+    with open_log(path, runtime, **settings) as log:
+        for count in (1, 5, 3000):  # in the end there are several segments
+            values += [b"%d" % entry * 100 for entry in range(len(values), len(values) + count)]
+            log.append_batch(values[-count:])
+            until(lambda: is_at_rest(log))
+            assert (log.end, log.synced_end, len(log)) == (len(values), len(values), len(values))
+            size = sum(map(len, values))
+            until(lambda size=size: blocks(path) < size * 1.5 + (64 << 10))  # type: ignore[misc]
+            assert log.append(b"next") == len(values)
+            values.append(b"next")
+        assert log.stats().segments > 1
+        assert log[:] == values
+    with open_log(path, runtime, **settings) as log:
+        assert log[:] == values and log.append(b"after") == len(values)
+    with pyreplog.open(path) as log:
+        assert log[:] == [*values, b"after"]
+
+
+def test_logs_are_opened_without_keeping_a_file_open(tmp_path: Path):
+    for _ in range(2):
+        with LogRuntime() as runtime, contextlib.ExitStack() as opened:  # it would take 10 s to close them
+            logs = [opened.enter_context(open_log(tmp_path / str(i), runtime)) for i in range(20)]
+            assert all(log.is_dormant and not open_files(log.path) for log in logs)
+            assert {name for log in logs for name in mapped_files(log.path)} == {"lock", "tail"}
+            for log in logs:
+                log.append(KILOBYTE)
+            assert open_files(logs[0].path) == ["00000000000000000000.log", "checkpoint"]
+
+
+def test_reading_an_idle_log_maps_a_segment_as_long_as_it_is_used(tmp_path: Path, runtime: LogRuntime):
+    with open_log(tmp_path / "log", runtime) as log:
+        values = [b"%d" % entry * 200 for entry in range(300)]
+        log.append(values[0])
+        until(lambda: is_at_rest(log))
+        assert log[0] == values[0] and log.is_dormant
+        until(lambda: is_at_rest(log))
+        log.append_batch(values[1:])
+        until(lambda: is_at_rest(log))
+        assert log[299] == values[299] and log[0] == values[0] and log.is_dormant
+        until(lambda: is_at_rest(log))
+        record, first = log.get(299), next(iter(log.read(0)))
+        assert (record.value, first[0].value) == (values[299], values[0])
+        until(lambda: "checkpoint" not in open_files(log.path))
+        last = f"{names.segment_bases(log.path)[-1]:020d}"
+        assert mapped_files(log.path) == [f"{0:020d}.idx", f"{0:020d}.log", f"{last}.log", "lock", "tail"]
+        assert log.is_dormant and not open_files(log.path)
+        assert log.append(b"next") == 300
+        assert (record.value, first[0].value, log[300]) == (values[299], values[0], b"next")
+        del record, first
+        until(lambda: is_at_rest(log))
+        assert log[:] == [*values, b"next"]
+
+
+def test_a_segment_that_is_read_is_not_recycled_though_its_log_was_dormant(tmp_path: Path):
+    with LogRuntime(idle_ms=300) as runtime, open_log(tmp_path / "log", runtime, spare_segments=2) as log:
+        log.append_batch([b"%d" % entry * 200 for entry in range(300)])
+        record = log.get(0)
+        until(lambda: log.is_dormant)
+        log.append(b"next")
+        assert log[1] == b"1" * 200
+        log.trim(300)
+        log.append_batch([KILOBYTE] * 500)
+        assert log.start > 0 and record.value == b"0" * 200
+
+
+def test_a_follower_and_a_reader_of_an_idle_log_see_the_next_entry(tmp_path: Path, runtime: LogRuntime):
+    with open_log(tmp_path / "log", runtime) as log:
+        log.append(b"zero")
+        until(lambda: is_at_rest(log))
+        with pyreplog.open(log.path, "r") as reader:
+            assert reader.live and reader[:] == [b"zero"]
+            followers = [log.follow(1, timeout=WAIT_S), reader.follow(1, timeout=WAIT_S)]
+            values = list[bytes]()
+            threads = [threading.Thread(target=lambda f=f: values.append(next(f).value)) for f in followers]  # type: ignore[misc]
+            for thread in threads:
+                thread.start()
+            log.append(b"one")
+            for thread in threads:
+                thread.join(WAIT_S)
+            assert values == [b"one"] * 2 and reader[:] == [b"zero", b"one"]
+
+
+def test_an_idle_log_is_synced_trimmed_truncated_and_closed(tmp_path: Path, runtime: LogRuntime):
+    path = tmp_path / "log"
+    with open_log(path, runtime) as log:
+        log.append_batch([b"%d" % entry * 200 for entry in range(900)])
+        for act in (log.sync, lambda: log.flush(), lambda: log.trim(400), lambda: log.truncate(700), lambda: None):
+            until(lambda: is_at_rest(log))
+            act()
+        assert 0 < log.start <= 400 and log.end == 700
+        until(lambda: is_at_rest(log))
+    with pyreplog.open(path) as log:
+        assert log[-1] == b"699" * 200 and log.append(b"next") == 700
+
+
+def test_an_idle_log_keeps_its_lock_until_it_is_closed(tmp_path: Path, runtime: LogRuntime):
+    path = tmp_path / "log"
+    with open_log(path, runtime) as log:
+        log.append(b"zero")
+        until(lambda: is_at_rest(log))
+        with pytest.raises(LockedError) as caught:
+            pyreplog.open(path)
+        assert caught.value.pid == os.getpid()
+        child = os.fork()
+        if child == 0:  # it has no part of the lock
+            time.sleep(WAIT_S)
+            os._exit(0)
+        log.close()
+        try:
+            pyreplog.open(path).close()
+        finally:
+            os.kill(child, 9)
+            os.waitpid(child, 0)
+
+
+KILLED = """
+import os, sys, time
+from pathlib import Path
+import pyreplog
+from pyreplog.log.commitlog import CommitLog
+from pyreplog.log.runtime import LogRuntime
+runtime = LogRuntime(idle_ms=1)
+logs = [
+    CommitLog(Path(sys.argv[1], str(i)), pyreplog.LogConfig(), create=True, clock=None, files=None, runtime=runtime)
+    for i in range(5)
+]
+for log in logs:
+    log.append(b"zero")
+while not all(log.is_dormant for log in logs):
+    time.sleep(0.001)
+logs[1].append(b"one")
+os.kill(os.getpid(), 9)
+"""
+
+
+def test_idle_logs_of_a_killed_process_open(tmp_path: Path, runtime: LogRuntime):
+    assert subprocess.run([sys.executable, "-c", KILLED, tmp_path], check=False).returncode == -9
+    for i in range(5):
+        with open_log(tmp_path / str(i), runtime, segment_bytes=pyreplog.LogConfig.segment_bytes) as log:
+            assert log[:] == [b"zero", b"one"][: 2 if i == 1 else 1]
+            assert log.append(b"next") == len(log) - 1
+
+
+def test_a_full_disk_refuses_appends_to_an_idle_log_and_reads_go_on(tmp_path: Path, runtime: LogRuntime):
+    class Full(RealFiles):
+        full = False
+
+        def allocate(self, fd: int, path: Path, size: int) -> None:
+            if self.full and path.suffix == ".log":
+                raise DiskFullError(errno.ENOSPC, f"{path}: no room")
+            super().allocate(fd, path, size)
+
+    files = Full()
+    with open_log(tmp_path / "log", runtime, files=files) as log:
+        log.append_batch([b"zero", b"one"])
+        until(lambda: is_at_rest(log))
+        files.full = True
+        for _ in range(2):
+            with pytest.raises(DiskFullError):
+                log.append(b"two")
+            assert log[:] == [b"zero", b"one"]
+        until(lambda: is_at_rest(log))
+        files.full = False
+        assert log.append(b"two") == 2 and log[:] == [b"zero", b"one", b"two"]
+
+
+@pytest.mark.parametrize("durability", ["appended", "synced"])
+def test_an_event_loop_does_not_wait_for_the_files_of_an_idle_log(tmp_path: Path, runtime: LogRuntime, durability: str):
+    async def append(log: CommitLog) -> int:
+        with pytest.raises(WindowFullError):
+            log.submit(b"value")
+        while True:
+            await log.room()
+            with contextlib.suppress(WindowFullError):  # idle again
+                return await log.submit(b"value")
+
+    with open_log(tmp_path / "log", runtime, durability=durability) as log:
+        log.append(b"zero")
+        until(lambda: is_at_rest(log))
+        assert asyncio.run(append(log)) == 1 and log[:] == [b"zero", b"value"]
+
+
+def test_retention_removes_what_is_too_old_of_an_idle_log(
+    tmp_path: Path, runtime: LogRuntime, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(commitlog, "_RETENTION_S", 0.01)
+    with open_log(tmp_path / "log", runtime, retention_ms=300, spare_segments=1) as log:
+        log.append_batch([KILOBYTE] * 200)
+        until(lambda: log.stats().segments == 1)
+        until(lambda: is_at_rest(log))
+        assert len(names.segment_bases(log.path)) == 1 and log[-1] == KILOBYTE
+        assert log.append(b"next") == 200
+
+
+def test_a_segment_that_was_exchanged_while_its_log_was_idle_is_refused(tmp_path: Path, runtime: LogRuntime):
+    for name in ("log", "other"):
+        with open_log(tmp_path / name, runtime) as log:
+            log.append(name.encode())
+    with open_log(tmp_path / "log", runtime) as log:
+        until(lambda: is_at_rest(log))
+        (tmp_path / "other" / f"{0:020d}.log").replace(log.path / f"{0:020d}.log")
+        for _ in range(2):
+            with pytest.raises(CorruptionError, match="while the log was idle"):
+                log.append(b"next")
+            with pytest.raises(CorruptionError, match="while the log was idle"):
+                log.get(0)
+
+
+def test_record_batches_of_an_idle_log(tmp_path: Path, runtime: LogRuntime):
+    config = pyreplog.LogConfig(segment_bytes=SEGMENT_BYTES)
+    path = tmp_path / "log"
+    for first in (0, 7):
+        with CommitLog(path, config, create=True, clock=None, files=None, runtime=runtime, record_batches=True) as log:
+            assert log.append_record_batches([b"batch"], [3]) == range(first, first + 3)
+            until(lambda: is_at_rest(log))
+            assert log.append_record_batches([b"batch"], [4]) == range(first + 3, first + 7)
+            assert log.get(first + 5).entry_count == 4
+
+
+def test_idle_ms_is_checked():
+    with pytest.raises(InvalidArgumentError, match="idle_ms"):
+        LogRuntime(idle_ms=0)
+
+
+@pytest.mark.parametrize("durability", ["appended", "synced"])
+def test_appends_and_reads_while_a_log_is_closed_and_opened_all_the_time(
+    tmp_path: Path, eager_switching: None, durability: str
+):
+    with LogRuntime(idle_ms=1) as runtime, open_log(tmp_path / "log", runtime, durability=durability) as log:
+        errors, stop, dormant = list[BaseException](), threading.Event(), 0
+
+        def append(thread: int) -> None:
+            try:
+                for number in range(60):
+                    log.append(b"%d %d" % (thread, number))
+                    time.sleep(0.002 * (number % 3))
+            except BaseException as error:
+                errors.append(error)
+
+        def read() -> None:
+            try:
+                while not stop.is_set():
+                    end = log.end
+                    assert len(log[:end]) == end
+                    if end:
+                        log.get(end - 1)
+            except BaseException as error:
+                errors.append(error)
+
+        threads = [threading.Thread(target=append, args=(i,)) for i in range(3)]
+        reader = threading.Thread(target=read)
+        for thread in (*threads, reader):
+            thread.start()
+        while any(thread.is_alive() for thread in threads):
+            dormant += log.is_dormant
+            time.sleep(0.001)
+        stop.set()
+        reader.join(WAIT_S)
+        assert not errors and dormant
+        for i in range(3):
+            own = [value for value in log[:] if value.startswith(b"%d " % i)]
+            assert own == [b"%d %d" % (i, number) for number in range(60)]
