@@ -2,7 +2,8 @@
 #   demo       a year of departures through logs, ledgers, replica groups, topics and regions, with kills on the way
 #   quick      the quickest tests of every package, in about two minutes
 #   test       all tests
-#   lint       ruff, mypy --strict, stubtest, and the documents and the API reference as a site, a warning is an error
+#   interpreters  builds and runs the tests (TESTS: which) on each of PYTHONS that this machine has, and prints a table
+#   lint       ruff, mypy --strict for each of PYTHONS, stubtest, and the documents and the API reference as a site, a warning is an error
 #   docs       the same site, in build/docs
 #   bench      every figure of docs/benchmarks.md, both sides in one run
 #   simulate   SEEDS seeded schedules of the ledger protocols, of replica groups, topics, auto-recovery and replicated
@@ -22,6 +23,9 @@ VENV := .venv
 BIN := $(VENV)/bin
 APT := sh .ci/system-packages
 NATIVE := $(wildcard pyreplog/_native/*/*.pyx pyreplog/_native/*/*.pxd pyreplog/_native/*.pxd pyreplog/_native/*.h pyreplog/_native/crc32c.c)
+PYTHONS ?= 3.11 3.12 3.13
+# Those from that of the environment on: stubs of installed libraries may need its Python.
+TYPED = $(shell $(BIN)/python -c "import sys; print(*(v for v in '$(PYTHONS)'.split() if int(v[2:]) >= sys.version_info.minor))")
 SEEDS ?= 1000
 FUZZ_SECONDS ?= 60
 MUTANTS ?= 500
@@ -29,7 +33,7 @@ CHAOS_SECONDS ?= 1200
 KILLS ?= 1:41
 export PYTHONDONTWRITEBYTECODE :=  # hundreds of processes are started, of which each would compile all that it imports
 
-.PHONY: demo quick test lint docs bench simulate crash chaos kills plants mutants sanitize fuzz wheel clean
+.PHONY: demo quick test interpreters lint docs bench simulate crash chaos kills plants mutants sanitize fuzz wheel clean
 .DEFAULT_GOAL := test
 
 $(BIN)/python:
@@ -47,7 +51,7 @@ $(VENV)/flights: $(VENV)/built
 	touch $@
 
 $(VENV)/test: $(VENV)/flights
-	$(APT) test
+	$(APT) test $(BIN)/python
 	$(BIN)/pip install --quiet --group test --group lint --group docs --group bench
 	touch $@
 
@@ -60,10 +64,13 @@ quick: $(VENV)/test
 test: $(VENV)/test
 	$(BIN)/python -m pytest --numprocesses auto --maxprocesses 4 --dist worksteal
 
+interpreters:
+	$(PYTHON) -m tests.interpreters --versions "$(PYTHONS)" $(TESTS)
+
 lint: $(VENV)/test
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(BIN)/mypy
+	for version in $(TYPED); do $(BIN)/mypy --python-version $$version || exit 1; done
 	$(BIN)/python -m mypy.stubtest pyreplog._native --mypy-config-file pyproject.toml --allowlist .ci/stubtest-allowlist
 	$(BIN)/mkdocs build --strict --quiet
 
@@ -72,7 +79,7 @@ docs: $(VENV)/test
 	@echo "file://$(CURDIR)/build/docs/index.html"
 
 bench: $(VENV)/built
-	$(APT) bench
+	$(APT) bench $(BIN)/python
 	$(BIN)/pip install --quiet --group bench
 	$(BIN)/python -m benchmarks --full --markdown docs/benchmarks.md
 
@@ -80,6 +87,8 @@ simulate: $(VENV)/test
 	$(BIN)/python -m tests.simulation --seeds $(SEEDS)
 	$(BIN)/python -m tests.simulation.ha --seeds $(SEEDS)
 	$(BIN)/python -m tests.simulation.replication --seeds $(SEEDS)
+	$(BIN)/python -m tests.simulation.producers --seeds $$(( $(SEEDS) / 10 ))
+	$(BIN)/python -m tests.simulation.partition --seeds $(SEEDS)
 	$(BIN)/python -m tests.simulation.autorecovery --seeds $$(( $(SEEDS) / 10 ))
 	$(BIN)/python -m tests.simulation.topic --seeds $$(( $(SEEDS) / 10 ))
 	$(BIN)/python -m tests.simulation.geo --seeds $$(( $(SEEDS) / 10 ))
