@@ -3,6 +3,7 @@ one shows itself nowhere else."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -40,10 +41,12 @@ def filler(position: int, unit: int) -> int:
 def fill(path: Path, draw: Random) -> list[Entry]:
     """Entries of two segments and a third one: runs of one size, controls between them, event times of few values that
     go up and down, append times that stand still and jump; many records begin at a boundary of a page or of a block."""
-    clock, rows = ManualClock(T0), []
+    clock, rows, at_boundaries = ManualClock(T0), [], Counter[int]()
     with pyreplog.open(path, segment_bytes=SEGMENT_BYTES, clock=clock) as log:
         event_time = 1000
-        while log.end_position < 2 * SEGMENT_BYTES + BLOCK + PAGE:
+        while (
+            log.end_position < 2 * SEGMENT_BYTES + BLOCK + PAGE or at_boundaries[BLOCK] < 2 or at_boundaries[PAGE] < 4
+        ):
             clock.advance(draw.choice((0, 0, 1, 1, 7, 1000)))
             kind = draw.randrange(12)
             if kind == 0:
@@ -55,6 +58,8 @@ def fill(path: Path, draw: Random) -> list[Entry]:
             if kind == 1:
                 value, event = bytes(filler(log.end_position, draw.choice((PAGE, BLOCK, BLOCK)))), None
             rows.append((log.append(value, event_time=event), clock.now_us(), event, value))
+            position = log.position_of(log.end - 1)
+            at_boundaries.update(unit for unit in (PAGE, BLOCK) if position % unit == 0)
         return [Entry(number, log.position_of(number), time, event, value) for number, time, event, value in rows]
 
 
