@@ -23,7 +23,7 @@ def plan_of(random: Random, *, requires_sync: bool) -> Plan:
     return replace(
         Plan.draw(random), brokers=3, replicas=3, min_isr=2, requires_sync=requires_sync, unclean=False, is_frugal=False,
         faults=0, crashes_between=0.0, power_cuts=True, trims=False, reassigns=False, acks_all=1.0,
-        sync_s=random.choice((0.002, 0.005, 0.02)), transactional=0,
+        sync_s=random.choice((0.002, 0.005, 0.02) if requires_sync else (0.05, 0.1)), transactional=0,
     )  # fmt: skip
 
 
