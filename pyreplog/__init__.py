@@ -4,7 +4,7 @@
 |---|---|
 | `log` | the commit log: a directory of mapped segments |
 | `ha`, `stream` | replica groups: a log streamed to others; how its bytes travel |
-| `partition` | partitions with Kafka's replica manager; so far the protocol, which nothing runs |
+| `partition` | partitions with Kafka's replica manager: brokers, their replicas, a controller |
 | `rocketmq` | RocketMQ's HA protocol, as master and as slave |
 | `ledger`, `bookie`, `metadata` | ledgers, striped over storage nodes; such a node; where both are known |
 | `cursors` | subscriptions as they are stored: metadata, and acknowledgements in ledgers that many share |
@@ -17,6 +17,7 @@
 | `offload` | sealed segments on object storage |
 | `net` | frames over TCP |
 | `cli` | the command line |
+| `testing` | clusters and servers for the tests of programs that use pyreplog |
 | `errors` | every exception |
 | `_native` | compiled kernels, and FORMAT.md, which says what every byte means |
 

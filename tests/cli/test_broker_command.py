@@ -14,7 +14,7 @@ from pyreplog.metadata.sqlite import SQLiteStore
 from pyreplog.partition.metadata.topic_metadata import TopicMetadata, create_topic, state_key
 from pyreplog.partition.protocol.partition_state import PartitionState
 from tests.cli.support import process
-from tests.ledger.processes import Cast, Process
+from tests.ledger.processes import ROOT, Cast, Process
 from tests.net.test_tls import Authority
 from tests.waiting import until
 
@@ -39,10 +39,13 @@ def end(broker: Process) -> None:
     assert (broker.wait(), broker.complaint()) == (0, "")
 
 
+def scraped(broker: Process) -> str:
+    return urllib.request.urlopen(f"http://{broker.hears('metrics')}/metrics", timeout=30).read().decode()
+
+
 def metrics(broker: Process) -> dict[str, float]:
     """The samples of a broker, without the label that names it."""
-    text = urllib.request.urlopen(f"http://{broker.hears('metrics')}/metrics", timeout=30).read().decode()
-    samples = re.findall(r"^(\w+)\{broker=\"\w+\",?(.*)\} (.*)$", text, re.MULTILINE)
+    samples = re.findall(r"^(\w+)\{broker=\"\w+\",?(.*)\} (.*)$", scraped(broker), re.MULTILINE)
     return {name + labels: float(value) for name, labels, value in samples}
 
 
@@ -75,6 +78,9 @@ def test_three_brokers_behind_a_secret_and_tls(cast: Cast, tmp_path: Path) -> No
         assert shown["pyreplog_broker_partitions_under_replicated"] == 0
         assert shown["pyreplog_broker_registered"] == 1
         assert [value for name, value in shown.items() if name.startswith("pyreplog_partition_isr")] == [3]
+
+        guide = (ROOT / "docs" / "partitions.md").read_text()
+        assert all(f"| `{name}` |" in guide for name in re.findall(r"^(\w+)\{", scraped(brokers["a"]), re.MULTILINE))
 
         end(brokers.pop("b"))
         states = [state(store, topic, number) for number in partitions]

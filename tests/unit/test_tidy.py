@@ -37,7 +37,7 @@ LAYERS = [
     {"tables"},
     {"reports"},
     {"spark"},
-    {"cli"},
+    {"cli", "testing"},
     {"__main__"},
 ]
 RANK = {part: rank for rank, row in enumerate(LAYERS) for part in row}
