@@ -147,8 +147,8 @@ def _first_header(directory: Path, bases: list[int]) -> tuple[bytes, int]:
     """Return (uuid, segment size) of a log that lost its checkpoint."""
     if not bases:
         raise NotALogError(f"{directory} holds no log: no segment and no checkpoint")
-    uuid, _, size, _, _, _ = read_header(names.segment_path(directory, bases[0]))
-    return uuid, size
+    header = read_header(names.segment_path(directory, bases[0]))
+    return header.uuid, header.size
 
 
 def _examine(path: Path, base: int, uuid: bytes, size: int, end: int) -> SegmentToRead:
@@ -172,11 +172,12 @@ def _examine(path: Path, base: int, uuid: bytes, size: int, end: int) -> Segment
 
 def _check_header(path: Path, block: bytes, base: int, uuid: bytes, size: int, length: int) -> tuple[int, int]:
     """Return (first entry, epoch) of a segment file. Raises CorruptionError if it is not the expected segment."""
-    found_uuid, found_base, found_size, first, epoch, _ = decode_header(str(path), block)
-    if found_uuid != uuid:
-        raise CorruptionError(path, base, f"a segment of log {uuid.hex()}", f"one of log {found_uuid.hex()}")
-    if found_base != base or first == PREPARED:
-        raise CorruptionError(path, base, f"the segment at {base}", f"that at {found_base} (first entry {first})")
-    if found_size != size or length != size:
+    header = decode_header(str(path), block)
+    if header.uuid != uuid:
+        raise CorruptionError(path, base, f"a segment of log {uuid.hex()}", f"one of log {header.uuid.hex()}")
+    if header.base != base or header.first_entry == PREPARED:
+        actual = f"that at {header.base} (first entry {header.first_entry})"
+        raise CorruptionError(path, base, f"the segment at {base}", actual)
+    if header.size != size or length != size:
         raise CorruptionError(path, base, f"a file of {size} bytes", f"{length} bytes")
-    return first, epoch
+    return header.first_entry, header.epoch
