@@ -27,15 +27,17 @@ from pyreplog.net.limits import Limits
 from pyreplog.net.reactor import Reactor
 from pyreplog.net.server import Server
 from pyreplog.net.sockets import address_text
-from pyreplog.partition.config import BrokerConfig, TopicConfig
+from pyreplog.partition.config import BrokerConfig, RetentionConfig, TopicConfig
 from pyreplog.partition.controller import Controller
 from pyreplog.partition.delayed_fetch import FetchResponses
 from pyreplog.partition.metadata.broker_registration import BrokerLease, register_broker
 from pyreplog.partition.metadata.metadata_cache import MetadataCache, PartitionId
 from pyreplog.partition.metadata.state_store import StateStore, machine_version
 from pyreplog.partition.metadata.topic_metadata import TopicMetadata
+from pyreplog.partition.metadata.topic_settings import LOG_APPEND_TIME
 from pyreplog.partition.partition import Partition
 from pyreplog.partition.protocol.leading import ReplicaConfig
+from pyreplog.partition.protocol.record_batch import AppendLimits
 from pyreplog.partition.replica_fetcher import BrokerTransport, ReplicaFetcher
 from pyreplog.partition.replica_manager import ReplicaManager
 from pyreplog.partition.requests import FetchParams, PartitionFetch
@@ -262,6 +264,7 @@ class Broker(Handle):
                 self.replicas.brokers_changed(self.metadata.brokers())
             names = {topic.topic_id: (name, topic) for name, topic in self.metadata.topics().items()}
             if topics:
+                self._apply_settings(names)
                 changed |= {partition for partition in self._open if partition.topic_id not in names}
                 for topic_id in names:
                     changed |= {partition for partition, _ in self.metadata.partitions(topic_id)}
@@ -291,8 +294,8 @@ class Broker(Handle):
     def _open_replica(self, partition: PartitionId, name: str, topic: TopicMetadata) -> _Replica:
         path = self._path(partition)
         log = PartitionLog.open_or_create(
-            path, self.config.log_config(), uuid=_log_uuid(partition), clock=self._clock, files=self._files,
-            runtime=self._runtime,
+            path, self.config.log_config(topic.config.segment_bytes), uuid=_log_uuid(partition), clock=self._clock,
+            files=self._files, runtime=self._runtime,
         )  # fmt: skip
         try:
             high_watermark = log.restore_high_watermark(self._high_watermarks.get(path.name))
@@ -312,8 +315,25 @@ class Broker(Handle):
         return replica
 
     def _topic_config(self, topic: TopicMetadata) -> TopicConfig:
-        replicas = ReplicaConfig(requires_sync=topic.requires_sync, lag_us=self.config.lag_ms * 1000)
-        return TopicConfig(replicas=replicas)
+        settings = topic.config
+        return TopicConfig(
+            replicas=ReplicaConfig(requires_sync=settings.requires_sync, lag_us=self.config.lag_ms * 1000),
+            limits=AppendLimits(
+                settings.max_message_bytes, settings.timestamp_before_max_ms, settings.timestamp_after_max_ms
+            ),
+            log_append_time=settings.message_timestamp_type == LOG_APPEND_TIME,
+            retention=RetentionConfig(settings.retention_ms, settings.retention_bytes, settings.segment_ms),
+        )
+
+    def _apply_settings(self, topics: Mapping[str, tuple[str, TopicMetadata]]) -> None:
+        """Tell the replicas that are open which settings their topics have."""
+        configs = {
+            topic_id: self._topic_config(topics[topic_id][1]) for topic_id, _ in self._open if topic_id in topics
+        }
+        for (topic_id, _), replica in self._open.items():
+            config = configs.get(topic_id)
+            if config is not None and config != replica.partition.config:
+                replica.partition.config_changed(config)
 
     def _remove(self, partition: PartitionId) -> None:
         """Close a replica and remove its log: the topic was deleted, or others replicate the partition."""

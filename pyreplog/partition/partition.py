@@ -234,6 +234,12 @@ class Partition:
 
         self._change(note)
 
+    def config_changed(self, config: TopicConfig) -> None:
+        """Apply other settings of the topic, from the next request on. `requires_sync` stays what it was."""
+        if config.replicas.requires_sync != self.config.replicas.requires_sync:
+            raise InvalidArgumentError(f"{self.name}: requires_sync: expected {self.config.replicas.requires_sync}")
+        self.config = config
+
     def check_isr(self) -> None:
         """Look for followers that lag too much. To be called about twice within `lag_us`."""
 
