@@ -7,6 +7,7 @@ import logging
 import ssl
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Mapping, Set
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -54,6 +55,10 @@ logger = logging.getLogger(__name__)
 _EXPIRE_S = 0.01
 _RETRY_S = 0.2
 _OPEN_AGAIN_S = 10.0
+_AGAIN_S = 0.1
+"""Seconds until retention looks again at a partition of which more goes when it is replicated."""
+_HOUSEKEEPING_S = 0.005
+"""Seconds that retention may take of the clock's thread at once, and one partition longer."""
 
 
 class LocalTransport:
@@ -89,6 +94,36 @@ class _Replica:
     partition: Partition
     log: PartitionLog
     path: Path
+
+
+class _Housekeeper:
+    """Applies the retention of all partitions, a few at a time: others wait for the thread. One thread.
+
+    Args:
+        replicas: the partitions.
+        interval_s: seconds between two looks at a partition.
+    """
+
+    def __init__(self, replicas: ReplicaManager, interval_s: float) -> None:
+        self._replicas, self._interval_s = replicas, interval_s
+        self._next_s, self._again_s = time.monotonic() + interval_s, 0.0
+        self._due: deque[Partition] = deque()
+        self._again: list[Partition] = []  # looked at again soon
+
+    def run(self, now_s: float) -> None:
+        """Look at some of the partitions that are due; now_s: monotonic seconds."""
+        if now_s >= self._next_s:
+            self._next_s, self._due, self._again = now_s + self._interval_s, deque(self._replicas), []
+        elif self._again and now_s >= self._again_s:
+            self._due.extend(self._again)
+            self._again.clear()
+        while self._due:
+            partition = self._due.popleft()
+            if partition.apply_retention():
+                self._again.append(partition)
+                self._again_s = now_s + _AGAIN_S
+            if time.monotonic() - now_s > _HOUSEKEEPING_S:
+                return
 
 
 class Broker(Handle):
@@ -350,6 +385,7 @@ class Broker(Handle):
     def _tick(self) -> None:
         isr_s = self.config.lag_ms / 2000
         next_isr, next_store, next_sync = (time.monotonic() + s for s in (isr_s, self.config.checkpoint_ms / 1000, 0.0))
+        housekeeper = _Housekeeper(self.replicas, self.config.retention_check_ms / 1000)
         while not self._ticking.wait(min(_EXPIRE_S, self.config.sync_ms / 1000)):
             now = time.monotonic()
             self.replicas.expire()
@@ -365,6 +401,7 @@ class Broker(Handle):
                 next_store = now + self.config.checkpoint_ms / 1000
                 self._refresh()
                 self._store_high_watermarks()
+            housekeeper.run(now)
 
     def _refresh(self) -> None:
         try:

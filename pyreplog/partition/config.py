@@ -58,6 +58,7 @@ class BrokerConfig(Settings):
         sync_ms: logs of topics whose replicas count what is on their disks are synced so often, milliseconds.
         checkpoint_ms: the high watermarks are stored so often, milliseconds
             (`replica.high.watermark.checkpoint.interval.ms`).
+        retention_check_ms: milliseconds between two looks for records that go (`log.retention.check.interval.ms`).
         balance_ms: milliseconds between two looks for partitions that their preferred leaders do not lead.
         stop_ms: a broker that is closed waits so long for others to take its leaderships over, milliseconds.
     """
@@ -70,6 +71,7 @@ class BrokerConfig(Settings):
     backoff_ms: int = 100
     sync_ms: int = 5
     checkpoint_ms: int = 5_000
+    retention_check_ms: int = 300_000
     balance_ms: int = 300_000
     stop_ms: int = 5_000
 
@@ -82,6 +84,7 @@ class BrokerConfig(Settings):
         self._check_int("backoff_ms", 1, 60_000)
         self._check_int("sync_ms", 1, 60_000)
         self._check_int("checkpoint_ms", 1, 3_600_000)
+        self._check_int("retention_check_ms", 1, 1 << 40)
         self._check_int("balance_ms", 1, 1 << 40)
         self._check_int("stop_ms", 0, 3_600_000)
 

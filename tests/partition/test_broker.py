@@ -311,3 +311,24 @@ def test_the_size_of_segments_is_the_topics(cluster: Cluster) -> None:
     for broker in cluster.brokers.values():
         path = broker.directory / f"{topic.topic_id}-0"
         until(lambda path=path: len(list(path.glob("*.log"))) > 1)
+
+
+def test_records_go_when_they_are_old(cluster: Cluster) -> None:
+    """At all replicas, and no offset is given again when another one leads."""
+    cluster.start("a", "b", "c", retention_check_ms=20)
+    topic = cluster.create(min_isr=2, settings={"segment.bytes": 65536})
+    cluster.append(b"old")
+    alter_topic(cluster.store, "flights", {"retention.ms": 1})
+    paths = [broker.directory / f"{topic.topic_id}-0" for broker in cluster.brokers.values()]
+
+    def starts() -> set[int]:
+        found = set()
+        for path in paths:
+            with pyreplog.open(path, mode="r") as log:
+                found.add(log.start)
+        return found
+
+    until(lambda: starts() == {1})
+    alter_topic(cluster.store, "flights", {"retention.ms": None})
+    cluster.stop(cluster.leader().name)
+    assert cluster.append(b"new") == 1
