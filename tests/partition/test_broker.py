@@ -393,3 +393,20 @@ def test_preferred_leaders_by_order(cluster: Cluster) -> None:
     until(lambda: elect_leaders(cluster.store, ElectionType.PREFERRED, [TOPIC])[TOPIC].code is ErrorCode.NONE)
     until(lambda: cluster.leader().name == "a")
     assert cluster.append(b"third") == 2
+
+
+def test_a_broker_that_is_dead_for_good_is_replaced(cluster: Cluster) -> None:
+    """What it held is copied to another one; when it comes back, its logs are removed."""
+    cluster.start("a", "b", "c", "d", replace_after_ms=300)
+    topic = cluster.create(min_isr=2, partitions=2, assignment={0: ["c", "a", "b"], 1: ["a", "b", "c"]})
+    values = [b"%d" % value for value in range(20)]
+    for number in range(2):
+        for value in values:
+            cluster.append(value, number=number)
+    cluster.stop("c")
+    for number, replicas in ((0, ("d", "a", "b")), (1, ("a", "b", "d"))):
+        until(lambda number=number, replicas=replicas: cluster.state(topic, number).replicas == replicas)
+        cluster.await_values(topic, values, number)
+    cluster.start("c", replace_after_ms=300)
+    until(lambda: directories(cluster.brokers["c"].directory) == [])
+    assert cluster.append(b"more") == 20

@@ -9,6 +9,7 @@
 | `metadata_cache` | all of it, as one broker follows it |
 | `state_store` | compare-and-set of the keys of partitions, for state machines that must not wait |
 | `replica_placement` | which brokers replicate the partitions of a topic |
+| `broker_replacement` | which brokers take the replicas of those that are dead for good |
 
 The value of a partition's key is a `PartitionState`, of `pyreplog.partition.protocol`.
 """
