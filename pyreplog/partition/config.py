@@ -16,7 +16,8 @@ class RetentionConfig(NamedTuple):
     Attributes:
         retention_ms: those of segments whose last record was appended so long ago, milliseconds.
         retention_bytes: those of segments without which the log still has so many bytes.
-        segment_ms: age of a segment's first record at which the segment takes no more, milliseconds.
+        segment_ms: age of a segment's first record at which the segment takes no more, milliseconds; if `retention_ms`
+            is less, that counts.
     """
 
     retention_ms: int | None = None
