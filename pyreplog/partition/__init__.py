@@ -6,7 +6,7 @@
 | `replica_manager` | the partitions of a broker: `append_records` and `fetch_messages`, one response each |
 | `partition` | one replica: its log, the machine of its role, one lock around both |
 | `role` | one term of a replica as leader or follower: the marks that requests wait for |
-| `delayed_produce`, `delayed_fetch` | requests that wait in the purgatory |
+| `delayed_produce`, `delayed_fetch`, `delayed_delete_records` | requests that wait in the purgatory |
 | `wire`, `service`, `tcp_transport` | fetches between brokers: their encoding, who answers them, who sends them |
 | `replica_fetcher` | sends the fetches of replicas that follow |
 | `metrics` | numbers of a broker for Prometheus |
@@ -16,5 +16,5 @@
 | `protocol` | what brokers say and decide about one partition: state machines without I/O |
 | `store` | the log of a replica on disk |
 | `metadata` | what the metadata store keeps of topics, partitions and brokers |
-| `controller` | makes partitions of new topics, elects leaders, completes reassignments, deletes topics |
+| `controller` | makes partitions of new topics, elects leaders, ends reassignments, replaces brokers, deletes topics |
 """

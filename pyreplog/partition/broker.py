@@ -7,6 +7,7 @@ import logging
 import ssl
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Mapping, Set
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -27,15 +28,18 @@ from pyreplog.net.limits import Limits
 from pyreplog.net.reactor import Reactor
 from pyreplog.net.server import Server
 from pyreplog.net.sockets import address_text
-from pyreplog.partition.config import BrokerConfig, TopicConfig
+from pyreplog.partition.config import BrokerConfig, RetentionConfig, TopicConfig
 from pyreplog.partition.controller import Controller
+from pyreplog.partition.delayed_delete_records import DeleteRecordsResponses
 from pyreplog.partition.delayed_fetch import FetchResponses
 from pyreplog.partition.metadata.broker_registration import BrokerLease, register_broker
 from pyreplog.partition.metadata.metadata_cache import MetadataCache, PartitionId
 from pyreplog.partition.metadata.state_store import StateStore, machine_version
 from pyreplog.partition.metadata.topic_metadata import TopicMetadata
+from pyreplog.partition.metadata.topic_settings import LOG_APPEND_TIME
 from pyreplog.partition.partition import Partition
 from pyreplog.partition.protocol.leading import ReplicaConfig
+from pyreplog.partition.protocol.record_batch import AppendLimits
 from pyreplog.partition.replica_fetcher import BrokerTransport, ReplicaFetcher
 from pyreplog.partition.replica_manager import ReplicaManager
 from pyreplog.partition.requests import FetchParams, PartitionFetch
@@ -52,6 +56,10 @@ logger = logging.getLogger(__name__)
 _EXPIRE_S = 0.01
 _RETRY_S = 0.2
 _OPEN_AGAIN_S = 10.0
+_AGAIN_S = 0.1
+"""Seconds until retention looks again at a partition of which more goes when it is replicated."""
+_HOUSEKEEPING_S = 0.005
+"""Seconds that retention may take of the clock's thread at once, and one partition longer."""
 
 
 class LocalTransport:
@@ -87,6 +95,36 @@ class _Replica:
     partition: Partition
     log: PartitionLog
     path: Path
+
+
+class _Housekeeper:
+    """Applies the retention of all partitions, a few at a time: others wait for the thread. One thread.
+
+    Args:
+        replicas: the partitions.
+        interval_s: seconds between two looks at a partition.
+    """
+
+    def __init__(self, replicas: ReplicaManager, interval_s: float) -> None:
+        self._replicas, self._interval_s = replicas, interval_s
+        self._next_s, self._again_s = time.monotonic() + interval_s, 0.0
+        self._due: deque[Partition] = deque()
+        self._again: list[Partition] = []  # looked at again soon
+
+    def run(self, now_s: float) -> None:
+        """Look at some of the partitions that are due; now_s: monotonic seconds."""
+        if now_s >= self._next_s:
+            self._next_s, self._due, self._again = now_s + self._interval_s, deque(self._replicas), []
+        elif self._again and now_s >= self._again_s:
+            self._due.extend(self._again)
+            self._again.clear()
+        while self._due:
+            partition = self._due.popleft()
+            if partition.apply_retention():
+                self._again.append(partition)
+                self._again_s = now_s + _AGAIN_S
+            if time.monotonic() - now_s > _HOUSEKEEPING_S:
+                return
 
 
 class Broker(Handle):
@@ -136,12 +174,14 @@ class Broker(Handle):
         self._store, self._clock = store, clock or SystemClock()
         self._files = files or RealFiles()
         self._open: dict[PartitionId, _Replica] = {}  # for the thread of changes, and after its end
+        self._left: set[str] = set()  # directories of logs that an earlier process has left
         self._refused: dict[PartitionId, float] = {}  # replicas that could not be opened, and when that is tried again
         self._lock = threading.Condition()  # guards what follows
         self._changed: set[PartitionId] = set()
         self._topics_changed = self._brokers_changed = False
         self._stopping = False
         self._controller: Controller | None = None
+        self._storing = threading.Lock()  # one thread at a time stores high watermarks
         self._ticking = threading.Event()  # set to end the clock's thread
         self._network = ExitStack()  # closes what talks to other brokers
         with ExitStack() as undo:
@@ -151,6 +191,7 @@ class Broker(Handle):
             self.member = register_broker(directory, name, store, self._files, rack=rack, replaces=replaces)
             self._writer_lock = lock
             self._high_watermarks = HighWatermarkFile(directory, self._files)
+            self._left = {path.name for path in directory.iterdir() if path.is_dir()}
             self._runtime = LogRuntime()
             undo.callback(self._runtime.close)
             self._purgatory = Purgatory()
@@ -170,7 +211,10 @@ class Broker(Handle):
             self._states = StateStore(store, self.metadata)
             undo.callback(self._states.close)
             self._lease.refresh(address=self.address)
-            self._controller = Controller(store, self.metadata, self._lease, self._clock, self.config.balance_ms / 1000)
+            self._controller = Controller(
+                store, self.metadata, self._lease, self._clock, self.config.balance_ms / 1000,
+                (self.config.replace_after_ms or 0) / 1000,
+            )  # fmt: skip
             undo.callback(self._controller.close)
             super().__init__(f"broker {self.member}")
             undo.pop_all()
@@ -215,6 +259,20 @@ class Broker(Handle):
     def partition(self, topic: str, number: int) -> Partition | None:
         """Return a replica of this broker; None: it has none of this partition."""
         return self.replicas.partition(TopicPartition(topic, number))
+
+    def delete_records(
+        self, offsets: Mapping[TopicPartition, int], timeout: float = 30.0
+    ) -> AppendFuture[DeleteRecordsResponses]:  # fmt: skip
+        """Delete the records before an offset, in partitions that this broker leads (KIP-107). Blocks for the disk.
+
+        Args:
+            offsets: by partition: the first offset that stays, at most the last stable one; -1: that one.
+            timeout: seconds to wait for the other replicas.
+
+        Returns:
+            A future of the outcomes by partition; see `ReplicaManager.delete_records`.
+        """
+        return self.replicas.delete_records(offsets, timeout_ms=round(timeout * 1000), store=self._store_marks)
 
     # ---- changes of metadata --------------------------------------------------------------------------------
 
@@ -262,6 +320,7 @@ class Broker(Handle):
                 self.replicas.brokers_changed(self.metadata.brokers())
             names = {topic.topic_id: (name, topic) for name, topic in self.metadata.topics().items()}
             if topics:
+                self._apply_settings(names)
                 changed |= {partition for partition in self._open if partition.topic_id not in names}
                 for topic_id in names:
                     changed |= {partition for partition, _ in self.metadata.partitions(topic_id)}
@@ -291,8 +350,8 @@ class Broker(Handle):
     def _open_replica(self, partition: PartitionId, name: str, topic: TopicMetadata) -> _Replica:
         path = self._path(partition)
         log = PartitionLog.open_or_create(
-            path, self.config.log_config(), uuid=_log_uuid(partition), clock=self._clock, files=self._files,
-            runtime=self._runtime,
+            path, self.config.log_config(topic.config.segment_bytes), uuid=_log_uuid(partition), clock=self._clock,
+            files=self._files, runtime=self._runtime,
         )  # fmt: skip
         try:
             high_watermark = log.restore_high_watermark(self._high_watermarks.get(path.name))
@@ -309,16 +368,39 @@ class Broker(Handle):
             log.close()
             raise
         self._open[partition] = replica
+        self._left.discard(path.name)
         return replica
 
     def _topic_config(self, topic: TopicMetadata) -> TopicConfig:
-        replicas = ReplicaConfig(requires_sync=topic.requires_sync, lag_us=self.config.lag_ms * 1000)
-        return TopicConfig(replicas=replicas)
+        settings = topic.config
+        return TopicConfig(
+            replicas=ReplicaConfig(requires_sync=settings.requires_sync, lag_us=self.config.lag_ms * 1000),
+            limits=AppendLimits(
+                settings.max_message_bytes, settings.timestamp_before_max_ms, settings.timestamp_after_max_ms
+            ),
+            log_append_time=settings.message_timestamp_type == LOG_APPEND_TIME,
+            retention=RetentionConfig(settings.retention_ms, settings.retention_bytes, settings.segment_ms),
+        )
+
+    def _apply_settings(self, topics: Mapping[str, tuple[str, TopicMetadata]]) -> None:
+        """Tell the replicas that are open which settings their topics have."""
+        configs = {
+            topic_id: self._topic_config(topics[topic_id][1]) for topic_id, _ in self._open if topic_id in topics
+        }
+        for (topic_id, _), replica in self._open.items():
+            config = configs.get(topic_id)
+            if config is not None and config != replica.partition.config:
+                replica.partition.config_changed(config)
 
     def _remove(self, partition: PartitionId) -> None:
         """Close a replica and remove its log: the topic was deleted, or others replicate the partition."""
         replica = self._open.pop(partition, None)
         if replica is None:
+            path = self._path(partition)
+            if path.name in self._left:  # others replicate it since this broker was away
+                self._left.remove(path.name)
+                self._files.remove_tree(path)
+                logger.info("broker %s: %s is removed, which others replicate now", self.name, path)
             return
         self.replicas.remove(replica.partition.name)
         replica.partition.close()
@@ -330,6 +412,7 @@ class Broker(Handle):
     def _tick(self) -> None:
         isr_s = self.config.lag_ms / 2000
         next_isr, next_store, next_sync = (time.monotonic() + s for s in (isr_s, self.config.checkpoint_ms / 1000, 0.0))
+        housekeeper = _Housekeeper(self.replicas, self.config.retention_check_ms / 1000)
         while not self._ticking.wait(min(_EXPIRE_S, self.config.sync_ms / 1000)):
             now = time.monotonic()
             self.replicas.expire()
@@ -345,6 +428,7 @@ class Broker(Handle):
                 next_store = now + self.config.checkpoint_ms / 1000
                 self._refresh()
                 self._store_high_watermarks()
+            housekeeper.run(now)
 
     def _refresh(self) -> None:
         try:
@@ -352,13 +436,18 @@ class Broker(Handle):
         except ReplogError as error:
             logger.warning("broker %s is not registered, which is tried again: %s", self.name, error)
 
-    def _store_high_watermarks(self) -> None:
-        marks = {}
-        for replica in list(self._open.values()):
-            if replica.log.is_usable:
-                marks[replica.path.name] = replica.log.stored_high_watermark
-        try:
+    def _store_marks(self) -> None:
+        """Store high watermarks, and before which offsets records are deleted. Raises OSError."""
+        with self._storing:
+            marks = {}
+            for replica in list(self._open.values()):
+                if replica.log.is_usable:
+                    marks[replica.path.name] = replica.log.stored_high_watermark
             self._high_watermarks.store(marks)
+
+    def _store_high_watermarks(self) -> None:
+        try:
+            self._store_marks()
         except OSError as error:
             logger.warning("broker %s: the high watermarks are not stored: %s", self.name, error)
 
