@@ -300,7 +300,7 @@ class Broker(Handle):
                 Partition(
                     TopicPartition(name, partition.number), log, self.member, self._topic_config(topic),
                     store=self._states, fetcher=self._fetcher, purgatory=self._purgatory, clock=self._clock,
-                    brokers=self.metadata.brokers(), high_watermark=high_watermark,
+                    brokers=self.metadata.brokers(), high_watermark=high_watermark, files=self._files,
                 ),
                 log, path,
             )  # fmt: skip
@@ -329,7 +329,9 @@ class Broker(Handle):
 
     def _tick(self) -> None:
         isr_s = self.config.lag_ms / 2000
-        next_isr, next_store, next_sync = (time.monotonic() + s for s in (isr_s, self.config.checkpoint_ms / 1000, 0.0))
+        expiry_s = self.config.producer_expiration_check_ms / 1000
+        periods_s = isr_s, self.config.checkpoint_ms / 1000, 0.0, expiry_s
+        next_isr, next_store, next_sync, next_expiry = (time.monotonic() + seconds for seconds in periods_s)
         while not self._ticking.wait(min(_EXPIRE_S, self.config.sync_ms / 1000)):
             now = time.monotonic()
             self.replicas.expire()
@@ -341,10 +343,14 @@ class Broker(Handle):
             if now >= next_isr:
                 next_isr = now + isr_s
                 self.replicas.check_isr()
+            if now >= next_expiry:
+                next_expiry = now + expiry_s
+                self.replicas.expire_producers(self.config.producer_expiration_ms * 1000)
             if now >= next_store:
                 next_store = now + self.config.checkpoint_ms / 1000
                 self._refresh()
                 self._store_high_watermarks()
+                self.replicas.write_producer_snapshots()
 
     def _refresh(self) -> None:
         try:

@@ -41,6 +41,10 @@ class BrokerConfig(Settings):
         checkpoint_ms: the high watermarks are stored so often, milliseconds
             (`replica.high.watermark.checkpoint.interval.ms`).
         balance_ms: milliseconds between two looks for partitions that their preferred leaders do not lead.
+        producer_expiration_ms: a producer that is idle for so long is forgotten, and may begin with any sequence number
+            (`producer.id.expiration.ms`), milliseconds.
+        producer_expiration_check_ms: milliseconds between two looks for such producers
+            (`producer.id.expiration.check.interval.ms`).
         stop_ms: a broker that is closed waits so long for others to take its leaderships over, milliseconds.
     """
 
@@ -53,6 +57,8 @@ class BrokerConfig(Settings):
     sync_ms: int = 5
     checkpoint_ms: int = 5_000
     balance_ms: int = 300_000
+    producer_expiration_ms: int = 86_400_000
+    producer_expiration_check_ms: int = 600_000
     stop_ms: int = 5_000
 
     def __post_init__(self) -> None:
@@ -65,6 +71,8 @@ class BrokerConfig(Settings):
         self._check_int("sync_ms", 1, 60_000)
         self._check_int("checkpoint_ms", 1, 3_600_000)
         self._check_int("balance_ms", 1, 1 << 40)
+        self._check_int("producer_expiration_ms", 1, 1 << 40)
+        self._check_int("producer_expiration_check_ms", 1, 1 << 40)
         self._check_int("stop_ms", 0, 3_600_000)
 
     def log_config(self) -> LogConfig:

@@ -15,6 +15,7 @@ from pyreplog.errors import (
     DiskFullError,
     HigherTermError,
     InvalidArgumentError,
+    InvalidMessageError,
     OutOfRangeError,
     RecordTooLargeError,
     ReplogError,
@@ -22,6 +23,7 @@ from pyreplog.errors import (
     TruncatedError,
     WindowFullError,
 )
+from pyreplog.log.files import Files
 from pyreplog.partition.config import TopicConfig
 from pyreplog.partition.protocol.append_origin import OriginChecks
 from pyreplog.partition.protocol.effects import (
@@ -45,11 +47,10 @@ from pyreplog.partition.protocol.epochs import LeaderEpoch, extended
 from pyreplog.partition.protocol.error_codes import ErrorCode
 from pyreplog.partition.protocol.following import FollowingReplica
 from pyreplog.partition.protocol.leading import LeadingReplica
-from pyreplog.partition.protocol.messages import Fetch, FetchedRecords, FetchRefused, FetchResponse
+from pyreplog.partition.protocol.messages import DivergingEpoch, Fetch, FetchedRecords, FetchRefused, FetchResponse
 from pyreplog.partition.protocol.partition_state import Brokers, Member, PartitionState
-from pyreplog.partition.protocol.producers import ProducerStates
 from pyreplog.partition.protocol.record_batch import CheckedBatch, RecordBatchHead, head_of, marker_of, stamped
-from pyreplog.partition.protocol.transactions import EndedTransaction, LogTransactions, TransactionMarker
+from pyreplog.partition.protocol.transactions import EndedTransaction, TransactionMarker
 from pyreplog.partition.requests import (
     AbortedTransaction,
     ConsumerFetch,
@@ -62,13 +63,18 @@ from pyreplog.partition.requests import (
 )
 from pyreplog.partition.role import ReplicaRole
 from pyreplog.partition.store.partition_log import AppendedOffsets, LogSlice, PartitionLog
+from pyreplog.partition.store.producer_state_manager import ProducerChange, ProducerStateManager
 from pyreplog.partition.topic_partition import TopicPartition
 from pyreplog.purgatory import Purgatory
 from pyreplog.stream.log_position import LogPosition
+from pyreplog.stream.terms import History
 
 logger = logging.getLogger(__name__)
 
-_BATCH_KIND = 2  # of records that hold a Kafka record batch
+_REPLAY_BYTES = 256 << 10
+"""A follower looks for producers in what it has appended when it is so much: a new leader reads no more than that."""
+_NO_VERIFICATION = 0  # a token that no transaction has
+_SNAPSHOT_MAX = 16 << 20  # bytes of a producer snapshot that a follower is sent
 
 Deferred = list[Callable[[], object]]
 """What is done when the partition's lock is free: messages, and waking what waits (KAFKA-8334)."""
@@ -154,12 +160,13 @@ class Partition:
         clock: the time.
         brokers: those that are registered.
         high_watermark: as it was stored; None: as the log shows it.
+        files: the disk, for producer snapshots; None: the system's.
     """
 
     def __init__(
         self, partition: TopicPartition, log: PartitionLog, member: Member, config: TopicConfig, *,
         store: PartitionStateStore, fetcher: FetchSender, purgatory: Purgatory, clock: Clock, brokers: Brokers,
-        high_watermark: LogPosition | None = None,
+        high_watermark: LogPosition | None = None, files: Files | None = None,
     ) -> None:  # fmt: skip
         self.name, self.member, self.config = partition, member, config
         self.failure: BaseException | None = None
@@ -174,8 +181,10 @@ class Partition:
         self._version = 0
         self._state: PartitionState | None = None
         self._epoch_before: LeaderEpoch | None = None  # in which an earlier process led
-        self._producers, self._transactions = ProducerStates(), LogTransactions()
-        self._replayed = log.start_mark  # up to there they know the log
+        self._files = files
+        self._producers: ProducerStateManager | None = None  # made when somebody needs it: it reads the log's tail
+        self._unknown_from = log.end_mark.position  # until it is made
+        self._peer_snapshot = b""  # of the answer that is being carried out
         self._replays = False  # while it follows, because somebody reads committed transactions
 
     def __repr__(self) -> str:
@@ -215,7 +224,7 @@ class Partition:
             if latest is None:
                 return ErrorCode.OFFSET_NOT_AVAILABLE, -1
             if isolation is FetchIsolation.TXN_COMMITTED:
-                latest = self._transactions.last_stable(latest)
+                latest = self._known_producers().transactions.last_stable(latest)
             return ErrorCode.NONE, latest.entry
 
     # ---- events ---------------------------------------------------------------------------------------------
@@ -273,18 +282,41 @@ class Partition:
             if not 0 <= offset <= self._leading.high_watermark.entry:
                 return ErrorCode.OFFSET_OUT_OF_RANGE
             if offset > self._log.start_mark.entry:
-                stable = self._transactions.last_stable(self._leading.high_watermark)
-                start = self._log.trim_to(min(self._place_of(offset), stable))
-                self._leading.trimmed(start)
-                self._transactions.trimmed(start)
+                stable = self._known_producers().transactions.last_stable(self._leading.high_watermark)
+                self._leading.trimmed(self._trim_log(min(self._place_of(offset), stable)))
             return ErrorCode.NONE
 
         code = self._change(remove)
         return ErrorCode.KAFKA_STORAGE_ERROR if code is None else code
 
+    def expire_producers(self, before_us: int) -> None:
+        """Forget producers that were idle since a time, but none with an unfinished transaction.
+
+        Args:
+            before_us: the wall time in microseconds.
+        """
+        with self._lock:
+            if self._producers is not None:
+                self._producers.expire(before_us)
+
+    def write_producer_snapshots(self) -> None:
+        """Write the producer snapshots beside segments that were begun since the last time, durably. Appends go on."""
+        producers = self._producers
+        if producers is not None and producers.has_unwritten:
+            producers.write_snapshots()
+
+    @property
+    def producer_count(self) -> int:
+        """How many idempotent producers are known; of a follower those of most of its log."""
+        with self._lock:
+            return 0 if self._producers is None else len(self._producers.producers)
+
     def close(self) -> None:
         """End its role, wake what waits, and close the log."""
         self._change(lambda deferred: self._go_offline(ClosedError(f"{self.name} was closed"), deferred))
+        self.write_producer_snapshots()
+        if self._producers is not None:
+            self._producers.close()
         self._log.close()
 
     def _now_us(self) -> int:
@@ -446,15 +478,13 @@ class Partition:
                 log.truncate_to(to)
                 self._truncated(deferred)
             case ResetLog(start, history):
-                log.reset(start, history)
+                self._reset_log(start, history)
                 self._truncated(deferred)
             case ShowHighWatermark(high_watermark):
                 log.show_high_watermark(high_watermark)
                 self._show_marks()
             case TrimLog(start):
-                start = log.trim_to(start)
-                following.trimmed(start)
-                self._transactions.trimmed(start)
+                following.trimmed(self._trim_log(start))
 
     def _alter(self, leading: LeadingReplica, version: int, state: PartitionState) -> None:
         def done(result: int | None) -> None:
@@ -475,9 +505,11 @@ class Partition:
             self._perform(leading.altered(result, self._now_us()), deferred)
 
     def _truncated(self, deferred: Deferred) -> None:
-        """Only a replay says which batches the ones that were cut had pushed out."""
         log = self._log.replica_log
-        self._producers, self._transactions, self._replayed = ProducerStates(), LogTransactions(), log.start
+        if self._producers is not None:
+            self._producers.truncated()
+            self._accept_loss(self._producers)
+        self._unknown_from = min(self._unknown_from, log.end.position)
         self._perform(self._following.truncated(log.start, log.end, log.synced), deferred)
         self._begin_role(deferred, is_leader=False)
         self._show_marks()
@@ -497,7 +529,7 @@ class Partition:
             is_same = False
         if is_same:
             self._perform(following.appended(*log.ends), deferred)
-            if self._replays:
+            if self._replays or ends.end.position - self._known_until() >= _REPLAY_BYTES:
                 self._replay()
             return
         self._follow_anew(deferred)
@@ -515,38 +547,49 @@ class Partition:
     def _last_stable(self, high_watermark: LogPosition) -> LogPosition:
         if self._leading is None and not self._replays:
             return high_watermark
-        return self._transactions.last_stable(high_watermark)
+        return self._known_producers().transactions.last_stable(high_watermark)
+
+    # ---- producers ------------------------------------------------------------------------------------------
+
+    def _known_producers(self) -> ProducerStateManager:
+        """The producers and transactions of the log; of a follower as of the last replay."""
+        if self._producers is None:
+            self._producers = ProducerStateManager(self._log, _read_change, self._files)
+            self._accept_loss(self._producers)
+        return self._producers
+
+    def _known_until(self) -> int:
+        return self._unknown_from if self._producers is None else self._producers.replayed.position
+
+    def _accept_loss(self, producers: ProducerStateManager) -> None:
+        """Peers send their snapshot when a log is begun anew, and not later."""
+        if not producers.is_complete:
+            logger.warning(
+                "%s: producers of what retention removed are not known: the snapshot at offset %d is missing",
+                self.name, self._log.start,
+            )  # fmt: skip
+            producers.accept_loss()
 
     def _replay(self) -> None:
         """Learn the producers and transactions of what is in the log since the last time."""
-        start, end = max(self._replayed, self._log.start_mark), self._log.end_mark
-        if start.position < end.position:
-            for batch in self._log.read_positions(start.position, end.position, committed=False):
-                for index in (batch.kind == _BATCH_KIND).nonzero()[0].tolist():
-                    record = batch[index]
-                    head = head_of(record.value_view)
-                    if head is not None and head.producer_id >= 0:
-                        first = record.entry - record.entry_count + 1
-                        end_position = record.position + int(batch.stride[index])
-                        marker = marker_of(record.value_view) if head.is_control else None
-                        self._note_batch(
-                            head,
-                            marker,
-                            LogPosition(record.position, first),
-                            LogPosition(end_position, record.entry + 1),
-                        )
-        self._replayed = end
+        producers = self._known_producers()
+        producers.replay(write=False)
+        producers.transactions.last_stable(self._high_watermark())  # forgets those that are known to be committed
 
-    def _note_batch(
-        self, head: RecordBatchHead, marker: TransactionMarker | None, start: LogPosition, end: LogPosition
-    ) -> None:  # fmt: skip
-        if marker is not None:
-            self._transactions.end(marker, end)
-        producer = head.producer
-        if producer is not None and head.base_sequence >= 0:
-            self._producers.append(producer, start.entry, self._now_us())
-        if head.is_transactional and not head.is_control:
-            self._transactions.append(head.producer_id, head.producer_epoch, start)
+    def _trim_log(self, start: LogPosition) -> LogPosition:
+        """Remove segments in front of a position, for whose producers there is a snapshot; return the log's start."""
+        self._replay()
+        return self._known_producers().trim_to(start)
+
+    def _reset_log(self, start: LogPosition, history: History) -> None:
+        """Begin the log anew, with the producers that the leader knows of at that place."""
+        producers = self._known_producers()
+        if self._peer_snapshot:
+            try:
+                producers.keep_for_reset(start, self._peer_snapshot)
+            except InvalidMessageError as error:
+                logger.warning("%s: producers of the leader are not taken over: %s", self.name, error)
+        self._log.reset(start, history)
 
     # ---- appends --------------------------------------------------------------------------------------------
 
@@ -572,7 +615,9 @@ class Partition:
     def begin_verification(self, producer_id: int) -> int:
         """Note that a transaction's coordinator is asked whether it is open; return a token for `append`."""
         with self._lock:
-            return self._transactions.begin_verification(producer_id)
+            if self._leading is None:
+                return _NO_VERIFICATION
+            return self._known_producers().transactions.begin_verification(producer_id)
 
     def _append(
         self, records: Records, checked: CheckedBatch | None, checks: OriginChecks, acks: int,
@@ -612,9 +657,8 @@ class Partition:
             if not self._log.is_usable:
                 self._go_offline(error, deferred)
             return self._refused(ErrorCode.KAFKA_STORAGE_ERROR, str(error))
-        if checked is not None and checked.head is not None and checked.head.producer_id >= 0:
-            self._note_batch(checked.head, checked.marker, before, appended.end)
-        self._replayed = appended.end
+        change = None if checked is None or checked.head is None else _change_of(checked.head, checked.marker)
+        self._known_producers().appended(change, before, appended, self._clock.now_us())
         role = self._role
         self._perform(leading.appended(*self._log.ends, self._now_us()), deferred)
         role.move(self._purgatory, FetchIsolation.LOG_END, appended.end)
@@ -636,12 +680,13 @@ class Partition:
         self, checked: CheckedBatch, checks: OriginChecks, verification: int | None
     ) -> tuple[AppendResult | None, ErrorCode]:  # fmt: skip
         """Return the answer to a batch that the log holds already, or whether it may be appended."""
-        head, producers = checked.head, self._producers
+        head, known = checked.head, self._known_producers()
+        producers, transactions = known.producers, known.transactions
         assert head is not None
         if checked.marker is not None:
             if not checks.coordinator_epochs:
                 return None, ErrorCode.NONE
-            return None, self._transactions.check_marker(checked.marker, self.config.transaction_version)
+            return None, transactions.check_marker(checked.marker, self.config.transaction_version)
         producer = head.producer
         if producer is not None and checks.producer_epochs:
             code, duplicate = producers.check(producer)
@@ -653,7 +698,7 @@ class Partition:
             if code is not ErrorCode.NONE and (checks.sequences or code is ErrorCode.INVALID_PRODUCER_EPOCH):
                 return None, code
         if head.is_transactional and checks.transactions:
-            return None, self._transactions.check(head.producer_id, verification)
+            return None, transactions.check(head.producer_id, verification)
         return None, ErrorCode.NONE
 
     def _end_of(self, offset: int) -> LogPosition:
@@ -711,7 +756,7 @@ class Partition:
                 return _error(role, ErrorCode.OFFSET_OUT_OF_RANGE, str(error))
             if params.isolation is FetchIsolation.TXN_COMMITTED:
                 until = stable
-                aborted = self._transactions.aborted_between(at, until)
+                aborted = self._known_producers().transactions.aborted_between(at, until)
         try:
             records = log.read_frames(at, max_bytes, until=until, min_one_record=min_one_batch)
         except TruncatedError as error:
@@ -751,13 +796,20 @@ class Partition:
 
         def note(deferred: Deferred) -> None:
             if self._leading is not None:
-                answers[0] = self._perform(self._leading.fetched(fetch, self._now_us()), deferred)
+                answers[0] = self._with_producers(self._perform(self._leading.fetched(fetch, self._now_us()), deferred))
             roles.append(self._role)
 
         self._change(note)
         if self.failure is not None:
             return self._role, FetchRefused(fetch.number, ErrorCode.KAFKA_STORAGE_ERROR)
         return roles[0], answers[0]
+
+    def _with_producers(self, answer: FetchResponse | None) -> FetchResponse | None:
+        """A follower that takes the log from its start has to know the producers of what retention removed."""
+        if not isinstance(answer, DivergingEpoch) or not answer.log_start.position:
+            return answer
+        snapshot = self._known_producers().snapshot_at_start()
+        return answer if snapshot is None or len(snapshot) > _SNAPSHOT_MAX else answer._replace(producers=snapshot)
 
     def read_for_replica(
         self, role: ReplicaRole, fetch: Fetch, max_bytes: int, *, min_one_batch: bool
@@ -796,7 +848,9 @@ class Partition:
 
         def note(deferred: Deferred) -> None:
             if self._leading is None:
+                self._peer_snapshot = response.producers if isinstance(response, DivergingEpoch) else b""
                 self._perform(self._following.answered(response), deferred)
+                self._peer_snapshot = b""
 
         self._change(note)
 
@@ -833,6 +887,23 @@ def answered(role: ReplicaRole, response: FetchResponse) -> PartitionRead:
 
 def _error(role: ReplicaRole, code: ErrorCode, message: str = "") -> PartitionRead:
     return PartitionRead(FetchPartitionData(code, message=message), role)
+
+
+def _change_of(head: RecordBatchHead, marker: TransactionMarker | None) -> ProducerChange | None:
+    """Return what a batch says of producers; None: nothing."""
+    if head.producer_id < 0:
+        return None
+    producer = head.producer if head.base_sequence >= 0 else None
+    is_part = head.is_transactional and not head.is_control
+    return ProducerChange(producer, (head.producer_id, head.producer_epoch) if is_part else None, marker)
+
+
+def _read_change(value: memoryview) -> ProducerChange | None:
+    """As `_change_of`, of a batch that lies in the log."""
+    head = head_of(value)
+    if head is None or head.producer_id < 0:
+        return None
+    return _change_of(head, marker_of(value) if head.is_control else None)
 
 
 def _aborted(ended: list[EndedTransaction], end: LogPosition) -> tuple[AbortedTransaction, ...]:

@@ -27,6 +27,7 @@ from pyreplog.partition.metadata.topic_metadata import (
 from pyreplog.partition.protocol.election import reassign
 from pyreplog.partition.protocol.error_codes import ACKS_ALL, ErrorCode
 from pyreplog.partition.protocol.partition_state import PartitionState
+from pyreplog.partition.protocol.record_batch import encode_batch
 from pyreplog.partition.requests import Messages
 from pyreplog.partition.topic_partition import TopicPartition
 from tests.waiting import PATIENCE_S, until
@@ -281,3 +282,15 @@ def test_a_clean_stop_removes_the_marker(cluster: Cluster, tmp_path: Path) -> No
     assert not (tmp_path / "a" / UNCLEAN).exists()
     with SQLiteStore(tmp_path / "metadata") as store, pytest.raises(WrongIncarnationError):
         Broker(tmp_path / "a", "b", store, cluster.transport)
+
+
+def test_the_clock_forgets_idle_producers(cluster: Cluster) -> None:
+    cluster.start("a", producer_expiration_ms=500, producer_expiration_check_ms=20)
+    cluster.create(replication_factor=1)
+    leader = cluster.leader()
+    partition = leader.partition("flights", 0)
+    assert partition is not None
+    records = encode_batch(b"r", 1, producer_id=7, producer_epoch=0, base_sequence=0)
+    future = leader.replicas.append_records(ACKS_ALL, {TOPIC: records})
+    assert future.result(PATIENCE_S)[TOPIC].code is ErrorCode.NONE
+    until(lambda: partition.producer_count == 0)
