@@ -45,6 +45,9 @@ class BrokerConfig(Settings):
             (`producer.id.expiration.ms`), milliseconds.
         producer_expiration_check_ms: milliseconds between two looks for such producers
             (`producer.id.expiration.check.interval.ms`).
+        readmit_ms: milliseconds after which a replica whose log failed, or could not be opened, is tried again.
+        stray_grace_ms: a directory of a replica that no metadata name is set aside, and removed after so many
+            milliseconds.
         stop_ms: a broker that is closed waits so long for others to take its leaderships over, milliseconds.
     """
 
@@ -59,6 +62,8 @@ class BrokerConfig(Settings):
     balance_ms: int = 300_000
     producer_expiration_ms: int = 86_400_000
     producer_expiration_check_ms: int = 600_000
+    readmit_ms: int = 10_000
+    stray_grace_ms: int = 86_400_000
     stop_ms: int = 5_000
 
     def __post_init__(self) -> None:
@@ -73,6 +78,8 @@ class BrokerConfig(Settings):
         self._check_int("balance_ms", 1, 1 << 40)
         self._check_int("producer_expiration_ms", 1, 1 << 40)
         self._check_int("producer_expiration_check_ms", 1, 1 << 40)
+        self._check_int("readmit_ms", 10, 86_400_000)
+        self._check_int("stray_grace_ms", 0, 1 << 40)
         self._check_int("stop_ms", 0, 3_600_000)
 
     def log_config(self) -> LogConfig:

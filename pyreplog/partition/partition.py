@@ -11,8 +11,8 @@ from typing import NamedTuple, Protocol
 from pyreplog.clock import Clock
 from pyreplog.errors import (
     ClosedError,
+    CorruptionError,
     DiskError,
-    DiskFullError,
     HigherTermError,
     InvalidArgumentError,
     InvalidMessageError,
@@ -161,12 +161,14 @@ class Partition:
         brokers: those that are registered.
         high_watermark: as it was stored; None: as the log shows it.
         files: the disk, for producer snapshots; None: the system's.
+        failed: called without locks when its log has failed: the replica is offline from then on.
     """
 
     def __init__(
         self, partition: TopicPartition, log: PartitionLog, member: Member, config: TopicConfig, *,
         store: PartitionStateStore, fetcher: FetchSender, purgatory: Purgatory, clock: Clock, brokers: Brokers,
         high_watermark: LogPosition | None = None, files: Files | None = None,
+        failed: Callable[[], object] | None = None,
     ) -> None:  # fmt: skip
         self.name, self.member, self.config = partition, member, config
         self.failure: BaseException | None = None
@@ -181,7 +183,9 @@ class Partition:
         self._version = 0
         self._state: PartitionState | None = None
         self._epoch_before: LeaderEpoch | None = None  # in which an earlier process led
-        self._files = files
+        self._files, self._failed = files, failed
+        self._is_closed = False
+        self._is_leaving = False  # the ISR: a change of the key is under way
         self._producers: ProducerStateManager | None = None  # made when somebody needs it: it reads the log's tail
         self._unknown_from = log.end_mark.position  # until it is made
         self._peer_snapshot = b""  # of the answer that is being carried out
@@ -231,7 +235,13 @@ class Partition:
 
     def state_changed(self, version: int, state: PartitionState) -> None:
         """Note what the partition's key holds, as it was read or watched; versions may come in any order."""
-        self._change(lambda deferred: self._adopt(version, state, deferred))
+        if self.failure is None:
+            self._change(lambda deferred: self._adopt(version, state, deferred))
+        elif not self._is_closed:
+            with self._lock:
+                if version > self._version:
+                    self._version, self._state = version, state
+            self._leave_isr()
 
     def brokers_changed(self, brokers: Brokers) -> None:
         """Note which brokers are registered."""
@@ -311,8 +321,21 @@ class Partition:
         with self._lock:
             return 0 if self._producers is None else len(self._producers.producers)
 
+    def _read_failed(self, error: BaseException) -> None:
+        """A log with a damaged record serves what is intact, unless another replica has all."""
+        if isinstance(error, CorruptionError):
+            with self._lock:
+                others = None if self._state is None else self._state.without(self.member.broker)
+            if others is not None:
+                self.fail(error)
+
+    def fail(self, error: BaseException) -> None:
+        """Take it offline: its disk failed."""
+        self._change(lambda deferred: self._go_offline(error, deferred))
+
     def close(self) -> None:
         """End its role, wake what waits, and close the log."""
+        self._is_closed = True
         self._change(lambda deferred: self._go_offline(ClosedError(f"{self.name} was closed"), deferred))
         self.write_producer_snapshots()
         if self._producers is not None:
@@ -350,20 +373,46 @@ class Partition:
     def _go_offline(self, error: BaseException, deferred: Deferred) -> None:
         if self.failure is not None:
             return
-        if not isinstance(error, ClosedError):
+        if not self._is_closed:
             logger.error("%s: the log failed, this replica is offline: %s", self.name, error)
+            deferred.append(self._leave_isr)
+            if self._failed is not None:
+                deferred.append(self._failed)
         self.failure = error
         self._leading = None
         self._following.stop()
         self._begin_role(deferred, is_leader=False)
 
     def _pause(self, error: DiskError, deferred: Deferred) -> None:
-        """The disk refused something, and the log is as it was: a follower tries again later."""
-        if self._leading is not None:
-            self._go_offline(error, deferred)
-            return
+        """The disk refused something, and the log is as it was: another replica is to lead, a follower tries again."""
         logger.warning("%s: the disk refused a change: %s", self.name, error)
-        self._follow_anew(deferred)
+        deferred.append(self._leave_isr)
+        if self._leading is None:
+            self._follow_anew(deferred)
+
+    def _leave_isr(self) -> None:
+        """Leave ISR and ELR, and the leadership, so that no produce waits for this replica. Without locks.
+
+        It comes back when it has fetched all that it lacks. If no other replica has what is committed, it stays.
+        """
+        with self._lock:
+            version, after = self._version, None if self._state is None else self._state.without(self.member.broker)
+            if after is None or self._is_leaving:
+                return
+            self._is_leaving = True
+        logger.warning("%s: broker %s leaves the ISR", self.name, self.member.broker)
+
+        def done(result: int | None) -> None:
+            with self._lock:
+                self._is_leaving = False
+            if result:
+                self.state_changed(result, after)
+            elif result == 0:
+                self._store.load(self.name, self.state_changed)
+            else:
+                self._leave_isr()
+
+        self._store.compare_and_set(self.name, version, after, done)
 
     def _follow_anew(self, deferred: Deferred) -> None:
         """The machine asked for something that did not happen."""
@@ -417,10 +466,14 @@ class Partition:
         )  # fmt: skip
         try:
             self._perform(leading.begin(), deferred)
-        except (DiskFullError, HigherTermError) as error:  # it follows: the log is whole
+        except (DiskError, HigherTermError) as error:  # it follows: the log is whole
             logger.warning("%s: this broker cannot lead: %s", self.name, error)
             self._step_down(leading, deferred)
-            deferred.append(partial(self._resign, version, state))
+            if isinstance(error, HigherTermError):
+                deferred.append(partial(self._resign, version, state))
+            else:
+                deferred.append(self._leave_isr)
+                deferred.append(partial(self._fetcher.retry_later, self.name))
             return
         self._begin_role(deferred, is_leader=True)
         self._show_marks()
@@ -656,6 +709,8 @@ class Partition:
         except (ReplogError, OSError) as error:
             if not self._log.is_usable:
                 self._go_offline(error, deferred)
+            elif isinstance(error, OSError):  # another broker may have room
+                deferred.append(self._leave_isr)
             return self._refused(ErrorCode.KAFKA_STORAGE_ERROR, str(error))
         change = None if checked is None or checked.head is None else _change_of(checked.head, checked.marker)
         self._known_producers().appended(change, before, appended, self._clock.now_us())
@@ -764,6 +819,7 @@ class Partition:
         except OutOfRangeError as error:
             return _error(role, ErrorCode.OFFSET_OUT_OF_RANGE, str(error))
         except (ReplogError, OSError) as error:
+            self._read_failed(error)
             return _error(role, ErrorCode.KAFKA_STORAGE_ERROR, str(error))
         data = FetchPartitionData(
             ErrorCode.NONE, high_watermark.entry, stable.entry, start.entry, records, _aborted(aborted, records.end)
@@ -828,7 +884,8 @@ class Partition:
             return refused(role, fetch, ErrorCode.NOT_LEADER_OR_FOLLOWER)
         except OutOfRangeError:
             return refused(role, fetch, ErrorCode.OFFSET_OUT_OF_RANGE)
-        except (ReplogError, OSError):
+        except (ReplogError, OSError) as error:
+            self._read_failed(error)
             return refused(role, fetch, ErrorCode.KAFKA_STORAGE_ERROR)
         with self._lock:
             leading = self._leading
@@ -864,11 +921,15 @@ class Partition:
         self._change(note)
 
     def follow_again(self) -> None:
-        """Go on after records that were refused, some time ago."""
+        """Go on after something that the disk or the log refused, some time ago."""
 
         def again(deferred: Deferred) -> None:
             state = self._state
-            if self._leading is None and state is not None and state.leader not in ("", self.member.broker):
+            if self._leading is not None or state is None or not state.leader:
+                return
+            if state.leader == self.member.broker:
+                self._take_role(self._version, state, deferred)
+            else:
                 self._perform(self._following.follow(state.leader, state.epoch), deferred)
 
         self._change(again)
