@@ -42,6 +42,7 @@ from pyreplog.net.sockets import address_text
 from pyreplog.partition.config import BrokerConfig, TopicConfig
 from pyreplog.partition.controller import Controller
 from pyreplog.partition.delayed_fetch import FetchResponses
+from pyreplog.partition.log_syncer import LogSyncer
 from pyreplog.partition.metadata.broker_registration import BrokerLease, register_broker
 from pyreplog.partition.metadata.metadata_cache import MetadataCache, PartitionId
 from pyreplog.partition.metadata.state_store import StateStore, machine_version
@@ -177,6 +178,8 @@ class Broker(Handle):
             self._high_watermarks = HighWatermarkFile(directory, self._files)
             self._runtime = LogRuntime()
             undo.callback(self._runtime.close)
+            self._syncer = LogSyncer()
+            undo.callback(self._syncer.close)
             self._purgatory = Purgatory()
             self.replicas = ReplicaManager(self._purgatory, self._clock)
             """The partitions of this broker, for appends and fetches."""
@@ -493,7 +496,7 @@ class Broker(Handle):
                     TopicPartition(name, partition.number), log, self.member, self._topic_config(topic),
                     store=self._states, fetcher=self._fetcher, purgatory=self._purgatory, clock=self._clock,
                     brokers=self.metadata.brokers(), high_watermark=high_watermark, files=self._files,
-                    failed=partial(self._replica_failed, partition),
+                    failed=partial(self._replica_failed, partition), request_sync=self._syncer.request,
                 ),
                 log, path,
             )  # fmt: skip
@@ -563,7 +566,7 @@ class Broker(Handle):
                 next_sync = now + self.config.sync_ms / 1000
                 for partition in self.replicas:
                     if partition.needs_sync:
-                        partition.sync()
+                        self._syncer.request(partition)
             if now >= next_isr:
                 next_isr = now + isr_s
                 self.replicas.check_isr()
@@ -605,6 +608,7 @@ class Broker(Handle):
             stack.callback(self._runtime.close)
             stack.callback(self._lease.close)
             stack.callback(self._close_replicas)
+            stack.callback(self._syncer.close)
             stack.callback(self._states.close)
             stack.callback(self.metadata.close)
             stack.callback(self._network.close)

@@ -37,7 +37,8 @@ class BrokerConfig(Settings):
         fetch_wait_ms: a follower's fetch waits so long for records (`replica.fetch.wait.max.ms`), milliseconds.
         fetch_bytes_max: bytes of one fetch of a follower, of all partitions (`replica.fetch.response.max.bytes`).
         backoff_ms: milliseconds after which a fetch that failed is sent again (`replica.fetch.backoff.ms`).
-        sync_ms: logs of topics whose replicas count what is on their disks are synced so often, milliseconds.
+        sync_ms: logs of topics whose replicas count what is on their disks are synced so often, milliseconds; at once
+            if a produce waits for it, or a leader.
         checkpoint_ms: the high watermarks are stored so often, milliseconds
             (`replica.high.watermark.checkpoint.interval.ms`).
         balance_ms: milliseconds between two looks for partitions that their preferred leaders do not lead.

@@ -44,7 +44,7 @@ from pyreplog.partition.protocol.effects import (
     TruncateLog,
 )
 from pyreplog.partition.protocol.epochs import LeaderEpoch, extended
-from pyreplog.partition.protocol.error_codes import ErrorCode
+from pyreplog.partition.protocol.error_codes import ACKS_ALL, ErrorCode
 from pyreplog.partition.protocol.following import FollowingReplica
 from pyreplog.partition.protocol.leading import LeadingReplica
 from pyreplog.partition.protocol.messages import DivergingEpoch, Fetch, FetchedRecords, FetchRefused, FetchResponse
@@ -162,13 +162,15 @@ class Partition:
         high_watermark: as it was stored; None: as the log shows it.
         files: the disk, for producer snapshots; None: the system's.
         failed: called without locks when its log has failed: the replica is offline from then on.
+        request_sync: called without locks when somebody waits for the disk: `sync` is to follow soon; None: only
+            `needs_sync` tells so.
     """
 
     def __init__(
         self, partition: TopicPartition, log: PartitionLog, member: Member, config: TopicConfig, *,
         store: PartitionStateStore, fetcher: FetchSender, purgatory: Purgatory, clock: Clock, brokers: Brokers,
         high_watermark: LogPosition | None = None, files: Files | None = None,
-        failed: Callable[[], object] | None = None,
+        failed: Callable[[], object] | None = None, request_sync: Callable[[Partition], object] | None = None,
     ) -> None:  # fmt: skip
         self.name, self.member, self.config = partition, member, config
         self.failure: BaseException | None = None
@@ -183,7 +185,7 @@ class Partition:
         self._version = 0
         self._state: PartitionState | None = None
         self._epoch_before: LeaderEpoch | None = None  # in which an earlier process led
-        self._files, self._failed = files, failed
+        self._files, self._failed, self._request_sync = files, failed, request_sync
         self._is_closed = False
         self._is_leaving = False  # the ISR: a change of the key is under way
         self._producers: ProducerStateManager | None = None  # made when somebody needs it: it reads the log's tail
@@ -298,6 +300,10 @@ class Partition:
 
         code = self._change(remove)
         return ErrorCode.KAFKA_STORAGE_ERROR if code is None else code
+
+    def _sync_soon(self, deferred: Deferred) -> None:
+        if self._request_sync is not None and self.config.replicas.requires_sync:
+            deferred.append(partial(self._request_sync, self))
 
     def expire_producers(self, before_us: int) -> None:
         """Forget producers that were idle since a time, but none with an unfinished transaction.
@@ -582,6 +588,7 @@ class Partition:
             is_same = False
         if is_same:
             self._perform(following.appended(*log.ends), deferred)
+            self._sync_soon(deferred)
             if self._replays or ends.end.position - self._known_until() >= _REPLAY_BYTES:
                 self._replay()
             return
@@ -717,6 +724,8 @@ class Partition:
         role = self._role
         self._perform(leading.appended(*self._log.ends, self._now_us()), deferred)
         role.move(self._purgatory, FetchIsolation.LOG_END, appended.end)
+        if acks == ACKS_ALL:
+            self._sync_soon(deferred)
         response = PartitionProduceResponse(
             ErrorCode.NONE, appended.offsets.start, appended.offsets.stop, self._log.start, log_append_time_ms
         )

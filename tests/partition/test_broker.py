@@ -294,3 +294,17 @@ def test_the_clock_forgets_idle_producers(cluster: Cluster) -> None:
     future = leader.replicas.append_records(ACKS_ALL, {TOPIC: records})
     assert future.result(PATIENCE_S)[TOPIC].code is ErrorCode.NONE
     until(lambda: partition.producer_count == 0)
+
+
+def test_a_durable_append_does_not_wait_for_the_next_sync_of_all(cluster: Cluster) -> None:
+    """Neither at the leader nor at its followers."""
+    cluster.start("a", "b", "c", sync_ms=60_000)
+    topic = cluster.create(min_isr=2, requires_sync=True)
+    cluster.append(b"first", durable=True)
+    values = [b"%d" % number for number in range(20)]
+    for value in values:
+        future = cluster.leader().replicas.append_records(
+            ACKS_ALL, {TOPIC: Messages([value])}, timeout_ms=120_000, durable=True
+        )
+        assert future.result(PATIENCE_S)[TOPIC].code is ErrorCode.NONE
+    cluster.await_values(topic, [b"first", *values])
