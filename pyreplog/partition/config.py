@@ -56,7 +56,8 @@ class BrokerConfig(Settings):
         fetch_wait_ms: a follower's fetch waits so long for records (`replica.fetch.wait.max.ms`), milliseconds.
         fetch_bytes_max: bytes of one fetch of a follower, of all partitions (`replica.fetch.response.max.bytes`).
         backoff_ms: milliseconds after which a fetch that failed is sent again (`replica.fetch.backoff.ms`).
-        sync_ms: logs of topics whose replicas count what is on their disks are synced so often, milliseconds.
+        sync_ms: logs of topics whose replicas count what is on their disks are synced so often, milliseconds; at once
+            if a produce waits for it, or a leader.
         checkpoint_ms: the high watermarks are stored so often, milliseconds
             (`replica.high.watermark.checkpoint.interval.ms`).
         retention_check_ms: milliseconds between two looks for records that go (`log.retention.check.interval.ms`).
@@ -64,6 +65,13 @@ class BrokerConfig(Settings):
         replace_after_ms: the controller has the replicas of a broker made anew on others when its lease is missing for
             so long, milliseconds, and cancels what is not complete when it comes back; None or 0: operators do that.
             The same for all brokers.
+        producer_expiration_ms: a producer that is idle for so long is forgotten, and may begin with any sequence number
+            (`producer.id.expiration.ms`), milliseconds.
+        producer_expiration_check_ms: milliseconds between two looks for such producers
+            (`producer.id.expiration.check.interval.ms`).
+        readmit_ms: milliseconds after which a replica whose log failed, or could not be opened, is tried again.
+        stray_grace_ms: a directory of a replica that no metadata name is set aside, and removed after so many
+            milliseconds.
         stop_ms: a broker that is closed waits so long for others to take its leaderships over, milliseconds.
     """
 
@@ -78,6 +86,10 @@ class BrokerConfig(Settings):
     retention_check_ms: int = 300_000
     balance_ms: int = 300_000
     replace_after_ms: int | None = None
+    producer_expiration_ms: int = 86_400_000
+    producer_expiration_check_ms: int = 600_000
+    readmit_ms: int = 10_000
+    stray_grace_ms: int = 86_400_000
     stop_ms: int = 5_000
 
     def __post_init__(self) -> None:
@@ -92,6 +104,10 @@ class BrokerConfig(Settings):
         self._check_int("retention_check_ms", 1, 1 << 40)
         self._check_int("balance_ms", 1, 1 << 40)
         self._check_int("replace_after_ms", 0, 1 << 40, optional=True)
+        self._check_int("producer_expiration_ms", 1, 1 << 40)
+        self._check_int("producer_expiration_check_ms", 1, 1 << 40)
+        self._check_int("readmit_ms", 10, 86_400_000)
+        self._check_int("stray_grace_ms", 0, 1 << 40)
         self._check_int("stop_ms", 0, 3_600_000)
 
     def log_config(self, segment_bytes: int | None = None) -> LogConfig:

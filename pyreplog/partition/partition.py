@@ -13,9 +13,9 @@ from pyreplog.errors import (
     ClosedError,
     CorruptionError,
     DiskError,
-    DiskFullError,
     HigherTermError,
     InvalidArgumentError,
+    InvalidMessageError,
     LockedError,
     OutOfRangeError,
     RecordTooLargeError,
@@ -24,6 +24,7 @@ from pyreplog.errors import (
     TruncatedError,
     WindowFullError,
 )
+from pyreplog.log.files import Files
 from pyreplog.partition.config import RetentionConfig, TopicConfig
 from pyreplog.partition.protocol.append_origin import OriginChecks
 from pyreplog.partition.protocol.effects import (
@@ -45,14 +46,13 @@ from pyreplog.partition.protocol.effects import (
     TruncateLog,
 )
 from pyreplog.partition.protocol.epochs import LeaderEpoch, extended
-from pyreplog.partition.protocol.error_codes import ErrorCode
+from pyreplog.partition.protocol.error_codes import ACKS_ALL, ErrorCode
 from pyreplog.partition.protocol.following import FollowingReplica
 from pyreplog.partition.protocol.leading import LeadingReplica
-from pyreplog.partition.protocol.messages import Fetch, FetchedRecords, FetchRefused, FetchResponse
+from pyreplog.partition.protocol.messages import DivergingEpoch, Fetch, FetchedRecords, FetchRefused, FetchResponse
 from pyreplog.partition.protocol.partition_state import Brokers, Member, PartitionState
-from pyreplog.partition.protocol.producers import ProducerStates
 from pyreplog.partition.protocol.record_batch import CheckedBatch, RecordBatchHead, head_of, marker_of, stamped
-from pyreplog.partition.protocol.transactions import EndedTransaction, LogTransactions, TransactionMarker
+from pyreplog.partition.protocol.transactions import EndedTransaction, TransactionMarker
 from pyreplog.partition.requests import (
     AbortedTransaction,
     ConsumerFetch,
@@ -65,13 +65,18 @@ from pyreplog.partition.requests import (
 )
 from pyreplog.partition.role import ReplicaRole
 from pyreplog.partition.store.partition_log import AppendedOffsets, LogSlice, PartitionLog
+from pyreplog.partition.store.producer_state_manager import ProducerChange, ProducerStateManager
 from pyreplog.partition.topic_partition import TopicPartition
 from pyreplog.purgatory import Purgatory
 from pyreplog.stream.log_position import LogPosition
+from pyreplog.stream.terms import History
 
 logger = logging.getLogger(__name__)
 
-_BATCH_KIND = 2  # of records that hold a Kafka record batch
+_REPLAY_BYTES = 256 << 10
+"""A follower looks for producers in what it has appended when it is so much: a new leader reads no more than that."""
+_NO_VERIFICATION = 0  # a token that no transaction has
+_SNAPSHOT_MAX = 16 << 20  # bytes of a producer snapshot that a follower is sent
 
 Deferred = list[Callable[[], object]]
 """What is done when the partition's lock is free: messages, and waking what waits (KAFKA-8334)."""
@@ -173,12 +178,17 @@ class Partition:
         clock: the time.
         brokers: those that are registered.
         high_watermark: as it was stored; None: as the log shows it.
+        files: the disk, for producer snapshots; None: the system's.
+        failed: called without locks when its log has failed: the replica is offline from then on.
+        request_sync: called without locks when somebody waits for the disk: `sync` is to follow soon; None: only
+            `needs_sync` tells so.
     """
 
     def __init__(
         self, partition: TopicPartition, log: PartitionLog, member: Member, config: TopicConfig, *,
         store: PartitionStateStore, fetcher: FetchSender, purgatory: Purgatory, clock: Clock, brokers: Brokers,
-        high_watermark: LogPosition | None = None,
+        high_watermark: LogPosition | None = None, files: Files | None = None,
+        failed: Callable[[], object] | None = None, request_sync: Callable[[Partition], object] | None = None,
     ) -> None:  # fmt: skip
         self.name, self.member, self.config = partition, member, config
         self.failure: BaseException | None = None
@@ -193,8 +203,12 @@ class Partition:
         self._version = 0
         self._state: PartitionState | None = None
         self._epoch_before: LeaderEpoch | None = None  # in which an earlier process led
-        self._producers, self._transactions = ProducerStates(), LogTransactions()
-        self._replayed = log.start_mark  # up to there they know the log
+        self._files, self._failed, self._request_sync = files, failed, request_sync
+        self._is_closed = False
+        self._is_leaving = False  # the ISR: a change of the key is under way
+        self._producers: ProducerStateManager | None = None  # made when somebody needs it: it reads the log's tail
+        self._unknown_from = log.end_mark.position  # until it is made
+        self._peer_snapshot = b""  # of the answer that is being carried out
         self._low_wanted = self._low_shown = 0  # low watermark that is waited for, and that waiters know of
         self._replays = False  # while it follows, because somebody reads committed transactions
 
@@ -235,14 +249,20 @@ class Partition:
             if latest is None:
                 return ErrorCode.OFFSET_NOT_AVAILABLE, -1
             if isolation is FetchIsolation.TXN_COMMITTED:
-                latest = self._transactions.last_stable(latest)
+                latest = self._known_producers().transactions.last_stable(latest)
             return ErrorCode.NONE, latest.entry
 
     # ---- events ---------------------------------------------------------------------------------------------
 
     def state_changed(self, version: int, state: PartitionState) -> None:
         """Note what the partition's key holds, as it was read or watched; versions may come in any order."""
-        self._change(lambda deferred: self._adopt(version, state, deferred))
+        if self.failure is None:
+            self._change(lambda deferred: self._adopt(version, state, deferred))
+        elif not self._is_closed:
+            with self._lock:
+                if version > self._version:
+                    self._version, self._state = version, state
+            self._leave_isr()
 
     def brokers_changed(self, brokers: Brokers) -> None:
         """Note which brokers are registered."""
@@ -325,7 +345,7 @@ class Partition:
             if leading is None:
                 outcome = DeletedRecords(ErrorCode.NOT_LEADER_OR_FOLLOWER, role)
                 return
-            stable = self._transactions.last_stable(leading.high_watermark)
+            stable = self._known_producers().transactions.last_stable(leading.high_watermark)
             before = stable.entry if offset == -1 else offset
             if not 0 <= before <= stable.entry:
                 message = f"offset {offset}: expected at most the last stable offset {stable.entry}"
@@ -361,12 +381,12 @@ class Partition:
     def _trim(self, leading: LeadingReplica, start: LogPosition) -> None:
         """Let whole segments go, none of them of a transaction that is open."""
         try:
-            start = self._log.trim_to(min(start, self._transactions.last_stable(leading.high_watermark)))
+            stable = self._known_producers().transactions.last_stable(leading.high_watermark)
+            start = self._trim_log(min(start, stable))
         except (DiskError, CorruptionError, LockedError) as error:  # of files beside the log, which is as it was
             logger.warning("%s: its segments are removed later: %s", self.name, error)
             return
         leading.trimmed(start)
-        self._transactions.trimmed(start)
 
     def apply_retention(self) -> bool:
         """Let the segments go that are too old or too many, as leader; the others follow its log start.
@@ -387,7 +407,7 @@ class Partition:
                     ends = log.roll()
                     self._perform(leading.appended(*ends, self._now_us()), deferred)
                     self._show_marks()
-                stable = self._transactions.last_stable(leading.high_watermark)
+                stable = self._known_producers().transactions.last_stable(leading.high_watermark)
                 start = log.expired_before(config, now_us, stable)
                 if start > log.start_mark:
                     self._trim(leading, start)
@@ -399,9 +419,51 @@ class Partition:
         self._change(apply)
         return is_waiting
 
+    def _sync_soon(self, deferred: Deferred) -> None:
+        if self._request_sync is not None and self.config.replicas.requires_sync:
+            deferred.append(partial(self._request_sync, self))
+
+    def expire_producers(self, before_us: int) -> None:
+        """Forget producers that were idle since a time, but none with an unfinished transaction.
+
+        Args:
+            before_us: the wall time in microseconds.
+        """
+        with self._lock:
+            if self._producers is not None:
+                self._producers.expire(before_us)
+
+    def write_producer_snapshots(self) -> None:
+        """Write the producer snapshots beside segments that were begun since the last time, durably. Appends go on."""
+        producers = self._producers
+        if producers is not None and producers.has_unwritten:
+            producers.write_snapshots()
+
+    @property
+    def producer_count(self) -> int:
+        """How many idempotent producers are known; of a follower those of most of its log."""
+        with self._lock:
+            return 0 if self._producers is None else len(self._producers.producers)
+
+    def _read_failed(self, error: BaseException) -> None:
+        """A log with a damaged record serves what is intact, unless another replica has all."""
+        if isinstance(error, CorruptionError):
+            with self._lock:
+                others = None if self._state is None else self._state.without(self.member.broker)
+            if others is not None:
+                self.fail(error)
+
+    def fail(self, error: BaseException) -> None:
+        """Take it offline: its disk failed."""
+        self._change(lambda deferred: self._go_offline(error, deferred))
+
     def close(self) -> None:
         """End its role, wake what waits, and close the log."""
+        self._is_closed = True
         self._change(lambda deferred: self._go_offline(ClosedError(f"{self.name} was closed"), deferred))
+        self.write_producer_snapshots()
+        if self._producers is not None:
+            self._producers.close()
         self._log.close()
 
     def _now_us(self) -> int:
@@ -435,20 +497,46 @@ class Partition:
     def _go_offline(self, error: BaseException, deferred: Deferred) -> None:
         if self.failure is not None:
             return
-        if not isinstance(error, ClosedError):
+        if not self._is_closed:
             logger.error("%s: the log failed, this replica is offline: %s", self.name, error)
+            deferred.append(self._leave_isr)
+            if self._failed is not None:
+                deferred.append(self._failed)
         self.failure = error
         self._leading = None
         self._following.stop()
         self._begin_role(deferred, is_leader=False)
 
     def _pause(self, error: DiskError, deferred: Deferred) -> None:
-        """The disk refused something, and the log is as it was: a follower tries again later."""
-        if self._leading is not None:
-            self._go_offline(error, deferred)
-            return
+        """The disk refused something, and the log is as it was: another replica is to lead, a follower tries again."""
         logger.warning("%s: the disk refused a change: %s", self.name, error)
-        self._follow_anew(deferred)
+        deferred.append(self._leave_isr)
+        if self._leading is None:
+            self._follow_anew(deferred)
+
+    def _leave_isr(self) -> None:
+        """Leave ISR and ELR, and the leadership, so that no produce waits for this replica. Without locks.
+
+        It comes back when it has fetched all that it lacks. If no other replica has what is committed, it stays.
+        """
+        with self._lock:
+            version, after = self._version, None if self._state is None else self._state.without(self.member.broker)
+            if after is None or self._is_leaving:
+                return
+            self._is_leaving = True
+        logger.warning("%s: broker %s leaves the ISR", self.name, self.member.broker)
+
+        def done(result: int | None) -> None:
+            with self._lock:
+                self._is_leaving = False
+            if result:
+                self.state_changed(result, after)
+            elif result == 0:
+                self._store.load(self.name, self.state_changed)
+            else:
+                self._leave_isr()
+
+        self._store.compare_and_set(self.name, version, after, done)
 
     def _follow_anew(self, deferred: Deferred) -> None:
         """The machine asked for something that did not happen."""
@@ -504,10 +592,14 @@ class Partition:
         )  # fmt: skip
         try:
             self._perform(leading.begin(), deferred)
-        except (DiskFullError, HigherTermError) as error:  # it follows: the log is whole
+        except (DiskError, HigherTermError) as error:  # it follows: the log is whole
             logger.warning("%s: this broker cannot lead: %s", self.name, error)
             self._step_down(leading, deferred)
-            deferred.append(partial(self._resign, version, state))
+            if isinstance(error, HigherTermError):
+                deferred.append(partial(self._resign, version, state))
+            else:
+                deferred.append(self._leave_isr)
+                deferred.append(partial(self._fetcher.retry_later, self.name))
             return
         self._begin_role(deferred, is_leader=True)
         self._show_marks()
@@ -565,15 +657,13 @@ class Partition:
                 log.truncate_to(to)
                 self._truncated(deferred)
             case ResetLog(start, history):
-                log.reset(start, history)
+                self._reset_log(start, history)
                 self._truncated(deferred)
             case ShowHighWatermark(high_watermark):
                 log.show_high_watermark(high_watermark)
                 self._show_marks()
             case TrimLog(start):
-                start = log.trim_to(start)
-                following.trimmed(start)
-                self._transactions.trimmed(start)
+                following.trimmed(self._trim_log(start))
             case AdvanceLogStart(offset):
                 log.delete_before(offset)
 
@@ -596,9 +686,11 @@ class Partition:
             self._perform(leading.altered(result, self._now_us()), deferred)
 
     def _truncated(self, deferred: Deferred) -> None:
-        """Only a replay says which batches the ones that were cut had pushed out."""
         log = self._log.replica_log
-        self._producers, self._transactions, self._replayed = ProducerStates(), LogTransactions(), log.start
+        if self._producers is not None:
+            self._producers.truncated()
+            self._accept_loss(self._producers)
+        self._unknown_from = min(self._unknown_from, log.end.position)
         self._perform(self._following.truncated(log.start, log.end, log.synced), deferred)
         self._begin_role(deferred, is_leader=False)
         self._show_marks()
@@ -618,7 +710,8 @@ class Partition:
             is_same = False
         if is_same:
             self._perform(following.appended(*log.ends), deferred)
-            if self._replays:
+            self._sync_soon(deferred)
+            if self._replays or ends.end.position - self._known_until() >= _REPLAY_BYTES:
                 self._replay()
             return
         self._follow_anew(deferred)
@@ -636,38 +729,49 @@ class Partition:
     def _last_stable(self, high_watermark: LogPosition) -> LogPosition:
         if self._leading is None and not self._replays:
             return high_watermark
-        return self._transactions.last_stable(high_watermark)
+        return self._known_producers().transactions.last_stable(high_watermark)
+
+    # ---- producers ------------------------------------------------------------------------------------------
+
+    def _known_producers(self) -> ProducerStateManager:
+        """The producers and transactions of the log; of a follower as of the last replay."""
+        if self._producers is None:
+            self._producers = ProducerStateManager(self._log, _read_change, self._files)
+            self._accept_loss(self._producers)
+        return self._producers
+
+    def _known_until(self) -> int:
+        return self._unknown_from if self._producers is None else self._producers.replayed.position
+
+    def _accept_loss(self, producers: ProducerStateManager) -> None:
+        """Peers send their snapshot when a log is begun anew, and not later."""
+        if not producers.is_complete:
+            logger.warning(
+                "%s: producers of what retention removed are not known: the snapshot at offset %d is missing",
+                self.name, self._log.start,
+            )  # fmt: skip
+            producers.accept_loss()
 
     def _replay(self) -> None:
         """Learn the producers and transactions of what is in the log since the last time."""
-        start, end = max(self._replayed, self._log.start_mark), self._log.end_mark
-        if start.position < end.position:
-            for batch in self._log.read_positions(start.position, end.position, committed=False):
-                for index in (batch.kind == _BATCH_KIND).nonzero()[0].tolist():
-                    record = batch[index]
-                    head = head_of(record.value_view)
-                    if head is not None and head.producer_id >= 0:
-                        first = record.entry - record.entry_count + 1
-                        end_position = record.position + int(batch.stride[index])
-                        marker = marker_of(record.value_view) if head.is_control else None
-                        self._note_batch(
-                            head,
-                            marker,
-                            LogPosition(record.position, first),
-                            LogPosition(end_position, record.entry + 1),
-                        )
-        self._replayed = end
+        producers = self._known_producers()
+        producers.replay(write=False)
+        producers.transactions.last_stable(self._high_watermark())  # forgets those that are known to be committed
 
-    def _note_batch(
-        self, head: RecordBatchHead, marker: TransactionMarker | None, start: LogPosition, end: LogPosition
-    ) -> None:  # fmt: skip
-        if marker is not None:
-            self._transactions.end(marker, end)
-        producer = head.producer
-        if producer is not None and head.base_sequence >= 0:
-            self._producers.append(producer, start.entry, self._now_us())
-        if head.is_transactional and not head.is_control:
-            self._transactions.append(head.producer_id, head.producer_epoch, start)
+    def _trim_log(self, start: LogPosition) -> LogPosition:
+        """Remove segments in front of a position, for whose producers there is a snapshot; return the log's start."""
+        self._replay()
+        return self._known_producers().trim_to(start)
+
+    def _reset_log(self, start: LogPosition, history: History) -> None:
+        """Begin the log anew, with the producers that the leader knows of at that place."""
+        producers = self._known_producers()
+        if self._peer_snapshot:
+            try:
+                producers.keep_for_reset(start, self._peer_snapshot)
+            except InvalidMessageError as error:
+                logger.warning("%s: producers of the leader are not taken over: %s", self.name, error)
+        self._log.reset(start, history)
 
     # ---- appends --------------------------------------------------------------------------------------------
 
@@ -693,7 +797,9 @@ class Partition:
     def begin_verification(self, producer_id: int) -> int:
         """Note that a transaction's coordinator is asked whether it is open; return a token for `append`."""
         with self._lock:
-            return self._transactions.begin_verification(producer_id)
+            if self._leading is None:
+                return _NO_VERIFICATION
+            return self._known_producers().transactions.begin_verification(producer_id)
 
     def _append(
         self, records: Records, checked: CheckedBatch | None, checks: OriginChecks, acks: int,
@@ -732,13 +838,16 @@ class Partition:
         except (ReplogError, OSError) as error:
             if not self._log.is_usable:
                 self._go_offline(error, deferred)
+            elif isinstance(error, OSError):  # another broker may have room
+                deferred.append(self._leave_isr)
             return self._refused(ErrorCode.KAFKA_STORAGE_ERROR, str(error))
-        if checked is not None and checked.head is not None and checked.head.producer_id >= 0:
-            self._note_batch(checked.head, checked.marker, before, appended.end)
-        self._replayed = appended.end
+        change = None if checked is None or checked.head is None else _change_of(checked.head, checked.marker)
+        self._known_producers().appended(change, before, appended, self._clock.now_us())
         role = self._role
         self._perform(leading.appended(*self._log.ends, self._now_us()), deferred)
         role.move(self._purgatory, FetchIsolation.LOG_END, appended.end)
+        if acks == ACKS_ALL:
+            self._sync_soon(deferred)
         response = PartitionProduceResponse(
             ErrorCode.NONE, appended.offsets.start, appended.offsets.stop, self._log.log_start, log_append_time_ms
         )
@@ -757,12 +866,13 @@ class Partition:
         self, checked: CheckedBatch, checks: OriginChecks, verification: int | None
     ) -> tuple[AppendResult | None, ErrorCode]:  # fmt: skip
         """Return the answer to a batch that the log holds already, or whether it may be appended."""
-        head, producers = checked.head, self._producers
+        head, known = checked.head, self._known_producers()
+        producers, transactions = known.producers, known.transactions
         assert head is not None
         if checked.marker is not None:
             if not checks.coordinator_epochs:
                 return None, ErrorCode.NONE
-            return None, self._transactions.check_marker(checked.marker, self.config.transaction_version)
+            return None, transactions.check_marker(checked.marker, self.config.transaction_version)
         producer = head.producer
         if producer is not None and checks.producer_epochs:
             code, duplicate = producers.check(producer)
@@ -774,7 +884,7 @@ class Partition:
             if code is not ErrorCode.NONE and (checks.sequences or code is ErrorCode.INVALID_PRODUCER_EPOCH):
                 return None, code
         if head.is_transactional and checks.transactions:
-            return None, self._transactions.check(head.producer_id, verification)
+            return None, transactions.check(head.producer_id, verification)
         return None, ErrorCode.NONE
 
     def _end_of(self, offset: int) -> LogPosition:
@@ -832,7 +942,7 @@ class Partition:
                 return _error(role, ErrorCode.OFFSET_OUT_OF_RANGE, str(error))
             if params.isolation is FetchIsolation.TXN_COMMITTED:
                 until = stable
-                aborted = self._transactions.aborted_between(at, until)
+                aborted = self._known_producers().transactions.aborted_between(at, until)
         try:
             records = log.read_frames(at, max_bytes, until=until, min_one_record=min_one_batch)
         except TruncatedError as error:
@@ -840,6 +950,7 @@ class Partition:
         except OutOfRangeError as error:
             return _error(role, ErrorCode.OFFSET_OUT_OF_RANGE, str(error))
         except (ReplogError, OSError) as error:
+            self._read_failed(error)
             return _error(role, ErrorCode.KAFKA_STORAGE_ERROR, str(error))
         data = FetchPartitionData(
             ErrorCode.NONE,
@@ -877,7 +988,7 @@ class Partition:
 
         def note(deferred: Deferred) -> None:
             if self._leading is not None:
-                answers[0] = self._perform(self._leading.fetched(fetch, self._now_us()), deferred)
+                answers[0] = self._with_producers(self._perform(self._leading.fetched(fetch, self._now_us()), deferred))
                 self._show_low_watermark()
             roles.append(self._role)
 
@@ -885,6 +996,13 @@ class Partition:
         if self.failure is not None:
             return self._role, FetchRefused(fetch.number, ErrorCode.KAFKA_STORAGE_ERROR)
         return roles[0], answers[0]
+
+    def _with_producers(self, answer: FetchResponse | None) -> FetchResponse | None:
+        """A follower that takes the log from its start has to know the producers of what retention removed."""
+        if not isinstance(answer, DivergingEpoch) or not answer.log_start.position:
+            return answer
+        snapshot = self._known_producers().snapshot_at_start()
+        return answer if snapshot is None or len(snapshot) > _SNAPSHOT_MAX else answer._replace(producers=snapshot)
 
     def read_for_replica(
         self, role: ReplicaRole, fetch: Fetch, max_bytes: int, *, min_one_batch: bool
@@ -903,7 +1021,8 @@ class Partition:
             return refused(role, fetch, ErrorCode.NOT_LEADER_OR_FOLLOWER)
         except OutOfRangeError:
             return refused(role, fetch, ErrorCode.OFFSET_OUT_OF_RANGE)
-        except (ReplogError, OSError):
+        except (ReplogError, OSError) as error:
+            self._read_failed(error)
             return refused(role, fetch, ErrorCode.KAFKA_STORAGE_ERROR)
         with self._lock:
             leading = self._leading
@@ -923,7 +1042,9 @@ class Partition:
 
         def note(deferred: Deferred) -> None:
             if self._leading is None:
+                self._peer_snapshot = response.producers if isinstance(response, DivergingEpoch) else b""
                 self._perform(self._following.answered(response), deferred)
+                self._peer_snapshot = b""
 
         self._change(note)
 
@@ -937,11 +1058,15 @@ class Partition:
         self._change(note)
 
     def follow_again(self) -> None:
-        """Go on after records that were refused, some time ago."""
+        """Go on after something that the disk or the log refused, some time ago."""
 
         def again(deferred: Deferred) -> None:
             state = self._state
-            if self._leading is None and state is not None and state.leader not in ("", self.member.broker):
+            if self._leading is not None or state is None or not state.leader:
+                return
+            if state.leader == self.member.broker:
+                self._take_role(self._version, state, deferred)
+            else:
                 self._perform(self._following.follow(state.leader, state.epoch), deferred)
 
         self._change(again)
@@ -960,6 +1085,23 @@ def answered(role: ReplicaRole, response: FetchResponse) -> PartitionRead:
 
 def _error(role: ReplicaRole, code: ErrorCode, message: str = "") -> PartitionRead:
     return PartitionRead(FetchPartitionData(code, message=message), role)
+
+
+def _change_of(head: RecordBatchHead, marker: TransactionMarker | None) -> ProducerChange | None:
+    """Return what a batch says of producers; None: nothing."""
+    if head.producer_id < 0:
+        return None
+    producer = head.producer if head.base_sequence >= 0 else None
+    is_part = head.is_transactional and not head.is_control
+    return ProducerChange(producer, (head.producer_id, head.producer_epoch) if is_part else None, marker)
+
+
+def _read_change(value: memoryview) -> ProducerChange | None:
+    """As `_change_of`, of a batch that lies in the log."""
+    head = head_of(value)
+    if head is None or head.producer_id < 0:
+        return None
+    return _change_of(head, marker_of(value) if head.is_control else None)
 
 
 def _aborted(ended: list[EndedTransaction], end: LogPosition) -> tuple[AbortedTransaction, ...]:

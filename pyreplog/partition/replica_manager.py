@@ -51,7 +51,7 @@ class ReplicaManager:
     own. In a callback of a response all methods may be called.
 
     There is no thread in it. Somebody calls `expire` often (each 10 ms, say), `check_isr` twice within the lag that
-    replicas may have, and `sync_appended` when logs have to be durable.
+    replicas may have, and now and then `expire_producers` and `write_producer_snapshots`.
 
     Args:
         purgatory: shared with the partitions.
@@ -97,6 +97,21 @@ class ReplicaManager:
         """Let followers that lag too much leave the ISR."""
         for partition in self:
             partition.check_isr()
+
+    def expire_producers(self, idle_us: int) -> None:
+        """Forget producers that were idle for so long, but none with an unfinished transaction.
+
+        Args:
+            idle_us: microseconds.
+        """
+        before_us = self._clock.now_us() - idle_us
+        for partition in self:
+            partition.expire_producers(before_us)
+
+    def write_producer_snapshots(self) -> None:
+        """Write the producer snapshots that were made since the last time, durably."""
+        for partition in self:
+            partition.write_producer_snapshots()
 
     def expire(self) -> int | None:
         """Complete what has waited long enough.

@@ -37,6 +37,8 @@ PARTITIONS_MAX = 65536
 """Partitions in one fetch."""
 FRAMES_MAX = 1 << 16
 """Pieces of records in the answer for one partition."""
+SNAPSHOTS_BYTES_MAX = 16 << 20
+"""Producer snapshots in one answer, bytes of all partitions."""
 FETCH = 1
 _NUMBER_MAX = (1 << 63) - 1
 
@@ -123,10 +125,16 @@ def encode_responses(responses: FetchResponses) -> list[ReadableBuffer]:
     fields = FieldWriter(">")
     records: list[ReadableBuffer] = []
     fields.numbers("BI", _Status.OK, len(responses))
+    room = SNAPSHOTS_BYTES_MAX
     for (topic, partition), data in responses.items():
         fields.name(topic)
         fields.numbers("I", partition)
-        _write_response(fields, data.response, records)
+        response = data.response
+        if isinstance(response, DivergingEpoch):
+            room -= len(response.producers)
+            if room < 0:  # it comes again, after a back-off
+                response = FetchRefused(response.number, ErrorCode.REQUEST_TIMED_OUT)
+        _write_response(fields, response, records)
     return [fields.take(), *records]
 
 
@@ -155,6 +163,8 @@ def _write_response(fields: FieldWriter, response: FetchResponse | None, records
         write_history(fields, response.history)
         fields.mark(response.log_start)
         fields.mark(response.end)
+        fields.numbers("I", len(response.producers))
+        fields.raw(response.producers)
     else:
         assert response is not None
         fields.numbers("BQh", _Answer.REFUSED, response.number, response.code)
@@ -182,7 +192,10 @@ def decode_responses(body: ReadableBuffer) -> FetchResponses:
             sizes.append((name, response, frames))
             responses[name] = FetchPartitionData(ErrorCode.NONE, response=response)
         elif kind == _Answer.DIVERGING:
-            diverging = DivergingEpoch(number, read_term(fields), read_history(fields), fields.mark(), fields.mark())
+            diverging = DivergingEpoch(
+                number, read_term(fields), read_history(fields), fields.mark(), fields.mark(),
+                bytes(fields.view(fields.count("I", SNAPSHOTS_BYTES_MAX))),
+            )  # fmt: skip
             responses[name] = FetchPartitionData(ErrorCode.NONE, response=diverging)
         elif kind == _Answer.REFUSED:
             (code,) = fields.numbers("h")

@@ -34,6 +34,7 @@ from pyreplog.partition.metadata.topic_metadata import (
 from pyreplog.partition.protocol.election import reassign
 from pyreplog.partition.protocol.error_codes import ACKS_ALL, ErrorCode
 from pyreplog.partition.protocol.partition_state import PartitionState
+from pyreplog.partition.protocol.record_batch import encode_batch
 from pyreplog.partition.requests import Messages
 from pyreplog.partition.topic_partition import TopicPartition
 from tests.waiting import PATIENCE_S, until
@@ -410,3 +411,29 @@ def test_a_broker_that_is_dead_for_good_is_replaced(cluster: Cluster) -> None:
     cluster.start("c", replace_after_ms=300)
     until(lambda: directories(cluster.brokers["c"].directory) == [])
     assert cluster.append(b"more") == 20
+
+
+def test_the_clock_forgets_idle_producers(cluster: Cluster) -> None:
+    cluster.start("a", producer_expiration_ms=500, producer_expiration_check_ms=20)
+    cluster.create(replication_factor=1)
+    leader = cluster.leader()
+    partition = leader.partition("flights", 0)
+    assert partition is not None
+    records = encode_batch(b"r", 1, producer_id=7, producer_epoch=0, base_sequence=0)
+    future = leader.replicas.append_records(ACKS_ALL, {TOPIC: records})
+    assert future.result(PATIENCE_S)[TOPIC].code is ErrorCode.NONE
+    until(lambda: partition.producer_count == 0)
+
+
+def test_a_durable_append_does_not_wait_for_the_next_sync_of_all(cluster: Cluster) -> None:
+    """Neither at the leader nor at its followers."""
+    cluster.start("a", "b", "c", sync_ms=60_000)
+    topic = cluster.create(min_isr=2, requires_sync=True)
+    cluster.append(b"first", durable=True)
+    values = [b"%d" % number for number in range(20)]
+    for value in values:
+        future = cluster.leader().replicas.append_records(
+            ACKS_ALL, {TOPIC: Messages([value])}, timeout_ms=120_000, durable=True
+        )
+        assert future.result(PATIENCE_S)[TOPIC].code is ErrorCode.NONE
+    cluster.await_values(topic, [b"first", *values])

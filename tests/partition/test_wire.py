@@ -43,7 +43,9 @@ def answers(draw: st.DrawFn) -> FetchResponse:
     if kind == "diverging":
         ends = sorted(draw(st.sets(st.integers(0, 1 << 40), max_size=4)))
         starts = [TermStart(LeaderEpoch(at + 1, "a"), LogPosition(end, end // 2)) for at, end in enumerate(ends)]
-        return DivergingEpoch(number, draw(EPOCHS), History(tuple(starts)), draw(MARKS), draw(MARKS))
+        return DivergingEpoch(
+            number, draw(EPOCHS), History(tuple(starts)), draw(MARKS), draw(MARKS), draw(st.binary(max_size=50))
+        )  # fmt: skip
     position, end = draw(MARKS), draw(MARKS)
     frames = draw(st.lists(st.tuples(NUMBERS, st.binary(max_size=50)), max_size=4))
     epochs = tuple(draw(st.lists(st.builds(TermStart, EPOCHS, MARKS), max_size=3)))

@@ -304,6 +304,8 @@ class LeadingReplica:
         if state.epoch != self.epoch or state.leading_member != self.member:
             self.is_deposed = True
             return [LeadershipLost(version, state)]
+        for member in {*self.isr.committed.isr} - {*state.isr}:  # its log failed: what it had says nothing any more
+            self._followers.pop(member, None)
         for member in state.isr:  # one that somebody else made a member begins as one that was caught up
             if member != self.member and member not in self._followers:
                 self._followers[member] = FollowerState(now_us)

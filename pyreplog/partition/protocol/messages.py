@@ -70,6 +70,8 @@ class DivergingEpoch(NamedTuple):
         history: of the leader's log.
         log_start: where the leader's log begins.
         end: where the leader's log ends.
+        producers: snapshot of the producers where the leader's log begins, for a follower that takes it from there; the
+            machines do not look at it. b"": the log begins at its beginning, or there is none.
     """
 
     number: int
@@ -77,6 +79,7 @@ class DivergingEpoch(NamedTuple):
     history: History
     log_start: LogPosition
     end: LogPosition
+    producers: bytes = b""
 
 
 class FetchRefused(NamedTuple):

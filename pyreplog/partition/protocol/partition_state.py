@@ -155,6 +155,25 @@ class PartitionState(MetadataValue):
         """
         return self.led_by("")
 
+    def without(self, broker: str) -> PartitionState | None:
+        """Return the state that a broker leaves when its log failed: it is in neither ISR nor ELR, and does not lead.
+
+        It may lack committed records when it comes back, so the ELR does not keep it either.
+
+        Args:
+            broker: its name.
+
+        Returns:
+            The state; None: nothing changes, or no other replica is known to have what is committed.
+        """
+        after = self.with_isr((member for member in self.isr if member.broker != broker), {})
+        after = replace(after, elr=tuple(member for member in after.elr if member.broker != broker))
+        if not after.isr and not after.elr:
+            return None
+        if self.leader == broker:
+            after = after.led_by("")
+        return after if after != self else None
+
     # ---- stored ---------------------------------------------------------------------------------------------
 
     @classmethod

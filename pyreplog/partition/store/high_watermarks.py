@@ -141,6 +141,10 @@ class HighWatermarkFile:
         """Return what was stored last of a partition; None: nothing."""
         return self._stored.get(partition)
 
+    def names(self) -> list[str]:
+        """Return the partitions of which something was stored last."""
+        return list(self._stored)
+
     def store(self, high_watermarks: Mapping[str, StoredHighWatermark | None]) -> None:
         """Replace all that is stored, in one step. Partitions with None, and those that are missing, are left out.
 
