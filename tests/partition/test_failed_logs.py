@@ -318,6 +318,7 @@ def test_a_replica_of_a_topic_deleted_meanwhile_is_set_aside_and_removed(brokers
     assert f"{topic.topic_id}-0" not in directories(tmp_path / "c")
     until(lambda: f"{other.topic_id}-0" in directories(tmp_path / "c"))
     brokers.append(b"anew")
+    assert any(name.endswith(".stray") for name in directories(tmp_path / "c")), "it has a grace"
     brokers.stop("c")
     brokers.start("c", stray_grace_ms=0)
     until(lambda: directories(tmp_path / "c") == [f"{other.topic_id}-0"])
