@@ -26,7 +26,7 @@ from .managers import EVENTS, messages
 from .managers import Cluster as ManagedCluster
 from .test_broker import Cluster, directories
 
-SETTINGS = {"segment_bytes": 1 << 20, "lag_ms": 60_000, "readmit_ms": 200}
+SETTINGS = {"segment_bytes": 1 << 20, "lag_ms": 60_000, "lease_ms": 60_000, "readmit_ms": 200}
 
 
 class BreakableFiles(RealFiles):
