@@ -10,6 +10,7 @@
 | `wire`, `service`, `tcp_transport` | fetches between brokers: their encoding, who answers them, who sends them |
 | `replica_fetcher` | sends the fetches of replicas that follow |
 | `metrics` | numbers of a broker for Prometheus |
+| `log_syncer` | syncs logs whose replicas count what is on their disks, by a few threads |
 | `requests` | what appends and fetches take and give |
 | `config` | settings of a topic's partitions |
 | `topic_partition` | names of partitions; the internal topics |

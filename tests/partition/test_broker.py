@@ -437,3 +437,11 @@ def test_a_durable_append_does_not_wait_for_the_next_sync_of_all(cluster: Cluste
         )
         assert future.result(PATIENCE_S)[TOPIC].code is ErrorCode.NONE
     cluster.await_values(topic, [b"first", *values])
+
+
+def test_what_no_produce_waits_for_is_synced_by_the_clock(cluster: Cluster) -> None:
+    cluster.start("a")
+    topic = cluster.create(replication_factor=1, requires_sync=True)
+    future = cluster.leader().replicas.append_records(1, {TOPIC: Messages([b"value"])})
+    assert future.result(PATIENCE_S)[TOPIC].code is ErrorCode.NONE
+    cluster.await_values(topic, [b"value"])

@@ -26,7 +26,7 @@ from .managers import EVENTS, messages
 from .managers import Cluster as ManagedCluster
 from .test_broker import Cluster, directories
 
-SETTINGS = {"segment_bytes": 1 << 20, "lag_ms": 60_000, "readmit_ms": 200}
+SETTINGS = {"segment_bytes": 1 << 20, "lag_ms": 60_000, "lease_ms": 60_000, "readmit_ms": 200}
 
 
 class BreakableFiles(RealFiles):
@@ -318,6 +318,7 @@ def test_a_replica_of_a_topic_deleted_meanwhile_is_set_aside_and_removed(brokers
     assert f"{topic.topic_id}-0" not in directories(tmp_path / "c")
     until(lambda: f"{other.topic_id}-0" in directories(tmp_path / "c"))
     brokers.append(b"anew")
+    assert any(name.endswith(".stray") for name in directories(tmp_path / "c")), "it has a grace"
     brokers.stop("c")
     brokers.start("c", stray_grace_ms=0)
     until(lambda: directories(tmp_path / "c") == [f"{other.topic_id}-0"])

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import threading
+from collections import deque
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import NamedTuple
@@ -80,7 +81,7 @@ class ProducerStateManager:
         self._files = files if files is not None else RealFiles()
         self._replayed = log.start_mark
         self._segment = self._replayed.position  # base of the one that is replayed
-        self._unwritten: list[tuple[Path, bytes]] = []  # snapshots; replaced as a whole
+        self._unwritten: deque[tuple[Path, bytes]] = deque()  # snapshots; any thread takes them, oldest first
         self._writing = threading.Lock()  # held while snapshots are written; guards what follows
         self._is_closed = False
         self._load()
@@ -251,7 +252,7 @@ class ProducerStateManager:
             self._log.uuid, epoch, LogPosition(base, self._replayed.entry), self._producers.snapshot(),
             self._transactions.snapshot(), tuple(aborted),
         )  # fmt: skip
-        self._unwritten = [*self._unwritten, (snapshot_path(self._log.path, base), encode_snapshot(snapshot))]
+        self._unwritten.append((snapshot_path(self._log.path, base), encode_snapshot(snapshot)))
 
     def write_snapshots(self) -> None:
         """Write the snapshots that were made since the last time, durably. Any thread may call it.
@@ -260,8 +261,8 @@ class ProducerStateManager:
         Without a snapshot a later start only takes longer, and the segments in front of it are not removed.
         """
         with self._writing:
-            unwritten, self._unwritten = self._unwritten, []
-            for path, data in [] if self._is_closed else unwritten:
+            while self._unwritten and not self._is_closed:
+                path, data = self._unwritten.popleft()
                 try:
                     self._files.replace_small(path, data)
                 except (OSError, ReplogError) as error:
