@@ -1,6 +1,16 @@
-"""The Kafka listener: Kafka's clients talk to pyreplog. So far its bytes, which nothing serves yet.
+"""The Kafka listener: Kafka's clients talk to pyreplog.
 
-| package | what it holds |
+| module or package | what it holds |
 |---|---|
+| `server` | the listener of a broker, public as `pyreplog.kafka.Server` |
+| `connection` | one client: requests and answers in their order |
+| `apis` | what is answered to which request |
+| `config` | settings |
+| `error_codes`, `node_ids` | Kafka's numbers for errors, and for brokers |
 | `wire` | requests, responses and record batches, as bytes and as objects |
 """
+
+from pyreplog.kafka.config import KafkaConfig
+from pyreplog.kafka.server import KafkaServer as Server
+
+__all__ = ["KafkaConfig", "Server"]

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import NamedTuple, Protocol
 
+from pyreplog._native.log.record import Record
 from pyreplog.clock import Clock
 from pyreplog.errors import (
     ClosedError,
@@ -41,7 +42,7 @@ from pyreplog.partition.protocol.effects import (
     TrimLog,
     TruncateLog,
 )
-from pyreplog.partition.protocol.epochs import LeaderEpoch, extended
+from pyreplog.partition.protocol.epochs import NO_EPOCH, LeaderEpoch, extended
 from pyreplog.partition.protocol.error_codes import ErrorCode
 from pyreplog.partition.protocol.following import FollowingReplica
 from pyreplog.partition.protocol.leading import LeadingReplica
@@ -69,6 +70,7 @@ from pyreplog.stream.log_position import LogPosition
 logger = logging.getLogger(__name__)
 
 _BATCH_KIND = 2  # of records that hold a Kafka record batch
+EVENT_TIME_MAX_US = (1 << 63) - 1
 
 Deferred = list[Callable[[], object]]
 """What is done when the partition's lock is free: messages, and waking what waits (KAFKA-8334)."""
@@ -217,6 +219,56 @@ class Partition:
             if isolation is FetchIsolation.TXN_COMMITTED:
                 latest = self._transactions.last_stable(latest)
             return ErrorCode.NONE, latest.entry
+
+    # ---- what Kafka's clients ask ---------------------------------------------------------------------------
+
+    def check_leader(self, epoch: int) -> ErrorCode:
+        """Return whether this replica leads, in an epoch that a client knows of.
+
+        Args:
+            epoch: its number; -1: the client knows of none.
+        """
+        with self._lock:
+            if self.failure is not None:
+                return ErrorCode.KAFKA_STORAGE_ERROR
+            fetch = ConsumerFetch(0, leader_epoch=epoch if epoch >= 0 else None)
+            return self._check_consumer(fetch, FetchParams())
+
+    @property
+    def leader_epoch(self) -> int:
+        """Number of the epoch in which this replica leads or follows."""
+        with self._lock:
+            return (self._following.epoch if self._leading is None else self._leading.epoch).number
+
+    @property
+    def earliest_offset(self) -> int:
+        """Offset at which the log begins."""
+        return self._log.start
+
+    def epoch_end(self, number: int) -> tuple[int, int]:
+        """Return the newest epoch up to a number, and the offset behind its last record; -1, -1: none is known.
+
+        Args:
+            number: of the epoch that is asked for.
+        """
+        if number > self.leader_epoch:
+            return -1, -1
+        epoch, end = self._log.epoch_end(number)
+        return (-1, -1) if epoch == NO_EPOCH else (epoch.number, end.entry)
+
+    def records_from_time(self, time_us: int) -> Iterator[Record]:
+        """Iterate over committed records whose event time is a time or later, in the order of their offsets.
+
+        Reads the disk. A record batch counts with the time that its header claims.
+
+        Args:
+            time_us: microseconds since 1970-01-01 UTC.
+
+        Raises:
+            ReplogError: errors of the log.
+        """
+        for batch in self._log.read_event_times(time_us, EVENT_TIME_MAX_US):
+            yield from batch
 
     # ---- events ---------------------------------------------------------------------------------------------
 

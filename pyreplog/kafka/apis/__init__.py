@@ -1,0 +1,16 @@
+"""The APIs of Kafka's protocol, each a function from a request to a response, or to a future of it.
+
+| module | APIs |
+|---|---|
+| `registry` | which function serves which API |
+| `context` | what the functions share |
+| `api_versions` | ApiVersions |
+| `metadata` | Metadata, DescribeCluster |
+| `produce`, `fetch` | Produce, Fetch |
+| `list_offsets` | ListOffsets, OffsetForLeaderEpoch |
+| `topics` | CreateTopics, DeleteTopics, CreatePartitions, DeleteRecords |
+| `configs`, `topic_configs` | DescribeConfigs |
+| `producer_ids` | InitProducerId |
+| `find_coordinator` | FindCoordinator |
+| `leaders`, `topic_names` | who leads a partition; which names topics may have |
+"""

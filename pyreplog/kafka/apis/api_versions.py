@@ -1,0 +1,20 @@
+"""ApiVersions: what the listener serves (KIP-35, KIP-511)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from pyreplog.kafka.error_codes import KafkaErrorCode
+from pyreplog.kafka.wire.messages import ApiVersionsApiVersion, ApiVersionsResponse
+from pyreplog.kafka.wire.schema import ANNOUNCED
+
+
+def describe_versions(served: Mapping[int, object], code: KafkaErrorCode = KafkaErrorCode.NONE) -> ApiVersionsResponse:
+    """Return the APIs that are served, with their versions.
+
+    Args:
+        served: what serves them, by key.
+        code: UNSUPPORTED_VERSION: the client asked in a version that is not served; it learns which ones are.
+    """
+    keys = tuple(ApiVersionsApiVersion(key, *ANNOUNCED[key]) for key in sorted(served))
+    return ApiVersionsResponse(error_code=code, api_keys=keys)

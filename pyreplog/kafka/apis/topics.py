@@ -1,0 +1,297 @@
+"""CreateTopics, DeleteTopics, CreatePartitions and DeleteRecords: changes that administrators ask for."""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+from pyreplog.errors import ConfigError, InvalidArgumentError, ReplogError
+from pyreplog.kafka.apis.context import ApiContext, Outcome, RequestContext, then
+from pyreplog.kafka.apis.metadata import wait_for_leaders
+from pyreplog.kafka.apis.topic_configs import describe_settings, parse_settings
+from pyreplog.kafka.apis.topic_names import is_topic_name
+from pyreplog.kafka.error_codes import KafkaErrorCode, error_code_of
+from pyreplog.kafka.node_ids import node_id_of
+from pyreplog.kafka.wire.messages import (
+    ZERO_UUID,
+    CreatePartitionsRequest,
+    CreatePartitionsResponse,
+    CreatePartitionsTopic,
+    CreatePartitionsTopicResult,
+    CreateTopicsCreatableTopic,
+    CreateTopicsCreatableTopicConfigs,
+    CreateTopicsCreatableTopicResult,
+    CreateTopicsRequest,
+    CreateTopicsResponse,
+    DeleteRecordsPartitionResult,
+    DeleteRecordsRequest,
+    DeleteRecordsResponse,
+    DeleteRecordsTopicResult,
+    DeleteTopicsDeletableTopicResult,
+    DeleteTopicsRequest,
+    DeleteTopicsResponse,
+)
+from pyreplog.partition.metadata.topic_metadata import PARTITIONS_MAX, create_topic, delete_topic, grow_topic
+from pyreplog.partition.protocol.error_codes import ErrorCode
+from pyreplog.partition.requests import FetchIsolation
+from pyreplog.partition.topic_partition import INTERNAL_TOPICS, TopicPartition
+
+logger = logging.getLogger(__name__)
+
+_WAIT_MS_MAX = 60_000
+_TOPIC_CONFIG, _DEFAULT_CONFIG = 1, 5
+"""Sources of settings."""
+
+
+class RefusedError(Exception):
+    """A change is refused with an error code of Kafka."""
+
+    def __init__(self, code: KafkaErrorCode, message: str) -> None:
+        self.code, self.message = code, message
+        super().__init__(message)
+
+
+def refusal_of(error: Exception) -> tuple[KafkaErrorCode, str]:
+    """Return error code and text for a change that failed."""
+    if isinstance(error, RefusedError):
+        return error.code, error.message
+    if isinstance(error, ConfigError):
+        return KafkaErrorCode.INVALID_CONFIG, str(error)
+    if not isinstance(error, ReplogError):
+        logger.error("a change that a Kafka client asked for failed", exc_info=error)
+    return error_code_of(error), str(error)
+
+
+def _check_new_name(name: str) -> None:
+    if not is_topic_name(name) or name in INTERNAL_TOPICS:
+        wanted = "1 to 249 letters, digits, '.', '_' and '-', of no internal topic"
+        raise RefusedError(KafkaErrorCode.INVALID_TOPIC_EXCEPTION, f"name: expected {wanted}, found {name[:80]!r}")
+
+
+# ---- CreateTopics ---------------------------------------------------------------------------------------------
+
+
+def handle_create_topics(api: ApiContext, request: RequestContext, message: CreateTopicsRequest) -> Outcome:
+    """Create topics; answered when their partitions have leaders, or when the time is over, which is no error."""
+    created = api.run(partial(_create_topics, api, message))
+
+    def answer(results: Sequence[CreateTopicsCreatableTopicResult]) -> Any:
+        names = [result.name for result in results if not result.error_code]
+        response = CreateTopicsResponse(topics=results)
+        if message.validate_only or not names:
+            return response
+        return then(wait_for_leaders(api, names, min(message.timeout_ms, _WAIT_MS_MAX)), lambda _: response)
+
+    return then(created, answer)
+
+
+def _create_topics(api: ApiContext, message: CreateTopicsRequest) -> list[CreateTopicsCreatableTopicResult]:
+    times = Counter(topic.name for topic in message.topics)
+    results = []
+    for topic in {topic.name: topic for topic in message.topics}.values():
+        try:
+            if times[topic.name] > 1:
+                raise RefusedError(KafkaErrorCode.INVALID_REQUEST, "the request has this topic more than once")
+            results.append(_create(api, topic, validate_only=message.validate_only))
+        except Exception as error:  # the other topics go on
+            code, text = refusal_of(error)
+            results.append(
+                CreateTopicsCreatableTopicResult(topic.name, ZERO_UUID, code, text, num_partitions=-1, configs=None)
+            )
+    return results
+
+
+def _create(
+    api: ApiContext, topic: CreateTopicsCreatableTopic, *, validate_only: bool
+) -> CreateTopicsCreatableTopicResult:  # fmt: skip
+    _check_new_name(topic.name)
+    config, assignment = api.config, _assignment(api, topic)
+    partitions = len(assignment) or (config.partitions if topic.num_partitions == -1 else topic.num_partitions)
+    factor = config.replication_factor if topic.replication_factor == -1 else topic.replication_factor
+    if assignment:
+        if topic.num_partitions != -1 or topic.replication_factor != -1:
+            raise RefusedError(
+                KafkaErrorCode.INVALID_REQUEST, "expected an assignment, or numbers of partitions and replicas"
+            )
+        factor = len(assignment[0])
+    if not 1 <= partitions <= PARTITIONS_MAX:
+        raise RefusedError(
+            KafkaErrorCode.INVALID_PARTITIONS, f"partitions: expected 1 to {PARTITIONS_MAX}, found {partitions}"
+        )
+    living = len(api.metadata.brokers())
+    if not 1 <= factor <= living:
+        raise RefusedError(
+            KafkaErrorCode.INVALID_REPLICATION_FACTOR, f"replicas: expected 1 to {living}, brokers, found {factor}"
+        )
+    settings = parse_settings({each.name: each.value for each in topic.configs})
+    settings.setdefault("min_isr", config.min_isr)
+    if validate_only:
+        if api.metadata.topic(topic.name) is not None:
+            raise RefusedError(KafkaErrorCode.TOPIC_ALREADY_EXISTS, f"topic {topic.name} exists")
+        return CreateTopicsCreatableTopicResult(
+            topic.name, num_partitions=partitions, replication_factor=factor, configs=()
+        )
+    try:
+        made = create_topic(
+            api.store, topic.name, partitions=partitions, replication_factor=factor,
+            now_us=api.reactor.clock.now_us(), assignment=assignment, **settings,
+        )  # fmt: skip
+    except InvalidArgumentError as error:
+        raise RefusedError(KafkaErrorCode.INVALID_CONFIG, str(error)) from error
+    configs = [
+        CreateTopicsCreatableTopicConfigs(name, text, False, _DEFAULT_CONFIG if is_default else _TOPIC_CONFIG)
+        for name, (text, is_default) in describe_settings(made).items()
+    ]
+    return CreateTopicsCreatableTopicResult(
+        topic.name, bytes.fromhex(made.topic_id), KafkaErrorCode.NONE, None, 0, partitions, factor, configs
+    )
+
+
+def _assignment(api: ApiContext, topic: CreateTopicsCreatableTopic) -> dict[int, tuple[str, ...]]:
+    """Return the brokers that the client chose, by partition."""
+    names = {node_id_of(name): name for name in api.metadata.brokers()}
+    chosen: dict[int, tuple[str, ...]] = {}
+    for each in topic.assignments:
+        unknown = [number for number in each.broker_ids if number not in names]
+        if unknown or not each.broker_ids or len({*each.broker_ids}) < len(each.broker_ids):
+            raise RefusedError(
+                KafkaErrorCode.INVALID_REPLICA_ASSIGNMENT,
+                f"partition {each.partition_index}: expected distinct brokers of {sorted(names)}, "
+                f"found {list(each.broker_ids)[:20]}",
+            )
+        chosen[each.partition_index] = tuple(names[number] for number in each.broker_ids)
+    if sorted(chosen) != list(range(len(topic.assignments))):
+        raise RefusedError(
+            KafkaErrorCode.INVALID_REPLICA_ASSIGNMENT, "expected an assignment of partitions 0, 1, ..., each once"
+        )
+    return chosen
+
+
+# ---- DeleteTopics ---------------------------------------------------------------------------------------------
+
+
+def handle_delete_topics(api: ApiContext, request: RequestContext, message: DeleteTopicsRequest) -> Outcome:
+    """Delete topics; answered when this broker knows of none of them any more, or when the time is over."""
+    deleted = api.run(partial(_delete_topics, api, message))
+
+    def answer(results: Sequence[DeleteTopicsDeletableTopicResult]) -> Any:
+        names = [result.name for result in results if not result.error_code and result.name]
+        gone = api.wait_until(
+            lambda: all(api.metadata.topic(name) is None for name in names), min(message.timeout_ms, _WAIT_MS_MAX)
+        )
+        return then(gone, lambda _: DeleteTopicsResponse(responses=results))
+
+    return then(deleted, answer)
+
+
+def _delete_topics(api: ApiContext, message: DeleteTopicsRequest) -> list[DeleteTopicsDeletableTopicResult]:
+    names: list[tuple[str | None, bytes]] = [(name, ZERO_UUID) for name in message.topic_names]
+    known = api.topic_names() if any(topic.name is None for topic in message.topics) else {}
+    names += [
+        (known.get(topic.topic_id) if topic.name is None else topic.name, topic.topic_id) for topic in message.topics
+    ]
+    results = []
+    for name, topic_id in dict.fromkeys(names):
+        try:
+            if name is None:
+                raise RefusedError(KafkaErrorCode.UNKNOWN_TOPIC_ID, f"no topic has the id {topic_id.hex()}")
+            if name in INTERNAL_TOPICS:
+                raise RefusedError(KafkaErrorCode.INVALID_TOPIC_EXCEPTION, "an internal topic is not deleted")
+            if not is_topic_name(name):
+                raise RefusedError(KafkaErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "there is no topic of such a name")
+            gone = delete_topic(api.store, name)
+            results.append(DeleteTopicsDeletableTopicResult(name, bytes.fromhex(gone.topic_id)))
+        except Exception as error:  # the other topics go on
+            results.append(DeleteTopicsDeletableTopicResult(name, topic_id, *refusal_of(error)))
+    return results
+
+
+# ---- CreatePartitions -----------------------------------------------------------------------------------------
+
+
+def handle_create_partitions(api: ApiContext, request: RequestContext, message: CreatePartitionsRequest) -> Outcome:
+    """Raise the number of partitions of topics; answered as CreateTopics is."""
+    grown = api.run(partial(_create_partitions, api, message))
+
+    def answer(results: Sequence[CreatePartitionsTopicResult]) -> Any:
+        names = [result.name for result in results if not result.error_code]
+        response = CreatePartitionsResponse(results=results)
+        counts = {topic.name: topic.partition_count for topic in message.topics}
+
+        def have_grown() -> bool:
+            topics = [(api.topic(name), counts[name]) for name in names]
+            return all(topic is not None and topic.partitions >= count for topic, count in topics)
+
+        if message.validate_only or not names:
+            return response
+        timeout_ms = min(message.timeout_ms, _WAIT_MS_MAX)
+        known = api.wait_until(have_grown, timeout_ms)
+        return then(then(known, lambda _: wait_for_leaders(api, names, timeout_ms)), lambda _: response)
+
+    return then(grown, answer)
+
+
+def _create_partitions(api: ApiContext, message: CreatePartitionsRequest) -> list[CreatePartitionsTopicResult]:
+    def grow(topic: CreatePartitionsTopic) -> None:
+        found = api.topic(topic.name)
+        if found is None:
+            raise RefusedError(KafkaErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"there is no topic {topic.name[:80]!r}")
+        if not found.partitions < topic.partition_count <= PARTITIONS_MAX:
+            raise RefusedError(
+                KafkaErrorCode.INVALID_PARTITIONS,
+                f"partitions: expected {found.partitions + 1} to {PARTITIONS_MAX}, found {topic.partition_count}",
+            )
+        if topic.assignments is not None:
+            raise RefusedError(
+                KafkaErrorCode.INVALID_REPLICA_ASSIGNMENT, "an assignment of new partitions is not supported"
+            )
+        if not message.validate_only:
+            grow_topic(api.store, topic.name, topic.partition_count)
+
+    return [
+        CreatePartitionsTopicResult(topic.name, *outcome_of(partial(grow, topic)))
+        for topic in {topic.name: topic for topic in message.topics}.values()
+    ]
+
+
+def outcome_of(change: Callable[[], object]) -> tuple[KafkaErrorCode, str | None]:
+    """Make a change; return error code and text."""
+    try:
+        change()
+    except Exception as error:  # those of other topics go on
+        return refusal_of(error)
+    return KafkaErrorCode.NONE, None
+
+
+# ---- DeleteRecords --------------------------------------------------------------------------------------------
+
+
+def handle_delete_records(api: ApiContext, request: RequestContext, message: DeleteRecordsRequest) -> Outcome:
+    """Let records before an offset go; whole segments, so that the log may begin earlier than it was asked to."""
+    return api.run(partial(_delete_records, api, message))
+
+
+def _delete_records(api: ApiContext, message: DeleteRecordsRequest) -> DeleteRecordsResponse:
+    topics = []
+    for topic in message.topics:
+        results = [
+            _trim(api, TopicPartition(topic.name, each.partition_index), each.offset) for each in topic.partitions
+        ]
+        topics.append(DeleteRecordsTopicResult(topic.name, results))
+    return DeleteRecordsResponse(topics=topics)
+
+
+def _trim(api: ApiContext, name: TopicPartition, offset: int) -> DeleteRecordsPartitionResult:
+    found = api.replicas.partition(name)
+    if found is None:
+        return DeleteRecordsPartitionResult(name.partition, -1, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+    if name.topic in INTERNAL_TOPICS:
+        return DeleteRecordsPartitionResult(name.partition, -1, ErrorCode.INVALID_TOPIC_EXCEPTION)
+    code, latest = found.latest_offset(FetchIsolation.HIGH_WATERMARK)
+    if code is ErrorCode.NONE:
+        code = found.trim(latest if offset == -1 else offset)
+    start = found.earliest_offset if code is ErrorCode.NONE else -1
+    return DeleteRecordsPartitionResult(name.partition, start, code)
