@@ -7,6 +7,7 @@ import logging
 import ssl
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Mapping, Set
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -27,15 +28,17 @@ from pyreplog.net.limits import Limits
 from pyreplog.net.reactor import Reactor
 from pyreplog.net.server import Server
 from pyreplog.net.sockets import address_text
-from pyreplog.partition.config import BrokerConfig, TopicConfig
+from pyreplog.partition.config import BrokerConfig, RetentionConfig, TopicConfig
 from pyreplog.partition.controller import Controller
 from pyreplog.partition.delayed_fetch import FetchResponses
 from pyreplog.partition.metadata.broker_registration import BrokerLease, register_broker
 from pyreplog.partition.metadata.metadata_cache import MetadataCache, PartitionId
 from pyreplog.partition.metadata.state_store import StateStore, machine_version
 from pyreplog.partition.metadata.topic_metadata import TopicMetadata
+from pyreplog.partition.metadata.topic_settings import LOG_APPEND_TIME
 from pyreplog.partition.partition import Partition
 from pyreplog.partition.protocol.leading import ReplicaConfig
+from pyreplog.partition.protocol.record_batch import AppendLimits
 from pyreplog.partition.replica_fetcher import BrokerTransport, ReplicaFetcher
 from pyreplog.partition.replica_manager import ReplicaManager
 from pyreplog.partition.requests import FetchParams, PartitionFetch
@@ -52,6 +55,10 @@ logger = logging.getLogger(__name__)
 _EXPIRE_S = 0.01
 _RETRY_S = 0.2
 _OPEN_AGAIN_S = 10.0
+_AGAIN_S = 0.1
+"""Seconds until retention looks again at a partition of which more goes when it is replicated."""
+_HOUSEKEEPING_S = 0.005
+"""Seconds that retention may take of the clock's thread at once, and one partition longer."""
 
 
 class LocalTransport:
@@ -87,6 +94,36 @@ class _Replica:
     partition: Partition
     log: PartitionLog
     path: Path
+
+
+class _Housekeeper:
+    """Applies the retention of all partitions, a few at a time: others wait for the thread. One thread.
+
+    Args:
+        replicas: the partitions.
+        interval_s: seconds between two looks at a partition.
+    """
+
+    def __init__(self, replicas: ReplicaManager, interval_s: float) -> None:
+        self._replicas, self._interval_s = replicas, interval_s
+        self._next_s, self._again_s = time.monotonic() + interval_s, 0.0
+        self._due: deque[Partition] = deque()
+        self._again: list[Partition] = []  # looked at again soon
+
+    def run(self, now_s: float) -> None:
+        """Look at some of the partitions that are due; now_s: monotonic seconds."""
+        if now_s >= self._next_s:
+            self._next_s, self._due, self._again = now_s + self._interval_s, deque(self._replicas), []
+        elif self._again and now_s >= self._again_s:
+            self._due.extend(self._again)
+            self._again.clear()
+        while self._due:
+            partition = self._due.popleft()
+            if partition.apply_retention():
+                self._again.append(partition)
+                self._again_s = now_s + _AGAIN_S
+            if time.monotonic() - now_s > _HOUSEKEEPING_S:
+                return
 
 
 class Broker(Handle):
@@ -278,6 +315,7 @@ class Broker(Handle):
                 self.replicas.brokers_changed(self.metadata.brokers())
             names = {topic.topic_id: (name, topic) for name, topic in self.metadata.topics().items()}
             if topics:
+                self._apply_settings(names)
                 changed |= {partition for partition in self._open if partition.topic_id not in names}
                 for topic_id in names:
                     changed |= {partition for partition, _ in self.metadata.partitions(topic_id)}
@@ -307,8 +345,8 @@ class Broker(Handle):
     def _open_replica(self, partition: PartitionId, name: str, topic: TopicMetadata) -> _Replica:
         path = self._path(partition)
         log = PartitionLog.open_or_create(
-            path, self.config.log_config(), uuid=_log_uuid(partition), clock=self._clock, files=self._files,
-            runtime=self._runtime,
+            path, self.config.log_config(topic.config.segment_bytes), uuid=_log_uuid(partition), clock=self._clock,
+            files=self._files, runtime=self._runtime,
         )  # fmt: skip
         try:
             high_watermark = log.restore_high_watermark(self._high_watermarks.get(path.name))
@@ -328,8 +366,25 @@ class Broker(Handle):
         return replica
 
     def _topic_config(self, topic: TopicMetadata) -> TopicConfig:
-        replicas = ReplicaConfig(requires_sync=topic.requires_sync, lag_us=self.config.lag_ms * 1000)
-        return TopicConfig(replicas=replicas)
+        settings = topic.config
+        return TopicConfig(
+            replicas=ReplicaConfig(requires_sync=settings.requires_sync, lag_us=self.config.lag_ms * 1000),
+            limits=AppendLimits(
+                settings.max_message_bytes, settings.timestamp_before_max_ms, settings.timestamp_after_max_ms
+            ),
+            log_append_time=settings.message_timestamp_type == LOG_APPEND_TIME,
+            retention=RetentionConfig(settings.retention_ms, settings.retention_bytes, settings.segment_ms),
+        )
+
+    def _apply_settings(self, topics: Mapping[str, tuple[str, TopicMetadata]]) -> None:
+        """Tell the replicas that are open which settings their topics have."""
+        configs = {
+            topic_id: self._topic_config(topics[topic_id][1]) for topic_id, _ in self._open if topic_id in topics
+        }
+        for (topic_id, _), replica in self._open.items():
+            config = configs.get(topic_id)
+            if config is not None and config != replica.partition.config:
+                replica.partition.config_changed(config)
 
     def _remove(self, partition: PartitionId) -> None:
         """Close a replica and remove its log: the topic was deleted, or others replicate the partition."""
@@ -346,6 +401,7 @@ class Broker(Handle):
     def _tick(self) -> None:
         isr_s = self.config.lag_ms / 2000
         next_isr, next_store, next_sync = (time.monotonic() + s for s in (isr_s, self.config.checkpoint_ms / 1000, 0.0))
+        housekeeper = _Housekeeper(self.replicas, self.config.retention_check_ms / 1000)
         while not self._ticking.wait(min(_EXPIRE_S, self.config.sync_ms / 1000)):
             now = time.monotonic()
             self.replicas.expire()
@@ -361,6 +417,7 @@ class Broker(Handle):
                 next_store = now + self.config.checkpoint_ms / 1000
                 self._refresh()
                 self._store_high_watermarks()
+            housekeeper.run(now)
 
     def _refresh(self) -> None:
         try:

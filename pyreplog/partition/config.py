@@ -3,10 +3,25 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from pyreplog.config import LogConfig, Settings
 from pyreplog.partition.protocol.leading import ReplicaConfig
 from pyreplog.partition.protocol.record_batch import AppendLimits
+
+
+class RetentionConfig(NamedTuple):
+    """Which records of a partition go, the oldest first; None: no limit.
+
+    Attributes:
+        retention_ms: those of segments whose last record was appended so long ago, milliseconds.
+        retention_bytes: those of segments without which the log still has so many bytes.
+        segment_ms: age of a segment's first record at which the segment takes no more, milliseconds.
+    """
+
+    retention_ms: int | None = None
+    retention_bytes: int | None = None
+    segment_ms: int | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -18,12 +33,14 @@ class TopicConfig:
         limits: of its batches.
         log_append_time: the time of the append counts, not the producer's (`message.timestamp.type`).
         transaction_version: 2: a marker has a higher epoch than the batches that it ends (KIP-890); 1: it need not.
+        retention: which records go.
     """
 
     replicas: ReplicaConfig = field(default_factory=ReplicaConfig)
     limits: AppendLimits = field(default_factory=AppendLimits)
     log_append_time: bool = False
     transaction_version: int = 2
+    retention: RetentionConfig = field(default_factory=RetentionConfig)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,7 +49,8 @@ class BrokerConfig(Settings):
 
     Attributes:
         lease_ms: milliseconds for which a broker that is dead counts as alive (`broker.session.timeout.ms`).
-        segment_bytes: size of the segment files of the logs, a multiple of 4096; fixed when a log is made.
+        segment_bytes: size of the segment files of topics that do not say (`TopicSettings.segment_bytes`), a multiple
+            of 4096, the same for all brokers; fixed when a log is made.
         lag_ms: a follower that was not caught up for so long leaves the ISR (`replica.lag.time.max.ms`), milliseconds.
         fetch_wait_ms: a follower's fetch waits so long for records (`replica.fetch.wait.max.ms`), milliseconds.
         fetch_bytes_max: bytes of one fetch of a follower, of all partitions (`replica.fetch.response.max.bytes`).
@@ -40,6 +58,7 @@ class BrokerConfig(Settings):
         sync_ms: logs of topics whose replicas count what is on their disks are synced so often, milliseconds.
         checkpoint_ms: the high watermarks are stored so often, milliseconds
             (`replica.high.watermark.checkpoint.interval.ms`).
+        retention_check_ms: milliseconds between two looks for records that go (`log.retention.check.interval.ms`).
         balance_ms: milliseconds between two looks for partitions that their preferred leaders do not lead.
         stop_ms: a broker that is closed waits so long for others to take its leaderships over, milliseconds.
     """
@@ -52,6 +71,7 @@ class BrokerConfig(Settings):
     backoff_ms: int = 100
     sync_ms: int = 5
     checkpoint_ms: int = 5_000
+    retention_check_ms: int = 300_000
     balance_ms: int = 300_000
     stop_ms: int = 5_000
 
@@ -64,9 +84,10 @@ class BrokerConfig(Settings):
         self._check_int("backoff_ms", 1, 60_000)
         self._check_int("sync_ms", 1, 60_000)
         self._check_int("checkpoint_ms", 1, 3_600_000)
+        self._check_int("retention_check_ms", 1, 1 << 40)
         self._check_int("balance_ms", 1, 1 << 40)
         self._check_int("stop_ms", 0, 3_600_000)
 
-    def log_config(self) -> LogConfig:
-        """Return the settings of a partition's log."""
-        return LogConfig(segment_bytes=self.segment_bytes)
+    def log_config(self, segment_bytes: int | None = None) -> LogConfig:
+        """Return the settings of a partition's log; segment_bytes: of its topic, None: it does not say."""
+        return LogConfig(segment_bytes=self.segment_bytes if segment_bytes is None else segment_bytes)

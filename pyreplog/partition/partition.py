@@ -12,10 +12,12 @@ from pyreplog._native.log.record import Record
 from pyreplog.clock import Clock
 from pyreplog.errors import (
     ClosedError,
+    CorruptionError,
     DiskError,
     DiskFullError,
     HigherTermError,
     InvalidArgumentError,
+    LockedError,
     OutOfRangeError,
     RecordTooLargeError,
     ReplogError,
@@ -23,7 +25,7 @@ from pyreplog.errors import (
     TruncatedError,
     WindowFullError,
 )
-from pyreplog.partition.config import TopicConfig
+from pyreplog.partition.config import RetentionConfig, TopicConfig
 from pyreplog.partition.protocol.append_origin import OriginChecks
 from pyreplog.partition.protocol.effects import (
     AlterIsr,
@@ -286,6 +288,12 @@ class Partition:
 
         self._change(note)
 
+    def config_changed(self, config: TopicConfig) -> None:
+        """Apply other settings of the topic, from the next request on. `requires_sync` stays what it was."""
+        if config.replicas.requires_sync != self.config.replicas.requires_sync:
+            raise InvalidArgumentError(f"{self.name}: requires_sync: expected {self.config.replicas.requires_sync}")
+        self.config = config
+
     def check_isr(self) -> None:
         """Look for followers that lag too much. To be called about twice within `lag_us`."""
 
@@ -325,14 +333,48 @@ class Partition:
             if not 0 <= offset <= self._leading.high_watermark.entry:
                 return ErrorCode.OFFSET_OUT_OF_RANGE
             if offset > self._log.start_mark.entry:
-                stable = self._transactions.last_stable(self._leading.high_watermark)
-                start = self._log.trim_to(min(self._place_of(offset), stable))
-                self._leading.trimmed(start)
-                self._transactions.trimmed(start)
+                self._trim(self._leading, self._place_of(offset))
             return ErrorCode.NONE
 
         code = self._change(remove)
         return ErrorCode.KAFKA_STORAGE_ERROR if code is None else code
+
+    def _trim(self, leading: LeadingReplica, start: LogPosition) -> None:
+        """Let whole segments go, none of them of a transaction that is open."""
+        start = self._log.trim_to(min(start, self._transactions.last_stable(leading.high_watermark)))
+        leading.trimmed(start)
+        self._transactions.trimmed(start)
+
+    def apply_retention(self) -> bool:
+        """Let the segments go that are too old or too many, as leader; the others follow its log start.
+
+        Returns:
+            Whether more goes as soon as followers have fetched what was appended now: call it again soon.
+        """
+        is_waiting = False
+
+        def apply(deferred: Deferred) -> None:
+            nonlocal is_waiting
+            config, leading, log = self.config.retention, self._leading, self._log
+            if leading is None or config == RetentionConfig():
+                return
+            now_us = self._clock.now_us()
+            try:
+                if log.is_roll_due(config, now_us):
+                    ends = log.roll()
+                    self._perform(leading.appended(*ends, self._now_us()), deferred)
+                    self._show_marks()
+                stable = self._transactions.last_stable(leading.high_watermark)
+                start = log.expired_before(config, now_us, stable)
+                if start > log.start_mark:
+                    self._trim(leading, start)
+                is_whole = stable == leading.high_watermark  # no transaction is open, which may last
+                is_waiting = is_whole and log.expired_before(config, now_us, leading.end) > start
+            except (DiskError, CorruptionError, LockedError) as error:  # of files beside the log, which is as it was
+                logger.warning("%s: retention is tried again later: %s", self.name, error)
+
+        self._change(apply)
+        return is_waiting
 
     def close(self) -> None:
         """End its role, wake what waits, and close the log."""

@@ -18,10 +18,11 @@ from pyreplog.partition.broker import Broker, LocalTransport
 from pyreplog.partition.config import BrokerConfig
 from pyreplog.partition.metadata.topic_metadata import (
     TopicMetadata,
+    alter_topic,
+    create_partitions,
     create_topic,
     delete_topic,
     find_topic,
-    grow_topic,
     state_key,
 )
 from pyreplog.partition.protocol.election import reassign
@@ -264,7 +265,7 @@ def test_partitions_are_added(cluster: Cluster) -> None:
     cluster.start("a", "b", "c")
     topic = cluster.create(partitions=1)
     cluster.append(b"zero")
-    grow_topic(cluster.store, "flights", 4)
+    create_partitions(cluster.store, "flights", 4)
     for number in range(1, 4):
         assert cluster.append(b"%d" % number, number=number) == 0
     cluster.await_values(topic, [b"zero"])
@@ -281,3 +282,53 @@ def test_a_clean_stop_removes_the_marker(cluster: Cluster, tmp_path: Path) -> No
     assert not (tmp_path / "a" / UNCLEAN).exists()
     with SQLiteStore(tmp_path / "metadata") as store, pytest.raises(WrongIncarnationError):
         Broker(tmp_path / "a", "b", store, cluster.transport)
+
+
+def test_settings_are_applied_in_use(cluster: Cluster) -> None:
+    """Without opening a log again: its writer's lock stays where it is."""
+    cluster.start("a", "b", "c")
+    cluster.create(min_isr=2, settings={"segment.bytes": 65536})
+    cluster.append(b"v" * 2000)
+    partitions = [broker.partition("flights", 0) for broker in cluster.brokers.values()]
+    alter_topic(cluster.store, "flights", {"max.message.bytes": 1000, "min.insync.replicas": 1})
+    until(lambda: all(each is not None and each.config.limits.max_message_bytes == 1000 for each in partitions))
+
+    def code(size: int) -> ErrorCode:
+        future = cluster.leader().replicas.append_records(ACKS_ALL, {TOPIC: Messages([b"v" * size])})
+        return future.result(PATIENCE_S)[TOPIC].code
+
+    assert code(1001) is ErrorCode.MESSAGE_TOO_LARGE and code(1000) is ErrorCode.NONE
+    alter_topic(cluster.store, "flights", {"max.message.bytes": None})
+    until(lambda: code(2000) is ErrorCode.NONE)
+    assert [broker.partition("flights", 0) for broker in cluster.brokers.values()] == partitions
+
+
+def test_the_size_of_segments_is_the_topics(cluster: Cluster) -> None:
+    cluster.start("a", "b")
+    topic = cluster.create(replication_factor=2, settings={"segment.bytes": 65536})
+    for _ in range(5):
+        cluster.append(b"v" * 30_000)
+    for broker in cluster.brokers.values():
+        path = broker.directory / f"{topic.topic_id}-0"
+        until(lambda path=path: len(list(path.glob("*.log"))) > 1)
+
+
+def test_records_go_when_they_are_old(cluster: Cluster) -> None:
+    """At all replicas, and no offset is given again when another one leads."""
+    cluster.start("a", "b", "c", retention_check_ms=20)
+    topic = cluster.create(min_isr=2, settings={"segment.bytes": 65536})
+    cluster.append(b"old")
+    alter_topic(cluster.store, "flights", {"retention.ms": 1})
+    paths = [broker.directory / f"{topic.topic_id}-0" for broker in cluster.brokers.values()]
+
+    def starts() -> set[int]:
+        found = set()
+        for path in paths:
+            with pyreplog.open(path, mode="r") as log:
+                found.add(log.start)
+        return found
+
+    until(lambda: starts() == {1})
+    alter_topic(cluster.store, "flights", {"retention.ms": None})
+    cluster.stop(cluster.leader().name)
+    assert cluster.append(b"new") == 1

@@ -25,10 +25,10 @@ from pyreplog.partition.metadata.broker_registration import (
 from pyreplog.partition.metadata.metadata_cache import MetadataCache, PartitionId
 from pyreplog.partition.metadata.topic_metadata import (
     TopicMetadata,
+    create_partitions,
     create_topic,
     delete_topic,
     find_topic,
-    grow_topic,
     list_topics,
     state_key,
     states_key,
@@ -202,11 +202,11 @@ def test_partitions_that_are_added_are_placed(cluster: Cluster) -> None:
     cluster.start("a", "b", "c")
     topic = cluster.create("flights", replication_factor=1)
     first = cluster.await_state(topic, lambda state: state.leader != "")
-    grown = grow_topic(cluster.store, "flights", 3)
+    grown = create_partitions(cluster.store, "flights", 3)
     states = until(lambda: (states := cluster.states(grown)) and len(states) == 3 and states)
     assert states[0] == first and sorted(state.leader for state in states) == ["a", "b", "c"]
     with pytest.raises(InvalidArgumentError, match="expected at least 3, found 2"):
-        grow_topic(cluster.store, "flights", 2)
+        create_partitions(cluster.store, "flights", 2)
 
 
 def test_a_topic_waits_for_brokers(cluster: Cluster, caplog: pytest.LogCaptureFixture) -> None:

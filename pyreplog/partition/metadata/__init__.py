@@ -3,6 +3,7 @@
 | module | what it holds |
 |---|---|
 | `topic_metadata` | a topic: its partitions, their number of replicas, and settings |
+| `topic_settings` | settings of topics, by the names that Kafka gives them |
 | `broker_registration` | a broker: its incarnation, and its address while it lives |
 | `metadata_cache` | all of it, as one broker follows it |
 | `state_store` | compare-and-set of the keys of partitions, for state machines that must not wait |

@@ -29,6 +29,7 @@ from pyreplog.log import checkpoint as checkpoints
 from pyreplog.log import log_cursor, names, recovery, replica
 from pyreplog.log.files import Files, RealFiles
 from pyreplog.log.runtime import LogRuntime
+from pyreplog.partition.config import RetentionConfig
 from pyreplog.partition.protocol.epochs import NO_EPOCH, LeaderEpoch
 from pyreplog.partition.protocol.replica_log import ReplicaLog
 from pyreplog.partition.store.epoch_record import decode_epoch, encode_epoch
@@ -120,6 +121,7 @@ class PartitionLog(MirrorLog):
         self._epoch: LeaderEpoch | None = None  # in which it leads
         self._history = History()
         self._changing = threading.RLock()  # held by who changes the log; before `_lock`
+        self._last_times: dict[int, int] = {}  # of segments that were sealed here, by base; of those that are there
         self._sealed_mark = -1, 0  # a boundary of segments, and where the records in front of it end
         super().__init__(path, config, clock=clock, files=files, record_batches=True, runtime=runtime)
         try:
@@ -462,6 +464,29 @@ class PartitionLog(MirrorLog):
             offsets, end = Appender.append_batch_pending(self, values, keys, event_times, None)
             return AppendedOffsets(offsets, self.end_mark if end is None else LogPosition(end, offsets.stop))
 
+    def roll(self) -> ReplicaEnds:
+        """Begin another segment, so that the records of the active one can be trimmed. It begins with the record of the
+        epoch, as all segments do.
+
+        Raises:
+            ReplicaError: this replica does not lead.
+            DiskFullError: there is no room. The log is as it was.
+            PoisonedError, ClosedError: the log takes no appends.
+        """
+        with self._changing:
+            self._check_leading()
+            start = self._history.starts[-1]
+            with self._lock:
+                self._enter()
+                try:
+                    segment, _, entry, last_time = self._state
+                    if segment is not None and not segment.sealed and segment.end > HEADER_BYTES:
+                        self._roll(segment, entry, last_time)
+                finally:
+                    self._leave()
+            Appender.append_batch(self, [], control=encode_epoch(start))  # shows the segment, also when it is not new
+            return self.ends
+
     def _begin_counted(self) -> None:
         """A follower begins segments as its leader does."""
         if self._epoch is not None:
@@ -469,6 +494,7 @@ class PartitionLog(MirrorLog):
 
     def _roll(self, segment: Segment, entry: int, last_time: int) -> None:
         super()._roll(segment, entry, last_time)
+        self._last_times[segment.base] = last_time
         self._put_segment_front()
 
     # ---- fetches --------------------------------------------------------------------------------------------
@@ -640,6 +666,7 @@ class PartitionLog(MirrorLog):
         """Cut the log: `truncate_to`."""
         with self._changing:
             self._check_following()
+            self._last_times.clear()  # another leader's segments may take their places
             super().cut(position, entry)
             self._give_up_empty_segment()
             self._history = self._history.up_to(self.end_mark)
@@ -755,8 +782,60 @@ class PartitionLog(MirrorLog):
                 while count + 1 < len(table) and table[count + 1][0] <= floor:
                     count += 1
                 self._remove_front(count)
+                for base, _, _ in table[:count]:
+                    self._last_times.pop(base, None)
             self._history = self._without_trimmed(self._history)
             return self.start_mark
+
+    def is_roll_due(self, config: RetentionConfig, now_us: int) -> bool:
+        """Return whether the active segment has records, and one that is too old to stay, or to have others behind it.
+
+        Args:
+            config: of the topic.
+            now_us: the time, microseconds since 1970-01-01 UTC.
+
+        Raises:
+            DiskError: the segment cannot be opened.
+        """
+        with self._lock:
+            table = self._segment_table()
+            if not table or self._state[2] <= table[-1][1]:
+                return False
+            last_time = self._state[3]
+            first_time = now_us if config.segment_ms is None else self._first_time(len(table) - 1, now_us)
+            is_full = config.segment_ms is not None and now_us - first_time >= config.segment_ms * 1000
+            is_old = config.retention_ms is not None and now_us - last_time >= config.retention_ms * 1000
+            return is_full or is_old or config.retention_bytes == 0
+
+    def expired_before(self, config: RetentionConfig, now_us: int, floor: LogPosition) -> LogPosition:
+        """Return where the log begins when the segments are gone that are too old or too many; the active one stays.
+
+        The time of a record is that of its append.
+
+        Args:
+            config: of the topic.
+            now_us: the time, microseconds since 1970-01-01 UTC.
+            floor: nothing goes from here on.
+
+        Raises:
+            DiskError: a segment cannot be opened.
+        """
+        with self._lock:
+            table, end, row = self._segment_table(), self._state[1], 0
+            while row + 1 < len(table) and table[row + 1][0] <= floor.position:
+                is_old = config.retention_ms is not None and (
+                    now_us - self._last_time_of(row, now_us) >= config.retention_ms * 1000
+                )
+                is_much = config.retention_bytes is not None and end - table[row + 1][0] >= config.retention_bytes
+                if not is_old and not is_much:
+                    break
+                row += 1
+            return LogPosition(*table[row][:2]) if table else self.start_mark
+
+    def _last_time_of(self, row: int, now_us: int) -> int:
+        """When the last record of a sealed segment was appended; later, if another process sealed it, or the leader."""
+        known = self._last_times.get(self._segment_table()[row][0])
+        return self._first_time(row + 1, now_us) if known is None else known
 
     def _without_trimmed(self, history: History) -> History:
         """Return a history without the epochs that ended before the log's start."""
