@@ -9,7 +9,8 @@
 | `produce`, `fetch` | Produce, Fetch |
 | `list_offsets` | ListOffsets, OffsetForLeaderEpoch |
 | `topics` | CreateTopics, DeleteTopics, CreatePartitions, DeleteRecords |
-| `configs`, `topic_configs` | DescribeConfigs |
+| `refusals` | error codes for changes that are refused |
+| `configs` | DescribeConfigs, AlterConfigs, IncrementalAlterConfigs |
 | `producer_ids` | InitProducerId |
 | `find_coordinator` | FindCoordinator |
 | `leaders`, `topic_names` | who leads a partition; which names topics may have |

@@ -25,6 +25,7 @@ from pyreplog.kafka.wire.messages import (
     MetadataResponseTopic,
 )
 from pyreplog.partition.metadata.topic_metadata import TopicMetadata, create_topic
+from pyreplog.partition.metadata.topic_settings import KAFKA_DEFAULTS
 from pyreplog.partition.protocol.partition_state import PartitionState
 from pyreplog.partition.topic_partition import INTERNAL_TOPICS
 
@@ -65,7 +66,8 @@ def _create(api: ApiContext, names: Collection[str]) -> dict[str, KafkaErrorCode
         try:
             create_topic(
                 api.store, name, partitions=config.partitions, replication_factor=config.replication_factor,
-                now_us=api.reactor.clock.now_us(), min_isr=config.min_isr,
+                now_us=api.reactor.clock.now_us(),
+                settings={**KAFKA_DEFAULTS, "min.insync.replicas": config.min_isr},
             )  # fmt: skip
             logger.info("topic %s is made, because a Kafka client asked for it", name)
         except TopicExistsError:

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import logging
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
-from pyreplog.errors import ConfigError, InvalidArgumentError, ReplogError
+from pyreplog.errors import InvalidArgumentError
 from pyreplog.kafka.apis.context import ApiContext, Outcome, RequestContext, then
 from pyreplog.kafka.apis.metadata import wait_for_leaders
-from pyreplog.kafka.apis.topic_configs import describe_settings, parse_settings
+from pyreplog.kafka.apis.refusals import RefusedError, outcome_of, refusal_of
 from pyreplog.kafka.apis.topic_names import is_topic_name
-from pyreplog.kafka.error_codes import KafkaErrorCode, error_code_of
+from pyreplog.kafka.error_codes import KafkaErrorCode
 from pyreplog.kafka.node_ids import node_id_of
 from pyreplog.kafka.wire.messages import (
     ZERO_UUID,
@@ -34,35 +33,15 @@ from pyreplog.kafka.wire.messages import (
     DeleteTopicsRequest,
     DeleteTopicsResponse,
 )
-from pyreplog.partition.metadata.topic_metadata import PARTITIONS_MAX, create_topic, delete_topic, grow_topic
+from pyreplog.partition.metadata.topic_metadata import PARTITIONS_MAX, create_partitions, create_topic, delete_topic
+from pyreplog.partition.metadata.topic_settings import KAFKA_DEFAULTS, format_setting, parse_setting
 from pyreplog.partition.protocol.error_codes import ErrorCode
 from pyreplog.partition.requests import FetchIsolation
 from pyreplog.partition.topic_partition import INTERNAL_TOPICS, TopicPartition
 
-logger = logging.getLogger(__name__)
-
 _WAIT_MS_MAX = 60_000
 _TOPIC_CONFIG, _DEFAULT_CONFIG = 1, 5
 """Sources of settings."""
-
-
-class RefusedError(Exception):
-    """A change is refused with an error code of Kafka."""
-
-    def __init__(self, code: KafkaErrorCode, message: str) -> None:
-        self.code, self.message = code, message
-        super().__init__(message)
-
-
-def refusal_of(error: Exception) -> tuple[KafkaErrorCode, str]:
-    """Return error code and text for a change that failed."""
-    if isinstance(error, RefusedError):
-        return error.code, error.message
-    if isinstance(error, ConfigError):
-        return KafkaErrorCode.INVALID_CONFIG, str(error)
-    if not isinstance(error, ReplogError):
-        logger.error("a change that a Kafka client asked for failed", exc_info=error)
-    return error_code_of(error), str(error)
 
 
 def _check_new_name(name: str) -> None:
@@ -126,8 +105,8 @@ def _create(
         raise RefusedError(
             KafkaErrorCode.INVALID_REPLICATION_FACTOR, f"replicas: expected 1 to {living}, brokers, found {factor}"
         )
-    settings = parse_settings({each.name: each.value for each in topic.configs})
-    settings.setdefault("min_isr", config.min_isr)
+    settings = {**KAFKA_DEFAULTS, "min.insync.replicas": config.min_isr}
+    settings |= {each.name: parse_setting(each.name, each.value) for each in topic.configs if each.value is not None}
     if validate_only:
         if api.metadata.topic(topic.name) is not None:
             raise RefusedError(KafkaErrorCode.TOPIC_ALREADY_EXISTS, f"topic {topic.name} exists")
@@ -137,13 +116,15 @@ def _create(
     try:
         made = create_topic(
             api.store, topic.name, partitions=partitions, replication_factor=factor,
-            now_us=api.reactor.clock.now_us(), assignment=assignment, **settings,
+            now_us=api.reactor.clock.now_us(), assignment=assignment, settings=settings,
         )  # fmt: skip
     except InvalidArgumentError as error:
         raise RefusedError(KafkaErrorCode.INVALID_CONFIG, str(error)) from error
     configs = [
-        CreateTopicsCreatableTopicConfigs(name, text, False, _DEFAULT_CONFIG if is_default else _TOPIC_CONFIG)
-        for name, (text, is_default) in describe_settings(made).items()
+        CreateTopicsCreatableTopicConfigs(
+            name, format_setting(value), False, _TOPIC_CONFIG if name in settings else _DEFAULT_CONFIG
+        )
+        for name, value in made.config.values().items()
     ]
     return CreateTopicsCreatableTopicResult(
         topic.name, bytes.fromhex(made.topic_id), KafkaErrorCode.NONE, None, 0, partitions, factor, configs
@@ -152,22 +133,23 @@ def _create(
 
 def _assignment(api: ApiContext, topic: CreateTopicsCreatableTopic) -> dict[int, tuple[str, ...]]:
     """Return the brokers that the client chose, by partition."""
-    names = {node_id_of(name): name for name in api.metadata.brokers()}
-    chosen: dict[int, tuple[str, ...]] = {}
-    for each in topic.assignments:
-        unknown = [number for number in each.broker_ids if number not in names]
-        if unknown or not each.broker_ids or len({*each.broker_ids}) < len(each.broker_ids):
-            raise RefusedError(
-                KafkaErrorCode.INVALID_REPLICA_ASSIGNMENT,
-                f"partition {each.partition_index}: expected distinct brokers of {sorted(names)}, "
-                f"found {list(each.broker_ids)[:20]}",
-            )
-        chosen[each.partition_index] = tuple(names[number] for number in each.broker_ids)
+    chosen = {each.partition_index: _brokers(api, each.partition_index, each.broker_ids) for each in topic.assignments}
     if sorted(chosen) != list(range(len(topic.assignments))):
         raise RefusedError(
             KafkaErrorCode.INVALID_REPLICA_ASSIGNMENT, "expected an assignment of partitions 0, 1, ..., each once"
         )
     return chosen
+
+
+def _brokers(api: ApiContext, partition: int, node_ids: Sequence[int]) -> tuple[str, ...]:
+    """Return the brokers that a client chose for a partition."""
+    names = {node_id_of(name): name for name in api.metadata.brokers()}
+    if not node_ids or len({*node_ids}) < len(node_ids) or not {*node_ids} <= names.keys():
+        raise RefusedError(
+            KafkaErrorCode.INVALID_REPLICA_ASSIGNMENT,
+            f"partition {partition}: expected distinct brokers of {sorted(names)}, found {list(node_ids)[:20]}",
+        )
+    return tuple(names[number] for number in node_ids)
 
 
 # ---- DeleteTopics ---------------------------------------------------------------------------------------------
@@ -244,26 +226,23 @@ def _create_partitions(api: ApiContext, message: CreatePartitionsRequest) -> lis
                 KafkaErrorCode.INVALID_PARTITIONS,
                 f"partitions: expected {found.partitions + 1} to {PARTITIONS_MAX}, found {topic.partition_count}",
             )
-        if topic.assignments is not None:
+        assignment = {
+            found.partitions + number: _brokers(api, found.partitions + number, each.broker_ids)
+            for number, each in enumerate(topic.assignments or ())
+        }
+        if assignment and len(assignment) != topic.partition_count - found.partitions:
             raise RefusedError(
-                KafkaErrorCode.INVALID_REPLICA_ASSIGNMENT, "an assignment of new partitions is not supported"
+                KafkaErrorCode.INVALID_REPLICA_ASSIGNMENT,
+                f"expected an assignment of {topic.partition_count - found.partitions} new partitions, "
+                f"found {len(assignment)}",
             )
         if not message.validate_only:
-            grow_topic(api.store, topic.name, topic.partition_count)
+            create_partitions(api.store, topic.name, topic.partition_count, assignment)
 
     return [
         CreatePartitionsTopicResult(topic.name, *outcome_of(partial(grow, topic)))
         for topic in {topic.name: topic for topic in message.topics}.values()
     ]
-
-
-def outcome_of(change: Callable[[], object]) -> tuple[KafkaErrorCode, str | None]:
-    """Make a change; return error code and text."""
-    try:
-        change()
-    except Exception as error:  # those of other topics go on
-        return refusal_of(error)
-    return KafkaErrorCode.NONE, None
 
 
 # ---- DeleteRecords --------------------------------------------------------------------------------------------
