@@ -27,6 +27,7 @@ from pyreplog.partition.topic_partition import TopicPartition
 LATEST, EARLIEST, MAX_TIMESTAMP, EARLIEST_LOCAL, LATEST_TIERED = -1, -2, -3, -4, -5
 _QUICK = (LATEST, EARLIEST, EARLIEST_LOCAL, LATEST_TIERED)
 _READ_COMMITTED = 1
+_EPOCHS_FROM = 4
 _NATIVE_KIND = 1  # of records that hold a message
 
 _Found = ListOffsetsPartitionResponse
@@ -34,18 +35,20 @@ _Found = ListOffsetsPartitionResponse
 
 def handle_list_offsets(api: ApiContext, request: RequestContext, message: ListOffsetsRequest) -> Outcome:
     """Answer a ListOffsets request; a search by time reads the disk, and runs in the pool."""
-    answer = partial(_respond, api, message)
+    answer = partial(_respond, api, request.version, message)
     if all(wanted.timestamp in _QUICK for topic in message.topics for wanted in topic.partitions):
         return answer()
     return api.run(answer)
 
 
-def _respond(api: ApiContext, message: ListOffsetsRequest) -> ListOffsetsResponse:
+def _respond(api: ApiContext, version: int, message: ListOffsetsRequest) -> ListOffsetsResponse:
     is_committed = message.isolation_level == _READ_COMMITTED
     isolation = FetchIsolation.TXN_COMMITTED if is_committed else FetchIsolation.HIGH_WATERMARK
     topics = []
     for topic in message.topics:
         found = [_look_up(api, topic.name, wanted, isolation) for wanted in topic.partitions]
+        if version < _EPOCHS_FROM:
+            found = [each._replace(leader_epoch=-1) for each in found]
         topics.append(ListOffsetsTopicResponse(topic.name, found))
     return ListOffsetsResponse(topics=topics)
 
