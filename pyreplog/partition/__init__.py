@@ -6,7 +6,7 @@
 | `replica_manager` | the partitions of a broker: `append_records` and `fetch_messages`, one response each |
 | `partition` | one replica: its log, the machine of its role, one lock around both |
 | `role` | one term of a replica as leader or follower: the marks that requests wait for |
-| `delayed_produce`, `delayed_fetch` | requests that wait in the purgatory |
+| `delayed_produce`, `delayed_fetch`, `delayed_delete_records` | requests that wait in the purgatory |
 | `wire`, `service`, `tcp_transport` | fetches between brokers: their encoding, who answers them, who sends them |
 | `replica_fetcher` | sends the fetches of replicas that follow |
 | `requests` | what appends and fetches take and give |

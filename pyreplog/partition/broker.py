@@ -30,6 +30,7 @@ from pyreplog.net.server import Server
 from pyreplog.net.sockets import address_text
 from pyreplog.partition.config import BrokerConfig, RetentionConfig, TopicConfig
 from pyreplog.partition.controller import Controller
+from pyreplog.partition.delayed_delete_records import DeleteRecordsResponses
 from pyreplog.partition.delayed_fetch import FetchResponses
 from pyreplog.partition.metadata.broker_registration import BrokerLease, register_broker
 from pyreplog.partition.metadata.metadata_cache import MetadataCache, PartitionId
@@ -179,6 +180,7 @@ class Broker(Handle):
         self._topics_changed = self._brokers_changed = False
         self._stopping = False
         self._controller: Controller | None = None
+        self._storing = threading.Lock()  # one thread at a time stores high watermarks
         self._ticking = threading.Event()  # set to end the clock's thread
         self._network = ExitStack()  # closes what talks to other brokers
         with ExitStack() as undo:
@@ -268,6 +270,20 @@ class Broker(Handle):
     def partition(self, topic: str, number: int) -> Partition | None:
         """Return a replica of this broker; None: it has none of this partition."""
         return self.replicas.partition(TopicPartition(topic, number))
+
+    def delete_records(
+        self, offsets: Mapping[TopicPartition, int], timeout: float = 30.0
+    ) -> AppendFuture[DeleteRecordsResponses]:  # fmt: skip
+        """Delete the records before an offset, in partitions that this broker leads (KIP-107). Blocks for the disk.
+
+        Args:
+            offsets: by partition: the first offset that stays, at most the last stable one; -1: that one.
+            timeout: seconds to wait for the other replicas.
+
+        Returns:
+            A future of the outcomes by partition; see `ReplicaManager.delete_records`.
+        """
+        return self.replicas.delete_records(offsets, timeout_ms=round(timeout * 1000), store=self._store_marks)
 
     # ---- changes of metadata --------------------------------------------------------------------------------
 
@@ -425,13 +441,18 @@ class Broker(Handle):
         except ReplogError as error:
             logger.warning("broker %s is not registered, which is tried again: %s", self.name, error)
 
-    def _store_high_watermarks(self) -> None:
-        marks = {}
-        for replica in list(self._open.values()):
-            if replica.log.is_usable:
-                marks[replica.path.name] = replica.log.stored_high_watermark
-        try:
+    def _store_marks(self) -> None:
+        """Store high watermarks, and before which offsets records are deleted. Raises OSError."""
+        with self._storing:
+            marks = {}
+            for replica in list(self._open.values()):
+                if replica.log.is_usable:
+                    marks[replica.path.name] = replica.log.stored_high_watermark
             self._high_watermarks.store(marks)
+
+    def _store_high_watermarks(self) -> None:
+        try:
+            self._store_marks()
         except OSError as error:
             logger.warning("broker %s: the high watermarks are not stored: %s", self.name, error)
 

@@ -28,6 +28,7 @@ from pyreplog.errors import (
 from pyreplog.partition.config import RetentionConfig, TopicConfig
 from pyreplog.partition.protocol.append_origin import OriginChecks
 from pyreplog.partition.protocol.effects import (
+    AdvanceLogStart,
     AlterIsr,
     AppendLeaderEpoch,
     AppendRecords,
@@ -125,6 +126,22 @@ class AppendResult(NamedTuple):
     required: LogPosition | None = None
 
 
+class DeletedRecords(NamedTuple):
+    """A deletion of records of one partition, on its leader.
+
+    Attributes:
+        code: NONE, or why nothing was deleted.
+        role: in which they were deleted.
+        before: the offset before which records are deleted.
+        message: the error in words.
+    """
+
+    code: ErrorCode
+    role: ReplicaRole
+    before: int = -1
+    message: str = ""
+
+
 class PartitionRead(NamedTuple):
     """A read of one partition.
 
@@ -180,6 +197,7 @@ class Partition:
         self._epoch_before: LeaderEpoch | None = None  # in which an earlier process led
         self._producers, self._transactions = ProducerStates(), LogTransactions()
         self._replayed = log.start_mark  # up to there they know the log
+        self._low_wanted = self._low_shown = 0  # low watermark that is waited for, and that waiters know of
         self._replays = False  # while it follows, because somebody reads committed transactions
 
     def __repr__(self) -> str:
@@ -285,6 +303,7 @@ class Partition:
             self._brokers = brokers
             if self._leading is not None:
                 self._perform(self._leading.brokers_changed(brokers, self._now_us()), deferred)
+                self._show_low_watermark()
 
         self._change(note)
 
@@ -339,9 +358,65 @@ class Partition:
         code = self._change(remove)
         return ErrorCode.KAFKA_STORAGE_ERROR if code is None else code
 
+    def delete_records(self, offset: int) -> DeletedRecords:
+        """Delete the records before an offset, as leader (KIP-107). Their segments go when all of them may.
+
+        Nobody has stored that when it returns, and other replicas learn of it with their fetches.
+
+        Args:
+            offset: the first one that stays, at most the last stable offset: what belongs to an open transaction
+                stays. -1: delete as much as that allows.
+        """
+        with self._lock:
+            role = self._role
+        outcome = DeletedRecords(ErrorCode.KAFKA_STORAGE_ERROR, role)
+
+        def delete(deferred: Deferred) -> None:
+            nonlocal outcome
+            leading, role = self._leading, self._role
+            if leading is None:
+                outcome = DeletedRecords(ErrorCode.NOT_LEADER_OR_FOLLOWER, role)
+                return
+            stable = self._transactions.last_stable(leading.high_watermark)
+            before = stable.entry if offset == -1 else offset
+            if not 0 <= before <= stable.entry:
+                message = f"offset {offset}: expected at most the last stable offset {stable.entry}"
+                outcome = DeletedRecords(ErrorCode.OFFSET_OUT_OF_RANGE, role, message=message)
+                return
+            if before > self._log.log_start:
+                leading.deleted(self._log.delete_before(before))
+                if before > self._log.start_mark.entry:
+                    self._trim(leading, self._place_of(before))
+            self._low_wanted = max(self._low_wanted, before)
+            self._show_low_watermark()
+            outcome = DeletedRecords(ErrorCode.NONE, role, before)
+
+        self._change(delete)
+        return outcome
+
+    @property
+    def log_start(self) -> int:
+        """Offset of the first record that requests see (ListOffsets: the earliest offset)."""
+        return self._log.log_start
+
+    def low_watermark(self, role: ReplicaRole) -> int | None:
+        """Return the offset before which all replicas that live have deleted the records; None: the role is over."""
+        with self._lock:
+            return None if self._leading is None or role is not self._role else self._leading.low_watermark
+
+    def _show_low_watermark(self) -> None:
+        """Wake the deletions that wait for followers. It costs nothing when none waits."""
+        if self._leading is not None and self._low_wanted > self._low_shown:
+            self._low_shown = self._leading.low_watermark
+            self._purgatory.advance(self._role.low_watermark, self._low_shown)
+
     def _trim(self, leading: LeadingReplica, start: LogPosition) -> None:
         """Let whole segments go, none of them of a transaction that is open."""
-        start = self._log.trim_to(min(start, self._transactions.last_stable(leading.high_watermark)))
+        try:
+            start = self._log.trim_to(min(start, self._transactions.last_stable(leading.high_watermark)))
+        except (DiskError, CorruptionError, LockedError) as error:  # of files beside the log, which is as it was
+            logger.warning("%s: its segments are removed later: %s", self.name, error)
+            return
         leading.trimmed(start)
         self._transactions.trimmed(start)
 
@@ -370,7 +445,7 @@ class Partition:
                     self._trim(leading, start)
                 is_whole = stable == leading.high_watermark  # no transaction is open, which may last
                 is_waiting = is_whole and log.expired_before(config, now_us, leading.end) > start
-            except (DiskError, CorruptionError, LockedError) as error:  # of files beside the log, which is as it was
+            except DiskError as error:  # the log is as it was
                 logger.warning("%s: retention is tried again later: %s", self.name, error)
 
         self._change(apply)
@@ -434,6 +509,7 @@ class Partition:
 
     def _begin_role(self, deferred: Deferred, *, is_leader: bool) -> None:
         before, self._role = self._role, ReplicaRole(self.name, is_leader=is_leader)
+        self._low_wanted = self._low_shown = 0
         before.is_over = True
         deferred.append(partial(before.end, self._purgatory))
 
@@ -447,6 +523,7 @@ class Partition:
         self._version, self._state = version, state
         if self._leading is not None:
             self._perform(self._leading.state_changed(version, state, self._now_us()), deferred)
+            self._show_low_watermark()
         if self._leading is None:
             self._take_role(version, state, deferred)
 
@@ -549,6 +626,8 @@ class Partition:
                 start = log.trim_to(start)
                 following.trimmed(start)
                 self._transactions.trimmed(start)
+            case AdvanceLogStart(offset):
+                log.delete_before(offset)
 
     def _alter(self, leading: LeadingReplica, version: int, state: PartitionState) -> None:
         def done(result: int | None) -> None:
@@ -713,7 +792,7 @@ class Partition:
         self._perform(leading.appended(*self._log.ends, self._now_us()), deferred)
         role.move(self._purgatory, FetchIsolation.LOG_END, appended.end)
         response = PartitionProduceResponse(
-            ErrorCode.NONE, appended.offsets.start, appended.offsets.stop, self._log.start, log_append_time_ms
+            ErrorCode.NONE, appended.offsets.start, appended.offsets.stop, self._log.log_start, log_append_time_ms
         )
         return AppendResult(response, role, appended.end)
 
@@ -741,7 +820,7 @@ class Partition:
             code, duplicate = producers.check(producer)
             if checks.sequences and duplicate is not None:
                 response = PartitionProduceResponse(
-                    ErrorCode.NONE, duplicate.first_offset, duplicate.last_offset + 1, self._log.start
+                    ErrorCode.NONE, duplicate.first_offset, duplicate.last_offset + 1, self._log.log_start
                 )
                 return AppendResult(response, self._role, self._end_of(duplicate.last_offset)), ErrorCode.NONE
             if code is not ErrorCode.NONE and (checks.sequences or code is ErrorCode.INVALID_PRODUCER_EPOCH):
@@ -758,7 +837,7 @@ class Partition:
             return self._log.start_mark
 
     def _refused(self, code: ErrorCode, message: str = "") -> AppendResult:
-        start = -1 if self.failure is not None else self._log.start
+        start = -1 if self.failure is not None else self._log.log_start
         return AppendResult(PartitionProduceResponse(code, log_start=start, message=message), self._role)
 
     def check_enough_replicas(self, role: ReplicaRole, required: LogPosition) -> ErrorCode | None:
@@ -794,9 +873,9 @@ class Partition:
             if self._replays and self._leading is None:
                 self._replay()
             log, high_watermark = self._log, self._high_watermark()
-            stable, start, end = self._last_stable(high_watermark), log.start_mark, log.end_mark
-            if not start.entry <= fetch.offset <= end.entry:
-                message = f"offset {fetch.offset}: the log has {start.entry} to {end.entry}"
+            stable, log_start, end = self._last_stable(high_watermark), log.log_start, log.end_mark
+            if not log_start <= fetch.offset <= end.entry:
+                message = f"offset {fetch.offset}: the log has {log_start} to {end.entry}"
                 return _error(role, ErrorCode.OFFSET_OUT_OF_RANGE, message)
             until, aborted = high_watermark, []
             try:
@@ -815,7 +894,12 @@ class Partition:
         except (ReplogError, OSError) as error:
             return _error(role, ErrorCode.KAFKA_STORAGE_ERROR, str(error))
         data = FetchPartitionData(
-            ErrorCode.NONE, high_watermark.entry, stable.entry, start.entry, records, _aborted(aborted, records.end)
+            ErrorCode.NONE,
+            high_watermark.entry,
+            max(stable.entry, log_start),
+            log_start,
+            records,
+            _aborted(aborted, records.end),
         )
         return PartitionRead(data, role, at.position, is_final=False)
 
@@ -846,6 +930,7 @@ class Partition:
         def note(deferred: Deferred) -> None:
             if self._leading is not None:
                 answers[0] = self._perform(self._leading.fetched(fetch, self._now_us()), deferred)
+                self._show_low_watermark()
             roles.append(self._role)
 
         self._change(note)

@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 
 from pyreplog.clock import Clock
 from pyreplog.errors import InvalidArgumentError
 from pyreplog.future import AppendFuture, set_result
+from pyreplog.partition.delayed_delete_records import (
+    DelayedDeleteRecords,
+    DeleteRecordsResponse,
+    DeleteRecordsResponses,
+)
 from pyreplog.partition.delayed_fetch import DelayedFetch, FetchResponses, WatchedPart
 from pyreplog.partition.delayed_produce import DelayedProduce, PendingAppend, ProduceResponses
-from pyreplog.partition.partition import AppendResult, Partition, PartitionRead, answered
+from pyreplog.partition.partition import AppendResult, DeletedRecords, Partition, PartitionRead, answered
 from pyreplog.partition.protocol.append_origin import CHECKS, AppendOrigin, OriginChecks
 from pyreplog.partition.protocol.error_codes import ACKS_ALL, REQUIRED_ACKS, ErrorCode
 from pyreplog.partition.protocol.messages import FetchRefused
@@ -197,6 +202,52 @@ class ReplicaManager:
             DelayedProduce(responses, pending, future).watch(self._purgatory, deadline_us)
         else:
             set_result(future, responses)
+
+    # ---- deletions ------------------------------------------------------------------------------------------
+
+    def delete_records(
+        self, offsets: Mapping[TopicPartition, int], *, timeout_ms: int = 30_000,
+        store: Callable[[], object] | None = None,
+    ) -> AppendFuture[DeleteRecordsResponses]:  # fmt: skip
+        """Delete the records before an offset, in partitions that this broker leads. Each has an outcome of its own.
+
+        Args:
+            offsets: by partition; -1: the last stable offset, which is the high watermark if no transaction is open.
+            timeout_ms: how long it waits for the other replicas, milliseconds; then the outcome is REQUEST_TIMED_OUT.
+            store: makes durable what this broker has deleted, before the response; it may block.
+
+        Returns:
+            A future of the responses by partition: with NONE all replicas that live have deleted the records.
+        """
+        future = AppendFuture[DeleteRecordsResponses]()
+        responses: DeleteRecordsResponses = {}
+        pending: dict[TopicPartition, tuple[Partition, DeletedRecords]] = {}
+        for name, offset in offsets.items():
+            partition = self._partitions.get(name)
+            if name.topic in INTERNAL_TOPICS:
+                message = f"{name.topic}: expected a topic of users, found an internal one"
+                responses[name] = DeleteRecordsResponse(ErrorCode.INVALID_TOPIC_EXCEPTION, -1, message)
+            elif partition is None:
+                responses[name] = DeleteRecordsResponse(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+            else:
+                deleted = partition.delete_records(offset)
+                if deleted.code is ErrorCode.NONE:
+                    pending[name] = partition, deleted
+                else:
+                    responses[name] = DeleteRecordsResponse(deleted.code, -1, deleted.message)
+        try:
+            if store is not None and pending:
+                store()
+        except OSError as error:
+            failed = DeleteRecordsResponse(ErrorCode.KAFKA_STORAGE_ERROR, -1, f"the log starts are not stored: {error}")
+            responses |= dict.fromkeys(pending, failed)
+            pending = {}
+        if pending:
+            deadline_us = self._clock.monotonic_us() + timeout_ms * 1000
+            DelayedDeleteRecords(responses, pending, future).watch(self._purgatory, deadline_us)
+        else:
+            set_result(future, responses)
+        return future
 
     # ---- fetches --------------------------------------------------------------------------------------------
 

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 SERVICE = "broker"
 """The name of the service in the hello."""
-VERSION = 1
+VERSION = 2
 PARTITIONS_MAX = 65536
 """Partitions in one fetch."""
 FRAMES_MAX = 1 << 16
@@ -78,6 +78,7 @@ def encode_fetch(params: FetchParams, fetches: Mapping[TopicPartition, Partition
         write_term(fields, fetch.last_epoch)
         fields.mark(fetch.synced)
         fields.mark(fetch.high_watermark)
+        fields.numbers("Q", fetch.log_start)
     return fields.take()
 
 
@@ -102,7 +103,8 @@ def decode_fetch(body: ReadableBuffer) -> tuple[FetchParams, dict[TopicPartition
         member = Member(fields.name(), fields.count("Q", _NUMBER_MAX))
         epoch, position = read_term(fields), fields.mark()
         last_epoch, synced, high_watermark = read_term(fields), fields.mark(), fields.mark()
-        fetch = Fetch(number, member, epoch, position, last_epoch, synced, high_watermark)
+        log_start = fields.count("Q", _NUMBER_MAX)
+        fetch = Fetch(number, member, epoch, position, last_epoch, synced, high_watermark, log_start)
         fetches[TopicPartition(topic, partition)] = ReplicaFetch(fetch, partition_bytes)
     fields.end()
     return params, fetches
@@ -137,6 +139,7 @@ def _write_response(fields: FieldWriter, response: FetchResponse | None, records
         fields.mark(response.end)
         fields.mark(response.high_watermark)
         fields.mark(response.log_start)
+        fields.numbers("Q", response.deleted_before)
         fields.numbers("I", len(response.starts))
         for epoch, start in response.starts:
             write_term(fields, epoch)
@@ -202,9 +205,12 @@ def decode_responses(body: ReadableBuffer) -> FetchResponses:
 def _read_records(fields: FieldReader, number: int) -> tuple[FetchedRecords, list[tuple[int, int]]]:
     """Return an answer without its records, and position and size of each piece of them."""
     epoch, position, end = read_term(fields), fields.mark(), fields.mark()
-    high_watermark, log_start = fields.mark(), fields.mark()
+    high_watermark, log_start, deleted_before = fields.mark(), fields.mark(), fields.count("Q", _NUMBER_MAX)
     starts = tuple(TermStart(read_term(fields), fields.mark()) for _ in range(fields.count("I", HISTORY_MAX)))
     frames = [(fields.count("Q", _NUMBER_MAX), fields.count("I", (1 << 32) - 1)) for _ in range(
         fields.count("I", FRAMES_MAX)
     )]  # fmt: skip
-    return FetchedRecords(number, epoch, position, end, starts, high_watermark, log_start, None), frames
+    fetched = FetchedRecords(
+        number, epoch, position, end, starts, high_watermark, log_start, None, deleted_before
+    )  # fmt: skip
+    return fetched, frames

@@ -332,3 +332,25 @@ def test_records_go_when_they_are_old(cluster: Cluster) -> None:
     alter_topic(cluster.store, "flights", {"retention.ms": None})
     cluster.stop(cluster.leader().name)
     assert cluster.append(b"new") == 1
+
+
+def test_deleted_records_stay_deleted(cluster: Cluster) -> None:
+    """Also when all brokers have started again, and whoever leads."""
+    cluster.start("a", "b", "c")
+    cluster.create(min_isr=2)
+    for number in range(10):
+        cluster.append(b"%d" % number)
+    leader = cluster.leader()
+    response = leader.delete_records({TOPIC: 7}).result(PATIENCE_S)[TOPIC]
+    assert (response.code, response.low_watermark) == (ErrorCode.NONE, 7)
+    for name in "abc":
+        cluster.stop(name)
+    cluster.start("a", "b", "c")
+    for _ in range(3):
+        leader = cluster.leader()
+        partition = leader.partition("flights", 0)
+        assert partition is not None and partition.log_start == 7
+        cluster.append(b"more")
+        cluster.stop(leader.name)
+        if len(cluster.brokers) == 1:
+            break

@@ -121,6 +121,7 @@ class PartitionLog(MirrorLog):
         self._epoch: LeaderEpoch | None = None  # in which it leads
         self._history = History()
         self._changing = threading.RLock()  # held by who changes the log; before `_lock`
+        self._deleted_before = 0
         self._last_times: dict[int, int] = {}  # of segments that were sealed here, by base; of those that are there
         self._sealed_mark = -1, 0  # a boundary of segments, and where the records in front of it end
         super().__init__(path, config, clock=clock, files=files, record_batches=True, runtime=runtime)
@@ -176,6 +177,11 @@ class PartitionLog(MirrorLog):
         return LogPosition(self.start_position, self.start)
 
     @property
+    def log_start(self) -> int:
+        """Offset before which the records are deleted, though a segment may hold them (`delete_before`)."""
+        return max(self._deleted_before, self.start)
+
+    @property
     def end_mark(self) -> LogPosition:
         """Where the log ends, whether that is committed or not."""
         return canonical(marks_of(self)[0], self.segment_bytes)
@@ -195,7 +201,7 @@ class PartitionLog(MirrorLog):
     def replica_log(self) -> ReplicaLog:
         """The log as the machines want to know it."""
         with self._changing:
-            return ReplicaLog(self._history, self.start_mark, *self.ends)
+            return ReplicaLog(self._history, self.start_mark, *self.ends, self.log_start)
 
     def _behind_a_record(self, mark: LogPosition) -> LogPosition:
         """A mark at the boundary of two segments as the end of the records in front of it.
@@ -669,6 +675,7 @@ class PartitionLog(MirrorLog):
             self._last_times.clear()  # another leader's segments may take their places
             super().cut(position, entry)
             self._give_up_empty_segment()
+            self._deleted_before = min(self._deleted_before, self.end_mark.entry)
             self._history = self._history.up_to(self.end_mark)
 
     def reset(self, start: LogPosition, history: History) -> ReplicaEnds:
@@ -727,7 +734,8 @@ class PartitionLog(MirrorLog):
         with self._changing:
             starts, mark = self._history.starts, self.high_watermark
             at = bisect_left(starts, mark.position, key=lambda start: start.start.position) - 1
-            return None if at < 0 else StoredHighWatermark(self.uuid, starts[at], mark)
+            log_start = self._deleted_before if self._deleted_before > self.start else 0
+            return None if at < 0 else StoredHighWatermark(self.uuid, starts[at], mark, min(log_start, mark.entry))
 
     def restore_high_watermark(self, stored: StoredHighWatermark | None) -> LogPosition:
         """Let readers see what was committed before the replica started, as far as the log has it.
@@ -745,6 +753,8 @@ class PartitionLog(MirrorLog):
             mark = None if stored is None else stored.valid_in(self.uuid, self._history, self.end_mark)
             if mark is not None and mark > self.high_watermark and self._is_boundary(mark):
                 self.show_high_watermark(mark)
+            if mark is not None and stored is not None:
+                self.delete_before(min(stored.log_start, mark.entry))
             return self.high_watermark
 
     def _is_boundary(self, mark: LogPosition) -> bool:
@@ -786,6 +796,21 @@ class PartitionLog(MirrorLog):
                     self._last_times.pop(base, None)
             self._history = self._without_trimmed(self._history)
             return self.start_mark
+
+    def delete_before(self, offset: int) -> int:
+        """Delete the records before an offset, which is below the high watermark: requests see them no more (KIP-107).
+
+        Their segments go with `trim_to`. The caller stores it (`stored_high_watermark`).
+
+        Args:
+            offset: the first one that stays. It never goes back.
+
+        Returns:
+            The first offset of the log now.
+        """
+        with self._changing:
+            self._deleted_before = max(self._deleted_before, min(offset, self.end_mark.entry))
+            return self.log_start
 
     def is_roll_due(self, config: RetentionConfig, now_us: int) -> bool:
         """Return whether the active segment has records, and one that is too old to stay, or to have others behind it.
