@@ -260,11 +260,6 @@ class Partition:
         with self._lock:
             return (self._following.epoch if self._leading is None else self._leading.epoch).number
 
-    @property
-    def earliest_offset(self) -> int:
-        """Offset at which the log begins."""
-        return self._log.start
-
     def epoch_end(self, number: int) -> tuple[int, int]:
         """Return the newest epoch up to a number, and the offset behind its last record; -1, -1: none is known.
 

@@ -69,7 +69,7 @@ def _look_up(api: ApiContext, topic: str, wanted: ListOffsetsPartition, isolatio
     if timestamp == LATEST:
         return _Found(number, ErrorCode.NONE, -1, latest, epoch)
     if timestamp in (EARLIEST, EARLIEST_LOCAL):
-        return _Found(number, ErrorCode.NONE, -1, found.earliest_offset, epoch)
+        return _Found(number, ErrorCode.NONE, -1, found.log_start, epoch)
     try:
         place = _latest_time(found, latest) if timestamp == MAX_TIMESTAMP else _first_from(found, timestamp, latest)
     except ReplogError:

@@ -33,10 +33,9 @@ from pyreplog.kafka.wire.messages import (
     DeleteTopicsRequest,
     DeleteTopicsResponse,
 )
+from pyreplog.partition.delayed_delete_records import DeleteRecordsResponses
 from pyreplog.partition.metadata.topic_metadata import PARTITIONS_MAX, create_partitions, create_topic, delete_topic
 from pyreplog.partition.metadata.topic_settings import KAFKA_DEFAULTS, format_setting, parse_setting
-from pyreplog.partition.protocol.error_codes import ErrorCode
-from pyreplog.partition.requests import FetchIsolation
 from pyreplog.partition.topic_partition import INTERNAL_TOPICS, TopicPartition
 
 _WAIT_MS_MAX = 60_000
@@ -249,28 +248,23 @@ def _create_partitions(api: ApiContext, message: CreatePartitionsRequest) -> lis
 
 
 def handle_delete_records(api: ApiContext, request: RequestContext, message: DeleteRecordsRequest) -> Outcome:
-    """Let records before an offset go; whole segments, so that the log may begin earlier than it was asked to."""
-    return api.run(partial(_delete_records, api, message))
+    """Delete the records before offsets; answered when all replicas have deleted them (KIP-107)."""
+    offsets = {
+        TopicPartition(topic.name, each.partition_index): each.offset
+        for topic in message.topics
+        for each in topic.partitions
+    }
+    timeout_s = min(max(message.timeout_ms, 0), _WAIT_MS_MAX) / 1000
+    started = api.run(lambda: api.broker.delete_records(offsets, timeout_s))  # it blocks for the disk
+    return then(then(started, lambda deleted: deleted), partial(_deleted, message))
 
 
-def _delete_records(api: ApiContext, message: DeleteRecordsRequest) -> DeleteRecordsResponse:
+def _deleted(message: DeleteRecordsRequest, outcomes: DeleteRecordsResponses) -> DeleteRecordsResponse:
     topics = []
     for topic in message.topics:
-        results = [
-            _trim(api, TopicPartition(topic.name, each.partition_index), each.offset) for each in topic.partitions
-        ]
+        results = []
+        for each in topic.partitions:
+            outcome = outcomes[TopicPartition(topic.name, each.partition_index)]
+            results.append(DeleteRecordsPartitionResult(each.partition_index, outcome.low_watermark, outcome.code))
         topics.append(DeleteRecordsTopicResult(topic.name, results))
     return DeleteRecordsResponse(topics=topics)
-
-
-def _trim(api: ApiContext, name: TopicPartition, offset: int) -> DeleteRecordsPartitionResult:
-    found = api.replicas.partition(name)
-    if found is None:
-        return DeleteRecordsPartitionResult(name.partition, -1, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
-    if name.topic in INTERNAL_TOPICS:
-        return DeleteRecordsPartitionResult(name.partition, -1, ErrorCode.INVALID_TOPIC_EXCEPTION)
-    code, latest = found.latest_offset(FetchIsolation.HIGH_WATERMARK)
-    if code is ErrorCode.NONE:
-        code = found.trim(latest if offset == -1 else offset)
-    start = found.earliest_offset if code is ErrorCode.NONE else -1
-    return DeleteRecordsPartitionResult(name.partition, start, code)
