@@ -6,6 +6,7 @@
 | `connection` | one client: requests and answers in their order |
 | `apis` | what is answered to which request |
 | `config` | settings |
+| `groups`, `coordinators` | groups of consumers; what drives them |
 | `error_codes`, `node_ids` | Kafka's numbers for errors, and for brokers |
 | `wire` | requests, responses and record batches, as bytes and as objects |
 """

@@ -32,6 +32,11 @@ class KafkaConfig(Settings):
         partitions: of a topic whose creator does not say (`num.partitions`).
         replication_factor: of a topic whose creator does not say (`default.replication.factor`).
         min_isr: of a topic whose creator does not say (`min.insync.replicas`).
+        offsets_partitions: partitions of `__consumer_offsets` (`offsets.topic.num.partitions`). Must not change.
+        offsets_replication_factor: replicas of `__consumer_offsets` (`offsets.topic.replication.factor`), or as many as
+            there are brokers when a client first asks for a coordinator.
+        rebalance_delay_ms: milliseconds for which an empty group waits for more members
+            (`group.initial.rebalance.delay.ms`).
         admin_threads: threads for what writes metadata or reads the disk for long.
 
     Raises:
@@ -52,6 +57,9 @@ class KafkaConfig(Settings):
     partitions: int = 1
     replication_factor: int = 1
     min_isr: int = 1
+    offsets_partitions: int = 50
+    offsets_replication_factor: int = 3
+    rebalance_delay_ms: int = 3_000
     admin_threads: int = 2
 
     def __post_init__(self) -> None:
@@ -67,4 +75,7 @@ class KafkaConfig(Settings):
         self._check_int("partitions", 1, 65_536)
         self._check_int("replication_factor", 1, REPLICAS_MAX)
         self._check_int("min_isr", 1, REPLICAS_MAX)
+        self._check_int("offsets_partitions", 1, 10_000)
+        self._check_int("offsets_replication_factor", 1, REPLICAS_MAX)
+        self._check_int("rebalance_delay_ms", 0, _DAY_MS)
         self._check_int("admin_threads", 1, 64)

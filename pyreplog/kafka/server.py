@@ -26,6 +26,7 @@ from pyreplog.kafka.apis.context import ApiContext, RequestContext
 from pyreplog.kafka.apis.registry import APIS
 from pyreplog.kafka.config import KafkaConfig
 from pyreplog.kafka.connection import Answer, KafkaConnection
+from pyreplog.kafka.coordinators import Coordinators
 from pyreplog.kafka.error_codes import KafkaErrorCode
 from pyreplog.kafka.node_ids import node_id_of
 from pyreplog.kafka.wire.codec import Request, decode_request, encode_response
@@ -113,9 +114,17 @@ class KafkaServer(Handle):
             undo.callback(self._reactor.close)
             self._pool = ThreadPoolExecutor(self.config.admin_threads, thread_name_prefix="pyreplog-kafka")
             undo.callback(self._pool.shutdown)
+            self._coordinators = Coordinators(broker, self.config)
+            undo.callback(self._coordinators.close)
             name_of_cluster = base64.urlsafe_b64encode(cluster_id(broker.store)).decode().rstrip("=")
             self._api = ApiContext(
-                broker, self.config, self._reactor, self._pool, name_of_cluster, ProducerIds(broker.store)
+                broker,
+                self.config,
+                self._reactor,
+                self._pool,
+                name_of_cluster,
+                ProducerIds(broker.store),
+                self._coordinators,
             )
             broker.advertise_kafka(self.advertised)
             super().__init__(f"Kafka listener at {address_text(self.address)}")
@@ -248,6 +257,7 @@ class KafkaServer(Handle):
         with suppress(ReplogError):
             self._reactor.call_soon(self._shut)
             self._reactor.drive(lambda: self._listener.fileno() < 0 and not self.connections, _CLOSE_S)
+        self._coordinators.close()
         self._pool.shutdown(wait=True, cancel_futures=True)
         self._reactor.close()
 

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import NamedTuple, Protocol
 
+from pyreplog._native.log.batch import RecordBatch
 from pyreplog._native.log.record import Record
 from pyreplog.clock import Clock
 from pyreplog.errors import (
@@ -284,6 +285,37 @@ class Partition:
         """
         for batch in self._log.read_event_times(time_us, EVENT_TIME_MAX_US):
             yield from batch
+
+    # ---- what coordinators of this broker ask ---------------------------------------------------------------
+
+    def committed_range(self, epoch: int) -> tuple[int, int, int] | None:
+        """Return where the log begins, its high watermark and its end, as offsets.
+
+        Args:
+            epoch: number of the epoch in which the caller coordinates.
+
+        Returns:
+            The three; None: this replica does not lead in that epoch, or does not know the high watermark yet.
+        """
+        with self._lock:
+            leading = self._leading
+            if leading is None or not self._leads_in(epoch) or leading.latest is None:
+                return None
+            return self._log.start, leading.latest.entry, leading.end.entry
+
+    def read_committed(self, start: int, end: int) -> Iterator[RecordBatch]:
+        """Iterate over committed records. Reads the disk.
+
+        Args:
+            start: offset of the first record.
+            end: offset before which to stop, at most the high watermark.
+
+        Raises:
+            ReplogError: errors of the log, which may be trimmed, cut or closed meanwhile.
+        """
+        with self._lock:
+            first, last = self._place_of(start), self._place_of(end)
+        yield from self._log.read_positions(first.position, last.position)
 
     # ---- events ---------------------------------------------------------------------------------------------
 
@@ -719,7 +751,8 @@ class Partition:
     # ---- appends --------------------------------------------------------------------------------------------
 
     def append(
-        self, records: Records, checked: CheckedBatch | None, checks: OriginChecks, acks: int, verification: int | None
+        self, records: Records, checked: CheckedBatch | None, checks: OriginChecks, acks: int,
+        verification: int | None, leader_epoch: int | None = None,
     ) -> AppendResult:  # fmt: skip
         """Append as leader; nothing is synced.
 
@@ -729,13 +762,19 @@ class Partition:
             checks: of the origin.
             acks: of the produce.
             verification: of the transaction, from `begin_verification`; None: its coordinator was not asked.
+            leader_epoch: number of the epoch in which alone it is appended; None: any.
         """
         deferred: Deferred = []
         try:
             with self._lock:
+                if leader_epoch is not None and not self._leads_in(leader_epoch):
+                    return self._refused(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"{self.name}: not in epoch {leader_epoch}")
                 return self._append(records, checked, checks, acks, verification, deferred)
         finally:
             self._finish(deferred)
+
+    def _leads_in(self, epoch: int) -> bool:
+        return self.failure is None and self._leading is not None and self._leading.epoch.number == epoch
 
     def begin_verification(self, producer_id: int) -> int:
         """Note that a transaction's coordinator is asked whether it is open; return a token for `append`."""

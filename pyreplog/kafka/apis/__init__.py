@@ -13,5 +13,7 @@
 | `configs` | DescribeConfigs, AlterConfigs, IncrementalAlterConfigs |
 | `producer_ids` | InitProducerId |
 | `find_coordinator` | FindCoordinator |
+| `groups` | JoinGroup, SyncGroup, Heartbeat, LeaveGroup, DescribeGroups, ListGroups, DeleteGroups |
+| `offsets` | OffsetCommit, OffsetFetch, OffsetDelete |
 | `leaders`, `topic_names` | who leads a partition; which names topics may have |
 """

@@ -12,6 +12,8 @@ from typing import Any, NamedTuple, TypeAlias, TypeVar
 from pyreplog.errors import ClosedError, ReplogError
 from pyreplog.future import AppendFuture, set_exception, set_result
 from pyreplog.kafka.config import KafkaConfig
+from pyreplog.kafka.coordinators import Coordinators
+from pyreplog.kafka.groups.group_coordinator import GroupCoordinator
 from pyreplog.kafka.node_ids import node_id_of
 from pyreplog.metadata.store import MetadataStore
 from pyreplog.net.reactor import Reactor
@@ -76,6 +78,7 @@ class ApiContext:
         pool: threads for what blocks.
         cluster_id: as Kafka's clients are told.
         producer_ids: ids of idempotent producers, for threads of the pool.
+        coordinators: what looks after groups.
     """
 
     broker: Broker
@@ -84,11 +87,17 @@ class ApiContext:
     pool: ThreadPoolExecutor
     cluster_id: str
     producer_ids: ProducerIds
+    coordinators: Coordinators
 
     @property
     def replicas(self) -> ReplicaManager:
         """The partitions of this broker."""
         return self.broker.replicas
+
+    @property
+    def groups(self) -> GroupCoordinator:
+        """The coordinator of groups of this broker."""
+        return self.coordinators.groups
 
     @property
     def metadata(self) -> MetadataCache:
