@@ -77,6 +77,8 @@ class KafkaConnection:
         self.peer, self.session = peer, session
         self.error: ReplogError | None = None
         """Why it is closed, or is about to be."""
+        self.is_trusted = True
+        """False: the client has to prove within the time of a request who it is."""
         self._reactor, self._stream, self._handler, self._config = reactor, stream, handler, config
         self._fd = stream.fileno()
         self._unshaken = stream if isinstance(stream, TlsStream) else None
@@ -91,7 +93,7 @@ class KafkaConnection:
         self._is_held = False
         self._is_finished = False
         now_us = reactor.clock.monotonic_us()
-        self._heard_us = self._partial_us = self._progress_us = now_us
+        self._opened_us = self._heard_us = self._partial_us = self._progress_us = now_us
         self._progress = 0  # sent bytes at that time
 
     def open(self) -> None:
@@ -278,6 +280,8 @@ class KafkaConnection:
         elif is_partial and now_us - self._partial_us > config.request_ms * 1000:
             what = "a TLS handshake" if self._unshaken is not None else f"{self._parser.buffered} bytes of a request"
             self.close(PeerTimeoutError(f"{what}, and no end within {config.request_ms / 1000:g} s"))
+        elif not self.is_trusted and now_us - self._opened_us > config.request_ms * 1000:
+            self.close(PeerTimeoutError(f"no authentication within {config.request_ms / 1000:g} s"))
         elif self._answers or self._backlog:
             self._heard_us = now_us
         elif now_us - self._heard_us > config.idle_ms * 1000:

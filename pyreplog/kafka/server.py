@@ -12,6 +12,7 @@ from functools import partial
 from typing import Any
 
 from pyreplog.errors import (
+    AuthenticationError,
     ClosedError,
     InvalidArgumentError,
     InvalidMetadataError,
@@ -21,7 +22,7 @@ from pyreplog.errors import (
 )
 from pyreplog.future import AppendFuture
 from pyreplog.handles import Handle
-from pyreplog.kafka.apis.api_versions import describe_versions
+from pyreplog.kafka.apis.api_versions import describe_versions, versions_of
 from pyreplog.kafka.apis.context import ApiContext, RequestContext
 from pyreplog.kafka.apis.registry import APIS
 from pyreplog.kafka.config import KafkaConfig
@@ -29,6 +30,7 @@ from pyreplog.kafka.connection import Answer, KafkaConnection
 from pyreplog.kafka.coordinators import Coordinators
 from pyreplog.kafka.error_codes import KafkaErrorCode
 from pyreplog.kafka.node_ids import node_id_of
+from pyreplog.kafka.sasl import SaslSession, SaslUsers
 from pyreplog.kafka.wire.codec import Request, decode_request, encode_response
 from pyreplog.kafka.wire.schema import ApiKey
 from pyreplog.metadata.layout import cluster_id
@@ -55,6 +57,7 @@ _ACCEPTS_MAX = 16
 _NO_DESCRIPTORS_S = 0.5
 _LOOK_S_MAX = 1.0
 _CLOSE_S = 5.0
+_BEFORE_USERS = (ApiKey.SASL_HANDSHAKE, ApiKey.SASL_AUTHENTICATE)
 
 
 class KafkaServer(Handle):
@@ -71,6 +74,7 @@ class KafkaServer(Handle):
         advertised: where clients reach it, "host:port", "[v6]:port"; "": where it listens. Clients ask one broker for
             the addresses of all.
         tls: a context for servers; None: no TLS.
+        users: clients must prove by SASL which one they are; None: anybody may do everything.
 
     Raises:
         OSError: the address is in use, or not of this machine.
@@ -88,13 +92,13 @@ class KafkaServer(Handle):
 
     def __init__(
         self, broker: Broker, *, config: KafkaConfig | None = None, host: str = "127.0.0.1", port: int = 0,
-        advertised: str = "", tls: ssl.SSLContext | None = None,
+        advertised: str = "", tls: ssl.SSLContext | None = None, users: SaslUsers | None = None,
     ) -> None:  # fmt: skip
         check_tls("tls", tls)
         self.config = config or KafkaConfig()
         self.connections: set[KafkaConnection] = set()
         """Those that are open. Read it in tests and for metrics only: the server's thread changes it."""
-        self._broker, self._tls = broker, tls
+        self._broker, self._tls, self._users = broker, tls, users
         if advertised:
             parse_address(advertised)
         with ExitStack() as undo:
@@ -168,7 +172,9 @@ class KafkaServer(Handle):
         try:
             set_socket_options(sock)
             stream: Stream = sock if self._tls is None else TlsStream(self._tls, sock, None)
-            connection = KafkaConnection(self._reactor, stream, peer, self._Requests(self), self.config, None)
+            session = None if self._users is None else SaslSession(self._users)
+            connection = KafkaConnection(self._reactor, stream, peer, self._Requests(self), self.config, session)
+            connection.is_trusted = session is None
             connection.open()
         except OSError as error:  # it is gone already
             logger.debug("Kafka client %s: %s", peer, error)
@@ -204,12 +210,16 @@ class KafkaServer(Handle):
             self._describe_versions(connection, request)
             return
         handle = APIS.get(request.key)
-        if handle is None or request.message is None:
+        if handle is None or request.message is None or request.version < versions_of(request.key)[0]:
             raise UnsupportedRequestError(
                 f"expected an API that ApiVersions tells of, found key {request.key} version {request.version}"
             )
+        session = connection.session
+        if isinstance(session, SaslSession) and not session.user and request.key not in _BEFORE_USERS:
+            raise AuthenticationError(f"expected a user, found a request of key {request.key} before")
         context = RequestContext(request.version, request.client_id, connection.peer, connection.session)
         outcome = handle(self._api, context, request.message)
+        connection.is_trusted = connection.is_trusted or bool(isinstance(session, SaslSession) and session.user)
         if outcome is None:
             return
         answer = connection.expect_answer()

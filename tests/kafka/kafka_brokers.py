@@ -56,8 +56,13 @@ class KafkaBrokers:
                 )
                 self.brokers[name], self.servers[name] = broker, server
                 self._stacks[name] = stack.pop_all()
-        until(lambda: all({*names} <= broker.metadata.brokers().keys() for broker in self.brokers.values()))
+        until(lambda: all(self._knows(broker, name) for broker in self.brokers.values() for name in names))
         return self
+
+    def _knows(self, broker: Broker, name: str) -> bool:
+        """Whether clients of a broker are told of another one."""
+        living = broker.metadata.availability(name)
+        return living is not None and bool(living.kafka_address) and broker.metadata.broker(name) is not None
 
     def stop(self, name: str) -> None:
         del self.brokers[name], self.servers[name]

@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from pyreplog.kafka.apis.api_versions import versions_of
 from pyreplog.kafka.apis.registry import APIS
 from pyreplog.kafka.wire.codec import request_codec
 from pyreplog.kafka.wire.messages import (
@@ -44,7 +45,7 @@ from pyreplog.kafka.wire.messages import (
     ProduceTopicProduceData,
 )
 from pyreplog.kafka.wire.record_batches import build_batch, read_batch
-from pyreplog.kafka.wire.schema import ANNOUNCED, ApiKey
+from pyreplog.kafka.wire.schema import ApiKey
 from pyreplog.partition.requests import Messages
 from pyreplog.partition.topic_partition import TopicPartition
 from tests.kafka.kafka_brokers import KafkaBrokers, RawClient, encode_request, fetch, fetched, frame, produce
@@ -89,7 +90,7 @@ def test_versions_are_told_in_each_version(client: RawClient) -> None:
     for version in range(5):
         response = client.ask(ApiKey.API_VERSIONS, version, ApiVersionsRequest("raw", "1"))
         told = {each.api_key: (each.min_version, each.max_version) for each in response.api_keys}
-        assert response.error_code == 0 and told == {key: ANNOUNCED[key] for key in {*APIS, ApiKey.API_VERSIONS}}
+        assert response.error_code == 0 and told == {key: versions_of(key) for key in {*APIS, ApiKey.API_VERSIONS}}
 
 
 def test_an_unknown_version_of_api_versions_is_answered_in_version_0(client: RawClient) -> None:
@@ -134,7 +135,7 @@ def test_each_announced_version_is_answered(brokers: KafkaBrokers, client: RawCl
     assert topic is not None
     topic_id = bytes.fromhex(topic.topic_id)
     for key in APIS:
-        first, last = ANNOUNCED[key]
+        first, last = versions_of(key)
         for version in range(3 if key == ApiKey.PRODUCE else first, last + 1):
             message = REQUESTS.get(key) or request_codec(key, version).schema.type()
             if key == ApiKey.FETCH and version > 12:

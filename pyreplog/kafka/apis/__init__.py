@@ -12,6 +12,7 @@
 | `refusals` | error codes for changes that are refused |
 | `configs` | DescribeConfigs, AlterConfigs, IncrementalAlterConfigs |
 | `producer_ids` | InitProducerId |
+| `authentication` | SaslHandshake, SaslAuthenticate |
 | `find_coordinator` | FindCoordinator |
 | `groups` | JoinGroup, SyncGroup, Heartbeat, LeaveGroup, DescribeGroups, ListGroups, DeleteGroups |
 | `offsets` | OffsetCommit, OffsetFetch, OffsetDelete |

@@ -6,7 +6,16 @@ from collections.abc import Mapping
 
 from pyreplog.kafka.error_codes import KafkaErrorCode
 from pyreplog.kafka.wire.messages import ApiVersionsApiVersion, ApiVersionsResponse
-from pyreplog.kafka.wire.schema import ANNOUNCED
+from pyreplog.kafka.wire.schema import ANNOUNCED, ApiKey
+
+_FIRST: dict[int, int] = {ApiKey.SASL_HANDSHAKE: 1}
+"""Behind version 0 come messages that are no requests."""
+
+
+def versions_of(key: int) -> tuple[int, int]:
+    """Return the first and the last version of an API that is announced."""
+    first, last = ANNOUNCED[key]
+    return max(first, _FIRST.get(key, first)), last
 
 
 def describe_versions(served: Mapping[int, object], code: KafkaErrorCode = KafkaErrorCode.NONE) -> ApiVersionsResponse:
@@ -16,5 +25,5 @@ def describe_versions(served: Mapping[int, object], code: KafkaErrorCode = Kafka
         served: what serves them, by key.
         code: UNSUPPORTED_VERSION: the client asked in a version that is not served; it learns which ones are.
     """
-    keys = tuple(ApiVersionsApiVersion(key, *ANNOUNCED[key]) for key in sorted(served))
+    keys = tuple(ApiVersionsApiVersion(key, *versions_of(key)) for key in sorted(served))
     return ApiVersionsResponse(error_code=code, api_keys=keys)

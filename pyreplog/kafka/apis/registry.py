@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, TypeAlias
 
+from pyreplog.kafka.apis.authentication import handle_sasl_authenticate, handle_sasl_handshake
 from pyreplog.kafka.apis.configs import (
     handle_alter_configs,
     handle_describe_configs,
@@ -62,6 +63,8 @@ APIS: Mapping[int, Api] = {
     ApiKey.ALTER_CONFIGS: handle_alter_configs,
     ApiKey.INCREMENTAL_ALTER_CONFIGS: handle_incremental_alter_configs,
     ApiKey.CREATE_PARTITIONS: handle_create_partitions,
+    ApiKey.SASL_HANDSHAKE: handle_sasl_handshake,
+    ApiKey.SASL_AUTHENTICATE: handle_sasl_authenticate,
     ApiKey.DESCRIBE_CLUSTER: handle_describe_cluster,
 }
 """By key. ApiVersions is the server's own: it tells of these."""
