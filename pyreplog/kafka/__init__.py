@@ -2,5 +2,5 @@
 
 | package | what it holds |
 |---|---|
-| `wire` | requests, responses and record batches, as bytes and as objects |
+| `wire` | requests and responses, as bytes and as objects |
 """
