@@ -9,7 +9,7 @@
 | `sasl` | users, and how they prove who they are |
 | `groups`, `coordinators` | groups of consumers; what drives them |
 | `error_codes`, `node_ids` | Kafka's numbers for errors, and for brokers |
-| `wire` | requests, responses and record batches, as bytes and as objects |
+| `wire` | requests and responses, as bytes and as objects |
 """
 
 from pyreplog.kafka.config import KafkaConfig

@@ -44,10 +44,10 @@ from pyreplog.kafka.wire.messages import (
     ProduceRequest,
     ProduceTopicProduceData,
 )
-from pyreplog.kafka.wire.record_batches import build_batch, read_batch
 from pyreplog.kafka.wire.schema import ApiKey
 from pyreplog.partition.requests import Messages
 from pyreplog.partition.topic_partition import TopicPartition
+from pyreplog.record_batches.batches import build_batch, read_batch
 from tests.kafka.kafka_brokers import KafkaBrokers, RawClient, encode_request, fetch, fetched, frame, produce
 from tests.waiting import until
 

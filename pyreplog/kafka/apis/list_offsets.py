@@ -18,11 +18,11 @@ from pyreplog.kafka.wire.messages import (
     OffsetForLeaderEpochRequest,
     OffsetForLeaderEpochResponse,
 )
-from pyreplog.kafka.wire.record_batches import read_batch
 from pyreplog.partition.partition import EVENT_TIME_MAX_US, Partition
 from pyreplog.partition.protocol.error_codes import ErrorCode
 from pyreplog.partition.requests import FetchIsolation
 from pyreplog.partition.topic_partition import TopicPartition
+from pyreplog.record_batches.batches import read_batch
 
 LATEST, EARLIEST, MAX_TIMESTAMP, EARLIEST_LOCAL, LATEST_TIERED = -1, -2, -3, -4, -5
 _QUICK = (LATEST, EARLIEST, EARLIEST_LOCAL, LATEST_TIERED)

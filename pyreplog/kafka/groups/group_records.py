@@ -13,8 +13,8 @@ from pyreplog._native.kafka.message_codec import StructSchema
 from pyreplog._native.kafka.record_batch import encode_batch, encode_records
 from pyreplog.errors import InvalidRequestError
 from pyreplog.kafka.groups.group_effects import GroupRecord
-from pyreplog.kafka.wire.record_batches import read_batch
 from pyreplog.partition.protocol.record_batch import marker_of
+from pyreplog.record_batches.batches import read_batch
 
 OFFSET_KEY_VERSIONS = range(2)
 GROUP_KEY_VERSION = 2
