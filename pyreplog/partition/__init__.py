@@ -15,5 +15,5 @@
 | `protocol` | what brokers say and decide about one partition: state machines without I/O |
 | `store` | the log of a replica on disk |
 | `metadata` | what the metadata store keeps of topics, partitions and brokers |
-| `controller` | makes partitions of new topics, elects leaders, completes reassignments, deletes topics |
+| `controller` | makes partitions of new topics, elects leaders, ends reassignments, replaces brokers, deletes topics |
 """

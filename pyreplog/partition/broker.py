@@ -174,6 +174,7 @@ class Broker(Handle):
         self._store, self._clock = store, clock or SystemClock()
         self._files = files or RealFiles()
         self._open: dict[PartitionId, _Replica] = {}  # for the thread of changes, and after its end
+        self._left: set[str] = set()  # directories of logs that an earlier process has left
         self._refused: dict[PartitionId, float] = {}  # replicas that could not be opened, and when that is tried again
         self._lock = threading.Condition()  # guards what follows
         self._changed: set[PartitionId] = set()
@@ -190,6 +191,7 @@ class Broker(Handle):
             self.member = register_broker(directory, name, store, self._files, rack=rack, replaces=replaces)
             self._writer_lock = lock
             self._high_watermarks = HighWatermarkFile(directory, self._files)
+            self._left = {path.name for path in directory.iterdir() if path.is_dir()}
             self._runtime = LogRuntime()
             undo.callback(self._runtime.close)
             self._purgatory = Purgatory()
@@ -209,7 +211,10 @@ class Broker(Handle):
             self._states = StateStore(store, self.metadata)
             undo.callback(self._states.close)
             self._lease.refresh(address=self.address)
-            self._controller = Controller(store, self.metadata, self._lease, self._clock, self.config.balance_ms / 1000)
+            self._controller = Controller(
+                store, self.metadata, self._lease, self._clock, self.config.balance_ms / 1000,
+                (self.config.replace_after_ms or 0) / 1000,
+            )  # fmt: skip
             undo.callback(self._controller.close)
             super().__init__(f"broker {self.member}")
             undo.pop_all()
@@ -379,6 +384,7 @@ class Broker(Handle):
             log.close()
             raise
         self._open[partition] = replica
+        self._left.discard(path.name)
         return replica
 
     def _topic_config(self, topic: TopicMetadata) -> TopicConfig:
@@ -406,6 +412,11 @@ class Broker(Handle):
         """Close a replica and remove its log: the topic was deleted, or others replicate the partition."""
         replica = self._open.pop(partition, None)
         if replica is None:
+            path = self._path(partition)
+            if path.name in self._left:  # others replicate it since this broker was away
+                self._left.remove(path.name)
+                self._files.remove_tree(path)
+                logger.info("broker %s: %s is removed, which others replicate now", self.name, path)
             return
         self.replicas.remove(replica.partition.name)
         replica.partition.close()

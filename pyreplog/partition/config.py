@@ -16,7 +16,8 @@ class RetentionConfig(NamedTuple):
     Attributes:
         retention_ms: those of segments whose last record was appended so long ago, milliseconds.
         retention_bytes: those of segments without which the log still has so many bytes.
-        segment_ms: age of a segment's first record at which the segment takes no more, milliseconds.
+        segment_ms: age of a segment's first record at which the segment takes no more, milliseconds; if `retention_ms`
+            is less, that counts.
     """
 
     retention_ms: int | None = None
@@ -60,6 +61,9 @@ class BrokerConfig(Settings):
             (`replica.high.watermark.checkpoint.interval.ms`).
         retention_check_ms: milliseconds between two looks for records that go (`log.retention.check.interval.ms`).
         balance_ms: milliseconds between two looks for partitions that their preferred leaders do not lead.
+        replace_after_ms: the controller has the replicas of a broker made anew on others when its lease is missing for
+            so long, milliseconds, and cancels what is not complete when it comes back; None or 0: operators do that.
+            The same for all brokers.
         stop_ms: a broker that is closed waits so long for others to take its leaderships over, milliseconds.
     """
 
@@ -73,6 +77,7 @@ class BrokerConfig(Settings):
     checkpoint_ms: int = 5_000
     retention_check_ms: int = 300_000
     balance_ms: int = 300_000
+    replace_after_ms: int | None = None
     stop_ms: int = 5_000
 
     def __post_init__(self) -> None:
@@ -86,6 +91,7 @@ class BrokerConfig(Settings):
         self._check_int("checkpoint_ms", 1, 3_600_000)
         self._check_int("retention_check_ms", 1, 1 << 40)
         self._check_int("balance_ms", 1, 1 << 40)
+        self._check_int("replace_after_ms", 0, 1 << 40, optional=True)
         self._check_int("stop_ms", 0, 3_600_000)
 
     def log_config(self, segment_bytes: int | None = None) -> LogConfig:

@@ -16,6 +16,12 @@ from pyreplog.log.unclean_shutdown_marker import NAME as UNCLEAN
 from pyreplog.metadata.sqlite import SQLiteStore
 from pyreplog.partition.broker import Broker, LocalTransport
 from pyreplog.partition.config import BrokerConfig
+from pyreplog.partition.metadata.partition_changes import (
+    ElectionType,
+    elect_leaders,
+    list_reassignments,
+    reassign_partitions,
+)
 from pyreplog.partition.metadata.topic_metadata import (
     TopicMetadata,
     alter_topic,
@@ -354,3 +360,53 @@ def test_deleted_records_stay_deleted(cluster: Cluster) -> None:
         cluster.stop(leader.name)
         if len(cluster.brokers) == 1:
             break
+
+
+def test_a_reassignment_by_order_and_its_cancel(cluster: Cluster) -> None:
+    """A target that is dead is waited for; a cancel returns to what was, and the log of the new one goes."""
+    cluster.start("a", "b", "c", "d", "e")
+    topic = cluster.create(min_isr=2, assignment={0: ["a", "b", "c"]})
+    values = [b"%d" % value for value in range(20)]
+    for value in values:
+        cluster.append(value)
+    cluster.stop("e")
+    assert reassign_partitions(cluster.store, {TOPIC: ["d", "e", "c"]})[TOPIC].code is ErrorCode.NONE
+    until(lambda: any(member.broker == "d" for member in cluster.state(topic).isr))
+    assert list_reassignments(cluster.store)[TOPIC].adding == ("d", "e"), "it is not complete"
+    assert cluster.append(b"meanwhile") == 20
+    assert reassign_partitions(cluster.store, {TOPIC: None})[TOPIC].code is ErrorCode.NONE
+    until(lambda: cluster.state(topic).replicas == ("a", "b", "c") and not list_reassignments(cluster.store))
+    until(lambda: directories(cluster.brokers["d"].directory) == [])
+    assert cluster.append(b"more") == 21
+    for name in "abc":
+        until(lambda name=name: len(cluster.read(cluster.brokers[name], topic)) == 22)
+
+
+def test_preferred_leaders_by_order(cluster: Cluster) -> None:
+    cluster.start("a", "b", "c")
+    topic = cluster.create(assignment={0: ["a", "b", "c"]})
+    cluster.append(b"first")
+    cluster.stop("a")
+    cluster.append(b"second")
+    cluster.start("a")
+    cluster.await_isr(topic, 3)
+    until(lambda: elect_leaders(cluster.store, ElectionType.PREFERRED, [TOPIC])[TOPIC].code is ErrorCode.NONE)
+    until(lambda: cluster.leader().name == "a")
+    assert cluster.append(b"third") == 2
+
+
+def test_a_broker_that_is_dead_for_good_is_replaced(cluster: Cluster) -> None:
+    """What it held is copied to another one; when it comes back, its logs are removed."""
+    cluster.start("a", "b", "c", "d", replace_after_ms=300)
+    topic = cluster.create(min_isr=2, partitions=2, assignment={0: ["c", "a", "b"], 1: ["a", "b", "c"]})
+    values = [b"%d" % value for value in range(20)]
+    for number in range(2):
+        for value in values:
+            cluster.append(value, number=number)
+    cluster.stop("c")
+    for number, replicas in ((0, ("d", "a", "b")), (1, ("a", "b", "d"))):
+        until(lambda number=number, replicas=replicas: cluster.state(topic, number).replicas == replicas)
+        cluster.await_values(topic, values, number)
+    cluster.start("c", replace_after_ms=300)
+    until(lambda: directories(cluster.brokers["c"].directory) == [])
+    assert cluster.append(b"more") == 20

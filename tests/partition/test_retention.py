@@ -137,6 +137,20 @@ def test_all_replicas_let_old_records_go(cluster: Cluster, a: Broker) -> None:
     assert_same_files(a.log, cluster.brokers["b"].log)
 
 
+def test_elections_do_not_keep_old_records(cluster: Cluster, a: Broker) -> None:
+    """The record of a leader's epoch is new; those that are old go a while after their time all the same."""
+    retain(cluster, DAY)
+    append(a, b"old")
+    cluster.settle()
+    for _ in range(8):
+        cluster.clock.advance(6 * HOUR_US)
+        for name in "ba":
+            cluster.lead(name)
+            cluster.settle()
+        look(cluster)
+    assert a.log.start == 1
+
+
 def test_an_empty_log_begins_no_more_segments(cluster: Cluster, a: Broker) -> None:
     retain(cluster, RetentionConfig(retention_ms=0, segment_ms=1))
     append(a, b"old")

@@ -34,7 +34,7 @@ class TopicSettings(Settings):
         segment_bytes: size of segment files, a multiple of 4096; fixed when the topic is created (`segment.bytes`).
             None: what the brokers' `segment_bytes` says, which all brokers must have in common then.
         segment_ms: a segment whose first record is so old takes no more records (`segment.ms`), milliseconds; None: it
-            does.
+            does, unless `retention_ms` is over.
         min_isr: an append with acks=-1 needs so many in-sync replicas (`min.insync.replicas`).
         max_message_bytes: size of a record batch, or of a message (`max.message.bytes`).
         message_timestamp_type: "CreateTime": the producer's time counts; "LogAppendTime": that of the append

@@ -813,7 +813,9 @@ class PartitionLog(MirrorLog):
             return self.log_start
 
     def is_roll_due(self, config: RetentionConfig, now_us: int) -> bool:
-        """Return whether the active segment has records, and one that is too old to stay, or to have others behind it.
+        """Return whether the active segment has records, and the first one is too old to stay or have more behind it.
+
+        The first one counts: each leader's control record is as new as its epoch.
 
         Args:
             config: of the topic.
@@ -826,11 +828,11 @@ class PartitionLog(MirrorLog):
             table = self._segment_table()
             if not table or self._state[2] <= table[-1][1]:
                 return False
-            last_time = self._state[3]
-            first_time = now_us if config.segment_ms is None else self._first_time(len(table) - 1, now_us)
-            is_full = config.segment_ms is not None and now_us - first_time >= config.segment_ms * 1000
-            is_old = config.retention_ms is not None and now_us - last_time >= config.retention_ms * 1000
-            return is_full or is_old or config.retention_bytes == 0
+            limits_ms = [limit for limit in (config.segment_ms, config.retention_ms) if limit is not None]
+            if not limits_ms:
+                return config.retention_bytes == 0
+            age_us = now_us - self._first_time(len(table) - 1, now_us)
+            return age_us >= min(limits_ms) * 1000 or config.retention_bytes == 0
 
     def expired_before(self, config: RetentionConfig, now_us: int, floor: LogPosition) -> LogPosition:
         """Return where the log begins when the segments are gone that are too old or too many; the active one stays.

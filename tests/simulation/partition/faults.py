@@ -110,4 +110,7 @@ class Faults:
         names = [broker.name for broker in self._schedule.brokers]
         self._world.random.shuffle(names)
         target = tuple(names[: self._world.random.randint(1, len(names))])
-        self._world.random.choice(self._schedule.controllers).reassign(target)
+        controller = self._world.random.choice(self._schedule.controllers)
+        controller.reassign(target)
+        if self._world.chance(0.4):
+            controller.cancel()
