@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
+from confluent_kafka import Consumer, ElectionType, KafkaError, KafkaException, Message, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, NewPartitions, NewTopic
 
 from tests.kafka.kafka_brokers import KafkaBrokers
-from tests.waiting import PATIENCE_S
+from tests.waiting import PATIENCE_S, until
 
 CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
 
@@ -163,6 +163,26 @@ def test_records_are_deleted(brokers: KafkaBrokers) -> None:
     low = deleted.result(PATIENCE_S).low_watermark
     assert low == 30
     assert consume(brokers, 10, start=30)[0].offset() == 30
+
+
+def test_a_preferred_leader_is_elected(tmp_path: Path) -> None:
+    with KafkaBrokers(tmp_path) as brokers:
+        brokers.start("1", "2")
+        brokers.create(replication_factor=2)
+        client = admin(brokers)
+        first = brokers.leader()
+        brokers.stop(first)
+        assert brokers.leader() != first
+        brokers.start(first)
+
+        def elect() -> bool:
+            """Again until the one that came back is in the ISR."""
+            name = TopicPartition("events", 0)
+            outcome = client.elect_leaders(ElectionType.PREFERRED, [name]).result(PATIENCE_S)
+            return outcome[name] is None or outcome[name].code() == KafkaError.ELECTION_NOT_NEEDED
+
+        until(elect, pause_s=0.1)
+        until(lambda: brokers.leader() == first)
 
 
 def test_a_leader_goes_and_nothing_acknowledged_is_lost(tmp_path: Path) -> None:

@@ -13,6 +13,7 @@
 | `configs` | DescribeConfigs, AlterConfigs, IncrementalAlterConfigs |
 | `producer_ids` | InitProducerId |
 | `authentication` | SaslHandshake, SaslAuthenticate |
+| `elections` | ElectLeaders |
 | `find_coordinator` | FindCoordinator |
 | `groups` | JoinGroup, SyncGroup, Heartbeat, LeaveGroup, DescribeGroups, ListGroups, DeleteGroups |
 | `offsets` | OffsetCommit, OffsetFetch, OffsetDelete |

@@ -12,6 +12,7 @@ from pyreplog.kafka.apis.configs import (
     handle_incremental_alter_configs,
 )
 from pyreplog.kafka.apis.context import ApiContext, Outcome, RequestContext
+from pyreplog.kafka.apis.elections import handle_elect_leaders
 from pyreplog.kafka.apis.fetch import handle_fetch
 from pyreplog.kafka.apis.find_coordinator import handle_find_coordinator
 from pyreplog.kafka.apis.groups import (
@@ -63,6 +64,7 @@ APIS: Mapping[int, Api] = {
     ApiKey.ALTER_CONFIGS: handle_alter_configs,
     ApiKey.INCREMENTAL_ALTER_CONFIGS: handle_incremental_alter_configs,
     ApiKey.CREATE_PARTITIONS: handle_create_partitions,
+    ApiKey.ELECT_LEADERS: handle_elect_leaders,
     ApiKey.SASL_HANDSHAKE: handle_sasl_handshake,
     ApiKey.SASL_AUTHENTICATE: handle_sasl_authenticate,
     ApiKey.DESCRIBE_CLUSTER: handle_describe_cluster,
