@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from .schedule import Schedule
 
 PARTITION = TopicPartition(OFFSETS_TOPIC, 0)
-TICK_S = 0.01
+TICK_S = 0.02
 
 
 class Events:
@@ -88,7 +88,9 @@ class Broker:
             self.epoch = mine
             self.coordinator.leadership_changed(PARTITION, mine)
 
-    def serve(self, what: str, call: Callable[[GroupCoordinator], AppendFuture[Any]], done: Callable[[Any], None]) -> None:
+    def serve(
+        self, what: str, call: Callable[[GroupCoordinator], AppendFuture[Any]], done: Callable[[Any], None]
+    ) -> None:
         if self.coordinator is None:
             return
         future = call(self.coordinator)

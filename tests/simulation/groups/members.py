@@ -44,6 +44,9 @@ class Client:
         self.is_up = True
         self.commits = 0
 
+    def begin(self) -> None:
+        raise NotImplementedError
+
     def send(
         self, what: str, call: Callable[[GroupCoordinator], AppendFuture[Any]], done: Callable[[Any, Broker], None],
         lost: Callable[[], None], patience_s: float, seen: Callable[[Any, Broker], None] | None = None,
@@ -79,7 +82,9 @@ class Client:
         if self.is_up:
             call()
 
-    def next_offsets(self, partitions: list[TopicPartition], who: str, generation: int) -> dict[TopicPartition, OffsetToCommit]:
+    def next_offsets(
+        self, partitions: list[TopicPartition], who: str, generation: int
+    ) -> dict[TopicPartition, OffsetToCommit]:
         self.schedule.commits += 1
         offsets = {}
         for partition in partitions:
@@ -107,7 +112,9 @@ class Client:
                 self.guess = ""
 
         stable = self.world.chance(0.5)
-        self.send("fetch", lambda to: to.fetch_offsets(self.group, partitions, require_stable=stable), done, lambda: None, 0.2)
+        self.send(
+            "fetch", lambda to: to.fetch_offsets(self.group, partitions, require_stable=stable), done, lambda: None, 0.2
+        )
 
 
 class Member(Client):
@@ -167,6 +174,9 @@ class Member(Client):
         if code is Code.FENCED_INSTANCE_ID:
             self.is_up = False  # another one has its name
             return
+        if code is Code.GROUP_MAX_SIZE_REACHED:
+            self.is_up = False
+            return
         if code in (Code.UNKNOWN_MEMBER_ID, Code.ILLEGAL_GENERATION):
             self.member_id = "" if code is Code.UNKNOWN_MEMBER_ID else self.member_id
         elif code in (Code.NOT_COORDINATOR, Code.COORDINATOR_NOT_AVAILABLE):
@@ -190,7 +200,11 @@ class Member(Client):
 
     def _send_sync(self, sync: SyncGroupRequest) -> None:
         def seen(result: SyncGroupResult, broker: Broker) -> None:
-            if result.code is Code.NONE and broker is self.schedule.leader() and broker.epoch == self.schedule.log.epoch:
+            if (
+                result.code is Code.NONE
+                and broker is self.schedule.leader()
+                and broker.epoch == self.schedule.log.epoch
+            ):
                 for number in result.assignment:
                     owner = self.instance or sync.member_id
                     self.schedule.invariants.owns(self.group, sync.generation, number, owner)
@@ -257,7 +271,9 @@ class Member(Client):
 
         # A commit may be on its way for long, and come to another generation: it is sent late, sometimes.
         if self.world.chance(0.1):
-            self.later(lambda: self.send("commit", lambda to: to.commit_offsets(self.group, commit), done, again, 0.3), 0.2)
+            self.later(
+                lambda: self.send("commit", lambda to: to.commit_offsets(self.group, commit), done, again, 0.3), 0.2
+            )
         else:
             self.send("commit", lambda to: to.commit_offsets(self.group, commit), done, again, 0.3)
 
