@@ -326,6 +326,7 @@ class TransactionalProducer(Client):
 
         def end(*, committed: bool) -> None:
             texts = {(self.group, partition): offset.metadata for partition, offset in offsets.items()}
+            self.schedule.invariants.decided(texts, committed=committed)
             self._end(texts, committed=committed)
 
         self.send(
