@@ -352,7 +352,7 @@ class ClassicGroup:
     def _prepare_rebalance(self, now: Moment) -> None:
         """All members have to join again."""
         if self.state is GroupState.COMPLETING_REBALANCE:
-            self._give_up_sync(GroupErrorCode.REBALANCE_IN_PROGRESS)
+            self._give_up_sync(GroupErrorCode.REBALANCE_IN_PROGRESS, now)
         longest_us = self._longest_rebalance_us()
         if self.state is GroupState.EMPTY:
             delay_us = self._config.initial_rebalance_delay_ms * 1000
@@ -371,11 +371,13 @@ class ClassicGroup:
     def _longest_rebalance_us(self) -> int:
         return max((member.rebalance_timeout_ms for member in self._members.values()), default=0) * 1000
 
-    def _give_up_sync(self, code: GroupErrorCode) -> None:
+    def _give_up_sync(self, code: GroupErrorCode, now: Moment) -> None:
         for member in self._members.values():
             member.assignment = b""
-            self._respond(member.awaiting_sync, SyncGroupResult(code))
-            member.awaiting_sync = None
+            if member.awaiting_sync is not None:
+                self._respond(member.awaiting_sync, SyncGroupResult(code))
+                member.awaiting_sync = None
+                self._touch(member, now)
         self._storing = None
 
     def _try_complete_join(self, now: Moment) -> None:
@@ -498,7 +500,7 @@ class ClassicGroup:
 
     def _not_assigned(self, stored: _StoreAssignment, code: GroupErrorCode, now: Moment) -> None:
         if self._storing is stored:
-            self._give_up_sync(code_of_store(code))
+            self._give_up_sync(code_of_store(code), now)
             self._prepare_rebalance(now)
 
     def _value(self, now: Moment, assignments: Mapping[str, bytes]) -> GroupMetadataValue:

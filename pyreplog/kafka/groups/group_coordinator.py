@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import uuid
 from collections.abc import Callable, Collection, Iterable
+from functools import lru_cache
 from typing import TypeVar
 
 from pyreplog.clock import Clock
@@ -46,6 +47,7 @@ def new_member_id(client_id: str) -> str:
     return f"{client_id[:_NAME_MAX]}-{uuid.uuid4()}"
 
 
+@lru_cache(maxsize=4096)
 def partition_of_group(group_id: str, partitions: int) -> int:
     """Return the partition of `__consumer_offsets` that holds a group, as Kafka's clients and tools compute it."""
     value = 0

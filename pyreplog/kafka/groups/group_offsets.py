@@ -119,12 +119,11 @@ class GroupOffsets:
 
     def stale(self, before: int) -> tuple[list[TopicPartition], bool]:
         """Return the partitions whose offsets lie before a place in the log, and whether there are others that cannot
-        be appended again now, because a record of theirs is on its way."""
+        be appended again now: a record is on its way, or a transaction is open for all that is known here."""
         stale = [partition for partition, (_, at) in self.committed.items() if at < before]
-        free = [
-            partition for partition in stale if not self.is_in_flight(partition) and not self.is_unstable(partition)
-        ]
-        return free, len(free) < len(stale)
+        free = [name for name in stale if not self.is_in_flight(name) and not self.is_unstable(name)]
+        is_open = any(at < before for pending in self._pending.values() for _, at in pending.values())
+        return free, is_open or len(free) < len(stale)
 
 
 def _is_expired(value: OffsetCommitValue, now_ms: int, retention_ms: int, empty_since_ms: int | None) -> bool:

@@ -62,6 +62,7 @@ class _Append:
 
     group: ClassicGroup | None
     token: object
+    number: int = 0
     size: int = 0
     response: PartitionProduceResponse | None = None
     is_committed: bool = False
@@ -112,7 +113,8 @@ class GroupShard:
         self._rewrite_left = False
         self._rewrite_from_bytes = 0
         self._rewritten_bytes = 0
-        self._sent_bytes = 0
+        self._sent_before = 0  # appends that may lie before what is rewritten
+        self._sent = self._sent_bytes = 0
 
     def __repr__(self) -> str:
         return f"<GroupShard {OFFSETS_TOPIC}-{self.partition} epoch {self.epoch} {self._status.value}>"
@@ -223,8 +225,9 @@ class GroupShard:
 
     def _append(self, group: ClassicGroup, effect: AppendRecords) -> None:
         batch = encode_group_batch(effect.records, self._now().wall_ms, effect.producer)
-        append = _Append(group, effect.token, len(batch))
+        self._sent += 1
         self._sent_bytes += len(batch)
+        append = _Append(group, effect.token, self._sent, len(batch))
         self._appends.append(append)
         if effect.producer is not None:
             self._open.setdefault(effect.producer[0], set()).add(group.group_id)
@@ -339,9 +342,10 @@ class GroupShard:
             if committed is None:
                 return
             self._rewrite_before, self._rewrite_from_bytes, self._rewritten_bytes = committed[1], self._bytes, 0
-            self._rewrite_sweep, self._rewrite_left = list(self._groups), False
-        if len(self._appends) > _APPENDS_BESIDE:
-            return
+            self._rewrite_sweep, self._rewrite_left, self._sent_before = [], True, self._sent
+        first = next((append.number for append in self._appends if append.marker is None), self._sent + 1)
+        if first <= self._sent_before or len(self._appends) > _APPENDS_BESIDE:
+            return  # what is not applied yet would be missed
         for _ in range(min(_REWRITTEN_AT_ONCE, len(self._rewrite_sweep))):
             group_id = self._rewrite_sweep.pop()
             group = self._groups.get(group_id)

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from .schedule import Schedule
 
 PARTITION = TopicPartition(OFFSETS_TOPIC, 0)
-TICK_S = 0.01
+TICK_S = 0.02
 
 
 class Events:

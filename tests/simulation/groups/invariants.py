@@ -79,12 +79,15 @@ class Invariants:
     def transactional(self, text: str) -> None:
         self._open[text] = None
 
+    def decided(self, texts: dict[Key, str], *, committed: bool) -> None:
+        """The first marker is on its way: from now on it may count."""
+        for text in texts.values():
+            self._open[text] = committed
+
     def ended(self, texts: dict[Key, str], *, committed: bool) -> None:
         self.transactions += 1
-        for key, text in texts.items():
-            self._open[text] = committed
-            if committed:
-                self._acknowledge(key, text)
+        for key, text in texts.items() if committed else ():
+            self._acknowledge(key, text)
 
     def acknowledged(self, key: Key, text: str) -> None:
         self.acks += 1

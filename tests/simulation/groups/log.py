@@ -153,11 +153,11 @@ class LogOfBroker:
         return 1
 
 
-def marker(producer_id: int, *, committed: bool) -> bytes:
+def marker(producer_id: int, *, committed: bool, epoch: int = 0) -> bytes:
     """A marker of a transaction, as its coordinator appends it."""
     key, value = bytes((0, 0, 0, committed)), bytes(6)
     body = encode_records([value], [key], [0], None)
     return encode_batch(
-        body, 1, base_timestamp=0, max_timestamp=0, producer_id=producer_id, producer_epoch=0, transactional=True,
+        body, 1, base_timestamp=0, max_timestamp=0, producer_id=producer_id, producer_epoch=epoch, transactional=True,
         control=True,
     )  # fmt: skip

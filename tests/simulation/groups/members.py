@@ -44,6 +44,9 @@ class Client:
         self.is_up = True
         self.commits = 0
 
+    def begin(self) -> None:
+        raise NotImplementedError
+
     def send(
         self, what: str, call: Callable[[GroupCoordinator], AppendFuture[Any]], done: Callable[[Any, Broker], None],
         lost: Callable[[], None], patience_s: float, seen: Callable[[Any, Broker], None] | None = None,
@@ -170,6 +173,9 @@ class Member(Client):
         self.world.note(self.name, "gets", code.name)
         if code is Code.FENCED_INSTANCE_ID:
             self.is_up = False  # another one has its name
+            return
+        if code is Code.GROUP_MAX_SIZE_REACHED:
+            self.is_up = False
             return
         if code in (Code.UNKNOWN_MEMBER_ID, Code.ILLEGAL_GENERATION):
             self.member_id = "" if code is Code.UNKNOWN_MEMBER_ID else self.member_id
@@ -320,6 +326,7 @@ class TransactionalProducer(Client):
 
         def end(*, committed: bool) -> None:
             texts = {(self.group, partition): offset.metadata for partition, offset in offsets.items()}
+            self.schedule.invariants.decided(texts, committed=committed)
             self._end(texts, committed=committed)
 
         self.send(

@@ -19,7 +19,6 @@ from .members import TOPIC, Client, Member, SimpleConsumer, TransactionalProduce
 
 NAMES = "abc"
 SETTLE_S = 20.0
-TICKED_S = 0.1
 
 
 @dataclass(frozen=True)
@@ -66,10 +65,10 @@ class Plan:
             lag_s=random.choice((0.001, 0.005)),
             loss=random.choice((0.0, 0.02, 0.1)),
             late=random.choice((0.0, 0.05, 0.1)),
-            busy_s=random.choice((1.0, 2.0)),
+            busy_s=random.choice((0.7, 1.5)),
             faults=random.choice((0, 2, 5, 10)),
             rewrite_bytes=random.choice((1_500, 5_000, 1 << 30)),
-            load_bytes=random.choice((300, 1 << 20)),
+            load_bytes=random.choice((2_000, 1 << 20)),
             requires_member_id=random.random() < 0.7,
             skips=random.random() < 0.5,
             max_size=random.choice((members + 3, 100)),
@@ -212,7 +211,7 @@ class Schedule:
             world.run(until=world.now + 0.2)
         for group in self._groups():
             demand(self._is_settled(group), "NoGroupIsStuck", f"{group}: {self._describe(group)}")
-        world.run(until=world.now + 2.0)
+        world.run(until=world.now + 0.5)
         self._check()
 
     def _groups(self) -> list[str]:
@@ -250,4 +249,4 @@ class Schedule:
                 demand(described.state is GroupState.STABLE, "NoGroupIsStuck", f"{member.group}: {described}")
         for broker in self.brokers.values():
             for since, what, future in broker.requests:
-                demand(future.done() or since > self.world.now - 5.0, "NoRequestIsForgotten", f"{what} since {since}")
+                demand(future.done() or since > self.world.now - 1.5, "NoRequestIsForgotten", f"{what} since {since}")
