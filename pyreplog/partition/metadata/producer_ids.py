@@ -1,4 +1,4 @@
-"""ProducerIds: ids of producers that no other producer of the cluster ever has, from blocks that brokers take."""
+"""ProducerIds: ids of producers, which no two producers of a cluster share (KIP-730)."""
 
 from __future__ import annotations
 
@@ -6,9 +6,10 @@ import threading
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
+from pyreplog.metadata import values
 from pyreplog.metadata.changes import change_key
 from pyreplog.metadata.store import MetadataStore
-from pyreplog.metadata.values import MetadataValue, number
+from pyreplog.metadata.values import MetadataValue
 
 PRODUCER_IDS = "/partitions/producer_ids"
 BLOCK = 1000
@@ -16,10 +17,10 @@ BLOCK = 1000
 
 @dataclass(frozen=True, kw_only=True)
 class ProducerIdBlock(MetadataValue):
-    """The key of all producer ids.
+    """Which producer ids are taken.
 
     Attributes:
-        next_id: the first id that no broker has taken.
+        next_id: the first one that belongs to no block.
     """
 
     KIND: ClassVar[str] = "producer ids"
@@ -28,11 +29,13 @@ class ProducerIdBlock(MetadataValue):
 
     @classmethod
     def _decode_fields(cls, fields: dict[str, Any]) -> dict[str, Any]:
-        return {"next_id": number(fields, "next_id")}
+        return {"next_id": values.number(fields, "next_id")}
 
 
 class ProducerIds:
-    """Ids of producers, one after the other. Any thread may use it.
+    """Producer ids, from blocks of 1000 that are taken by compare-and-set. Any thread may use it; it may block.
+
+    A block whose outcome is unknown is given up: ids are not dense.
 
     Args:
         store: metadata store.
@@ -41,24 +44,20 @@ class ProducerIds:
     def __init__(self, store: MetadataStore) -> None:
         self._store = store
         self._lock = threading.Lock()
-        self._ids = range(0)
+        self._next = self._end = 0
 
     def next(self) -> int:
-        """Return an id. Blocks now and then for the metadata store. Raises errors of the store."""
+        """Return an id that nobody has. Raises the errors of the store, and then no id is taken."""
         with self._lock:
-            if not self._ids:
-                self._ids = self._take()
-            taken, self._ids = self._ids[0], self._ids[1:]
-            return taken
+            if self._next == self._end:
+                stored = change_key(self._store, PRODUCER_IDS, _take)
+                assert stored is not None
+                self._end = ProducerIdBlock.decode(stored).next_id
+                self._next = self._end - BLOCK
+            self._next += 1
+            return self._next - 1
 
-    def _take(self) -> range:
-        """Take a block. If a write had an unknown outcome, its block is nobody's."""
 
-        def taken(value: bytes | None) -> bytes:
-            first = 0 if value is None else ProducerIdBlock.decode(value).next_id
-            return ProducerIdBlock(next_id=first + BLOCK).encode()
-
-        stored = change_key(self._store, PRODUCER_IDS, taken)
-        assert stored is not None
-        end = ProducerIdBlock.decode(stored).next_id
-        return range(end - BLOCK, end)
+def _take(value: bytes | None) -> bytes:
+    first = 0 if value is None else ProducerIdBlock.decode(value).next_id
+    return ProducerIdBlock(next_id=first + BLOCK).encode()
