@@ -158,6 +158,7 @@ setup(
             extension("kafka/request_parser"),
             extension("kafka/record_batch", checksums=True),
             extension("kafka/transcode", checksums=True),
+            extension("kafka/fetch_gather", checksums=True),
         ],
         compiler_directives={
             "language_level": "3",

@@ -5,13 +5,14 @@
 | `log` | the commit log: a directory of mapped segments |
 | `ha`, `stream` | replica groups: a log streamed to others; how its bytes travel |
 | `partition` | partitions with Kafka's replica manager: brokers, their replicas, a controller |
+| `record_batches` | Kafka's record batches: checked, read, built |
 | `rocketmq` | RocketMQ's HA protocol, as master and as slave |
 | `ledger`, `bookie`, `metadata` | ledgers, striped over storage nodes; such a node; where both are known |
 | `cursors` | subscriptions as they are stored: metadata, and acknowledgements in ledgers that many share |
 | `origins` | which messages of other clusters a topic has: gates for what is replicated into it |
 | `topic` | queues and streams on ledgers, here or at a server |
 | `geo` | geo-replication: topics are sent to other clusters |
-| `kafka` | the Kafka listener; so far its wire: requests, responses, record batches |
+| `kafka` | the Kafka listener; so far its wire: requests and responses |
 | `autorecovery` | an auditor, workers and operators: lost copies are made again; moves, drains, repairs, health |
 | `tables`, `reports`, `spark` | all of it as Arrow columns; reports on it; Spark's data source |
 | `offload` | sealed segments on object storage |

@@ -68,7 +68,7 @@ from pyreplog.errors.ha import (
     ReplicationError,
     ReplicationTimeoutError,
 )
-from pyreplog.errors.kafka import InvalidRecordBatchError, InvalidRequestError
+from pyreplog.errors.kafka import InvalidRecordBatchError, InvalidRequestError, UnansweredProduceError
 from pyreplog.errors.ledger import (
     EntryRefusedError,
     LedgerClosedError,
@@ -265,6 +265,7 @@ __all__ = [
     "TopicOwnedError",
     "TrimmedError",
     "TruncatedError",
+    "UnansweredProduceError",
     "UnauthorizedError",
     "UnknownBookieError",
     "UnknownBrokerError",

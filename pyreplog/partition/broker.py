@@ -295,6 +295,22 @@ class Broker(Handle):
         """Whether other brokers surely take this one for alive."""
         return self._lease.is_held
 
+    @property
+    def store(self) -> MetadataStore:
+        """The metadata store."""
+        return self._store
+
+    def advertise_kafka(self, address: str) -> None:
+        """Let all brokers and their clients know where Kafka clients reach this one.
+
+        Args:
+            address: "host:port"; "": nowhere.
+
+        Raises:
+            ReplogError: errors of the store. It is tried again by and by.
+        """
+        self._lease.refresh(kafka_address=address)
+
     def partition(self, topic: str, number: int) -> Partition | None:
         """Return a replica of this broker; None: it has none of this partition."""
         return self.replicas.partition(TopicPartition(topic, number))

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import NamedTuple, Protocol
 
+from pyreplog._native.log.batch import RecordBatch
+from pyreplog._native.log.record import Record
 from pyreplog.clock import Clock
 from pyreplog.errors import (
     ClosedError,
@@ -45,7 +47,7 @@ from pyreplog.partition.protocol.effects import (
     TrimLog,
     TruncateLog,
 )
-from pyreplog.partition.protocol.epochs import LeaderEpoch, extended
+from pyreplog.partition.protocol.epochs import NO_EPOCH, LeaderEpoch, extended
 from pyreplog.partition.protocol.error_codes import ACKS_ALL, ErrorCode
 from pyreplog.partition.protocol.following import FollowingReplica
 from pyreplog.partition.protocol.leading import LeadingReplica
@@ -77,6 +79,7 @@ _REPLAY_BYTES = 256 << 10
 """A follower looks for producers in what it has appended when it is so much: a new leader reads no more than that."""
 _NO_VERIFICATION = 0  # a token that no transaction has
 _SNAPSHOT_MAX = 16 << 20  # bytes of a producer snapshot that a follower is sent
+EVENT_TIME_MAX_US = (1 << 63) - 1
 
 Deferred = list[Callable[[], object]]
 """What is done when the partition's lock is free: messages, and waking what waits (KAFKA-8334)."""
@@ -251,6 +254,82 @@ class Partition:
             if isolation is FetchIsolation.TXN_COMMITTED:
                 latest = self._known_producers().transactions.last_stable(latest)
             return ErrorCode.NONE, latest.entry
+
+    # ---- what Kafka's clients ask ---------------------------------------------------------------------------
+
+    def check_leader(self, epoch: int) -> ErrorCode:
+        """Return whether this replica leads, in an epoch that a client knows of.
+
+        Args:
+            epoch: its number; -1: the client knows of none.
+        """
+        with self._lock:
+            if self.failure is not None:
+                return ErrorCode.KAFKA_STORAGE_ERROR
+            fetch = ConsumerFetch(0, leader_epoch=epoch if epoch >= 0 else None)
+            return self._check_consumer(fetch, FetchParams())
+
+    @property
+    def leader_epoch(self) -> int:
+        """Number of the epoch in which this replica leads or follows."""
+        with self._lock:
+            return (self._following.epoch if self._leading is None else self._leading.epoch).number
+
+    def epoch_end(self, number: int) -> tuple[int, int]:
+        """Return the newest epoch up to a number, and the offset behind its last record; -1, -1: none is known.
+
+        Args:
+            number: of the epoch that is asked for.
+        """
+        if number > self.leader_epoch:
+            return -1, -1
+        epoch, end = self._log.epoch_end(number)
+        return (-1, -1) if epoch == NO_EPOCH else (epoch.number, end.entry)
+
+    def records_from_time(self, time_us: int) -> Iterator[Record]:
+        """Iterate over committed records whose event time is a time or later, in the order of their offsets.
+
+        Reads the disk. A record batch counts with the time that its header claims.
+
+        Args:
+            time_us: microseconds since 1970-01-01 UTC.
+
+        Raises:
+            ReplogError: errors of the log.
+        """
+        for batch in self._log.read_event_times(time_us, EVENT_TIME_MAX_US):
+            yield from batch
+
+    # ---- what coordinators of this broker ask ---------------------------------------------------------------
+
+    def committed_range(self, epoch: int) -> tuple[int, int, int] | None:
+        """Return where the log begins, its high watermark and its end, as offsets.
+
+        Args:
+            epoch: number of the epoch in which the caller coordinates.
+
+        Returns:
+            The three; None: this replica does not lead in that epoch, or does not know the high watermark yet.
+        """
+        with self._lock:
+            leading = self._leading
+            if leading is None or not self._leads_in(epoch) or leading.latest is None:
+                return None
+            return self._log.start, leading.latest.entry, leading.end.entry
+
+    def read_committed(self, start: int, end: int) -> Iterator[RecordBatch]:
+        """Iterate over committed records. Reads the disk.
+
+        Args:
+            start: offset of the first record.
+            end: offset before which to stop, at most the high watermark.
+
+        Raises:
+            ReplogError: errors of the log, which may be trimmed, cut or closed meanwhile.
+        """
+        with self._lock:
+            first, last = self._place_of(start), self._place_of(end)
+        yield from self._log.read_positions(first.position, last.position)
 
     # ---- events ---------------------------------------------------------------------------------------------
 
@@ -776,7 +855,8 @@ class Partition:
     # ---- appends --------------------------------------------------------------------------------------------
 
     def append(
-        self, records: Records, checked: CheckedBatch | None, checks: OriginChecks, acks: int, verification: int | None
+        self, records: Records, checked: CheckedBatch | None, checks: OriginChecks, acks: int,
+        verification: int | None, leader_epoch: int | None = None,
     ) -> AppendResult:  # fmt: skip
         """Append as leader; nothing is synced.
 
@@ -786,13 +866,19 @@ class Partition:
             checks: of the origin.
             acks: of the produce.
             verification: of the transaction, from `begin_verification`; None: its coordinator was not asked.
+            leader_epoch: number of the epoch in which alone it is appended; None: any.
         """
         deferred: Deferred = []
         try:
             with self._lock:
+                if leader_epoch is not None and not self._leads_in(leader_epoch):
+                    return self._refused(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"{self.name}: not in epoch {leader_epoch}")
                 return self._append(records, checked, checks, acks, verification, deferred)
         finally:
             self._finish(deferred)
+
+    def _leads_in(self, epoch: int) -> bool:
+        return self.failure is None and self._leading is not None and self._leading.epoch.number == epoch
 
     def begin_verification(self, producer_id: int) -> int:
         """Note that a transaction's coordinator is asked whether it is open; return a token for `append`."""

@@ -126,7 +126,7 @@ class ReplicaManager:
     def append_records(
         self, acks: int, records: Mapping[TopicPartition, Records], *, timeout_ms: int = 30_000,
         origin: AppendOrigin = AppendOrigin.CLIENT, internal_topics_allowed: bool = False, durable: bool = False,
-        verifications: Mapping[TopicPartition, int] | None = None,
+        verifications: Mapping[TopicPartition, int] | None = None, leader_epoch: int | None = None,
     ) -> AppendFuture[ProduceResponses]:  # fmt: skip
         """Append to partitions that this broker leads. Each has an outcome of its own; nothing is taken back.
 
@@ -140,6 +140,8 @@ class ReplicaManager:
             durable: the records are on the disks of min ISR before the response: acks must be -1, and topics whose
                 replicas count what they have received refuse with INVALID_REQUIRED_ACKS.
             verifications: of the transactions whose coordinators were asked (`Partition.begin_verification`).
+            leader_epoch: number of the epoch in which this broker must lead, for a coordinator that knows what was
+                appended up to then; None: any.
 
         Returns:
             A future of the responses by partition. It is done already if nothing waits.
@@ -159,7 +161,7 @@ class ReplicaManager:
                 responses[name] = PartitionProduceResponse(code, message=message)
                 continue
             verification = None if verifications is None else verifications.get(name)
-            result = self._append(partition, data, CHECKS[origin], acks, verification)
+            result = self._append(partition, data, CHECKS[origin], acks, verification, leader_epoch)
             responses[name] = result.response
             if acks == ACKS_ALL and result.required is not None:
                 pending[name] = PendingAppend(partition, result, result.required)
@@ -182,7 +184,8 @@ class ReplicaManager:
         return ErrorCode.NONE, ""
 
     def _append(
-        self, partition: Partition, data: Records, checks: OriginChecks, acks: int, verification: int | None
+        self, partition: Partition, data: Records, checks: OriginChecks, acks: int, verification: int | None,
+        leader_epoch: int | None,
     ) -> AppendResult:  # fmt: skip
         try:
             limits, checked = partition.config.limits, None
@@ -194,7 +197,7 @@ class ReplicaManager:
                 return self._refuse(
                     ErrorCode.MESSAGE_TOO_LARGE, f"expected values of at most {limits.max_message_bytes} bytes"
                 )
-            return partition.append(data, checked, checks, acks, verification)
+            return partition.append(data, checked, checks, acks, verification, leader_epoch)
         except Exception as error:  # the other partitions go on
             logger.exception("%s: an append failed", partition.name)
             return self._refuse(ErrorCode.UNKNOWN_SERVER_ERROR, f"{type(error).__name__}: {error}")

@@ -27,7 +27,7 @@ LAYERS = [
     {"_native"},
     {"base"},
     {"log", "net", "metadata"},
-    {"bookie", "offload", "stream"},
+    {"bookie", "offload", "stream", "record_batches"},
     {"ledger", "ha", "rocketmq", "partition"},
     {"cursors", "origins"},
     {"topic"},

@@ -12,7 +12,6 @@ from benchmarks.plan import Plan
 from benchmarks.result import Comparison, Figure, Goal, Section
 from benchmarks.sampling import Run, interleave, timed
 from pyreplog import CommitLog
-from pyreplog.kafka.wire.record_batches import build_batch, read_batch
 from pyreplog.metadata.sqlite import SQLiteStore
 from pyreplog.partition.broker import Broker, LocalTransport
 from pyreplog.partition.config import BrokerConfig
@@ -20,6 +19,7 @@ from pyreplog.partition.metadata.topic_metadata import create_topic
 from pyreplog.partition.protocol.error_codes import ErrorCode
 from pyreplog.partition.requests import Messages, Records
 from pyreplog.partition.topic_partition import TopicPartition
+from pyreplog.record_batches.batches import build_batch, read_batch
 
 _SIZE = 100
 _TURNS = 400

@@ -6,5 +6,6 @@
 | request_parser | cuts the stream of a connection into requests |
 | record_batch | record batches: checked, read as columns, built |
 | transcode | messages of topics as record batches |
+| fetch_gather | record batches of a partition's log, as a fetch answers them |
 | message_codec | decodes requests and encodes responses, by schemas |
 """
