@@ -42,6 +42,12 @@ class BrokerConfig(Settings):
             (`replica.high.watermark.checkpoint.interval.ms`).
         balance_ms: milliseconds between two looks for partitions that their preferred leaders do not lead.
         stop_ms: a broker that is closed waits so long for others to take its leaderships over, milliseconds.
+        transaction_state_partitions: of the topic of transaction coordinators (`transaction.state.log.num.partitions`).
+        transaction_state_replication_factor: of that topic; fewer if there are fewer brokers when it is created.
+        transaction_state_min_isr: of that topic (`transaction.state.log.min.isr`).
+        transaction_max_timeout_ms: the longest time-out of transactions (`transaction.max.timeout.ms`).
+        transactional_id_expiration_ms: an id that nobody uses is removed after so long
+            (`transactional.id.expiration.ms`).
     """
 
     lease_ms: int = 3_000
@@ -54,6 +60,11 @@ class BrokerConfig(Settings):
     checkpoint_ms: int = 5_000
     balance_ms: int = 300_000
     stop_ms: int = 5_000
+    transaction_state_partitions: int = 50
+    transaction_state_replication_factor: int = 3
+    transaction_state_min_isr: int = 2
+    transaction_max_timeout_ms: int = 900_000
+    transactional_id_expiration_ms: int = 604_800_000
 
     def __post_init__(self) -> None:
         self.log_config()  # its own checks
@@ -66,6 +77,11 @@ class BrokerConfig(Settings):
         self._check_int("checkpoint_ms", 1, 3_600_000)
         self._check_int("balance_ms", 1, 1 << 40)
         self._check_int("stop_ms", 0, 3_600_000)
+        self._check_int("transaction_state_partitions", 1, 65_536)
+        self._check_int("transaction_state_replication_factor", 1, 32)
+        self._check_int("transaction_state_min_isr", 1, 32)
+        self._check_int("transaction_max_timeout_ms", 1, (1 << 31) - 1)
+        self._check_int("transactional_id_expiration_ms", 1, 1 << 40)
 
     def log_config(self) -> LogConfig:
         """Return the settings of a partition's log."""

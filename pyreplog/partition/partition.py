@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Protocol, TypeAlias
 
 from pyreplog.clock import Clock
 from pyreplog.errors import (
@@ -72,6 +72,10 @@ _BATCH_KIND = 2  # of records that hold a Kafka record batch
 
 Deferred = list[Callable[[], object]]
 """What is done when the partition's lock is free: messages, and waking what waits (KAFKA-8334)."""
+
+
+RoleWatcher: TypeAlias = Callable[[TopicPartition, int | None], object]
+"""Told of a change of role: the partition, and the number of the epoch in which it leads, or None."""
 
 
 class PartitionStateStore(Protocol):
@@ -177,6 +181,7 @@ class Partition:
         self._producers, self._transactions = ProducerStates(), LogTransactions()
         self._replayed = log.start_mark  # up to there they know the log
         self._replays = False  # while it follows, because somebody reads committed transactions
+        self._role_watcher: RoleWatcher | None = None
 
     def __repr__(self) -> str:
         role = "offline" if self.failure is not None else "leader" if self._leading is not None else "follower"
@@ -187,6 +192,29 @@ class Partition:
     @property
     def is_leader(self) -> bool:
         return self._leading is not None
+
+    @property
+    def leader_epoch(self) -> int | None:
+        """Number of the epoch in which it leads; None: it does not."""
+        leading = self._leading
+        return None if leading is None else leading.epoch.number
+
+    def watch_role(self, callback: RoleWatcher) -> None:
+        """Call back after each change of role, without locks held; see `ReplicaManager.watch_roles`."""
+        self._role_watcher = callback
+
+    def committed_batches(self) -> Iterator[bytes]:
+        """Read the record batches from the start of the log to the high watermark, for a coordinator that loads them.
+
+        Raises:
+            TrimmedError: the log begins later meanwhile: read again.
+            ReplogError: errors of the log.
+        """
+        start, end = self._log.start_mark.position, self.high_watermark.position
+        if start < end:
+            for batch in self._log.read_positions(start, end, committed=False):
+                for index in (batch.kind == _BATCH_KIND).nonzero()[0].tolist():
+                    yield bytes(batch[index].value_view)
 
     @property
     def needs_sync(self) -> bool:
@@ -342,6 +370,12 @@ class Partition:
         before, self._role = self._role, ReplicaRole(self.name, is_leader=is_leader)
         before.is_over = True
         deferred.append(partial(before.end, self._purgatory))
+        if self._role_watcher is not None:
+            deferred.append(self._tell_role)
+
+    def _tell_role(self) -> None:
+        if self._role_watcher is not None:
+            self._role_watcher(self.name, self.leader_epoch)
 
     # ---- roles ----------------------------------------------------------------------------------------------
 
@@ -583,6 +617,10 @@ class Partition:
             return self._refused(ErrorCode.KAFKA_STORAGE_ERROR, str(self.failure))
         if leading is None:
             return self._refused(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"{self.member.broker} does not lead {self.name}")
+        if checks.leader_epoch is not None and checks.leader_epoch != leading.epoch.number:
+            return self._refused(
+                ErrorCode.NOT_LEADER_OR_FOLLOWER, f"expected epoch {checks.leader_epoch}, found {leading.epoch.number}"
+            )
         if (code := leading.admit(acks)) is not ErrorCode.NONE:
             return self._refused(
                 code, f"{leading.isr.committed.isr}: expected {leading.isr.committed.effective_min_isr}"
@@ -641,7 +679,8 @@ class Partition:
         if checked.marker is not None:
             if not checks.coordinator_epochs:
                 return None, ErrorCode.NONE
-            return None, self._transactions.check_marker(checked.marker, self.config.transaction_version)
+            version = checks.transaction_version or self.config.transaction_version
+            return None, self._transactions.check_marker(checked.marker, version)
         producer = head.producer
         if producer is not None and checks.producer_epochs:
             code, duplicate = producers.check(producer)
