@@ -199,6 +199,11 @@ class Partition:
         leading = self._leading
         return None if leading is None else leading.epoch.number
 
+    @property
+    def log_start(self) -> int:
+        """Offset at which its log begins."""
+        return self._log.start
+
     def watch_role(self, callback: RoleWatcher) -> None:
         """Call back after each change of role, without locks held; see `ReplicaManager.watch_roles`."""
         self._role_watcher = callback
