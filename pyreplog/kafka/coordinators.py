@@ -70,7 +70,7 @@ class Coordinators(Handle):
         for number in range(self._config.offsets_partitions):
             name = TopicPartition(OFFSETS_TOPIC, number)
             partition = self._broker.replicas.partition(name)
-            epoch = partition.leader_epoch if partition is not None and partition.is_leader else None
+            epoch = None if partition is None else partition.leader_epoch
             if epoch == self._led.get(number):
                 continue
             if epoch is None:

@@ -16,6 +16,7 @@
 | `topic_partition` | names of partitions; the internal topics |
 | `protocol` | what brokers say and decide about one partition: state machines without I/O |
 | `store` | the log of a replica on disk |
+| `transactions` | the coordinator of transactions: who commits, who is fenced, and the markers that say so |
 | `metadata` | what the metadata store keeps of topics, partitions and brokers |
 | `controller` | makes partitions of new topics, elects leaders, ends reassignments, replaces brokers, deletes topics |
 """

@@ -47,6 +47,7 @@ from pyreplog.partition.delayed_fetch import FetchResponses
 from pyreplog.partition.log_syncer import LogSyncer
 from pyreplog.partition.metadata.broker_registration import BrokerLease, register_broker
 from pyreplog.partition.metadata.metadata_cache import MetadataCache, PartitionId
+from pyreplog.partition.metadata.producer_ids import ProducerIds
 from pyreplog.partition.metadata.state_store import StateStore, machine_version
 from pyreplog.partition.metadata.topic_metadata import TopicMetadata, state_key
 from pyreplog.partition.metadata.topic_settings import LOG_APPEND_TIME
@@ -63,6 +64,15 @@ from pyreplog.partition.store.partition_log import PartitionLog
 from pyreplog.partition.store.replica_directories import ReplicaDirectories
 from pyreplog.partition.tcp_transport import TCPTransport
 from pyreplog.partition.topic_partition import TopicPartition
+from pyreplog.partition.transactions.marker_transport import (
+    MarkerCodes,
+    MarkersToWrite,
+    MarkerTransport,
+    NoTransport,
+    write_markers,
+)
+from pyreplog.partition.transactions.metadata_view import MetadataView
+from pyreplog.partition.transactions.transaction_coordinator import TransactionConfig, TransactionCoordinator
 from pyreplog.partition.wire import SERVICE, VERSION
 from pyreplog.purgatory import Purgatory
 
@@ -99,6 +109,15 @@ class LocalTransport:
         if manager is not None:
             return manager.fetch_messages(params, fetches)
         future = AppendFuture[FetchResponses]()
+        set_exception(future, PeerError(f"broker {broker} is not in this process"))
+        return future
+
+    def write_markers(self, broker: str, markers: Sequence[MarkersToWrite]) -> AppendFuture[MarkerCodes]:
+        """Let a broker write markers; see `MarkerTransport`."""
+        manager = self._managers.get(broker)
+        if manager is not None:
+            return write_markers(manager, markers, SystemClock().now_us() // 1000)
+        future = AppendFuture[MarkerCodes]()
         set_exception(future, PeerError(f"broker {broker} is not in this process"))
         return future
 
@@ -166,6 +185,7 @@ class Broker(Handle):
         directories: more directories for logs, on other disks; made if they do not exist. A replica lies in one of all;
             a new one goes where fewest are. If a disk fails, the replicas of the others go on. The identity of the
             broker stays in `directory`.
+        marker_transport: brings markers of transactions to other brokers; None: `transport`, if that can.
 
     Raises:
         LockedError: another process has a directory open.
@@ -186,7 +206,7 @@ class Broker(Handle):
         config: BrokerConfig | None = None, host: str = "127.0.0.1", port: int = 0, address: str = "",
         secret: Secret | None = None, tls: tuple[ssl.SSLContext, ssl.SSLContext] | None = None,
         limits: Limits | None = None, rack: str = "", clock: Clock | None = None, files: Files | None = None,
-        replaces: bool = False, directories: Sequence[Path] = (),
+        replaces: bool = False, directories: Sequence[Path] = (), marker_transport: MarkerTransport | None = None,
     ) -> None:  # fmt: skip
         self.name, self.directory, self.config = name, directory, config or BrokerConfig()
         self._store, self._clock = store, clock or SystemClock()
@@ -235,6 +255,11 @@ class Broker(Handle):
             undo.callback(self.metadata.close)
             self._states = StateStore(store, self.metadata)
             undo.callback(self._states.close)
+            self.producer_ids = ProducerIds(store)
+            """Ids of producers."""
+            self.transactions = self._coordinate(marker_transport or transport)
+            """The coordinator of the transactional ids whose partitions this broker leads."""
+            undo.callback(self.transactions.close)
             self._leave_lost()
             self._lease.refresh(address=self.address)
             self._controller = Controller(
@@ -285,6 +310,17 @@ class Broker(Handle):
         reactor.start()
         self.address = self.address or address_text(server.address)
         return transport
+
+    def _coordinate(self, transport: object) -> TransactionCoordinator:
+        config = TransactionConfig(
+            max_timeout_ms=self.config.transaction_max_timeout_ms,
+            expiration_ms=self.config.transactional_id_expiration_ms,
+        )
+        view = MetadataView(self._store, self.metadata, self.config, self._clock)
+        markers = transport if isinstance(transport, MarkerTransport) else NoTransport()
+        return TransactionCoordinator(
+            self.name, self.replicas, view, self.producer_ids, markers, self._clock, config
+        )  # fmt: skip
 
     def _address_of(self, broker: str) -> str:
         living = self.metadata.availability(broker)
@@ -653,6 +689,7 @@ class Broker(Handle):
         while not self._ticking.wait(min(_EXPIRE_S, self.config.sync_ms / 1000)):
             now = time.monotonic()
             self.replicas.expire()
+            self.transactions.expire()
             if now >= next_sync:
                 next_sync = now + self.config.sync_ms / 1000
                 for partition in self.replicas:
@@ -713,6 +750,7 @@ class Broker(Handle):
             if self._controller is not None:
                 stack.callback(self._controller.close)
             stack.callback(self._stop_threads)
+            stack.callback(self.transactions.close)
             self._hand_over()
 
     def _hand_over(self) -> None:

@@ -73,6 +73,12 @@ class BrokerConfig(Settings):
         stray_grace_ms: a directory of a replica that no metadata name is set aside, and removed after so many
             milliseconds.
         stop_ms: a broker that is closed waits so long for others to take its leaderships over, milliseconds.
+        transaction_state_partitions: of the topic of transaction coordinators (`transaction.state.log.num.partitions`).
+        transaction_state_replication_factor: of that topic; fewer if there are fewer brokers when it is created.
+        transaction_state_min_isr: of that topic (`transaction.state.log.min.isr`).
+        transaction_max_timeout_ms: the longest time-out of transactions (`transaction.max.timeout.ms`).
+        transactional_id_expiration_ms: an id that nobody uses is removed after so long
+            (`transactional.id.expiration.ms`).
     """
 
     lease_ms: int = 3_000
@@ -91,6 +97,11 @@ class BrokerConfig(Settings):
     readmit_ms: int = 10_000
     stray_grace_ms: int = 86_400_000
     stop_ms: int = 5_000
+    transaction_state_partitions: int = 50
+    transaction_state_replication_factor: int = 3
+    transaction_state_min_isr: int = 2
+    transaction_max_timeout_ms: int = 900_000
+    transactional_id_expiration_ms: int = 604_800_000
 
     def __post_init__(self) -> None:
         self.log_config()  # its own checks
@@ -109,6 +120,11 @@ class BrokerConfig(Settings):
         self._check_int("readmit_ms", 10, 86_400_000)
         self._check_int("stray_grace_ms", 0, 1 << 40)
         self._check_int("stop_ms", 0, 3_600_000)
+        self._check_int("transaction_state_partitions", 1, 65_536)
+        self._check_int("transaction_state_replication_factor", 1, 32)
+        self._check_int("transaction_state_min_isr", 1, 32)
+        self._check_int("transaction_max_timeout_ms", 1, (1 << 31) - 1)
+        self._check_int("transactional_id_expiration_ms", 1, 1 << 40)
 
     def log_config(self, segment_bytes: int | None = None) -> LogConfig:
         """Return the settings of a partition's log; segment_bytes: of its topic, None: it does not say."""

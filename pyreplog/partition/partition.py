@@ -6,7 +6,7 @@ import logging
 import threading
 from collections.abc import Callable, Iterator
 from functools import partial
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Protocol, TypeAlias
 
 from pyreplog._native.log.batch import RecordBatch
 from pyreplog._native.log.record import Record
@@ -80,9 +80,14 @@ _REPLAY_BYTES = 256 << 10
 _NO_VERIFICATION = 0  # a token that no transaction has
 _SNAPSHOT_MAX = 16 << 20  # bytes of a producer snapshot that a follower is sent
 EVENT_TIME_MAX_US = (1 << 63) - 1
+_BATCH_KIND = 2  # of records that hold a Kafka record batch
 
 Deferred = list[Callable[[], object]]
 """What is done when the partition's lock is free: messages, and waking what waits (KAFKA-8334)."""
+
+
+RoleWatcher: TypeAlias = Callable[[TopicPartition, int | None], object]
+"""Told of a change of role: the partition, and the number of the epoch in which it leads, or None."""
 
 
 class PartitionStateStore(Protocol):
@@ -214,6 +219,7 @@ class Partition:
         self._peer_snapshot = b""  # of the answer that is being carried out
         self._low_wanted = self._low_shown = 0  # low watermark that is waited for, and that waiters know of
         self._replays = False  # while it follows, because somebody reads committed transactions
+        self._role_watcher: RoleWatcher | None = None
 
     def __repr__(self) -> str:
         role = "offline" if self.failure is not None else "leader" if self._leading is not None else "follower"
@@ -224,6 +230,29 @@ class Partition:
     @property
     def is_leader(self) -> bool:
         return self._leading is not None
+
+    @property
+    def leader_epoch(self) -> int | None:
+        """Number of the epoch in which it leads; None: it does not."""
+        leading = self._leading
+        return None if leading is None else leading.epoch.number
+
+    def watch_role(self, callback: RoleWatcher) -> None:
+        """Call back after each change of role, without locks held; see `ReplicaManager.watch_roles`."""
+        self._role_watcher = callback
+
+    def committed_batches(self) -> Iterator[bytes]:
+        """Read the record batches from the start of the log to the high watermark, for a coordinator that loads them.
+
+        Raises:
+            TrimmedError: the log begins later meanwhile: read again.
+            ReplogError: errors of the log.
+        """
+        start, end = self._log.start_mark.position, self.high_watermark.position
+        if start < end:
+            for batch in self._log.read_positions(start, end, committed=False):
+                for index in (batch.kind == _BATCH_KIND).nonzero()[0].tolist():
+                    yield bytes(batch[index].value_view)
 
     @property
     def needs_sync(self) -> bool:
@@ -269,19 +298,15 @@ class Partition:
             fetch = ConsumerFetch(0, leader_epoch=epoch if epoch >= 0 else None)
             return self._check_consumer(fetch, FetchParams())
 
-    @property
-    def leader_epoch(self) -> int:
-        """Number of the epoch in which this replica leads or follows."""
-        with self._lock:
-            return (self._following.epoch if self._leading is None else self._leading.epoch).number
-
     def epoch_end(self, number: int) -> tuple[int, int]:
         """Return the newest epoch up to a number, and the offset behind its last record; -1, -1: none is known.
 
         Args:
             number: of the epoch that is asked for.
         """
-        if number > self.leader_epoch:
+        with self._lock:
+            newest = self._following.epoch if self._leading is None else self._leading.epoch
+        if number > newest.number:
             return -1, -1
         epoch, end = self._log.epoch_end(number)
         return (-1, -1) if epoch == NO_EPOCH else (epoch.number, end.entry)
@@ -627,6 +652,12 @@ class Partition:
         self._low_wanted = self._low_shown = 0
         before.is_over = True
         deferred.append(partial(before.end, self._purgatory))
+        if self._role_watcher is not None:
+            deferred.append(self._tell_role)
+
+    def _tell_role(self) -> None:
+        if self._role_watcher is not None:
+            self._role_watcher(self.name, self.leader_epoch)
 
     # ---- roles ----------------------------------------------------------------------------------------------
 
@@ -856,7 +887,7 @@ class Partition:
 
     def append(
         self, records: Records, checked: CheckedBatch | None, checks: OriginChecks, acks: int,
-        verification: int | None, leader_epoch: int | None = None,
+        verification: int | None,
     ) -> AppendResult:  # fmt: skip
         """Append as leader; nothing is synced.
 
@@ -866,13 +897,10 @@ class Partition:
             checks: of the origin.
             acks: of the produce.
             verification: of the transaction, from `begin_verification`; None: its coordinator was not asked.
-            leader_epoch: number of the epoch in which alone it is appended; None: any.
         """
         deferred: Deferred = []
         try:
             with self._lock:
-                if leader_epoch is not None and not self._leads_in(leader_epoch):
-                    return self._refused(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"{self.name}: not in epoch {leader_epoch}")
                 return self._append(records, checked, checks, acks, verification, deferred)
         finally:
             self._finish(deferred)
@@ -896,6 +924,10 @@ class Partition:
             return self._refused(ErrorCode.KAFKA_STORAGE_ERROR, str(self.failure))
         if leading is None:
             return self._refused(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"{self.member.broker} does not lead {self.name}")
+        if checks.leader_epoch is not None and checks.leader_epoch != leading.epoch.number:
+            return self._refused(
+                ErrorCode.NOT_LEADER_OR_FOLLOWER, f"expected epoch {checks.leader_epoch}, found {leading.epoch.number}"
+            )
         if (code := leading.admit(acks)) is not ErrorCode.NONE:
             return self._refused(
                 code, f"{leading.isr.committed.isr}: expected {leading.isr.committed.effective_min_isr}"
@@ -958,7 +990,9 @@ class Partition:
         if checked.marker is not None:
             if not checks.coordinator_epochs:
                 return None, ErrorCode.NONE
-            return None, transactions.check_marker(checked.marker, self.config.transaction_version)
+            return None, transactions.check_marker(
+                checked.marker, checks.transaction_version or self.config.transaction_version
+            )
         producer = head.producer
         if producer is not None and checks.producer_epochs:
             code, duplicate = producers.check(producer)

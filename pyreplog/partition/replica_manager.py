@@ -17,7 +17,7 @@ from pyreplog.partition.delayed_delete_records import (
 )
 from pyreplog.partition.delayed_fetch import DelayedFetch, FetchResponses, WatchedPart
 from pyreplog.partition.delayed_produce import DelayedProduce, PendingAppend, ProduceResponses
-from pyreplog.partition.partition import AppendResult, DeletedRecords, Partition, PartitionRead, answered
+from pyreplog.partition.partition import AppendResult, DeletedRecords, Partition, PartitionRead, RoleWatcher, answered
 from pyreplog.partition.protocol.append_origin import CHECKS, AppendOrigin, OriginChecks
 from pyreplog.partition.protocol.error_codes import ACKS_ALL, REQUIRED_ACKS, ErrorCode
 from pyreplog.partition.protocol.messages import FetchRefused
@@ -63,6 +63,7 @@ class ReplicaManager:
         self._partitions: dict[TopicPartition, Partition] = {}
         self._nowhere = ReplicaRole(TopicPartition("", 0), is_leader=False)
         self._changing = threading.Lock()
+        self._role_watchers: tuple[RoleWatcher, ...] = ()
 
     # ---- partitions -----------------------------------------------------------------------------------------
 
@@ -72,6 +73,8 @@ class ReplicaManager:
             if partition.name in self._partitions:
                 raise InvalidArgumentError(f"{partition.name}: expected a new partition, found one that is served")
             self._partitions = {**self._partitions, partition.name: partition}
+            if partition.name.topic in INTERNAL_TOPICS:
+                partition.watch_role(self._role_changed)
 
     def remove(self, name: TopicPartition) -> Partition | None:
         """Serve a partition no more; it is not closed. Returns it; None: it was not served."""
@@ -87,6 +90,25 @@ class ReplicaManager:
 
     def __iter__(self) -> Iterator[Partition]:
         return iter(self._partitions.values())
+
+    def watch_roles(self, callback: RoleWatcher) -> None:
+        """Call back after each change of role of a replica of an internal topic, without locks held.
+
+        Two threads may call at once. The epoch is that of the moment of the call: after the last change the last one
+        that looks at `Partition.leader_epoch` sees the role that counts.
+
+        Args:
+            callback: gets the partition, and the number of the epoch in which this broker leads it; None: it does not.
+        """
+        with self._changing:
+            self._role_watchers = (*self._role_watchers, callback)
+        for partition in self:
+            if partition.name.topic in INTERNAL_TOPICS:
+                callback(partition.name, partition.leader_epoch)
+
+    def _role_changed(self, name: TopicPartition, epoch: int | None) -> None:
+        for callback in self._role_watchers:
+            callback(name, epoch)
 
     def brokers_changed(self, brokers: Brokers) -> None:
         """Note which brokers are registered."""
@@ -126,7 +148,8 @@ class ReplicaManager:
     def append_records(
         self, acks: int, records: Mapping[TopicPartition, Records], *, timeout_ms: int = 30_000,
         origin: AppendOrigin = AppendOrigin.CLIENT, internal_topics_allowed: bool = False, durable: bool = False,
-        verifications: Mapping[TopicPartition, int] | None = None, leader_epoch: int | None = None,
+        verifications: Mapping[TopicPartition, int] | None = None, transaction_version: int | None = None,
+        leader_epoch: int | None = None,
     ) -> AppendFuture[ProduceResponses]:  # fmt: skip
         """Append to partitions that this broker leads. Each has an outcome of its own; nothing is taken back.
 
@@ -140,8 +163,9 @@ class ReplicaManager:
             durable: the records are on the disks of min ISR before the response: acks must be -1, and topics whose
                 replicas count what they have received refuse with INVALID_REQUIRED_ACKS.
             verifications: of the transactions whose coordinators were asked (`Partition.begin_verification`).
-            leader_epoch: number of the epoch in which this broker must lead, for a coordinator that knows what was
-                appended up to then; None: any.
+            transaction_version: of the transactions that markers end; None: as the topics say.
+            leader_epoch: number of the epoch in which this broker has to lead: otherwise NOT_LEADER_OR_FOLLOWER; None:
+                in any.
 
         Returns:
             A future of the responses by partition. It is done already if nothing waits.
@@ -154,6 +178,7 @@ class ReplicaManager:
         future = AppendFuture[ProduceResponses]()
         responses: ProduceResponses = {}
         pending: dict[TopicPartition, PendingAppend] = {}
+        checks = CHECKS[origin]._replace(transaction_version=transaction_version, leader_epoch=leader_epoch)
         for name, data in records.items():
             partition = self._partitions.get(name)
             code, message = self._admit(name, partition, acks, durable=durable, internal=internal_topics_allowed)
@@ -161,7 +186,7 @@ class ReplicaManager:
                 responses[name] = PartitionProduceResponse(code, message=message)
                 continue
             verification = None if verifications is None else verifications.get(name)
-            result = self._append(partition, data, CHECKS[origin], acks, verification, leader_epoch)
+            result = self._append(partition, data, checks, acks, verification)
             responses[name] = result.response
             if acks == ACKS_ALL and result.required is not None:
                 pending[name] = PendingAppend(partition, result, result.required)
@@ -184,8 +209,7 @@ class ReplicaManager:
         return ErrorCode.NONE, ""
 
     def _append(
-        self, partition: Partition, data: Records, checks: OriginChecks, acks: int, verification: int | None,
-        leader_epoch: int | None,
+        self, partition: Partition, data: Records, checks: OriginChecks, acks: int, verification: int | None
     ) -> AppendResult:  # fmt: skip
         try:
             limits, checked = partition.config.limits, None
@@ -197,7 +221,7 @@ class ReplicaManager:
                 return self._refuse(
                     ErrorCode.MESSAGE_TOO_LARGE, f"expected values of at most {limits.max_message_bytes} bytes"
                 )
-            return partition.append(data, checked, checks, acks, verification, leader_epoch)
+            return partition.append(data, checked, checks, acks, verification)
         except Exception as error:  # the other partitions go on
             logger.exception("%s: an append failed", partition.name)
             return self._refuse(ErrorCode.UNKNOWN_SERVER_ERROR, f"{type(error).__name__}: {error}")

@@ -61,6 +61,8 @@ def _look_up(api: ApiContext, topic: str, wanted: ListOffsetsPartition, isolatio
     if (code := found.check_leader(wanted.current_leader_epoch)) is not ErrorCode.NONE:
         return _Found(number, code)
     epoch = found.leader_epoch
+    if epoch is None:  # it leads no more, since a moment
+        return _Found(number, ErrorCode.NOT_LEADER_OR_FOLLOWER)
     if timestamp == LATEST_TIERED:
         return _Found(number, ErrorCode.NONE, leader_epoch=epoch)
     code, latest = found.latest_offset(isolation)

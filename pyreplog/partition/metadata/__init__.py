@@ -8,7 +8,7 @@
 | `broker_registration` | a broker: its incarnation, and its address while it lives |
 | `metadata_cache` | all of it, as one broker follows it |
 | `state_store` | compare-and-set of the keys of partitions, for state machines that must not wait |
-| `producer_ids` | ids of idempotent producers |
+| `producer_ids` | ids of producers, in blocks |
 | `replica_placement` | which brokers replicate the partitions of a topic |
 | `broker_replacement` | which brokers take the replicas of those that are dead for good |
 
