@@ -7,14 +7,13 @@ import logging
 import ssl
 import threading
 import time
-from collections.abc import Callable, Mapping, Set
+from collections.abc import Callable, Set
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
 from pyreplog.clock import Clock, SystemClock
-from pyreplog.errors import PeerError, ReplogError
-from pyreplog.future import AppendFuture, set_exception
+from pyreplog.errors import ReplogError
 from pyreplog.handles import Handle
 from pyreplog.log.files import Files, RealFiles
 from pyreplog.log.lock import WriterLock
@@ -27,9 +26,9 @@ from pyreplog.net.limits import Limits
 from pyreplog.net.reactor import Reactor
 from pyreplog.net.server import Server
 from pyreplog.net.sockets import address_text
+from pyreplog.partition.client_wire import FEATURE
 from pyreplog.partition.config import BrokerConfig, TopicConfig
 from pyreplog.partition.controller import Controller
-from pyreplog.partition.delayed_fetch import FetchResponses
 from pyreplog.partition.metadata.broker_registration import BrokerLease, register_broker
 from pyreplog.partition.metadata.metadata_cache import MetadataCache, PartitionId
 from pyreplog.partition.metadata.state_store import StateStore, machine_version
@@ -38,7 +37,6 @@ from pyreplog.partition.partition import Partition
 from pyreplog.partition.protocol.leading import ReplicaConfig
 from pyreplog.partition.replica_fetcher import BrokerTransport, ReplicaFetcher
 from pyreplog.partition.replica_manager import ReplicaManager
-from pyreplog.partition.requests import FetchParams, PartitionFetch
 from pyreplog.partition.service import BrokerService
 from pyreplog.partition.store.high_watermarks import HighWatermarkFile
 from pyreplog.partition.store.partition_log import PartitionLog
@@ -52,32 +50,6 @@ logger = logging.getLogger(__name__)
 _EXPIRE_S = 0.01
 _RETRY_S = 0.2
 _OPEN_AGAIN_S = 10.0
-
-
-class LocalTransport:
-    """Requests between the brokers of one process, which register here. Any thread may use it."""
-
-    def __init__(self) -> None:
-        self._managers: dict[str, ReplicaManager] = {}  # replaced as a whole
-
-    def register(self, broker: str, manager: ReplicaManager) -> None:
-        """Let other brokers reach a broker."""
-        self._managers = {**self._managers, broker: manager}
-
-    def unregister(self, broker: str) -> None:
-        """Let no broker reach a broker any more."""
-        self._managers = {name: manager for name, manager in self._managers.items() if name != broker}
-
-    def fetch(
-        self, broker: str, params: FetchParams, fetches: Mapping[TopicPartition, PartitionFetch]
-    ) -> AppendFuture[FetchResponses]:  # fmt: skip
-        """Fetch from a broker; see `BrokerTransport`."""
-        manager = self._managers.get(broker)
-        if manager is not None:
-            return manager.fetch_messages(params, fetches)
-        future = AppendFuture[FetchResponses]()
-        set_exception(future, PeerError(f"broker {broker} is not in this process"))
-        return future
 
 
 @dataclass(frozen=True)
@@ -190,7 +162,9 @@ class Broker(Handle):
         self._network.callback(reactor.close)
         server = Server(
             reactor, BrokerService(self.replicas), host=host, port=port, secret=secret, tls=for_servers, limits=limits,
-            identity=NodeIdentity(node=self.name, cluster=cluster, service=SERVICE, version=VERSION),
+            identity=NodeIdentity(
+                node=self.name, cluster=cluster, service=SERVICE, version=VERSION, features=frozenset({FEATURE})
+            ),
         )  # fmt: skip
         undo.callback(server.close)
         self._network.callback(server.close)

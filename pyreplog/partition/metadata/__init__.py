@@ -6,6 +6,7 @@
 | `broker_registration` | a broker: its incarnation, and its address while it lives |
 | `metadata_cache` | all of it, as one broker follows it |
 | `state_store` | compare-and-set of the keys of partitions, for state machines that must not wait |
+| `producer_ids` | ids of idempotent producers, in blocks |
 | `replica_placement` | which brokers replicate the partitions of a topic |
 
 The value of a partition's key is a `PartitionState`, of `pyreplog.partition.protocol`.
