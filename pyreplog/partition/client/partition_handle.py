@@ -16,7 +16,9 @@ from pyreplog.partition.client.leader_requests import LeaderRequests
 from pyreplog.partition.client.partition_producer import PartitionProducer, RecordPosition
 from pyreplog.partition.client.produce_lane import Headers
 from pyreplog.partition.client.responses import out_of_range
+from pyreplog.partition.metadata.metadata_cache import PartitionId
 from pyreplog.partition.protocol.error_codes import ErrorCode
+from pyreplog.partition.protocol.partition_state import Member
 from pyreplog.partition.requests import ConsumerFetch, FetchIsolation, FetchParams, PartitionOffsets
 from pyreplog.partition.topic_partition import TopicPartition
 from pyreplog.record_batches.compression import decompress
@@ -77,6 +79,12 @@ class PartitionHandle:
     def leader(self) -> str:
         """Name of the broker that leads it, as this process knows; "": none. No request is made."""
         return self._requests.leader(self._name, self._topic.topic_id) or ""
+
+    @property
+    def isr(self) -> tuple[Member, ...]:
+        """The in-sync replicas, as this process knows. No request is made."""
+        stored = self._requests.cache.state(PartitionId(self._topic.topic_id, self.number))
+        return () if stored is None else stored[1].isr
 
     # ---- appends --------------------------------------------------------------------------------------------
 

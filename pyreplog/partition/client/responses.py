@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from pyreplog.errors import (
     AppendRefusedError,
-    NoSuchPartitionError,
     OutOfRangeError,
     PartitionError,
     PartitionStorageError,
@@ -36,15 +35,16 @@ _REFUSED = frozenset({
 
 
 def error_of(name: TopicPartition, code: ErrorCode, message: str) -> ReplogError:
-    """Return the exception of an error code, of a request that had no effect."""
+    """Return the exception of an error code, of a request that had no effect.
+
+    A broker without the replica that metadata say it leads has not made it yet: metadata alone say what exists.
+    """
     reason = f"{message} ({code.name})" if message else code.name
     kind: type[PartitionError] = PartitionError
     if code is ErrorCode.OFFSET_OUT_OF_RANGE:
         return OutOfRangeError(f"partition {name}: {reason}")
     if code in _REFUSED:
         kind = AppendRefusedError
-    elif code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
-        kind = NoSuchPartitionError
     elif code is ErrorCode.INVALID_PRODUCER_EPOCH:
         kind = ProducerFencedError
     elif code is ErrorCode.KAFKA_STORAGE_ERROR:
