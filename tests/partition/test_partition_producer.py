@@ -40,7 +40,7 @@ from pyreplog.partition.local_transport import LocalTransport
 from pyreplog.partition.metadata.metadata_cache import MetadataCache
 from pyreplog.partition.metadata.producer_ids import BLOCK, ProducerIds
 from pyreplog.partition.topic_partition import TopicPartition
-from tests.waiting import PATIENCE_S
+from tests.waiting import PATIENCE_S, until
 
 CONFIG = BrokerConfig(segment_bytes=1 << 20, lag_ms=2_000)
 
@@ -189,8 +189,7 @@ def test_what_was_never_sent_is_refused_not_unknown(bench: Bench) -> None:
     """Its sequence numbers are free again."""
     leader = bench.client.brokers[bench.topic[0].leader]
     name = TopicPartition("flights", 0)
-    partition = leader.replicas.remove(name)
-    assert partition is not None
+    partition = until(lambda: leader.replicas.remove(name))  # it may lead in the metadata before it is open there
     producer = bench.producer(timeout_s=0.5)
     with pytest.raises(PartitionUnavailableError):
         producer.submit(b"refused", partition=0).result(PATIENCE_S)
