@@ -157,6 +157,8 @@ setup(
             extension("kafka/message_codec"),
             extension("kafka/request_parser"),
             extension("kafka/record_batch", checksums=True),
+            extension("kafka/record_set", checksums=True),
+            extension("kafka/murmur2"),
             extension("kafka/transcode", checksums=True),
             extension("kafka/fetch_gather", checksums=True),
         ],

@@ -23,11 +23,10 @@ from pyreplog.errors import (
     MissingIdentityError,
     NoSuchKeyError,
     NotALogError,
-    PeerError,
     ReplogError,
     VersionConflictError,
 )
-from pyreplog.future import AppendFuture, set_exception
+from pyreplog.future import AppendFuture
 from pyreplog.handles import Handle
 from pyreplog.log.files import Files, RealFiles
 from pyreplog.log.lock import WriterLock
@@ -40,10 +39,10 @@ from pyreplog.net.limits import Limits
 from pyreplog.net.reactor import Reactor
 from pyreplog.net.server import Server
 from pyreplog.net.sockets import address_text
+from pyreplog.partition.client_wire import FEATURE
 from pyreplog.partition.config import BrokerConfig, RetentionConfig, TopicConfig
 from pyreplog.partition.controller import Controller
 from pyreplog.partition.delayed_delete_records import DeleteRecordsResponses
-from pyreplog.partition.delayed_fetch import FetchResponses
 from pyreplog.partition.log_syncer import LogSyncer
 from pyreplog.partition.metadata.broker_registration import BrokerLease, register_broker
 from pyreplog.partition.metadata.metadata_cache import MetadataCache, PartitionId
@@ -57,7 +56,6 @@ from pyreplog.partition.protocol.partition_state import PartitionState
 from pyreplog.partition.protocol.record_batch import AppendLimits
 from pyreplog.partition.replica_fetcher import BrokerTransport, ReplicaFetcher
 from pyreplog.partition.replica_manager import ReplicaManager
-from pyreplog.partition.requests import FetchParams, PartitionFetch
 from pyreplog.partition.service import BrokerService
 from pyreplog.partition.store.high_watermarks import HighWatermarkFile
 from pyreplog.partition.store.partition_log import PartitionLog
@@ -65,11 +63,8 @@ from pyreplog.partition.store.replica_directories import ReplicaDirectories
 from pyreplog.partition.tcp_transport import TCPTransport
 from pyreplog.partition.topic_partition import TopicPartition
 from pyreplog.partition.transactions.marker_transport import (
-    MarkerCodes,
-    MarkersToWrite,
     MarkerTransport,
     NoTransport,
-    write_markers,
 )
 from pyreplog.partition.transactions.metadata_view import MetadataView
 from pyreplog.partition.transactions.transaction_coordinator import TransactionConfig, TransactionCoordinator
@@ -85,41 +80,6 @@ _AGAIN_S = 0.1
 _HOUSEKEEPING_S = 0.005
 """Seconds that retention may take of the clock's thread at once, and one partition longer."""
 _STRAY_CHECK_S = 60.0
-
-
-class LocalTransport:
-    """Requests between the brokers of one process, which register here. Any thread may use it."""
-
-    def __init__(self) -> None:
-        self._managers: dict[str, ReplicaManager] = {}  # replaced as a whole
-
-    def register(self, broker: str, manager: ReplicaManager) -> None:
-        """Let other brokers reach a broker."""
-        self._managers = {**self._managers, broker: manager}
-
-    def unregister(self, broker: str) -> None:
-        """Let no broker reach a broker any more."""
-        self._managers = {name: manager for name, manager in self._managers.items() if name != broker}
-
-    def fetch(
-        self, broker: str, params: FetchParams, fetches: Mapping[TopicPartition, PartitionFetch]
-    ) -> AppendFuture[FetchResponses]:  # fmt: skip
-        """Fetch from a broker; see `BrokerTransport`."""
-        manager = self._managers.get(broker)
-        if manager is not None:
-            return manager.fetch_messages(params, fetches)
-        future = AppendFuture[FetchResponses]()
-        set_exception(future, PeerError(f"broker {broker} is not in this process"))
-        return future
-
-    def write_markers(self, broker: str, markers: Sequence[MarkersToWrite]) -> AppendFuture[MarkerCodes]:
-        """Let a broker write markers; see `MarkerTransport`."""
-        manager = self._managers.get(broker)
-        if manager is not None:
-            return write_markers(manager, markers, SystemClock().now_us() // 1000)
-        future = AppendFuture[MarkerCodes]()
-        set_exception(future, PeerError(f"broker {broker} is not in this process"))
-        return future
 
 
 @dataclass(frozen=True)
@@ -298,7 +258,9 @@ class Broker(Handle):
         self._network.callback(reactor.close)
         server = Server(
             reactor, BrokerService(self.replicas), host=host, port=port, secret=secret, tls=for_servers, limits=limits,
-            identity=NodeIdentity(node=self.name, cluster=cluster, service=SERVICE, version=VERSION),
+            identity=NodeIdentity(
+                node=self.name, cluster=cluster, service=SERVICE, version=VERSION, features=frozenset({FEATURE})
+            ),
         )  # fmt: skip
         undo.callback(server.close)
         self._network.callback(server.close)

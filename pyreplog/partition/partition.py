@@ -62,6 +62,7 @@ from pyreplog.partition.requests import (
     FetchParams,
     FetchPartitionData,
     Messages,
+    PartitionOffsets,
     PartitionProduceResponse,
     Records,
 )
@@ -283,6 +284,33 @@ class Partition:
             if isolation is FetchIsolation.TXN_COMMITTED:
                 latest = self._known_producers().transactions.last_stable(latest)
             return ErrorCode.NONE, latest.entry
+
+    def offsets(self, time_us: int | None = None) -> PartitionOffsets:
+        """Return where the log begins and ends, as its leader tells consumers.
+
+        Args:
+            time_us: also find the first record that was appended at or after this time, microseconds since 1970.
+        """
+        with self._lock:
+            if self.failure is not None:
+                return PartitionOffsets(ErrorCode.KAFKA_STORAGE_ERROR)
+            if self._leading is None:
+                return PartitionOffsets(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+            latest = self._leading.latest
+            if latest is None:
+                return PartitionOffsets(ErrorCode.OFFSET_NOT_AVAILABLE)
+            stable, start, end = (
+                self._known_producers().transactions.last_stable(latest),
+                self._log.log_start,
+                self._log.end_mark,
+            )
+        offsets = PartitionOffsets(ErrorCode.NONE, start, end.entry, latest.entry, stable.entry)
+        if time_us is None:
+            return offsets
+        try:
+            return offsets._replace(at_time=min(self._log.entry_at_time(time_us), latest.entry))
+        except (ReplogError, OSError):  # it was trimmed or closed meanwhile
+            return PartitionOffsets(ErrorCode.KAFKA_STORAGE_ERROR)
 
     # ---- what Kafka's clients ask ---------------------------------------------------------------------------
 

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 SERVICE = "broker"
 """The name of the service in the hello."""
 VERSION = 2
+"""Of the protocol. From 2 on a hello has features."""
 PARTITIONS_MAX = 65536
 """Partitions in one fetch."""
 FRAMES_MAX = 1 << 16

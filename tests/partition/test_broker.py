@@ -14,8 +14,9 @@ import pyreplog
 from pyreplog.errors import LockedError, WrongIncarnationError
 from pyreplog.log.unclean_shutdown_marker import NAME as UNCLEAN
 from pyreplog.metadata.sqlite import SQLiteStore
-from pyreplog.partition.broker import Broker, LocalTransport
+from pyreplog.partition.broker import Broker
 from pyreplog.partition.config import BrokerConfig
+from pyreplog.partition.local_transport import LocalTransport
 from pyreplog.partition.metadata.partition_changes import (
     ElectionType,
     elect_leaders,
