@@ -157,6 +157,7 @@ setup(
             extension("kafka/message_codec"),
             extension("kafka/request_parser"),
             extension("kafka/record_batch", checksums=True),
+            extension("kafka/logged_batches", checksums=True),
             extension("kafka/transcode", checksums=True),
         ],
         compiler_directives={

@@ -7,4 +7,5 @@
 | `high_watermarks` | the file in which a broker keeps up to where each of its logs is committed |
 | `producer_snapshot` | the files beside the segments: producers, transactions, the index of those that were aborted |
 | `producer_state_manager` | the producers and transactions of a log, from these files and the log |
+| `partition_reader` | what a reader of another process learns of a log: high watermark, epochs, transactions |
 """
