@@ -6,6 +6,8 @@ import json
 import random
 from pathlib import Path
 
+from pyreplog.kafka.wire.record_batches import build_batch
+from pyreplog.partition.protocol.record_batch import stamped
 from tests.cli.support import Run
 from tests.partition.kafka_batches import TOPIC_ID, Expected, Writer, partition_path
 
@@ -74,3 +76,31 @@ def test_stat_says_which_partition_it_is(tmp_path: Path, run: Run, seed: int) ->
         assert fields["producers"] == [7, 8] and fields["aborted_transactions"] == 1
         assert [epoch["epoch"] for epoch in fields["epochs"]] == [1]
         assert f"3 of topic {TOPIC_ID}" in run("stat", path).out
+
+
+def test_fsck_names_the_batch_that_is_damaged_inside(tmp_path: Path, run: Run, seed: int) -> None:
+    writer = Writer(path := partition_path(tmp_path), random.Random(seed))
+    with writer.log:
+        writer.append(count=4)
+        writer.append(7, count=2)
+        writer.end(7, is_commit=True)
+        writer.show()
+        assert run("fsck", path).code == 0
+        bad = stamped(build_batch([b"a", b"b"], timestamps_ms=[1, 2]), 7, 1)
+        bad[-2] ^= 1
+        writer.append_bytes(bad, 2)
+        writer.append(count=2)
+        writer.show()
+        done = run("fsck", path)
+        assert done.code == 4 and "records 7 to 8" in done.out
+
+
+def test_a_backup_keeps_the_numbers_of_batches(tmp_path: Path, run: Run, seed: int) -> None:
+    writer = Writer(path := partition_path(tmp_path), random.Random(seed))
+    with writer.log:
+        writer.at_random(40)
+        writer.show()
+        assert run("backup", path, tmp_path / "backup").code == 0
+        assert run("restore", tmp_path / "backup", tmp_path / "restored").code == 0
+        wanted = of(writer.seen(committed=True))
+        assert rows_of(run("cat", tmp_path / "restored", "--json", "--isolation", "read_committed").out) == wanted

@@ -6,11 +6,12 @@ import sys
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
-from pyreplog._native.kafka.logged_batches import batch_heads
+from pyreplog._native.kafka.logged_batches import batch_heads, find_batch, read_rows
 from pyreplog._native.log.batch import RecordBatch
 from pyreplog.cli.shared.output import json_bytes, json_text, raw_lines
 from pyreplog.errors import CorruptionError, InvalidRecordBatchError
-from pyreplog.kafka.wire.record_batches import read_batch
+from pyreplog.kafka.wire.compression import decompress
+from pyreplog.kafka.wire.record_batches import UNCOMPRESSED_MAX, read_batch
 from pyreplog.log import LogReader
 from pyreplog.partition.store.partition_reader import (
     HEAD_ATTRIBUTES,
@@ -26,6 +27,7 @@ from pyreplog.partition.store.partition_reader import (
 )
 
 _CONTROL = 0x20  # of the attributes of a batch
+_STEP_BYTES = 16 << 20
 READ_UNCOMMITTED, READ_COMMITTED = "read_uncommitted", "read_committed"
 
 
@@ -104,6 +106,34 @@ class PartitionRecords:
         for at, (time_ms, key, value) in enumerate(rows):
             time_us = None if time_ms < 0 else time_ms * 1000
             yield ShownRecord(first + at, record.position, time_us, key, value, columns.headers(at))
+
+
+def damaged_batches(log: LogReader) -> Iterator[CorruptionError]:
+    """Iterate over the record batches whose inner checksum, counts or records are wrong, in records that are intact.
+
+    It ends at the first record that is damaged itself, which `check` of `log.fsck` reports.
+    """
+    batches = log.read()
+    while True:
+        try:
+            batch = next(batches, None)
+        except CorruptionError:
+            return
+        if batch is None:
+            return
+        at = find_batch(batch, 0)
+        while at < len(batch):
+            rows = read_rows(
+                batch, at, decompress, verified=True, max_bytes=_STEP_BYTES, max_batch_bytes=UNCOMPRESSED_MAX
+            )  # fmt: skip
+            at = rows.stop
+            if rows.error is not None:
+                record = batch[at]
+                first = record.entry - record.entry_count + 1
+                expected = f"records {first} to {record.entry} in a record batch with {rows.error.expected}"
+                yield CorruptionError(log.path, record.position, expected, rows.error.found)
+                at += 1
+            at = find_batch(batch, at)
 
 
 class ShownRecordPrinter:
