@@ -44,7 +44,10 @@ def test_a_table_has_a_row_for_each_record_of_a_batch(tmp_path: Path, seed: int)
     rng = random.Random(seed)
     writer = Writer(path := partition_path(tmp_path), rng)
     with writer.log:
+        writer.append(9)
+        writer.end(9, is_commit=False)
         writer.at_random(60)
+        writer.append(8)
         writer.show()
         assert read(path) == plain(writer.seen(committed=False))
         assert read(path, isolation="read_committed") == plain(writer.seen(committed=True))
@@ -142,7 +145,9 @@ def test_replicas_of_a_partition_are_read_once(tmp_path: Path, seed: int) -> Non
         writer.at_random(10)
         writer.show()
         with PartitionLog.open_or_create(partition_path(folders[1]), config(), uuid=writer.log.uuid) as follower:
-            follower.append_fetched(writer.log.read_frames(follower.end_mark, 1 << 20))
+            while follower.end_mark != writer.log.end_mark:
+                follower.append_fetched(writer.log.read_frames(follower.end_mark, 1 << 20))
+            follower.show_high_watermark(follower.end_mark)
             paths = json.dumps([str(partition_path(folder)) for folder in reversed(folders)])
             assert rows_of(read_table(None, paths=paths, includeHeaders=True)) == plain(writer.rows)
 
@@ -151,10 +156,10 @@ def test_a_stream_gives_each_record_once(tmp_path: Path, seed: int) -> None:
     rng = random.Random(seed)
     writer = Writer(path := partition_path(tmp_path), rng)
     with writer.log:
-        writer.append()
+        writer.append(count=40)
         writer.show()
         isolation = rng.choice(("read_uncommitted", "read_committed"))
-        limit = rng.randint(1, 50)
+        limit = rng.randint(3, 20)
         with Query(path, isolation=isolation, maxOffsetsPerTrigger=limit, startingOffsets="earliest") as query:
             seen = query.read()
             for _ in range(4):
