@@ -159,6 +159,7 @@ setup(
             extension("kafka/record_batch", checksums=True),
             extension("kafka/record_set", checksums=True),
             extension("kafka/murmur2"),
+            extension("kafka/logged_batches", checksums=True),
             extension("kafka/transcode", checksums=True),
             extension("kafka/fetch_gather", checksums=True),
         ],

@@ -16,6 +16,7 @@ from pyreplog.log.headers import read_header
 from pyreplog.log.reader import LogReader
 from pyreplog.log.segments import PREPARED
 from pyreplog.regular_files import open_regular
+from pyreplog.tables.slices import NO_PARTITION
 
 _ATTEMPTS = 5
 _BLOCK = 512  # bytes in a unit of st_blocks
@@ -57,7 +58,8 @@ class SegmentToRead:
 class LogSnapshot:
     """The segments of a log that have readable records, ascending.
 
-    called: name that tells the log from the others of a read; empty: the name of its directory.
+    called: name that tells the log from the others of a read; empty: the name of its directory. partition: of the topic
+    `called`; NO_PARTITION: the log is none. aborted: see `RecordFilter`.
     """
 
     directory: Path
@@ -65,6 +67,8 @@ class LogSnapshot:
     ends: LogEnds
     segments: tuple[SegmentToRead, ...]
     called: str = ""
+    partition: int = NO_PARTITION
+    aborted: tuple[tuple[int, int, int], ...] = ()
 
     @property
     def name(self) -> str:
@@ -75,6 +79,12 @@ class LogSnapshot:
     def numbered(self) -> bool:
         """Whether the entries are numbered by this log; those of a bookie's log are numbered by ledger."""
         return all(segment.first_entry >= 0 for segment in self.segments)
+
+    def up_to(self, end: int, end_entry: int) -> LogSnapshot:
+        """Return the snapshot of the log before a position, and the entry that would begin there."""
+        ends = replace(self.ends, end=min(self.ends.end, end), end_entry=min(self.ends.end_entry, end_entry))
+        segments = tuple(_part(segment, 0, end) for segment in self.segments if segment.base < end)
+        return replace(self, ends=ends, segments=segments)
 
     @property
     def first_entry(self) -> int:

@@ -2,6 +2,7 @@
 
 | modules | what they hold |
 |---|---|
+| `partition_records` | the records of a partition's log |
 | `output`, `tables`, `progress`, `reportprogress` | output |
 | `settings`, `tls`, `serving`, `parsers` | arguments; running until a signal |
 | `metadata_option`, `metadata_wait` | the metadata store of a node; starting while it does not answer |
