@@ -82,12 +82,22 @@ class SaslUsers:
         }
 
     def has_password(self, user: str, password: bytes) -> bool:
-        """Return whether it is a user's password. Takes as long if there is no such user."""
+        """Return whether a password is a user's. It takes as long if there is no such user.
+
+        Args:
+            user: name of the user.
+            password: what the client sent.
+        """
         known = self._passwords.get(user)
         return hmac.compare_digest(known if known is not None else self._secret, password) and known is not None
 
     def credential(self, mechanism: str, user: str) -> tuple[ScramCredential, bool]:
-        """Return the credential of a user, and whether there is such a user: nobody learns that before the end."""
+        """Return the credential of a user, and whether there is such a user: nobody learns that before the end.
+
+        Args:
+            mechanism: of SCRAM, such as `SCRAM-SHA-256`.
+            user: name of the user.
+        """
         known = self._credentials.get((mechanism, user))
         if known is not None:
             return known, True

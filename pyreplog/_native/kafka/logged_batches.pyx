@@ -185,9 +185,6 @@ cdef class LoggedRows:
     cdef readonly Py_ssize_t stop
     cdef readonly object error
 
-    def __init__(self):
-        raise TypeError("rows are made by read_rows")
-
     def __dealloc__(self):
         free(self.rows)
 

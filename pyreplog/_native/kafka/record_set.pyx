@@ -24,7 +24,7 @@ from pyreplog._native.layout cimport (
 from pyreplog._native.log.record cimport count_of, header_of as record_header, key_of, stride_of, value_of
 from pyreplog.errors import InvalidArgumentError, InvalidMessageError, InvalidRecordBatchError
 
-CORRUPT_MESSAGE = 2
+cdef int CORRUPT_MESSAGE = 2
 
 cdef enum:
     ABORT = 0                   # type of the marker in the key of a control record

@@ -13,6 +13,7 @@ from pyreplog.clock import Clock, SystemClock
 from pyreplog.coroutines import check_may_block, in_thread
 from pyreplog.errors import InvalidArgumentError, NoSuchTopicError, PartitionUnavailableError
 from pyreplog.handles import Handle
+from pyreplog.log.files import RealFiles
 from pyreplog.metadata.layout import cluster_id
 from pyreplog.metadata.store import MetadataStore
 from pyreplog.metadata.url import open_store
@@ -136,7 +137,7 @@ class PartitionClient(Handle):
         if type(brokers) is not int or not 1 <= brokers <= 100:
             raise InvalidArgumentError(f"brokers: expected 1 to 100, found {brokers!r}")
         path = Path(directory)
-        path.mkdir(parents=True, exist_ok=True)
+        RealFiles().make_directory(path)
         used_clock, transport = clock or SystemClock(), LocalTransport()
         with ExitStack() as stack:
             store = open_store(f"sqlite:{path / 'metadata'}")

@@ -141,7 +141,7 @@ class ProducerStates:
         entry = self._entries.get(batch.producer_id, ProducerStateEntry())
         self._entries[batch.producer_id] = entry.with_batch(batch.epoch, stored, now_us)
 
-    def touch(self, producer_id: int, now_us: int) -> None:
+    def note_use(self, producer_id: int, now_us: int) -> None:
         """Note that a producer was at work without a batch: a marker ended its transaction.
 
         Args:

@@ -189,7 +189,7 @@ class ProducerStateManager:
             self._transactions.append(*change.transaction, first)
         if change.marker is not None:
             self._transactions.end(change.marker, end)
-            self._producers.touch(change.marker.producer_id, time_us)
+            self._producers.note_use(change.marker.producer_id, time_us)
 
     def expire(self, before_us: int) -> int:
         """Forget producers that were idle since a time, but none with an unfinished transaction.
