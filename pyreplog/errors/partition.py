@@ -41,8 +41,11 @@ class ProducerFencedError(PartitionError):
 
 
 class AppendRefusedError(PartitionError):
-    """The broker refused the records: they are too large, invalid, or their time is out of the topic's bounds, or the
-    topic does not offer the durability that was asked for. Nothing was appended."""
+    """The broker refused the records, and nothing was appended.
+
+    They are too large, invalid, or their time is out of the topic's bounds; or the topic does not offer the durability
+    that was asked for.
+    """
 
 
 class PartitionStorageError(PartitionError):
