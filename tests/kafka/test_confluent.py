@@ -137,8 +137,13 @@ def test_topics_are_administered(brokers: KafkaBrokers) -> None:
     change = ConfigResource(ConfigResource.Type.TOPIC, "orders", incremental_configs=[entry])
     (altered,) = client.incremental_alter_configs([change]).values()
     altered.result(PATIENCE_S)
-    (described,) = client.describe_configs([resource]).values()
-    assert described.result(PATIENCE_S)["max.message.bytes"].value == "6000"
+
+    def is_changed() -> bool:
+        """Brokers learn of it by their watch of the metadata store, as Kafka's do."""
+        (described,) = client.describe_configs([resource]).values()
+        return bool(described.result(PATIENCE_S)["max.message.bytes"].value == "6000")
+
+    until(is_changed)
 
     client.delete_topics(["orders"])["orders"].result(PATIENCE_S)
     assert "orders" not in client.list_topics(timeout=PATIENCE_S).topics

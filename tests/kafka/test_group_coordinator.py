@@ -29,8 +29,8 @@ from pyreplog.kafka.groups.group_requests import (
 from pyreplog.kafka.groups.offsets_log import OFFSETS_TOPIC, ReplicaManagerOffsetsLog
 from pyreplog.metadata.sqlite import SQLiteStore
 from pyreplog.partition.broker import Broker as PartitionBroker
-from pyreplog.partition.broker import LocalTransport
 from pyreplog.partition.config import BrokerConfig
+from pyreplog.partition.local_transport import LocalTransport
 from pyreplog.partition.metadata.topic_metadata import create_topic, find_topic, state_key
 from pyreplog.partition.protocol.append_origin import AppendOrigin
 from pyreplog.partition.protocol.error_codes import ACKS_ALL, ErrorCode

@@ -409,7 +409,7 @@ def test_a_broker_that_is_dead_for_good_is_replaced(cluster: Cluster) -> None:
     for number, replicas in ((0, ("d", "a", "b")), (1, ("a", "b", "d"))):
         until(lambda number=number, replicas=replicas: cluster.state(topic, number).replicas == replicas)
         cluster.await_values(topic, values, number)
-    cluster.start("c", replace_after_ms=300)
+    cluster.start("c", replace_after_ms=300, stray_grace_ms=0)
     until(lambda: directories(cluster.brokers["c"].directory) == [])
     assert cluster.append(b"more") == 20
 

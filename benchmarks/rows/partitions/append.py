@@ -13,8 +13,9 @@ from benchmarks.result import Comparison, Figure, Goal, Section
 from benchmarks.sampling import Run, interleave, timed
 from pyreplog import CommitLog
 from pyreplog.metadata.sqlite import SQLiteStore
-from pyreplog.partition.broker import Broker, LocalTransport
+from pyreplog.partition.broker import Broker
 from pyreplog.partition.config import BrokerConfig
+from pyreplog.partition.local_transport import LocalTransport
 from pyreplog.partition.metadata.topic_metadata import create_topic
 from pyreplog.partition.protocol.error_codes import ErrorCode
 from pyreplog.partition.requests import Messages, Records
