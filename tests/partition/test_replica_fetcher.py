@@ -191,9 +191,9 @@ def test_a_call_that_comes_while_the_thread_waits_is_made(setting: Setting) -> N
 
 def test_a_fetch_concerns_the_threads_of_its_own_leaders_alone(setting: Setting) -> None:
     """Not those of all brokers: with many of them each fetch would take many locks."""
-    for leader in ("b", "c", "d"):
+    for number, leader in enumerate(("b", "c", "d")):
         setting.fetcher.send_fetch(T1, leader, fetch(1))
-    setting.request(2)
+        setting.request(number)  # one that was not sent yet would be forgotten
     setting.fetcher.send_fetch(T0, "a", fetch(1))
     setting.request(3)
     setting.fetcher.forget(T0)
