@@ -2,8 +2,8 @@
 
 A bookie with durability "appended" acknowledges entries from memory, and so does a broker. After a power cut the log
 ends earlier, and shows no trace of the lost entries. So this file exists durably from before the first acknowledgement
-until after the last sync of a clean close. Whoever finds it after another boot may have lost entries. (BookKeeper: the
-DIRTY file of BP-46. Kafka: `.kafka_cleanshutdown`, which exists after a clean shutdown only.)
+until after the last sync of a clean close. A node that finds it after another boot may have lost entries. (BookKeeper:
+the DIRTY file of BP-46. Kafka: `.kafka_cleanshutdown`, which exists after a clean shutdown only.)
 """
 
 from __future__ import annotations

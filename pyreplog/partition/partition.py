@@ -125,7 +125,7 @@ class PartitionRead(NamedTuple):
     """A read of one partition.
 
     Attributes:
-        data: for whoever asked.
+        data: the answer to the fetch.
         role: in which it was read.
         start: position from which on it was read.
         is_final: there is an error, or something else that does not wait for bytes.

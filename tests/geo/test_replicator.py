@@ -405,7 +405,7 @@ class LyingTarget:
 
 
 MALFORMED = b"\x06\x02\x00\x09b"
-"""A replicate-to attribute: a name of 9 bytes, of which there is one."""
+"""A replicate-to attribute that holds one name, of 9 bytes."""
 
 
 def lie(site: Site) -> None:

@@ -1,8 +1,8 @@
 """Elections: who leads a partition next, as a change of its state. A controller sets it by compare-and-set.
 
 Any number of controllers may do so at once, with registrations that are out of date: the version of the key decides.
-Whoever is in the ISR has all that is committed. While the ISR is under min ISR nothing is committed, and members that
-left it since, the ELR, have all of it as well (KIP-966). Others may lack something: to elect one of them is unclean.
+Each member of the ISR has all committed records. While the ISR is under min ISR nothing is committed, and members that
+left it since, the ELR, have all of them as well (KIP-966). Others may lack some: electing one of them is unclean.
 """
 
 from __future__ import annotations

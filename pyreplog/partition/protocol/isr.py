@@ -56,7 +56,7 @@ class FollowerState:
 
 
 class Isr:
-    """The ISR with the change that is under way, of which there is one at most.
+    """The ISR, and the change of it that is under way: one at most.
 
     Args:
         version: of the partition's key.

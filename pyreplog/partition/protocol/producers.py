@@ -76,7 +76,7 @@ class ProducerStateEntry:
 
 
 class SequenceCheck(NamedTuple):
-    """What is to be done with a batch.
+    """The verdict on the sequence number of a batch.
 
     Attributes:
         code: NONE: append it; DUPLICATE_SEQUENCE_NUMBER: the log holds it, answer as if it was appended; or the error.

@@ -128,7 +128,7 @@ def check_batch(data: ReadableBuffer, checks: OriginChecks, limits: AppendLimits
     """Make the checks of an origin that need no log.
 
     Args:
-        data: what is to be appended.
+        data: the bytes that an append brings.
         checks: of the origin.
         limits: of the topic.
         now_ms: the wall time in milliseconds.

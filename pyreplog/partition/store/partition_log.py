@@ -95,8 +95,8 @@ class PartitionLog(MirrorLog):
     behind a record: a segment that was begun, and has none, is given up, because the machines compare logs by where
     their records end.
 
-    Methods return the ends that the machines want to know. An append returns when it is in the page cache: whoever
-    promises more calls `sync`. Any thread may call any method; those that change the log wait for each other.
+    Methods return the ends that the machines want to know. An append returns when it is in the page cache; call
+    `sync` before more is promised. Any thread may call any method; those that change the log wait for each other.
 
     Args:
         path: directory of the log, which `create` or `open_or_create` has made.
@@ -605,8 +605,8 @@ class PartitionLog(MirrorLog):
     def _give_up_empty_segment(self) -> None:
         """End the log behind its last record.
 
-        Whoever was stopped between the blank that ends a segment and the first record of the next one leaves a log that
-        ends between the two, as that of no other replica does.
+        A process that was stopped between the blank that ends a segment and the first record of the next one leaves a
+        log that ends between the two, as the log of no other replica does.
         """
         position, entry = self.received_mark
         if position % self.segment_bytes or position <= self.start_position:
