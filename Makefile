@@ -89,6 +89,7 @@ simulate: $(VENV)/test
 	$(BIN)/python -m tests.simulation.replication --seeds $(SEEDS)
 	$(BIN)/python -m tests.simulation.producers --seeds $$(( $(SEEDS) / 10 ))
 	$(BIN)/python -m tests.simulation.partition --seeds $(SEEDS)
+	$(BIN)/python -m tests.simulation.groups --seeds $$(( $(SEEDS) / 10 ))
 	$(BIN)/python -m tests.simulation.autorecovery --seeds $$(( $(SEEDS) / 10 ))
 	$(BIN)/python -m tests.simulation.topic --seeds $$(( $(SEEDS) / 10 ))
 	$(BIN)/python -m tests.simulation.geo --seeds $$(( $(SEEDS) / 10 ))

@@ -157,7 +157,11 @@ setup(
             extension("kafka/message_codec"),
             extension("kafka/request_parser"),
             extension("kafka/record_batch", checksums=True),
+            extension("kafka/record_set", checksums=True),
+            extension("kafka/murmur2"),
+            extension("kafka/logged_batches", checksums=True),
             extension("kafka/transcode", checksums=True),
+            extension("kafka/fetch_gather", checksums=True),
         ],
         compiler_directives={
             "language_level": "3",

@@ -4,19 +4,21 @@
 |---|---|
 | `log` | the commit log: a directory of mapped segments |
 | `ha`, `stream` | replica groups: a log streamed to others; how its bytes travel |
-| `partition` | partitions with Kafka's replica manager; so far the protocol, which nothing runs |
+| `partition` | partitions with Kafka's replica manager: brokers, their replicas, a controller |
+| `record_batches` | Kafka's record batches: checked, read, built |
 | `rocketmq` | RocketMQ's HA protocol, as master and as slave |
 | `ledger`, `bookie`, `metadata` | ledgers, striped over storage nodes; such a node; where both are known |
 | `cursors` | subscriptions as they are stored: metadata, and acknowledgements in ledgers that many share |
 | `origins` | which messages of other clusters a topic has: gates for what is replicated into it |
 | `topic` | queues and streams on ledgers, here or at a server |
 | `geo` | geo-replication: topics are sent to other clusters |
-| `kafka` | the Kafka listener; so far its wire: requests, responses, record batches |
+| `kafka` | the Kafka listener; so far its wire: requests and responses |
 | `autorecovery` | an auditor, workers and operators: lost copies are made again; moves, drains, repairs, health |
 | `tables`, `reports`, `spark` | all of it as Arrow columns; reports on it; Spark's data source |
 | `offload` | sealed segments on object storage |
 | `net` | frames over TCP |
 | `cli` | the command line |
+| `testing` | clusters and servers for the tests of programs that use pyreplog |
 | `errors` | every exception |
 | `_native` | compiled kernels, and FORMAT.md, which says what every byte means |
 
@@ -48,6 +50,7 @@ from typing import TYPE_CHECKING, Any
 
 from pyreplog._version import VERSION as __version__
 from pyreplog.errors import (
+    AppendRefusedError,
     ApplyError,
     AuthenticationError,
     BacklogFullError,
@@ -111,6 +114,7 @@ from pyreplog.errors import (
     NoSuchEntryError,
     NoSuchKeyError,
     NoSuchLedgerError,
+    NoSuchPartitionError,
     NoSuchSubscriptionError,
     NoSuchTopicError,
     NotALogError,
@@ -127,10 +131,15 @@ from pyreplog.errors import (
     OtherRecordError,
     OutcomeUnknownError,
     OutOfRangeError,
+    PartitionError,
+    PartitionStorageError,
+    PartitionTimeoutError,
+    PartitionUnavailableError,
     PeerError,
     PeerTimeoutError,
     PoisonedError,
     PositionError,
+    ProducerFencedError,
     PromotionRefusedError,
     ProtocolVersionError,
     ReadOnlyError,
@@ -159,6 +168,7 @@ from pyreplog.errors import (
     TopicOwnedError,
     TrimmedError,
     TruncatedError,
+    UnansweredProduceError,
     UnauthorizedError,
     UnknownBookieError,
     UnknownBrokerError,
@@ -238,6 +248,7 @@ _LATER = {
 
 __all__ = [
     "AppendFuture",
+    "AppendRefusedError",
     "AppenderLike",
     "ApplyError",
     "AuthenticationError",
@@ -315,6 +326,7 @@ __all__ = [
     "NoSuchEntryError",
     "NoSuchKeyError",
     "NoSuchLedgerError",
+    "NoSuchPartitionError",
     "NoSuchSubscriptionError",
     "NoSuchTopicError",
     "NotALogError",
@@ -331,8 +343,12 @@ __all__ = [
     "OtherRecordError",
     "OutOfRangeError",
     "OutcomeUnknownError",
+    "PartitionError",
     "PartitionOffset",
     "PartitionRange",
+    "PartitionStorageError",
+    "PartitionTimeoutError",
+    "PartitionUnavailableError",
     "PartitionedConsumer",
     "PartitionedProducer",
     "PartitionedTopic",
@@ -341,6 +357,7 @@ __all__ = [
     "PoisonedError",
     "PositionError",
     "Producer",
+    "ProducerFencedError",
     "ProducerLike",
     "PromotionRefusedError",
     "ProtocolVersionError",
@@ -378,6 +395,7 @@ __all__ = [
     "TopicServer",
     "TrimmedError",
     "TruncatedError",
+    "UnansweredProduceError",
     "UnauthorizedError",
     "UnknownBookieError",
     "UnknownBrokerError",

@@ -68,7 +68,7 @@ def indexes(path: Path) -> list[Path]:
 
 def first_entries(path: Path) -> list[int]:
     """Number of the first entry of each segment."""
-    return [headers.read_header(file)[3] for file in segments(path)]
+    return [headers.read_header(file).first_entry for file in segments(path)]
 
 
 def position_of(path: Path, entry: int) -> int:

@@ -25,8 +25,8 @@ from pyreplog.kafka.wire.messages import (
     ProduceRequest,
     ProduceTopicProduceData,
 )
-from pyreplog.kafka.wire.record_batches import build_batch, check_produced
 from pyreplog.kafka.wire.schema import ApiKey
+from pyreplog.record_batches.batches import build_batch, check_produced
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore", DeprecationWarning)  # it reads its files with importlib.resources.read_text

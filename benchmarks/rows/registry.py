@@ -45,6 +45,7 @@ from benchmarks.rows.ledgers.scrub import scrub
 from benchmarks.rows.ledgers.striped import striped
 from benchmarks.rows.ledgers.synced import synced as ledger_synced
 from benchmarks.rows.memory import memory
+from benchmarks.rows.partitions.append import append as partitions_append
 from benchmarks.rows.peers import groups, peers
 from benchmarks.rows.read import read
 from benchmarks.rows.recovery import recovery
@@ -110,6 +111,7 @@ ROWS: dict[str, Row] = {
     "geo-topics": geo_topics,
     "geo-opening": opening,
     "kafka-wire": decoding,
+    "partitions-append": partitions_append,
     "reports": minutes,
     "spark-read": reading,
     "spark-parsing": parsing,

@@ -323,7 +323,7 @@ class MultiLedgerLog(CommitLog):
         mapped = next(segment for start, _, segment in self._segment_table() if start == base)
         current, size = os.pread(fd, HEADER_BYTES + 16, 0), self.segment_bytes
         try:
-            *_, epoch, _ = decode_header(str(names.segment_path(self.path, base)), current[:HEADER_BYTES])
+            epoch = decode_header(str(names.segment_path(self.path, base)), current[:HEADER_BYTES]).epoch
         except CorruptionError:
             known = [mapped.epoch] if mapped is not None else self._epochs_of(base, current[HEADER_BYTES:])
             if not known:

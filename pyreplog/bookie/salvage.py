@@ -26,7 +26,7 @@ from pathlib import Path
 from pyreplog._native.ledgerlog.entries import encode_control
 from pyreplog._native.ledgerlog.sealed import SealedIndex
 from pyreplog._native.log.segment import HEADER_BYTES, Segment
-from pyreplog._native.log.segmentheader import encode_header
+from pyreplog._native.log.segmentheader import SegmentHeader, encode_header
 from pyreplog._native.log.sparse import SparseIndex
 from pyreplog.bookie.protocol import ID_MAX
 from pyreplog.checksummed_json import dump_checksummed, load_checksummed
@@ -156,20 +156,22 @@ class _Salvage:
                 "put the right directory in place, or start the bookie anew with --replace"
             )
         self._headers = {base: self._header(base) for base in names.segment_bases(log)}
-        good = {base: header for base, header in self._headers.items() if header is not None and header[0] == uuid}
-        good = {base: header for base, header in good.items() if header[1] == base and header[3] == UNNUMBERED}
+        good = {base: header for base, header in self._headers.items() if header is not None and header.uuid == uuid}
+        good = {
+            base: header for base, header in good.items() if header.base == base and header.first_entry == UNNUMBERED
+        }
         if not good:
             raise WrongLogError(
                 f"{log}: no intact segment of log {uuid.hex()} is left; start the bookie anew with --replace, so that "
                 "its copies are made again"
             )
         self._good, self._checkpoint = good, checkpoint
-        self._size = checkpoint.segment_bytes if checkpoint is not None else next(iter(good.values()))[2]
+        self._size = checkpoint.segment_bytes if checkpoint is not None else next(iter(good.values())).size
         self._start = checkpoint.start if checkpoint is not None else min(good)
         self._proven = checkpoint.position if checkpoint is not None else self._start
         self._plans = [plan for plan in self._examine() if plan.reason or plan.header is not None]
 
-    def _header(self, base: int) -> tuple[bytes, int, int, int, int, int] | None:
+    def _header(self, base: int) -> SegmentHeader | None:
         try:
             return read_header(names.segment_path(self._log, base))
         except CorruptionError:
@@ -184,7 +186,7 @@ class _Salvage:
     def _examine(self) -> Iterator[_Plan]:
         last = max([*self._good, (max(self._proven - 1, self._start)) // self._size * self._size])
         known = self._proven if self._checkpoint is not None else last
-        epoch = min(header[4] for header in self._good.values())
+        epoch = min(header.epoch for header in self._good.values())
         for base in range(self._start, last + 1, self._size):
             plan = self._judge(base, epoch)
             if base >= known and not plan.content:
@@ -200,9 +202,9 @@ class _Salvage:
         if base not in self._headers:
             return replace(lost, reason="its file is missing")
         if base in self._good:
-            plan = _Plan(base, epoch=self._good[base][4])
-        elif (header_found := self._headers[base]) is not None:
-            occupant = "another one" if header_found[3] != PREPARED else "one that was only prepared"
+            plan = _Plan(base, epoch=self._good[base].epoch)
+        elif (occupying := self._headers[base]) is not None:
+            occupant = "another one" if occupying.first_entry != PREPARED else "one that was only prepared"
             return replace(lost, reason=f"{occupant} lies in its place")
         else:
             own_epoch = self._find_epoch(base)
@@ -217,7 +219,7 @@ class _Salvage:
 
     def _find_epoch(self, base: int) -> int | None:
         """Find the epoch of a segment by the stamp of its first record, or that in its ledger index."""
-        highest = max([header[4] for header in self._good.values()])
+        highest = max([header.epoch for header in self._good.values()])
         if self._checkpoint is not None:
             highest = max(highest, self._checkpoint.epoch)
         with open_reading(names.segment_path(self._log, base)) as file:

@@ -8,6 +8,7 @@
 | `bookie`, `ledger`, `cluster`, `autorecovery` | commands on ledgers |
 | `clusterhealth`, `clusteraudit`, `clusterplan` | actions of `cluster` that only look |
 | `clusterbookies`, `clusterrebalance`, `clusterscrub`, `clusterrecovery` | actions of `cluster` that change something |
+| `broker` | a broker of partitions |
 | `ha`, `hanode`, `harocketmq` | commands on replica groups: common parts, nodes, RocketMQ's wire |
 | `haclient` | appending to a replica group, and reading it |
 | `serve`, `topic`, `subscription`, `top`, `geo` | commands on topics; replication to other clusters |

@@ -37,6 +37,7 @@ COMMANDS = (
     "cluster",
     "bookie",
     "autorecovery",
+    "broker",
     "ha",
     "topic",
     "subscription",

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import os
 import ssl
 import sys
 from collections.abc import Iterator
@@ -17,8 +16,7 @@ from pyreplog.bookie.config import BOOKIE_DURABILITIES, BookieConfig
 from pyreplog.bookie.identity import replaced_bookie
 from pyreplog.bookie.node import BookieNode
 from pyreplog.cli.clusterbookies import print_forecast
-from pyreplog.cli.shared import metadata_wait, serving, settings, tls
-from pyreplog.cli.shared.clusteroptions import VARIABLE
+from pyreplog.cli.shared import metadata_option, metadata_wait, serving, settings, tls
 from pyreplog.cli.shared.output import print_json, say
 from pyreplog.clock import SystemClock
 from pyreplog.errors import InvalidArgumentError
@@ -44,7 +42,7 @@ _KEEP_S = 1.0
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("directory", metavar="DIR", help="directory of the bookie; created if needed")
-    parser.add_argument("--metadata", metavar="URL", help=f"metadata store of the cluster (default: ${VARIABLE})")
+    metadata_option.add_argument(parser)
     parser.add_argument("--listen", metavar="HOST:PORT", default="127.0.0.1:0", help="default 127.0.0.1:0, a free port")
     parser.add_argument(
         "--advertise", metavar="HOST:PORT", help="the address that clients get (default: that of --listen)"
@@ -100,12 +98,12 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _check_replacement(arguments: argparse.Namespace) -> None:
     """Say what is lost with the bookie whose name an empty directory takes. Raises LastCopyError: entries, unasked."""
-    with open_store(_url(arguments)) as store:
+    with open_store(metadata_option.url(arguments)) as store:
         bookie = replaced_bookie(Path(arguments.directory), _name(arguments), store)
     if bookie is None:
         return
     say(f"replacing bookie {bookie}: reading the metadata of all ledgers", file=sys.stderr)
-    with LedgerCluster.connect(_url(arguments)) as cluster:
+    with LedgerCluster.connect(metadata_option.url(arguments)) as cluster:
         operations = BookieOperations(cluster.runtime, SystemClock())
         forecast = operations.forecast_replacement(bookie, accept_loss=arguments.yes)
         registered = next((each for each in cluster.runtime.bookie_statuses() if each.bookie == bookie), None)
@@ -121,7 +119,7 @@ def _opened(
     if arguments.replace:
         _check_replacement(arguments)
     with (
-        open_store(_url(arguments)) as store,
+        open_store(metadata_option.url(arguments)) as store,
         _node(arguments, store, credentials) as node,
         _auto_recovery(arguments, credentials) as recovery,
     ):
@@ -143,7 +141,7 @@ def _auto_recovery(
     if not arguments.autorecovery:
         yield None
         return
-    connected = LedgerCluster.connect(_url(arguments), secret=credentials.secret, tls=credentials.client)
+    connected = LedgerCluster.connect(metadata_option.url(arguments), secret=credentials.secret, tls=credentials.client)
     with connected as cluster, AutoRecovery(cluster, SystemClock()) as recovery:
         recovery.start()
         yield recovery
@@ -180,13 +178,6 @@ def _config(arguments: argparse.Namespace) -> BookieConfig:
 
 def _name(arguments: argparse.Namespace) -> str:
     return arguments.name or Path(arguments.directory).absolute().name
-
-
-def _url(arguments: argparse.Namespace) -> str:
-    url = arguments.metadata or os.environ.get(VARIABLE)
-    if not url:
-        raise InvalidArgumentError(f"no metadata store: expected --metadata URL or ${VARIABLE}")
-    return str(url)
 
 
 def _node(arguments: argparse.Namespace, store: MetadataStore, credentials: serving.ServerCredentials) -> BookieNode:

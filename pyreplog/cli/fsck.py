@@ -7,15 +7,18 @@ from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 
+import pyreplog
 from pyreplog.bookie.identity import IDENTITY
 from pyreplog.cli.shared.output import amount, counted, print_fields, print_json, say
+from pyreplog.cli.shared.partition_records import damaged_batches
 from pyreplog.cli.shared.progress import progress
-from pyreplog.errors import CorruptionError, InvalidArgumentError
+from pyreplog.errors import CorruptionError, InvalidArgumentError, ReplogError
 from pyreplog.log import names
 from pyreplog.log.fsck import check as fsck
 from pyreplog.log.fsck.damage import Damage, FsckReport
 from pyreplog.log.fsck.repair import repair
 from pyreplog.log.opening import as_directory
+from pyreplog.partition.store.partition_reader import is_partition
 
 NAME = "fsck"
 HELP = "verify every byte of a log and report each damage; exit code 4 when something is damaged"
@@ -55,16 +58,29 @@ def run(arguments: argparse.Namespace) -> int:
         else:
             before = after = fsck.check(path, progress=shown.update)
             actions = ()
+    inner = _damaged_batches(path) if not before.first_loss else []
     if arguments.json:
         repaired = {"actions": actions, "after": asdict(after)} if arguments.repair else {}
-        print_json({"report": asdict(before), **repaired})
+        damaged = {"record_batches": inner} if inner else {}
+        print_json({"report": asdict(before), **damaged, **repaired})
     else:
         _print(before)
+        for text in inner:
+            say(f"damage: {text}")
         for action in actions:
             say(f"repair: {action}")
         if arguments.repair and before.damages:
             say(f"after the repair: {_verdict(after)}")
-    return 0 if after.clean else CorruptionError.exit_code
+    return 0 if after.clean and not inner else CorruptionError.exit_code
+
+
+def _damaged_batches(path: Path) -> list[str]:
+    """Describe the record batches in a partition's log that were damaged before they were stored. They cannot be
+    repaired here: another replica may have them intact."""
+    with suppress(ReplogError), pyreplog.open(path, "r") as log:
+        if is_partition(log):
+            return [str(error) for error in damaged_batches(log)]
+    return []
 
 
 def _size(path: Path) -> int | None:

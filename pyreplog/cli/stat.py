@@ -9,6 +9,7 @@ from typing import Any
 
 import pyreplog
 from pyreplog.cli.shared.output import amount, moment, print_fields, print_json
+from pyreplog.cli.shared.partition_records import partition_fields, partition_reader
 from pyreplog.errors import CorruptionError
 from pyreplog.log import LogReader, names
 from pyreplog.log import checkpoint as checkpoints
@@ -27,6 +28,9 @@ def run(arguments: argparse.Namespace) -> int:
     path = as_directory(arguments.log)
     with pyreplog.open(path, "r") as log:
         fields = stat(path, log)
+        reader = partition_reader(log)
+        if reader is not None:
+            fields["partition"] = partition_fields(log, reader)
     if arguments.json:
         print_json(fields)
     else:
@@ -78,6 +82,23 @@ def _lines(fields: dict[str, Any]) -> list[tuple[str, object]]:
     ]
     if fields["first_time"] is not None:
         lines.append(("appended", f"{moment(fields['first_time'])} to {moment(fields['last_time'])}"))
+    if "partition" in fields:
+        lines += _partition_lines(fields["partition"])
     if fields["set_aside"]:
         lines.append(("set aside", ", ".join(fields["set_aside"])))
     return lines
+
+
+def _partition_lines(fields: dict[str, Any]) -> list[tuple[str, object]]:
+    known = "" if fields["high_watermark_known"] else ", unknown: all of the log is shown"
+    last = fields["epochs"][-1] if fields["epochs"] else None
+    epochs = len(fields["epochs"])
+    counts = f"{fields['batches']:,} with {fields['records']:,} records, and {fields['markers']:,} markers"
+    return [
+        ("partition", f"{fields['partition']} of topic {fields['topic_id']}"),
+        ("committed", f"high watermark {fields['high_watermark']:,}{known}"),
+        ("stable", f"last stable offset {fields['last_stable_offset']:,}"),
+        ("epochs", "none" if last is None else f"{epochs:,}, the last one {last['epoch']} of {last['leader']}"),
+        ("producers", f"{len(fields['producers']):,}, aborted transactions {fields['aborted_transactions']:,}"),
+        ("batches", counts),
+    ]

@@ -5,7 +5,7 @@ exit code the command line ends with (`exit_code`). A failed sync, a refusal and
 classes on purpose: "unknown" is not "no".
 
 `base` has those that any part may raise; `autorecovery`, `geo`, `kafka`, `log`, `ha`, `ledger`, `bookie`, `metadata`,
-`topic`, `spark`, `offload` and `net` those of the packages that are called so.
+`partition`, `topic`, `spark`, `offload` and `net` those of the packages that are called so.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ from pyreplog.errors.ha import (
     ReplicationError,
     ReplicationTimeoutError,
 )
-from pyreplog.errors.kafka import InvalidRecordBatchError, InvalidRequestError
+from pyreplog.errors.kafka import InvalidRecordBatchError, InvalidRequestError, UnansweredProduceError
 from pyreplog.errors.ledger import (
     EntryRefusedError,
     LedgerClosedError,
@@ -134,6 +134,15 @@ from pyreplog.errors.net import (
     WrongServiceError,
 )
 from pyreplog.errors.offload import ObjectCorruptionError, OffloadConflictError, StorageError
+from pyreplog.errors.partition import (
+    AppendRefusedError,
+    NoSuchPartitionError,
+    PartitionError,
+    PartitionStorageError,
+    PartitionTimeoutError,
+    PartitionUnavailableError,
+    ProducerFencedError,
+)
 from pyreplog.errors.spark import CheckpointError
 from pyreplog.errors.topic import (
     BacklogFullError,
@@ -154,6 +163,7 @@ from pyreplog.errors.topic import (
 )
 
 __all__ = [
+    "AppendRefusedError",
     "ApplyError",
     "AuthenticationError",
     "BacklogFullError",
@@ -217,6 +227,7 @@ __all__ = [
     "NoSuchEntryError",
     "NoSuchKeyError",
     "NoSuchLedgerError",
+    "NoSuchPartitionError",
     "NoSuchSubscriptionError",
     "NoSuchTopicError",
     "NotALogError",
@@ -233,10 +244,15 @@ __all__ = [
     "OtherRecordError",
     "OutOfRangeError",
     "OutcomeUnknownError",
+    "PartitionError",
+    "PartitionStorageError",
+    "PartitionTimeoutError",
+    "PartitionUnavailableError",
     "PeerError",
     "PeerTimeoutError",
     "PoisonedError",
     "PositionError",
+    "ProducerFencedError",
     "PromotionRefusedError",
     "ProtocolVersionError",
     "ReadOnlyError",
@@ -265,6 +281,7 @@ __all__ = [
     "TopicOwnedError",
     "TrimmedError",
     "TruncatedError",
+    "UnansweredProduceError",
     "UnauthorizedError",
     "UnknownBookieError",
     "UnknownBrokerError",

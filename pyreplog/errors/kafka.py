@@ -48,3 +48,22 @@ class InvalidRecordBatchError(ReplogError):
 
     def __reduce__(self) -> tuple[type[InvalidRecordBatchError], tuple[int, int, int, str, str]]:
         return type(self), (self.error_code, self.record, self.offset, self.expected, self.found)
+
+
+class UnansweredProduceError(ReplogError):
+    """A produce with acks=0, whose client wants no answer, was refused. Its connection is closed, which tells it.
+
+    Attributes:
+        partition: the first partition that refused records.
+        error_code: Kafka's number for what would have been answered.
+        reason: the error in words.
+    """
+
+    exit_code = 4
+
+    def __init__(self, partition: str, error_code: int, reason: str) -> None:
+        self.partition, self.error_code, self.reason = partition, error_code, reason
+        super().__init__(f"{partition}: a produce with acks=0 was refused with code {error_code}: {reason}")
+
+    def __reduce__(self) -> tuple[type[UnansweredProduceError], tuple[str, int, str]]:
+        return type(self), (self.partition, self.error_code, self.reason)

@@ -1,6 +1,19 @@
-"""The Kafka listener: Kafka's clients talk to pyreplog. So far its bytes, which nothing serves yet.
+"""The Kafka listener: Kafka's clients talk to pyreplog.
 
-| package | what it holds |
+| module or package | what it holds |
 |---|---|
-| `wire` | requests, responses and record batches, as bytes and as objects |
+| `server` | the listener of a broker, public as `pyreplog.kafka.Server` |
+| `connection` | one client: requests and answers in their order |
+| `apis` | what is answered to which request |
+| `config` | settings |
+| `sasl` | users, and how they prove who they are |
+| `groups`, `coordinators` | groups of consumers; what drives them |
+| `error_codes`, `node_ids` | Kafka's numbers for errors, and for brokers |
+| `wire` | requests and responses, as bytes and as objects |
 """
+
+from pyreplog.kafka.config import KafkaConfig
+from pyreplog.kafka.sasl import SaslUsers
+from pyreplog.kafka.server import KafkaServer as Server
+
+__all__ = ["KafkaConfig", "SaslUsers", "Server"]

@@ -6,12 +6,12 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from pyreplog._native.log.segment import HEADER_BYTES
-from pyreplog._native.log.segmentheader import compute_stamp, decode_header
+from pyreplog._native.log.segmentheader import SegmentHeader, compute_stamp, decode_header
 from pyreplog.regular_files import open_reading
 
 
-def read_header(path: Path) -> tuple[bytes, int, int, int, int, int]:
-    """(uuid, base, size, first entry, epoch, version) of a segment file. CorruptionError, FormatVersionError."""
+def read_header(path: Path) -> SegmentHeader:
+    """Return the header of a segment file. Raises CorruptionError and FormatVersionError."""
     with open_reading(path) as file:
         return decode_header(str(path), file.read(HEADER_BYTES))
 

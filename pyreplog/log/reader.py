@@ -234,15 +234,16 @@ class LogReader(LogView):
         """As the header of the segment at `base` has it, or what is wrong there."""
         path = names.segment_path(self.path, base)
         try:
-            uuid, place, _, first, _, _ = read_header(path)
+            header = read_header(path)
         except FileNotFoundError:
             return CorruptionError(path, base, "a segment file", "none")
         except CorruptionError as error:
             return error
-        if (uuid, place) == (self._uuid, base) and first != PREPARED:
-            return first
+        if (header.uuid, header.base) == (self._uuid, base) and header.first_entry != PREPARED:
+            return header.first_entry
         expected = f"the segment at {base} of log {self._uuid.hex()}"
-        return CorruptionError(path, base, expected, f"that at {place} of log {uuid.hex()} (first entry {first})")
+        actual = f"that at {header.base} of log {header.uuid.hex()} (first entry {header.first_entry})"
+        return CorruptionError(path, base, expected, actual)
 
     def _refresh(self) -> bool:
         with self._lock:

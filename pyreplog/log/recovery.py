@@ -97,21 +97,22 @@ def survey(directory: Path, checkpoint: Checkpoint | None, stop: Truncation | No
         if base < start or (stop is not None and base >= stop.position):
             listing.strays.append(path)  # its removal never reached the disk, or is under way
             continue
-        uuid, file_base, size, first, epoch, version = read_header(path)
+        header = read_header(path)
         if not listing.uuid:
-            listing.uuid, listing.size = uuid, size
-        if uuid != listing.uuid:
-            raise CorruptionError(path, base, f"a segment of log {listing.uuid.hex()}", f"one of log {uuid.hex()}")
-        if size != listing.size or path.stat().st_size != size:
+            listing.uuid, listing.size = header.uuid, header.size
+        if header.uuid != listing.uuid:
+            raise CorruptionError(
+                path, base, f"a segment of log {listing.uuid.hex()}", f"one of log {header.uuid.hex()}"
+            )
+        if header.size != listing.size or path.stat().st_size != header.size:
             raise CorruptionError(path, base, f"a file of {listing.size} bytes", f"{path.stat().st_size} bytes")
-        if file_base != base or first == PREPARED:
+        if header.base != base or header.first_entry == PREPARED:
             if base < proven:
-                raise CorruptionError(
-                    path, base, f"the segment at {base}", f"that at {file_base} (first entry {first})"
-                )
+                actual = f"that at {header.base} (first entry {header.first_entry})"
+                raise CorruptionError(path, base, f"the segment at {base}", actual)
             listing.strays.append(path)
         else:
-            _place(listing, SegmentFile(base, first, epoch, version, path), checkpoint)
+            _place(listing, SegmentFile(base, header.first_entry, header.epoch, header.version, path), checkpoint)
     if checkpoint is None and not listing.files:
         raise NotALogError(f"{directory}: no segment of a pyreplog log")
     end = listing.files[-1].base + listing.size if listing.files else start

@@ -23,6 +23,7 @@ from pyreplog.log.lock import writer_of
 from pyreplog.regular_files import open_changing, open_reading
 
 _RECORD_MIN = 32  # bytes of the smallest record
+_ENTRY_MAX = (1 << 63) - 1
 _DELTA_MAX = (1 << 32) - 1  # entry numbers of a segment whose records may take several
 _LOOKS, _PAUSE_S = 20, 0.005  # how often a page is looked at whose writer may be about to put it right
 _START, _END, _END_ENTRY, _SYNCED_END, _SYNCED_ENTRY, _VISIBLE, _VISIBLE_ENTRY = range(
@@ -124,13 +125,13 @@ def _entries(directory: Path, position: int, size: int) -> tuple[int, int]:
     """The lowest and the highest number that the first entry behind a position may have, by the segment it lies in."""
     base = (position - 1) // size * size
     try:
-        _, _, _, first, _, version = read_header(names.segment_path(directory, base))
+        header = read_header(names.segment_path(directory, base))
     except (OSError, CorruptionError):
-        first, version = -1, 1
-    if first < 0:
-        return 0, (1 << 63) - 1
+        return 0, _ENTRY_MAX
+    if header.first_entry < 0:
+        return 0, _ENTRY_MAX
     records = max(position - base - HEADER_BYTES, 0) // _RECORD_MIN
-    return first, first + (_DELTA_MAX if records and version >= COUNTED else records)
+    return header.first_entry, header.first_entry + (_DELTA_MAX if records and header.version >= COUNTED else records)
 
 
 def load(directory: Path) -> tuple[Tail, Checkpoint] | None:

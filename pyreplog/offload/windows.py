@@ -56,7 +56,7 @@ class Windows:
         if header != wanted:
             raise ObjectCorruptionError(
                 self.url, item.base, f"the segment at {item.base} of log {self._log.uuid.hex()}, epoch {item.epoch}",
-                f"that at {header[1]} of log {header[0].hex()}, epoch {header[4]}",
+                f"that at {header.base} of log {header.uuid.hex()}, epoch {header.epoch}",
             )  # fmt: skip
 
     def at(self, offset: int) -> ObjectWindow:

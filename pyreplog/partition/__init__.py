@@ -1,4 +1,4 @@
-"""Partitions: Kafka's replica manager on the commit log. Brokers reach each other over TCP; clients do not yet.
+"""Partitions: Kafka's replica manager on the commit log. Brokers and clients reach brokers over TCP.
 
 | module or package | what it holds |
 |---|---|
@@ -6,14 +6,20 @@
 | `replica_manager` | the partitions of a broker: `append_records` and `fetch_messages`, one response each |
 | `partition` | one replica: its log, the machine of its role, one lock around both |
 | `role` | one term of a replica as leader or follower: the marks that requests wait for |
-| `delayed_produce`, `delayed_fetch` | requests that wait in the purgatory |
-| `wire`, `service`, `tcp_transport` | fetches between brokers: their encoding, who answers them, who sends them |
+| `delayed_produce`, `delayed_fetch`, `delayed_delete_records` | requests that wait in the purgatory |
+| `wire`, `client_wire` | what brokers, and clients, send to brokers, as bytes |
+| `service`, `client_requests` | who answers that: over TCP; either way, requests of clients |
+| `tcp_transport`, `local_transport` | who sends it: over TCP; within one process |
 | `replica_fetcher` | sends the fetches of replicas that follow |
+| `metrics` | numbers of a broker for Prometheus |
+| `log_syncer` | syncs logs whose replicas count what is on their disks, by a few threads |
 | `requests` | what appends and fetches take and give |
 | `config` | settings of a topic's partitions |
 | `topic_partition` | names of partitions; the internal topics |
 | `protocol` | what brokers say and decide about one partition: state machines without I/O |
 | `store` | the log of a replica on disk |
+| `transactions` | the coordinator of transactions: who commits, who is fenced, and the markers that say so |
 | `metadata` | what the metadata store keeps of topics, partitions and brokers |
-| `controller` | makes partitions of new topics, elects leaders, completes reassignments, deletes topics |
+| `client` | a client, for users: topics, producers, reads |
+| `controller` | makes partitions of new topics, elects leaders, ends reassignments, replaces brokers, deletes topics |
 """

@@ -2,19 +2,31 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import logging
 import ssl
 import threading
 import time
-from collections.abc import Callable, Mapping, Set
-from contextlib import ExitStack
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence, Set
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from pyreplog.clock import Clock, SystemClock
-from pyreplog.errors import PeerError, ReplogError
-from pyreplog.future import AppendFuture, set_exception
+from pyreplog.errors import (
+    CorruptionError,
+    DiskError,
+    LockedError,
+    MissingIdentityError,
+    NoSuchKeyError,
+    NotALogError,
+    ReplogError,
+    VersionConflictError,
+)
+from pyreplog.future import AppendFuture
 from pyreplog.handles import Handle
 from pyreplog.log.files import Files, RealFiles
 from pyreplog.log.lock import WriterLock
@@ -27,23 +39,35 @@ from pyreplog.net.limits import Limits
 from pyreplog.net.reactor import Reactor
 from pyreplog.net.server import Server
 from pyreplog.net.sockets import address_text
-from pyreplog.partition.config import BrokerConfig, TopicConfig
+from pyreplog.partition.client_wire import FEATURE
+from pyreplog.partition.config import BrokerConfig, RetentionConfig, TopicConfig
 from pyreplog.partition.controller import Controller
-from pyreplog.partition.delayed_fetch import FetchResponses
+from pyreplog.partition.delayed_delete_records import DeleteRecordsResponses
+from pyreplog.partition.log_syncer import LogSyncer
 from pyreplog.partition.metadata.broker_registration import BrokerLease, register_broker
 from pyreplog.partition.metadata.metadata_cache import MetadataCache, PartitionId
+from pyreplog.partition.metadata.producer_ids import ProducerIds
 from pyreplog.partition.metadata.state_store import StateStore, machine_version
-from pyreplog.partition.metadata.topic_metadata import TopicMetadata
+from pyreplog.partition.metadata.topic_metadata import TopicMetadata, state_key
+from pyreplog.partition.metadata.topic_settings import LOG_APPEND_TIME
 from pyreplog.partition.partition import Partition
 from pyreplog.partition.protocol.leading import ReplicaConfig
+from pyreplog.partition.protocol.partition_state import PartitionState
+from pyreplog.partition.protocol.record_batch import AppendLimits
 from pyreplog.partition.replica_fetcher import BrokerTransport, ReplicaFetcher
 from pyreplog.partition.replica_manager import ReplicaManager
-from pyreplog.partition.requests import FetchParams, PartitionFetch
 from pyreplog.partition.service import BrokerService
 from pyreplog.partition.store.high_watermarks import HighWatermarkFile
 from pyreplog.partition.store.partition_log import PartitionLog
+from pyreplog.partition.store.replica_directories import ReplicaDirectories
 from pyreplog.partition.tcp_transport import TCPTransport
 from pyreplog.partition.topic_partition import TopicPartition
+from pyreplog.partition.transactions.marker_transport import (
+    MarkerTransport,
+    NoTransport,
+)
+from pyreplog.partition.transactions.metadata_view import MetadataView
+from pyreplog.partition.transactions.transaction_coordinator import TransactionConfig, TransactionCoordinator
 from pyreplog.partition.wire import SERVICE, VERSION
 from pyreplog.purgatory import Purgatory
 
@@ -51,33 +75,11 @@ logger = logging.getLogger(__name__)
 
 _EXPIRE_S = 0.01
 _RETRY_S = 0.2
-_OPEN_AGAIN_S = 10.0
-
-
-class LocalTransport:
-    """Requests between the brokers of one process, which register here. Any thread may use it."""
-
-    def __init__(self) -> None:
-        self._managers: dict[str, ReplicaManager] = {}  # replaced as a whole
-
-    def register(self, broker: str, manager: ReplicaManager) -> None:
-        """Let other brokers reach a broker."""
-        self._managers = {**self._managers, broker: manager}
-
-    def unregister(self, broker: str) -> None:
-        """Let no broker reach a broker any more."""
-        self._managers = {name: manager for name, manager in self._managers.items() if name != broker}
-
-    def fetch(
-        self, broker: str, params: FetchParams, fetches: Mapping[TopicPartition, PartitionFetch]
-    ) -> AppendFuture[FetchResponses]:  # fmt: skip
-        """Fetch from a broker; see `BrokerTransport`."""
-        manager = self._managers.get(broker)
-        if manager is not None:
-            return manager.fetch_messages(params, fetches)
-        future = AppendFuture[FetchResponses]()
-        set_exception(future, PeerError(f"broker {broker} is not in this process"))
-        return future
+_AGAIN_S = 0.1
+"""Seconds until retention looks again at a partition of which more goes when it is replicated."""
+_HOUSEKEEPING_S = 0.005
+"""Seconds that retention may take of the clock's thread at once, and one partition longer."""
+_STRAY_CHECK_S = 60.0
 
 
 @dataclass(frozen=True)
@@ -87,6 +89,36 @@ class _Replica:
     partition: Partition
     log: PartitionLog
     path: Path
+
+
+class _Housekeeper:
+    """Applies the retention of all partitions, a few at a time: others wait for the thread. One thread.
+
+    Args:
+        replicas: the partitions.
+        interval_s: seconds between two looks at a partition.
+    """
+
+    def __init__(self, replicas: ReplicaManager, interval_s: float) -> None:
+        self._replicas, self._interval_s = replicas, interval_s
+        self._next_s, self._again_s = time.monotonic() + interval_s, 0.0
+        self._due: deque[Partition] = deque()
+        self._again: list[Partition] = []  # looked at again soon
+
+    def run(self, now_s: float) -> None:
+        """Look at some of the partitions that are due; now_s: monotonic seconds."""
+        if now_s >= self._next_s:
+            self._next_s, self._due, self._again = now_s + self._interval_s, deque(self._replicas), []
+        elif self._again and now_s >= self._again_s:
+            self._due.extend(self._again)
+            self._again.clear()
+        while self._due:
+            partition = self._due.popleft()
+            if partition.apply_retention():
+                self._again.append(partition)
+                self._again_s = now_s + _AGAIN_S
+            if time.monotonic() - now_s > _HOUSEKEEPING_S:
+                return
 
 
 class Broker(Handle):
@@ -110,9 +142,13 @@ class Broker(Handle):
         rack: for placement; "": none.
         clock: source of time.
         replaces: whether an empty directory may take the place of the one that the broker was made with.
+        directories: more directories for logs, on other disks; made if they do not exist. A replica lies in one of all;
+            a new one goes where fewest are. If a disk fails, the replicas of the others go on. The identity of the
+            broker stays in `directory`.
+        marker_transport: brings markers of transactions to other brokers; None: `transport`, if that can.
 
     Raises:
-        LockedError: another process has the directory open.
+        LockedError: another process has a directory open.
         IdentityError: the directory is not that of this broker; its subclasses say why.
         CorruptionError: a file of the directory is damaged.
         InvalidArgumentError: the name is invalid.
@@ -130,29 +166,39 @@ class Broker(Handle):
         config: BrokerConfig | None = None, host: str = "127.0.0.1", port: int = 0, address: str = "",
         secret: Secret | None = None, tls: tuple[ssl.SSLContext, ssl.SSLContext] | None = None,
         limits: Limits | None = None, rack: str = "", clock: Clock | None = None, files: Files | None = None,
-        replaces: bool = False,
+        replaces: bool = False, directories: Sequence[Path] = (), marker_transport: MarkerTransport | None = None,
     ) -> None:  # fmt: skip
         self.name, self.directory, self.config = name, directory, config or BrokerConfig()
         self._store, self._clock = store, clock or SystemClock()
         self._files = files or RealFiles()
         self._open: dict[PartitionId, _Replica] = {}  # for the thread of changes, and after its end
-        self._refused: dict[PartitionId, float] = {}  # replicas that could not be opened, and when that is tried again
+        self._due: dict[PartitionId, float] = {}  # replicas that failed, and when they are tried again
+        self._errors: dict[PartitionId, str] = {}  # why they could not be opened
+        self._next_stray_check_s = 0.0
+        self._replaceable: set[PartitionId] = set()  # when it stops: others have all of what these replicas have
         self._lock = threading.Condition()  # guards what follows
         self._changed: set[PartitionId] = set()
+        self._failures: set[PartitionId] = set()  # whose logs failed just now
         self._topics_changed = self._brokers_changed = False
         self._stopping = False
         self._controller: Controller | None = None
+        self._storing = threading.Lock()  # one thread at a time stores high watermarks
         self._ticking = threading.Event()  # set to end the clock's thread
         self._network = ExitStack()  # closes what talks to other brokers
         with ExitStack() as undo:
             self._files.make_directory(directory)
             lock = WriterLock(directory)
             undo.callback(lock.release)
+            self._directories = ReplicaDirectories((directory, *directories), self._files)
+            self._locks = {directory: lock}
+            for other in directories:
+                self._lock_directory(other, undo)
             self.member = register_broker(directory, name, store, self._files, rack=rack, replaces=replaces)
-            self._writer_lock = lock
             self._high_watermarks = HighWatermarkFile(directory, self._files)
             self._runtime = LogRuntime()
             undo.callback(self._runtime.close)
+            self._syncer = LogSyncer()
+            undo.callback(self._syncer.close)
             self._purgatory = Purgatory()
             self.replicas = ReplicaManager(self._purgatory, self._clock)
             """The partitions of this broker, for appends and fetches."""
@@ -169,8 +215,17 @@ class Broker(Handle):
             undo.callback(self.metadata.close)
             self._states = StateStore(store, self.metadata)
             undo.callback(self._states.close)
+            self.producer_ids = ProducerIds(store)
+            """Ids of producers."""
+            self.transactions = self._coordinate(marker_transport or transport)
+            """The coordinator of the transactional ids whose partitions this broker leads."""
+            undo.callback(self.transactions.close)
+            self._leave_lost()
             self._lease.refresh(address=self.address)
-            self._controller = Controller(store, self.metadata, self._lease, self._clock, self.config.balance_ms / 1000)
+            self._controller = Controller(
+                store, self.metadata, self._lease, self._clock, self.config.balance_ms / 1000,
+                (self.config.replace_after_ms or 0) / 1000,
+            )  # fmt: skip
             undo.callback(self._controller.close)
             super().__init__(f"broker {self.member}")
             undo.pop_all()
@@ -178,6 +233,19 @@ class Broker(Handle):
         self._clock_thread = threading.Thread(target=self._tick, name="pyreplog-broker-clock", daemon=True)
         self._changes.start()
         self._clock_thread.start()
+
+    def _lock_directory(self, directory: Path, undo: ExitStack) -> None:
+        """Take a directory beside the first one. A disk that failed is no reason not to start."""
+        try:
+            self._files.make_directory(directory)
+            lock = WriterLock(directory)
+        except LockedError:
+            raise
+        except (OSError, ReplogError) as error:
+            self._directories.mark_failed(directory, error)
+            return
+        undo.callback(lock.release)
+        self._locks[directory] = lock
 
     def _serve(
         self, undo: ExitStack, cluster: str, host: str, port: int, secret: Secret | None,
@@ -190,7 +258,9 @@ class Broker(Handle):
         self._network.callback(reactor.close)
         server = Server(
             reactor, BrokerService(self.replicas), host=host, port=port, secret=secret, tls=for_servers, limits=limits,
-            identity=NodeIdentity(node=self.name, cluster=cluster, service=SERVICE, version=VERSION),
+            identity=NodeIdentity(
+                node=self.name, cluster=cluster, service=SERVICE, version=VERSION, features=frozenset({FEATURE})
+            ),
         )  # fmt: skip
         undo.callback(server.close)
         self._network.callback(server.close)
@@ -203,6 +273,17 @@ class Broker(Handle):
         self.address = self.address or address_text(server.address)
         return transport
 
+    def _coordinate(self, transport: object) -> TransactionCoordinator:
+        config = TransactionConfig(
+            max_timeout_ms=self.config.transaction_max_timeout_ms,
+            expiration_ms=self.config.transactional_id_expiration_ms,
+        )
+        view = MetadataView(self._store, self.metadata, self.config, self._clock)
+        markers = transport if isinstance(transport, MarkerTransport) else NoTransport()
+        return TransactionCoordinator(
+            self.name, self.replicas, view, self.producer_ids, markers, self._clock, config
+        )  # fmt: skip
+
     def _address_of(self, broker: str) -> str:
         living = self.metadata.availability(broker)
         return "" if living is None else living.address
@@ -212,9 +293,58 @@ class Broker(Handle):
         """Whether other brokers surely take this one for alive."""
         return self._lease.is_held
 
+    @property
+    def store(self) -> MetadataStore:
+        """The metadata store."""
+        return self._store
+
+    def advertise_kafka(self, address: str) -> None:
+        """Let all brokers and their clients know where Kafka clients reach this one.
+
+        Args:
+            address: "host:port"; "": nowhere.
+
+        Raises:
+            ReplogError: errors of the store. It is tried again by and by.
+        """
+        self._lease.refresh(kafka_address=address)
+
     def partition(self, topic: str, number: int) -> Partition | None:
         """Return a replica of this broker; None: it has none of this partition."""
         return self.replicas.partition(TopicPartition(topic, number))
+
+    def delete_records(
+        self, offsets: Mapping[TopicPartition, int], timeout: float = 30.0
+    ) -> AppendFuture[DeleteRecordsResponses]:  # fmt: skip
+        """Delete the records before an offset, in partitions that this broker leads (KIP-107). Blocks for the disk.
+
+        Args:
+            offsets: by partition: the first offset that stays, at most the last stable one; -1: that one.
+            timeout: seconds to wait for the other replicas.
+
+        Returns:
+            A future of the outcomes by partition; see `ReplicaManager.delete_records`.
+        """
+        return self.replicas.delete_records(offsets, timeout_ms=round(timeout * 1000), store=self._store_marks)
+
+    @property
+    def failed_replicas(self) -> dict[TopicPartition, str]:
+        """The replicas of this broker whose logs failed or could not be opened, and why. They are tried again."""
+        names = {topic.topic_id: name for name, topic in self.metadata.topics().items()}
+        failed = {
+            TopicPartition(names[partition.topic_id], partition.number): error
+            for partition, error in dict(self._errors).items()
+            if partition.topic_id in names
+        }
+        for replica in self.replicas:
+            if replica.failure is not None:
+                failed[replica.name] = str(replica.failure)
+        return failed
+
+    @property
+    def failed_directories(self) -> dict[Path, str]:
+        """The directories whose disks failed, and why. They are tried again."""
+        return dict(self._directories.failed)
 
     # ---- changes of metadata --------------------------------------------------------------------------------
 
@@ -250,49 +380,185 @@ class Broker(Handle):
     def _run(self) -> None:
         while True:
             with self._lock:
-                self._lock.wait_for(self._has_changes, _OPEN_AGAIN_S if self._refused else None)
+                self._lock.wait_for(self._has_changes, self._wait_s())
                 if self._stopping:
                     return
                 changed, self._changed = self._changed, set()
+                failures, self._failures = self._failures, set()
                 topics, self._topics_changed = self._topics_changed, False
                 brokers, self._brokers_changed = self._brokers_changed, False
+            for partition in sorted(failures):
+                self._note_failure(partition)
             now_s = time.monotonic()
-            changed |= {partition for partition, due_s in self._refused.items() if due_s <= now_s}
+            changed |= {partition for partition, due_s in self._due.items() if due_s <= now_s}
             if brokers:
                 self.replicas.brokers_changed(self.metadata.brokers())
             names = {topic.topic_id: (name, topic) for name, topic in self.metadata.topics().items()}
             if topics:
+                self._apply_settings(names)
                 changed |= {partition for partition in self._open if partition.topic_id not in names}
                 for topic_id in names:
                     changed |= {partition for partition, _ in self.metadata.partitions(topic_id)}
             for partition in sorted(changed):
                 self._apply(partition, names.get(partition.topic_id))
+            if now_s >= self._next_stray_check_s:
+                self._check_strays(now_s)
 
     def _has_changes(self) -> bool:
-        return self._stopping or bool(self._changed) or self._topics_changed or self._brokers_changed
+        is_changed = bool(self._changed) or self._topics_changed or self._brokers_changed
+        return self._stopping or is_changed or bool(self._failures)
+
+    def _wait_s(self) -> float:
+        """Until something is tried again."""
+        return max(min([self._next_stray_check_s, *self._due.values()]) - time.monotonic(), 0.0)
 
     def _apply(self, partition: PartitionId, topic: tuple[str, TopicMetadata] | None) -> None:
         """Open, tell or remove a replica, as its state says."""
-        self._refused.pop(partition, None)
         try:
             stored = self.metadata.state(partition)
             if topic is None or topic[1].is_deleted or (stored is not None and self.name not in stored[1].replicas):
+                self._due.pop(partition, None)
+                self._errors.pop(partition, None)
                 self._remove(partition)
             elif stored is not None:
-                replica = self._open.get(partition) or self._open_replica(partition, *topic)
-                replica.partition.state_changed(machine_version(stored[0]), stored[1])
+                replica = self._open.get(partition)
+                is_failed = partition in self._errors or (replica is not None and replica.partition.failure is not None)
+                if is_failed and time.monotonic() >= self._due.get(partition, 0.0):
+                    replica = self._open_again(partition, *topic, stored[1])
+                elif not is_failed and replica is None:
+                    replica = self._open_replica(partition, *topic, stored[1])
+                if replica is not None:
+                    replica.partition.state_changed(machine_version(stored[0]), stored[1])
+                else:
+                    self._leave(partition, topic[0], *stored)
         except (ReplogError, OSError) as error:
             logger.error("broker %s: %s cannot be served, which is tried again: %s", self.name, partition, error)
-            self._refused[partition] = time.monotonic() + _OPEN_AGAIN_S
+            self._errors[partition] = str(error)
+            self._try_later(partition)
+            if topic is not None and stored is not None and partition not in self._open:
+                self._leave(partition, topic[0], *stored)
 
-    def _path(self, partition: PartitionId) -> Path:
-        return self.directory / f"{partition.topic_id}-{partition.number}"
+    # ---- failures -------------------------------------------------------------------------------------------
 
-    def _open_replica(self, partition: PartitionId, name: str, topic: TopicMetadata) -> _Replica:
-        path = self._path(partition)
+    def _replica_failed(self, partition: PartitionId) -> None:
+        """Called by a replica, on any thread."""
+        with self._lock:
+            self._failures.add(partition)
+            self._lock.notify()
+
+    def _try_later(self, partition: PartitionId) -> None:
+        self._due[partition] = time.monotonic() + self.config.readmit_ms / 1000
+
+    def _note_failure(self, partition: PartitionId) -> None:
+        """A log failed: if its whole disk did, the others there go offline as well."""
+        replica = self._open.get(partition)
+        if replica is None:
+            return
+        self._try_later(partition)
+        directory = replica.path.parent
+        if self._directories.is_failed(directory) or self._directories.probe(directory):
+            return
+        failure = DiskError(errno.EIO, f"{directory}: the disk failed: {self._directories.failed[directory]}")
+        for other, each in list(self._open.items()):
+            if each.path.parent == directory and each.partition.failure is None:
+                each.partition.fail(failure)
+                self._try_later(other)
+
+    def _open_again(self, partition: PartitionId, name: str, topic: TopicMetadata, state: PartitionState) -> _Replica:
+        """Readmit a replica whose log failed.
+
+        A damaged log is copied anew when other replicas have what is committed. One whose disk is gone begins on
+        another disk.
+
+        Raises:
+            ReplogError, OSError: it fails still.
+        """
+        replica = self._open.pop(partition, None)
+        if replica is not None:
+            self.replicas.remove(replica.partition.name)
+            with suppress(ReplogError, OSError):
+                replica.partition.close()
+            self._directories.probe(replica.path.parent)
+            if isinstance(replica.partition.failure, CorruptionError):
+                self._set_aside_damaged(replica.path, state)
+        opened = self._open_replica(partition, name, topic, state)
+        self._due.pop(partition, None)
+        self._errors.pop(partition, None)
+        logger.warning("broker %s: the replica of %s works again", self.name, opened.partition.name)
+        return opened
+
+    def _is_replaceable(self, state: PartitionState) -> bool:
+        """Whether others have what is committed, and this replica does not count."""
+        members = {member.broker for member in (*state.isr, *state.elr)}
+        return bool(members) and self.name not in members
+
+    def _set_aside_damaged(self, path: Path, state: PartitionState) -> bool:
+        if not self._is_replaceable(state) or not path.exists():
+            return False
+        aside = self._directories.set_aside(path, self._clock.now_us() // 1000, is_damaged=True)
+        logger.warning("broker %s: a damaged log is copied anew; what it held is in %s for now", self.name, aside)
+        return True
+
+    def _leave_lost(self) -> None:
+        """Leave the ISR of partitions whose logs are gone, before anybody takes this broker for alive.
+
+        Else it might be elected, and others would cut their logs to what it has.
+        """
+        for name in self._high_watermarks.names():
+            topic_id, _, number = name.rpartition("-")
+            if not number.isdecimal() or self._directories.find(name) or self._directories.has_stray(name):
+                continue
+            stored = self._store.get(state_key(topic_id, int(number)))
+            after = None if stored is None else PartitionState.decode(stored.value).without(self.name)
+            if stored is None or after is None:
+                continue
+            logger.error("broker %s: the log of %s is lost, it leaves the ISR", self.name, name)
+            with suppress(VersionConflictError, NoSuchKeyError):  # it is looked at again when it is opened
+                self._store.put(state_key(topic_id, int(number)), after.encode(), stored.version)
+
+    def _leave(self, partition: PartitionId, name: str, version: int, state: PartitionState) -> None:
+        """Leave the ISR for a replica that is not open."""
+        after = state.without(self.name)
+        if after is not None:
+            logger.warning("broker %s leaves the ISR of %s: its log is not open", self.name, partition)
+            topic_partition = TopicPartition(name, partition.number)
+            self._states.compare_and_set(topic_partition, machine_version(version), after, lambda _: None)
+
+    # ---- replicas -------------------------------------------------------------------------------------------
+
+    def _path(self, partition: PartitionId, state: PartitionState) -> Path:
+        """Where the log of a replica is, or will be.
+
+        Raises:
+            MissingIdentityError: it is lost, with records that count.
+            OSError: all disks failed.
+        """
+        name = f"{partition.topic_id}-{partition.number}"
+        paths = self._directories.find(name)
+        for older in paths[1:]:
+            self._directories.set_aside(older, self._clock.now_us() // 1000, is_damaged=True)
+        path = paths[0] if paths else self._directories.restore(name)
+        if path is not None:
+            return path
+        if self._high_watermarks.get(name) is not None and not self._is_replaceable(state):
+            raise MissingIdentityError(
+                f"the log of {name} had records of which this broker is in sync, and is in none of its directories"
+            )
+        return self._directories.choose(name)
+
+    def _open_replica(self, partition: PartitionId, name: str, topic: TopicMetadata, state: PartitionState) -> _Replica:
+        path = self._path(partition, state)
+        try:
+            return self._open_log(partition, path, name, topic)
+        except (CorruptionError, NotALogError):
+            if not self._set_aside_damaged(path, state):
+                raise
+        return self._open_log(partition, self._directories.choose(path.name), name, topic)
+
+    def _open_log(self, partition: PartitionId, path: Path, name: str, topic: TopicMetadata) -> _Replica:
         log = PartitionLog.open_or_create(
-            path, self.config.log_config(), uuid=_log_uuid(partition), clock=self._clock, files=self._files,
-            runtime=self._runtime,
+            path, self.config.log_config(topic.config.segment_bytes), uuid=_log_uuid(partition), clock=self._clock,
+            files=self._files, runtime=self._runtime,
         )  # fmt: skip
         try:
             high_watermark = log.restore_high_watermark(self._high_watermarks.get(path.name))
@@ -300,7 +566,8 @@ class Broker(Handle):
                 Partition(
                     TopicPartition(name, partition.number), log, self.member, self._topic_config(topic),
                     store=self._states, fetcher=self._fetcher, purgatory=self._purgatory, clock=self._clock,
-                    brokers=self.metadata.brokers(), high_watermark=high_watermark,
+                    brokers=self.metadata.brokers(), high_watermark=high_watermark, files=self._files,
+                    failed=partial(self._replica_failed, partition), request_sync=self._syncer.request,
                 ),
                 log, path,
             )  # fmt: skip
@@ -311,9 +578,56 @@ class Broker(Handle):
         self._open[partition] = replica
         return replica
 
+    def _check_strays(self, now_s: float) -> None:
+        """Set aside the logs that no metadata name: their topics were deleted, or their replicas moved, while this
+        broker was down. Remove what was set aside long ago."""
+        topics = {topic.topic_id: topic for topic in self.metadata.topics().values()}
+        if not self.metadata.wait(0) or not all(map(self.metadata.has_states, topics)):
+            self._next_stray_check_s = now_s + _RETRY_S
+            return
+        self._next_stray_check_s = now_s + _STRAY_CHECK_S
+        now_ms = self._clock.now_us() // 1000
+        try:
+            for path, topic_id, number in self._directories.replicas():
+                partition = PartitionId(topic_id, number)
+                replica = self._open.get(partition)
+                if replica is not None and replica.path != path:  # begun on another disk, when this one had failed
+                    self._directories.set_aside(path, now_ms, is_damaged=True)
+                elif replica is None and self._is_stray(partition, topics.get(topic_id)):
+                    aside = self._directories.set_aside(path, now_ms, is_damaged=False)
+                    logger.warning("broker %s: no metadata name %s, it is %s now", self.name, path, aside.name)
+            for path in self._directories.remove_aside(now_ms - self.config.stray_grace_ms):
+                logger.info("broker %s: %s is removed", self.name, path)
+        except OSError as error:
+            logger.warning("broker %s: strays are looked for again: %s", self.name, error)
+
+    def _is_stray(self, partition: PartitionId, topic: TopicMetadata | None) -> bool:
+        """Whether nobody can want a replica: a partition without a state may get one."""
+        if topic is None or topic.is_deleted:
+            return True
+        stored = self.metadata.state(partition)
+        return stored is not None and self.name not in stored[1].replicas
+
     def _topic_config(self, topic: TopicMetadata) -> TopicConfig:
-        replicas = ReplicaConfig(requires_sync=topic.requires_sync, lag_us=self.config.lag_ms * 1000)
-        return TopicConfig(replicas=replicas)
+        settings = topic.config
+        return TopicConfig(
+            replicas=ReplicaConfig(requires_sync=settings.requires_sync, lag_us=self.config.lag_ms * 1000),
+            limits=AppendLimits(
+                settings.max_message_bytes, settings.timestamp_before_max_ms, settings.timestamp_after_max_ms
+            ),
+            log_append_time=settings.message_timestamp_type == LOG_APPEND_TIME,
+            retention=RetentionConfig(settings.retention_ms, settings.retention_bytes, settings.segment_ms),
+        )
+
+    def _apply_settings(self, topics: Mapping[str, tuple[str, TopicMetadata]]) -> None:
+        """Tell the replicas that are open which settings their topics have."""
+        configs = {
+            topic_id: self._topic_config(topics[topic_id][1]) for topic_id, _ in self._open if topic_id in topics
+        }
+        for (topic_id, _), replica in self._open.items():
+            config = configs.get(topic_id)
+            if config is not None and config != replica.partition.config:
+                replica.partition.config_changed(config)
 
     def _remove(self, partition: PartitionId) -> None:
         """Close a replica and remove its log: the topic was deleted, or others replicate the partition."""
@@ -321,6 +635,7 @@ class Broker(Handle):
         if replica is None:
             return
         self.replicas.remove(replica.partition.name)
+        self._fetcher.forget(replica.partition.name)
         replica.partition.close()
         self._files.remove_tree(replica.path)
         logger.info("broker %s: the replica of %s is removed", self.name, replica.partition.name)
@@ -329,22 +644,31 @@ class Broker(Handle):
 
     def _tick(self) -> None:
         isr_s = self.config.lag_ms / 2000
-        next_isr, next_store, next_sync = (time.monotonic() + s for s in (isr_s, self.config.checkpoint_ms / 1000, 0.0))
+        expiry_s = self.config.producer_expiration_check_ms / 1000
+        periods_s = isr_s, self.config.checkpoint_ms / 1000, 0.0, expiry_s
+        next_isr, next_store, next_sync, next_expiry = (time.monotonic() + seconds for seconds in periods_s)
+        housekeeper = _Housekeeper(self.replicas, self.config.retention_check_ms / 1000)
         while not self._ticking.wait(min(_EXPIRE_S, self.config.sync_ms / 1000)):
             now = time.monotonic()
             self.replicas.expire()
+            self.transactions.expire()
             if now >= next_sync:
                 next_sync = now + self.config.sync_ms / 1000
                 for partition in self.replicas:
                     if partition.needs_sync:
-                        partition.sync()
+                        self._syncer.request(partition)
             if now >= next_isr:
                 next_isr = now + isr_s
                 self.replicas.check_isr()
+            if now >= next_expiry:
+                next_expiry = now + expiry_s
+                self.replicas.expire_producers(self.config.producer_expiration_ms * 1000)
             if now >= next_store:
                 next_store = now + self.config.checkpoint_ms / 1000
                 self._refresh()
                 self._store_high_watermarks()
+                self.replicas.write_producer_snapshots()
+            housekeeper.run(now)
 
     def _refresh(self) -> None:
         try:
@@ -352,13 +676,21 @@ class Broker(Handle):
         except ReplogError as error:
             logger.warning("broker %s is not registered, which is tried again: %s", self.name, error)
 
-    def _store_high_watermarks(self) -> None:
-        marks = {}
-        for replica in list(self._open.values()):
-            if replica.log.is_usable:
-                marks[replica.path.name] = replica.log.stored_high_watermark
-        try:
+    def _store_marks(self) -> None:
+        """Store high watermarks, and before which offsets records are deleted. Raises OSError."""
+        with self._storing:
+            marks = {}
+            for replica in list(self._open.values()):
+                if replica.log.is_usable:
+                    marks[replica.path.name] = replica.log.stored_high_watermark
+            for partition in list(self._due):  # its log may be lost, which is told by this
+                name = f"{partition.topic_id}-{partition.number}"
+                marks.setdefault(name, self._high_watermarks.get(name))
             self._high_watermarks.store(marks)
+
+    def _store_high_watermarks(self) -> None:
+        try:
+            self._store_marks()
         except OSError as error:
             logger.warning("broker %s: the high watermarks are not stored: %s", self.name, error)
 
@@ -367,10 +699,12 @@ class Broker(Handle):
     def _let_go(self) -> None:
         """Hand over what it leads, then close all; after that its next start is a clean one."""
         with ExitStack() as stack:
-            stack.callback(self._writer_lock.release)
+            for lock in self._locks.values():
+                stack.callback(lock.release)
             stack.callback(self._runtime.close)
             stack.callback(self._lease.close)
             stack.callback(self._close_replicas)
+            stack.callback(self._syncer.close)
             stack.callback(self._states.close)
             stack.callback(self.metadata.close)
             stack.callback(self._network.close)
@@ -378,6 +712,7 @@ class Broker(Handle):
             if self._controller is not None:
                 stack.callback(self._controller.close)
             stack.callback(self._stop_threads)
+            stack.callback(self.transactions.close)
             self._hand_over()
 
     def _hand_over(self) -> None:
@@ -403,19 +738,24 @@ class Broker(Handle):
         self._ticking.set()
         self._changes.join()
         self._clock_thread.join()
+        states = {partition: self.metadata.state(partition) for partition in self._open}
+        self._replaceable = {
+            partition for partition, stored in states.items() if stored is not None and self._is_replaceable(stored[1])
+        }
 
     def _close_replicas(self) -> None:
-        """Sync and close all logs; the next start is a clean one only if all of that succeeded."""
+        """Sync and close all logs; the next start is a clean one only if all of that succeeded, so far as it counts."""
         self._store_high_watermarks()
         is_clean = True
-        for replica in self._open.values():
+        for partition, replica in self._open.items():
             self.replicas.remove(replica.partition.name)
-            is_clean = is_clean and replica.partition.failure is None
+            counts = partition not in self._replaceable
+            is_clean = is_clean and (replica.partition.failure is None or not counts)
             try:
                 replica.log.sync()
                 replica.partition.close()
             except (ReplogError, OSError) as error:
-                is_clean = False
+                is_clean = is_clean and not counts
                 logger.error("broker %s: %s is not closed cleanly: %s", self.name, replica.path, error)
         if is_clean:
             UncleanShutdownMarker(self.directory, self._files).remove()

@@ -1,4 +1,4 @@
-"""Controller: makes the partitions of new topics, elects leaders, completes reassignments, deletes topics.
+"""Controller: makes the partitions of new topics, elects leaders, ends reassignments, replaces brokers, deletes topics.
 
 Each broker has one. The one that has the key of the controller works; it is advisory, because each change is a
 compare-and-set under the version that was read: two controllers, or one that slept, do no harm.
@@ -23,14 +23,24 @@ from pyreplog.handles import Handle
 from pyreplog.metadata.changes import delete_key
 from pyreplog.metadata.store import MetadataStore
 from pyreplog.partition.metadata.broker_registration import CONTROLLER, BrokerLease
+from pyreplog.partition.metadata.broker_replacement import replace_brokers
 from pyreplog.partition.metadata.metadata_cache import MetadataCache, PartitionId
 from pyreplog.partition.metadata.replica_placement import place_replicas
 from pyreplog.partition.metadata.topic_metadata import TopicMetadata, state_key, states_key, topic_key
-from pyreplog.partition.protocol.election import complete_reassignment, elect, elect_preferred, with_min_isr
+from pyreplog.partition.protocol.election import (
+    cancel_reassignment,
+    complete_reassignment,
+    elect,
+    elect_preferred,
+    reassign,
+    with_min_isr,
+)
 from pyreplog.partition.protocol.partition_state import BrokerRegistration, Member, PartitionState
 
 logger = logging.getLogger(__name__)
 
+_REPLACEMENTS_MAX = 16
+"""Partitions whose replicas are made anew at once: a broker that is dead must not make the others busy with copies."""
 _LOOK_S = 1.0
 """Seconds between two rounds if nothing is known to have changed."""
 
@@ -45,13 +55,18 @@ class Controller(Handle):
         clock: source of time.
         balance_s: seconds between two rounds that give partitions back to their preferred leaders
             (`leader.imbalance.check.interval.seconds`).
+        replace_s: seconds after which the replicas of a broker whose lease is over are made anew on others; 0: never.
+            They count from when this controller has seen it dead.
     """
 
     def __init__(
-        self, store: MetadataStore, cache: MetadataCache, lease: BrokerLease, clock: Clock, balance_s: float = 300.0
-    ) -> None:
+        self, store: MetadataStore, cache: MetadataCache, lease: BrokerLease, clock: Clock, balance_s: float = 300.0,
+        replace_s: float = 0.0,
+    ) -> None:  # fmt: skip
         self._store, self._cache, self._lease, self._clock = store, cache, lease, clock
         self._balance_us = round(balance_s * 1e6)
+        self._replace_us = round(replace_s * 1e6)
+        self._fenced_us: dict[str, int] = {}  # brokers that are dead, and since when that is known here
         self._balanced_us = clock.monotonic_us()
         self._wake = threading.Event()
         self._stopping = False
@@ -76,10 +91,15 @@ class Controller(Handle):
             ReplogError: errors of the store. The next round goes on.
         """
         with self._round_lock:
-            if not self._lease.take_controller():
-                return 0
             changes, brokers = 0, self._cache.brokers()
             now_us = self._clock.monotonic_us()
+            self._fenced_us = {
+                name: self._fenced_us.get(name, now_us)
+                for name, registration in brokers.items()
+                if registration.is_fenced
+            }
+            if not self._lease.take_controller():
+                return 0
             is_balancing = now_us - self._balanced_us >= self._balance_us
             if is_balancing:
                 self._balanced_us = now_us
@@ -93,7 +113,7 @@ class Controller(Handle):
                 changes += self._place(name, topic, topics, brokers)
                 for partition, _ in self._cache.partitions(topic.topic_id):
                     changes += self._update(topic, partition, brokers, is_balancing=is_balancing)
-            return changes
+            return changes + (self._replace(topics, brokers, now_us) if self._replace_us else 0)
 
     def _update(
         self, topic: TopicMetadata, partition: PartitionId, brokers: Mapping[str, BrokerRegistration], *,
@@ -111,15 +131,58 @@ class Controller(Handle):
             or after
         )
         after = complete_reassignment(after, brokers) or after
-        if after == before:
+        if after.replaced and any(not brokers[name].is_fenced for name in after.replaced if name in brokers):
+            after = cancel_reassignment(after, brokers) or after  # it came back in time
+        if after == before or not self._set(partition, version, after):
             return False
-        try:
-            self._store.put(state_key(*partition), after.encode(), version)
-        except (VersionConflictError, NoSuchKeyError, OutcomeUnknownError):
-            return False  # the cache learns of another state, and has this thread woken
         log = logger.warning if after.is_unclean and not before.is_unclean else logger.info
         log("partition %s: %s leads epoch %s, ISR %s", partition, after.leader or "nobody", after.epoch, after.isr)
         return True
+
+    def _set(self, partition: PartitionId, version: int, state: PartitionState) -> bool:
+        """Store the state of a partition if its key has this version; return whether it was stored."""
+        try:
+            self._store.put(state_key(*partition), state.encode(), version)
+        except (VersionConflictError, NoSuchKeyError, OutcomeUnknownError):
+            return False  # the cache learns of another state, and has this thread woken
+        return True
+
+    def _replace(
+        self, topics: Mapping[str, TopicMetadata], brokers: Mapping[str, BrokerRegistration], now_us: int
+    ) -> int:  # fmt: skip
+        """Begin to make replicas anew of brokers that are dead for too long, a few at a time."""
+        dead = {name for name, since_us in self._fenced_us.items() if now_us - since_us >= self._replace_us}
+        if not dead:
+            return 0
+        partitions = [
+            item for topic in topics.values() if not topic.is_deleted for item in self._cache.partitions(topic.topic_id)
+        ]
+        chosen = replace_brokers(dead, partitions, self._racks(brokers), _REPLACEMENTS_MAX)
+        changes = 0
+        for partition, target in chosen.items():
+            stored = self._cache.state(partition)
+            if stored is None:
+                continue
+            version, state = stored
+            if not state.leader or (state.target and not state.replaced):
+                continue  # it changed a moment ago
+            original = state.original or state.replicas
+            replaced = [name for name in original if name in dead and name not in target]
+            if replaced and self._set(partition, version, reassign(state, target, replaced=replaced)):
+                changes += 1
+                logger.warning(
+                    "partition %s: %s dead for too long, the replicas are to be %s",
+                    partition, f"broker {replaced[0]} is" if len(replaced) == 1 else "brokers are", ", ".join(target),
+                )  # fmt: skip
+        return changes
+
+    def _racks(self, brokers: Mapping[str, BrokerRegistration]) -> dict[str, str]:
+        """Return the racks of the brokers that may get replicas."""
+        return {
+            broker: "" if (metadata := self._cache.broker(broker)) is None else metadata.rack
+            for broker, registration in brokers.items()
+            if not registration.is_fenced and not registration.is_stopping
+        }
 
     # ---- topics ---------------------------------------------------------------------------------------------
 
@@ -132,11 +195,7 @@ class Controller(Handle):
         missing = [partition for partition in range(topic.partitions) if partition not in known]
         if not missing:
             return 0
-        racks = {
-            broker: "" if (metadata := self._cache.broker(broker)) is None else metadata.rack
-            for broker, registration in brokers.items()
-            if not registration.is_fenced and not registration.is_stopping
-        }
+        racks = self._racks(brokers)
         present = [state.replicas for other in topics.values() for _, state in self._cache.partitions(other.topic_id)]
         placed = {partition: chosen for partition in missing if (chosen := topic.replicas_of(partition))}
         free = [partition for partition in missing if partition not in placed]

@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Protocol, TypeAlias
 
+from pyreplog._native.log.batch import RecordBatch
+from pyreplog._native.log.record import Record
 from pyreplog.clock import Clock
 from pyreplog.errors import (
     ClosedError,
+    CorruptionError,
     DiskError,
-    DiskFullError,
     HigherTermError,
     InvalidArgumentError,
+    InvalidMessageError,
+    LockedError,
     OutOfRangeError,
     RecordTooLargeError,
     ReplogError,
@@ -22,9 +26,11 @@ from pyreplog.errors import (
     TruncatedError,
     WindowFullError,
 )
-from pyreplog.partition.config import TopicConfig
+from pyreplog.log.files import Files
+from pyreplog.partition.config import RetentionConfig, TopicConfig
 from pyreplog.partition.protocol.append_origin import OriginChecks
 from pyreplog.partition.protocol.effects import (
+    AdvanceLogStart,
     AlterIsr,
     AppendLeaderEpoch,
     AppendRecords,
@@ -41,15 +47,14 @@ from pyreplog.partition.protocol.effects import (
     TrimLog,
     TruncateLog,
 )
-from pyreplog.partition.protocol.epochs import LeaderEpoch, extended
-from pyreplog.partition.protocol.error_codes import ErrorCode
+from pyreplog.partition.protocol.epochs import NO_EPOCH, LeaderEpoch, extended
+from pyreplog.partition.protocol.error_codes import ACKS_ALL, ErrorCode
 from pyreplog.partition.protocol.following import FollowingReplica
 from pyreplog.partition.protocol.leading import LeadingReplica
-from pyreplog.partition.protocol.messages import Fetch, FetchedRecords, FetchRefused, FetchResponse
+from pyreplog.partition.protocol.messages import DivergingEpoch, Fetch, FetchedRecords, FetchRefused, FetchResponse
 from pyreplog.partition.protocol.partition_state import Brokers, Member, PartitionState
-from pyreplog.partition.protocol.producers import ProducerStates
 from pyreplog.partition.protocol.record_batch import CheckedBatch, RecordBatchHead, head_of, marker_of, stamped
-from pyreplog.partition.protocol.transactions import EndedTransaction, LogTransactions, TransactionMarker
+from pyreplog.partition.protocol.transactions import EndedTransaction, TransactionMarker
 from pyreplog.partition.requests import (
     AbortedTransaction,
     ConsumerFetch,
@@ -57,21 +62,33 @@ from pyreplog.partition.requests import (
     FetchParams,
     FetchPartitionData,
     Messages,
+    PartitionOffsets,
     PartitionProduceResponse,
     Records,
 )
 from pyreplog.partition.role import ReplicaRole
 from pyreplog.partition.store.partition_log import AppendedOffsets, LogSlice, PartitionLog
+from pyreplog.partition.store.producer_state_manager import ProducerChange, ProducerStateManager
 from pyreplog.partition.topic_partition import TopicPartition
 from pyreplog.purgatory import Purgatory
 from pyreplog.stream.log_position import LogPosition
+from pyreplog.stream.terms import History
 
 logger = logging.getLogger(__name__)
 
+_REPLAY_BYTES = 256 << 10
+"""A follower looks for producers in what it has appended when it is so much: a new leader reads no more than that."""
+_NO_VERIFICATION = 0  # a token that no transaction has
+_SNAPSHOT_MAX = 16 << 20  # bytes of a producer snapshot that a follower is sent
+EVENT_TIME_MAX_US = (1 << 63) - 1
 _BATCH_KIND = 2  # of records that hold a Kafka record batch
 
 Deferred = list[Callable[[], object]]
 """What is done when the partition's lock is free: messages, and waking what waits (KAFKA-8334)."""
+
+
+RoleWatcher: TypeAlias = Callable[[TopicPartition, int | None], object]
+"""Told of a change of role: the partition, and the number of the epoch in which it leads, or None."""
 
 
 class PartitionStateStore(Protocol):
@@ -121,6 +138,22 @@ class AppendResult(NamedTuple):
     required: LogPosition | None = None
 
 
+class DeletedRecords(NamedTuple):
+    """A deletion of records of one partition, on its leader.
+
+    Attributes:
+        code: NONE, or why nothing was deleted.
+        role: in which they were deleted.
+        before: the offset before which records are deleted.
+        message: the error in words.
+    """
+
+    code: ErrorCode
+    role: ReplicaRole
+    before: int = -1
+    message: str = ""
+
+
 class PartitionRead(NamedTuple):
     """A read of one partition.
 
@@ -154,12 +187,17 @@ class Partition:
         clock: the time.
         brokers: those that are registered.
         high_watermark: as it was stored; None: as the log shows it.
+        files: the disk, for producer snapshots; None: the system's.
+        failed: called without locks when its log has failed: the replica is offline from then on.
+        request_sync: called without locks when somebody waits for the disk: `sync` is to follow soon; None: only
+            `needs_sync` tells so.
     """
 
     def __init__(
         self, partition: TopicPartition, log: PartitionLog, member: Member, config: TopicConfig, *,
         store: PartitionStateStore, fetcher: FetchSender, purgatory: Purgatory, clock: Clock, brokers: Brokers,
-        high_watermark: LogPosition | None = None,
+        high_watermark: LogPosition | None = None, files: Files | None = None,
+        failed: Callable[[], object] | None = None, request_sync: Callable[[Partition], object] | None = None,
     ) -> None:  # fmt: skip
         self.name, self.member, self.config = partition, member, config
         self.failure: BaseException | None = None
@@ -174,9 +212,15 @@ class Partition:
         self._version = 0
         self._state: PartitionState | None = None
         self._epoch_before: LeaderEpoch | None = None  # in which an earlier process led
-        self._producers, self._transactions = ProducerStates(), LogTransactions()
-        self._replayed = log.start_mark  # up to there they know the log
+        self._files, self._failed, self._request_sync = files, failed, request_sync
+        self._is_closed = False
+        self._is_leaving = False  # the ISR: a change of the key is under way
+        self._producers: ProducerStateManager | None = None  # made when somebody needs it: it reads the log's tail
+        self._unknown_from = log.end_mark.position  # until it is made
+        self._peer_snapshot = b""  # of the answer that is being carried out
+        self._low_wanted = self._low_shown = 0  # low watermark that is waited for, and that waiters know of
         self._replays = False  # while it follows, because somebody reads committed transactions
+        self._role_watcher: RoleWatcher | None = None
 
     def __repr__(self) -> str:
         role = "offline" if self.failure is not None else "leader" if self._leading is not None else "follower"
@@ -187,6 +231,29 @@ class Partition:
     @property
     def is_leader(self) -> bool:
         return self._leading is not None
+
+    @property
+    def leader_epoch(self) -> int | None:
+        """Number of the epoch in which it leads; None: it does not."""
+        leading = self._leading
+        return None if leading is None else leading.epoch.number
+
+    def watch_role(self, callback: RoleWatcher) -> None:
+        """Call back after each change of role, without locks held; see `ReplicaManager.watch_roles`."""
+        self._role_watcher = callback
+
+    def committed_batches(self) -> Iterator[bytes]:
+        """Read the record batches from the start of the log to the high watermark, for a coordinator that loads them.
+
+        Raises:
+            TrimmedError: the log begins later meanwhile: read again.
+            ReplogError: errors of the log.
+        """
+        start, end = self._log.start_mark.position, self.high_watermark.position
+        if start < end:
+            for batch in self._log.read_positions(start, end, committed=False):
+                for index in (batch.kind == _BATCH_KIND).nonzero()[0].tolist():
+                    yield bytes(batch[index].value_view)
 
     @property
     def needs_sync(self) -> bool:
@@ -215,14 +282,119 @@ class Partition:
             if latest is None:
                 return ErrorCode.OFFSET_NOT_AVAILABLE, -1
             if isolation is FetchIsolation.TXN_COMMITTED:
-                latest = self._transactions.last_stable(latest)
+                latest = self._known_producers().transactions.last_stable(latest)
             return ErrorCode.NONE, latest.entry
+
+    def offsets(self, time_us: int | None = None) -> PartitionOffsets:
+        """Return where the log begins and ends, as its leader tells consumers.
+
+        Args:
+            time_us: also find the first record that was appended at or after this time, microseconds since 1970.
+        """
+        with self._lock:
+            if self.failure is not None:
+                return PartitionOffsets(ErrorCode.KAFKA_STORAGE_ERROR)
+            if self._leading is None:
+                return PartitionOffsets(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+            latest = self._leading.latest
+            if latest is None:
+                return PartitionOffsets(ErrorCode.OFFSET_NOT_AVAILABLE)
+            stable, start, end = (
+                self._known_producers().transactions.last_stable(latest),
+                self._log.log_start,
+                self._log.end_mark,
+            )
+        offsets = PartitionOffsets(ErrorCode.NONE, start, end.entry, latest.entry, stable.entry)
+        if time_us is None:
+            return offsets
+        try:
+            return offsets._replace(at_time=min(self._log.entry_at_time(time_us), latest.entry))
+        except (ReplogError, OSError):  # it was trimmed or closed meanwhile
+            return PartitionOffsets(ErrorCode.KAFKA_STORAGE_ERROR)
+
+    # ---- what Kafka's clients ask ---------------------------------------------------------------------------
+
+    def check_leader(self, epoch: int) -> ErrorCode:
+        """Return whether this replica leads, in an epoch that a client knows of.
+
+        Args:
+            epoch: its number; -1: the client knows of none.
+        """
+        with self._lock:
+            if self.failure is not None:
+                return ErrorCode.KAFKA_STORAGE_ERROR
+            fetch = ConsumerFetch(0, leader_epoch=epoch if epoch >= 0 else None)
+            return self._check_consumer(fetch, FetchParams())
+
+    def epoch_end(self, number: int) -> tuple[int, int]:
+        """Return the newest epoch up to a number, and the offset behind its last record; -1, -1: none is known.
+
+        Args:
+            number: of the epoch that is asked for.
+        """
+        with self._lock:
+            newest = self._following.epoch if self._leading is None else self._leading.epoch
+        if number > newest.number:
+            return -1, -1
+        epoch, end = self._log.epoch_end(number)
+        return (-1, -1) if epoch == NO_EPOCH else (epoch.number, end.entry)
+
+    def records_from_time(self, time_us: int) -> Iterator[Record]:
+        """Iterate over committed records whose event time is a time or later, in the order of their offsets.
+
+        Reads the disk. A record batch counts with the time that its header claims.
+
+        Args:
+            time_us: microseconds since 1970-01-01 UTC.
+
+        Raises:
+            ReplogError: errors of the log.
+        """
+        for batch in self._log.read_event_times(time_us, EVENT_TIME_MAX_US):
+            yield from batch
+
+    # ---- what coordinators of this broker ask ---------------------------------------------------------------
+
+    def committed_range(self, epoch: int) -> tuple[int, int, int] | None:
+        """Return where the log begins, its high watermark and its end, as offsets.
+
+        Args:
+            epoch: number of the epoch in which the caller coordinates.
+
+        Returns:
+            The three; None: this replica does not lead in that epoch, or does not know the high watermark yet.
+        """
+        with self._lock:
+            leading = self._leading
+            if leading is None or not self._leads_in(epoch) or leading.latest is None:
+                return None
+            return self._log.start, leading.latest.entry, leading.end.entry
+
+    def read_committed(self, start: int, end: int) -> Iterator[RecordBatch]:
+        """Iterate over committed records. Reads the disk.
+
+        Args:
+            start: offset of the first record.
+            end: offset before which to stop, at most the high watermark.
+
+        Raises:
+            ReplogError: errors of the log, which may be trimmed, cut or closed meanwhile.
+        """
+        with self._lock:
+            first, last = self._place_of(start), self._place_of(end)
+        yield from self._log.read_positions(first.position, last.position)
 
     # ---- events ---------------------------------------------------------------------------------------------
 
     def state_changed(self, version: int, state: PartitionState) -> None:
         """Note what the partition's key holds, as it was read or watched; versions may come in any order."""
-        self._change(lambda deferred: self._adopt(version, state, deferred))
+        if self.failure is None:
+            self._change(lambda deferred: self._adopt(version, state, deferred))
+        elif not self._is_closed:
+            with self._lock:
+                if version > self._version:
+                    self._version, self._state = version, state
+            self._leave_isr()
 
     def brokers_changed(self, brokers: Brokers) -> None:
         """Note which brokers are registered."""
@@ -231,8 +403,15 @@ class Partition:
             self._brokers = brokers
             if self._leading is not None:
                 self._perform(self._leading.brokers_changed(brokers, self._now_us()), deferred)
+                self._show_low_watermark()
 
         self._change(note)
+
+    def config_changed(self, config: TopicConfig) -> None:
+        """Apply other settings of the topic, from the next request on. `requires_sync` stays what it was."""
+        if config.replicas.requires_sync != self.config.replicas.requires_sync:
+            raise InvalidArgumentError(f"{self.name}: requires_sync: expected {self.config.replicas.requires_sync}")
+        self.config = config
 
     def check_isr(self) -> None:
         """Look for followers that lag too much. To be called about twice within `lag_us`."""
@@ -273,18 +452,150 @@ class Partition:
             if not 0 <= offset <= self._leading.high_watermark.entry:
                 return ErrorCode.OFFSET_OUT_OF_RANGE
             if offset > self._log.start_mark.entry:
-                stable = self._transactions.last_stable(self._leading.high_watermark)
-                start = self._log.trim_to(min(self._place_of(offset), stable))
-                self._leading.trimmed(start)
-                self._transactions.trimmed(start)
+                self._trim(self._leading, self._place_of(offset))
             return ErrorCode.NONE
 
         code = self._change(remove)
         return ErrorCode.KAFKA_STORAGE_ERROR if code is None else code
 
+    def delete_records(self, offset: int) -> DeletedRecords:
+        """Delete the records before an offset, as leader (KIP-107). Their segments go when all of them may.
+
+        Nobody has stored that when it returns, and other replicas learn of it with their fetches.
+
+        Args:
+            offset: the first one that stays, at most the last stable offset: what belongs to an open transaction
+                stays. -1: delete as much as that allows.
+        """
+        with self._lock:
+            role = self._role
+        outcome = DeletedRecords(ErrorCode.KAFKA_STORAGE_ERROR, role)
+
+        def delete(deferred: Deferred) -> None:
+            nonlocal outcome
+            leading, role = self._leading, self._role
+            if leading is None:
+                outcome = DeletedRecords(ErrorCode.NOT_LEADER_OR_FOLLOWER, role)
+                return
+            stable = self._known_producers().transactions.last_stable(leading.high_watermark)
+            before = stable.entry if offset == -1 else offset
+            if not 0 <= before <= stable.entry:
+                message = f"offset {offset}: expected at most the last stable offset {stable.entry}"
+                outcome = DeletedRecords(ErrorCode.OFFSET_OUT_OF_RANGE, role, message=message)
+                return
+            if before > self._log.log_start:
+                leading.deleted(self._log.delete_before(before))
+                if before > self._log.start_mark.entry:
+                    self._trim(leading, self._place_of(before))
+            self._low_wanted = max(self._low_wanted, before)
+            self._show_low_watermark()
+            outcome = DeletedRecords(ErrorCode.NONE, role, before)
+
+        self._change(delete)
+        return outcome
+
+    @property
+    def log_start(self) -> int:
+        """Offset of the first record that requests see (ListOffsets: the earliest offset)."""
+        return self._log.log_start
+
+    def low_watermark(self, role: ReplicaRole) -> int | None:
+        """Return the offset before which all replicas that live have deleted the records; None: the role is over."""
+        with self._lock:
+            return None if self._leading is None or role is not self._role else self._leading.low_watermark
+
+    def _show_low_watermark(self) -> None:
+        """Wake the deletions that wait for followers. It costs nothing when none waits."""
+        if self._leading is not None and self._low_wanted > self._low_shown:
+            self._low_shown = self._leading.low_watermark
+            self._purgatory.advance(self._role.low_watermark, self._low_shown)
+
+    def _trim(self, leading: LeadingReplica, start: LogPosition) -> None:
+        """Let whole segments go, none of them of a transaction that is open."""
+        try:
+            stable = self._known_producers().transactions.last_stable(leading.high_watermark)
+            start = self._trim_log(min(start, stable))
+        except (DiskError, CorruptionError, LockedError) as error:  # of files beside the log, which is as it was
+            logger.warning("%s: its segments are removed later: %s", self.name, error)
+            return
+        leading.trimmed(start)
+
+    def apply_retention(self) -> bool:
+        """Let the segments go that are too old or too many, as leader; the others follow its log start.
+
+        Returns:
+            Whether more goes as soon as followers have fetched what was appended now: call it again soon.
+        """
+        is_waiting = False
+
+        def apply(deferred: Deferred) -> None:
+            nonlocal is_waiting
+            config, leading, log = self.config.retention, self._leading, self._log
+            if leading is None or config == RetentionConfig():
+                return
+            now_us = self._clock.now_us()
+            try:
+                if log.is_roll_due(config, now_us):
+                    ends = log.roll()
+                    self._perform(leading.appended(*ends, self._now_us()), deferred)
+                    self._show_marks()
+                stable = self._known_producers().transactions.last_stable(leading.high_watermark)
+                start = log.expired_before(config, now_us, stable)
+                if start > log.start_mark:
+                    self._trim(leading, start)
+                is_whole = stable == leading.high_watermark  # no transaction is open, which may last
+                is_waiting = is_whole and log.expired_before(config, now_us, leading.end) > start
+            except DiskError as error:  # the log is as it was
+                logger.warning("%s: retention is tried again later: %s", self.name, error)
+
+        self._change(apply)
+        return is_waiting
+
+    def _sync_soon(self, deferred: Deferred) -> None:
+        if self._request_sync is not None and self.config.replicas.requires_sync:
+            deferred.append(partial(self._request_sync, self))
+
+    def expire_producers(self, before_us: int) -> None:
+        """Forget producers that were idle since a time, but none with an unfinished transaction.
+
+        Args:
+            before_us: the wall time in microseconds.
+        """
+        with self._lock:
+            if self._producers is not None:
+                self._producers.expire(before_us)
+
+    def write_producer_snapshots(self) -> None:
+        """Write the producer snapshots beside segments that were begun since the last time, durably. Appends go on."""
+        producers = self._producers
+        if producers is not None and producers.has_unwritten:
+            producers.write_snapshots()
+
+    @property
+    def producer_count(self) -> int:
+        """How many idempotent producers are known; of a follower those of most of its log."""
+        with self._lock:
+            return 0 if self._producers is None else len(self._producers.producers)
+
+    def _read_failed(self, error: BaseException) -> None:
+        """A log with a damaged record serves what is intact, unless another replica has all."""
+        if isinstance(error, CorruptionError):
+            with self._lock:
+                others = None if self._state is None else self._state.without(self.member.broker)
+            if others is not None:
+                self.fail(error)
+
+    def fail(self, error: BaseException) -> None:
+        """Take it offline: its disk failed."""
+        self._change(lambda deferred: self._go_offline(error, deferred))
+
     def close(self) -> None:
         """End its role, wake what waits, and close the log."""
+        self._is_closed = True
         self._change(lambda deferred: self._go_offline(ClosedError(f"{self.name} was closed"), deferred))
+        self.write_producer_snapshots()
+        if self._producers is not None:
+            self._producers.close()
         self._log.close()
 
     def _now_us(self) -> int:
@@ -318,20 +629,46 @@ class Partition:
     def _go_offline(self, error: BaseException, deferred: Deferred) -> None:
         if self.failure is not None:
             return
-        if not isinstance(error, ClosedError):
+        if not self._is_closed:
             logger.error("%s: the log failed, this replica is offline: %s", self.name, error)
+            deferred.append(self._leave_isr)
+            if self._failed is not None:
+                deferred.append(self._failed)
         self.failure = error
         self._leading = None
         self._following.stop()
         self._begin_role(deferred, is_leader=False)
 
     def _pause(self, error: DiskError, deferred: Deferred) -> None:
-        """The disk refused something, and the log is as it was: a follower tries again later."""
-        if self._leading is not None:
-            self._go_offline(error, deferred)
-            return
+        """The disk refused something, and the log is as it was: another replica is to lead, a follower tries again."""
         logger.warning("%s: the disk refused a change: %s", self.name, error)
-        self._follow_anew(deferred)
+        deferred.append(self._leave_isr)
+        if self._leading is None:
+            self._follow_anew(deferred)
+
+    def _leave_isr(self) -> None:
+        """Leave ISR and ELR, and the leadership, so that no produce waits for this replica. Without locks.
+
+        It comes back when it has fetched all that it lacks. If no other replica has what is committed, it stays.
+        """
+        with self._lock:
+            version, after = self._version, None if self._state is None else self._state.without(self.member.broker)
+            if after is None or self._is_leaving:
+                return
+            self._is_leaving = True
+        logger.warning("%s: broker %s leaves the ISR", self.name, self.member.broker)
+
+        def done(result: int | None) -> None:
+            with self._lock:
+                self._is_leaving = False
+            if result:
+                self.state_changed(result, after)
+            elif result == 0:
+                self._store.load(self.name, self.state_changed)
+            else:
+                self._leave_isr()
+
+        self._store.compare_and_set(self.name, version, after, done)
 
     def _follow_anew(self, deferred: Deferred) -> None:
         """The machine asked for something that did not happen."""
@@ -340,8 +677,15 @@ class Partition:
 
     def _begin_role(self, deferred: Deferred, *, is_leader: bool) -> None:
         before, self._role = self._role, ReplicaRole(self.name, is_leader=is_leader)
+        self._low_wanted = self._low_shown = 0
         before.is_over = True
         deferred.append(partial(before.end, self._purgatory))
+        if self._role_watcher is not None:
+            deferred.append(self._tell_role)
+
+    def _tell_role(self) -> None:
+        if self._role_watcher is not None:
+            self._role_watcher(self.name, self.leader_epoch)
 
     # ---- roles ----------------------------------------------------------------------------------------------
 
@@ -353,6 +697,7 @@ class Partition:
         self._version, self._state = version, state
         if self._leading is not None:
             self._perform(self._leading.state_changed(version, state, self._now_us()), deferred)
+            self._show_low_watermark()
         if self._leading is None:
             self._take_role(version, state, deferred)
 
@@ -385,10 +730,14 @@ class Partition:
         )  # fmt: skip
         try:
             self._perform(leading.begin(), deferred)
-        except (DiskFullError, HigherTermError) as error:  # it follows: the log is whole
+        except (DiskError, HigherTermError) as error:  # it follows: the log is whole
             logger.warning("%s: this broker cannot lead: %s", self.name, error)
             self._step_down(leading, deferred)
-            deferred.append(partial(self._resign, version, state))
+            if isinstance(error, HigherTermError):
+                deferred.append(partial(self._resign, version, state))
+            else:
+                deferred.append(self._leave_isr)
+                deferred.append(partial(self._fetcher.retry_later, self.name))
             return
         self._begin_role(deferred, is_leader=True)
         self._show_marks()
@@ -446,15 +795,15 @@ class Partition:
                 log.truncate_to(to)
                 self._truncated(deferred)
             case ResetLog(start, history):
-                log.reset(start, history)
+                self._reset_log(start, history)
                 self._truncated(deferred)
             case ShowHighWatermark(high_watermark):
                 log.show_high_watermark(high_watermark)
                 self._show_marks()
             case TrimLog(start):
-                start = log.trim_to(start)
-                following.trimmed(start)
-                self._transactions.trimmed(start)
+                following.trimmed(self._trim_log(start))
+            case AdvanceLogStart(offset):
+                log.delete_before(offset)
 
     def _alter(self, leading: LeadingReplica, version: int, state: PartitionState) -> None:
         def done(result: int | None) -> None:
@@ -475,9 +824,11 @@ class Partition:
             self._perform(leading.altered(result, self._now_us()), deferred)
 
     def _truncated(self, deferred: Deferred) -> None:
-        """Only a replay says which batches the ones that were cut had pushed out."""
         log = self._log.replica_log
-        self._producers, self._transactions, self._replayed = ProducerStates(), LogTransactions(), log.start
+        if self._producers is not None:
+            self._producers.truncated()
+            self._accept_loss(self._producers)
+        self._unknown_from = min(self._unknown_from, log.end.position)
         self._perform(self._following.truncated(log.start, log.end, log.synced), deferred)
         self._begin_role(deferred, is_leader=False)
         self._show_marks()
@@ -497,7 +848,8 @@ class Partition:
             is_same = False
         if is_same:
             self._perform(following.appended(*log.ends), deferred)
-            if self._replays:
+            self._sync_soon(deferred)
+            if self._replays or ends.end.position - self._known_until() >= _REPLAY_BYTES:
                 self._replay()
             return
         self._follow_anew(deferred)
@@ -515,43 +867,55 @@ class Partition:
     def _last_stable(self, high_watermark: LogPosition) -> LogPosition:
         if self._leading is None and not self._replays:
             return high_watermark
-        return self._transactions.last_stable(high_watermark)
+        return self._known_producers().transactions.last_stable(high_watermark)
+
+    # ---- producers ------------------------------------------------------------------------------------------
+
+    def _known_producers(self) -> ProducerStateManager:
+        """The producers and transactions of the log; of a follower as of the last replay."""
+        if self._producers is None:
+            self._producers = ProducerStateManager(self._log, _read_change, self._files)
+            self._accept_loss(self._producers)
+        return self._producers
+
+    def _known_until(self) -> int:
+        return self._unknown_from if self._producers is None else self._producers.replayed.position
+
+    def _accept_loss(self, producers: ProducerStateManager) -> None:
+        """Peers send their snapshot when a log is begun anew, and not later."""
+        if not producers.is_complete:
+            logger.warning(
+                "%s: producers of what retention removed are not known: the snapshot at offset %d is missing",
+                self.name, self._log.start,
+            )  # fmt: skip
+            producers.accept_loss()
 
     def _replay(self) -> None:
         """Learn the producers and transactions of what is in the log since the last time."""
-        start, end = max(self._replayed, self._log.start_mark), self._log.end_mark
-        if start.position < end.position:
-            for batch in self._log.read_positions(start.position, end.position, committed=False):
-                for index in (batch.kind == _BATCH_KIND).nonzero()[0].tolist():
-                    record = batch[index]
-                    head = head_of(record.value_view)
-                    if head is not None and head.producer_id >= 0:
-                        first = record.entry - record.entry_count + 1
-                        end_position = record.position + int(batch.stride[index])
-                        marker = marker_of(record.value_view) if head.is_control else None
-                        self._note_batch(
-                            head,
-                            marker,
-                            LogPosition(record.position, first),
-                            LogPosition(end_position, record.entry + 1),
-                        )
-        self._replayed = end
+        producers = self._known_producers()
+        producers.replay(write=False)
+        producers.transactions.last_stable(self._high_watermark())  # forgets those that are known to be committed
 
-    def _note_batch(
-        self, head: RecordBatchHead, marker: TransactionMarker | None, start: LogPosition, end: LogPosition
-    ) -> None:  # fmt: skip
-        if marker is not None:
-            self._transactions.end(marker, end)
-        producer = head.producer
-        if producer is not None and head.base_sequence >= 0:
-            self._producers.append(producer, start.entry, self._now_us())
-        if head.is_transactional and not head.is_control:
-            self._transactions.append(head.producer_id, head.producer_epoch, start)
+    def _trim_log(self, start: LogPosition) -> LogPosition:
+        """Remove segments in front of a position, for whose producers there is a snapshot; return the log's start."""
+        self._replay()
+        return self._known_producers().trim_to(start)
+
+    def _reset_log(self, start: LogPosition, history: History) -> None:
+        """Begin the log anew, with the producers that the leader knows of at that place."""
+        producers = self._known_producers()
+        if self._peer_snapshot:
+            try:
+                producers.keep_for_reset(start, self._peer_snapshot)
+            except InvalidMessageError as error:
+                logger.warning("%s: producers of the leader are not taken over: %s", self.name, error)
+        self._log.reset(start, history)
 
     # ---- appends --------------------------------------------------------------------------------------------
 
     def append(
-        self, records: Records, checked: CheckedBatch | None, checks: OriginChecks, acks: int, verification: int | None
+        self, records: Records, checked: CheckedBatch | None, checks: OriginChecks, acks: int,
+        verification: int | None,
     ) -> AppendResult:  # fmt: skip
         """Append as leader; nothing is synced.
 
@@ -569,10 +933,15 @@ class Partition:
         finally:
             self._finish(deferred)
 
+    def _leads_in(self, epoch: int) -> bool:
+        return self.failure is None and self._leading is not None and self._leading.epoch.number == epoch
+
     def begin_verification(self, producer_id: int) -> int:
         """Note that a transaction's coordinator is asked whether it is open; return a token for `append`."""
         with self._lock:
-            return self._transactions.begin_verification(producer_id)
+            if self._leading is None:
+                return _NO_VERIFICATION
+            return self._known_producers().transactions.begin_verification(producer_id)
 
     def _append(
         self, records: Records, checked: CheckedBatch | None, checks: OriginChecks, acks: int,
@@ -583,6 +952,10 @@ class Partition:
             return self._refused(ErrorCode.KAFKA_STORAGE_ERROR, str(self.failure))
         if leading is None:
             return self._refused(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"{self.member.broker} does not lead {self.name}")
+        if checks.leader_epoch is not None and checks.leader_epoch != leading.epoch.number:
+            return self._refused(
+                ErrorCode.NOT_LEADER_OR_FOLLOWER, f"expected epoch {checks.leader_epoch}, found {leading.epoch.number}"
+            )
         if (code := leading.admit(acks)) is not ErrorCode.NONE:
             return self._refused(
                 code, f"{leading.isr.committed.isr}: expected {leading.isr.committed.effective_min_isr}"
@@ -611,15 +984,18 @@ class Partition:
         except (ReplogError, OSError) as error:
             if not self._log.is_usable:
                 self._go_offline(error, deferred)
+            elif isinstance(error, OSError):  # another broker may have room
+                deferred.append(self._leave_isr)
             return self._refused(ErrorCode.KAFKA_STORAGE_ERROR, str(error))
-        if checked is not None and checked.head is not None and checked.head.producer_id >= 0:
-            self._note_batch(checked.head, checked.marker, before, appended.end)
-        self._replayed = appended.end
+        change = None if checked is None or checked.head is None else _change_of(checked.head, checked.marker)
+        self._known_producers().appended(change, before, appended, self._clock.now_us())
         role = self._role
         self._perform(leading.appended(*self._log.ends, self._now_us()), deferred)
         role.move(self._purgatory, FetchIsolation.LOG_END, appended.end)
+        if acks == ACKS_ALL:
+            self._sync_soon(deferred)
         response = PartitionProduceResponse(
-            ErrorCode.NONE, appended.offsets.start, appended.offsets.stop, self._log.start, log_append_time_ms
+            ErrorCode.NONE, appended.offsets.start, appended.offsets.stop, self._log.log_start, log_append_time_ms
         )
         return AppendResult(response, role, appended.end)
 
@@ -636,24 +1012,27 @@ class Partition:
         self, checked: CheckedBatch, checks: OriginChecks, verification: int | None
     ) -> tuple[AppendResult | None, ErrorCode]:  # fmt: skip
         """Return the answer to a batch that the log holds already, or whether it may be appended."""
-        head, producers = checked.head, self._producers
+        head, known = checked.head, self._known_producers()
+        producers, transactions = known.producers, known.transactions
         assert head is not None
         if checked.marker is not None:
             if not checks.coordinator_epochs:
                 return None, ErrorCode.NONE
-            return None, self._transactions.check_marker(checked.marker, self.config.transaction_version)
+            return None, transactions.check_marker(
+                checked.marker, checks.transaction_version or self.config.transaction_version
+            )
         producer = head.producer
         if producer is not None and checks.producer_epochs:
             code, duplicate = producers.check(producer)
             if checks.sequences and duplicate is not None:
                 response = PartitionProduceResponse(
-                    ErrorCode.NONE, duplicate.first_offset, duplicate.last_offset + 1, self._log.start
+                    ErrorCode.NONE, duplicate.first_offset, duplicate.last_offset + 1, self._log.log_start
                 )
                 return AppendResult(response, self._role, self._end_of(duplicate.last_offset)), ErrorCode.NONE
             if code is not ErrorCode.NONE and (checks.sequences or code is ErrorCode.INVALID_PRODUCER_EPOCH):
                 return None, code
         if head.is_transactional and checks.transactions:
-            return None, self._transactions.check(head.producer_id, verification)
+            return None, transactions.check(head.producer_id, verification)
         return None, ErrorCode.NONE
 
     def _end_of(self, offset: int) -> LogPosition:
@@ -664,7 +1043,7 @@ class Partition:
             return self._log.start_mark
 
     def _refused(self, code: ErrorCode, message: str = "") -> AppendResult:
-        start = -1 if self.failure is not None else self._log.start
+        start = -1 if self.failure is not None else self._log.log_start
         return AppendResult(PartitionProduceResponse(code, log_start=start, message=message), self._role)
 
     def check_enough_replicas(self, role: ReplicaRole, required: LogPosition) -> ErrorCode | None:
@@ -700,9 +1079,9 @@ class Partition:
             if self._replays and self._leading is None:
                 self._replay()
             log, high_watermark = self._log, self._high_watermark()
-            stable, start, end = self._last_stable(high_watermark), log.start_mark, log.end_mark
-            if not start.entry <= fetch.offset <= end.entry:
-                message = f"offset {fetch.offset}: the log has {start.entry} to {end.entry}"
+            stable, log_start, end = self._last_stable(high_watermark), log.log_start, log.end_mark
+            if not log_start <= fetch.offset <= end.entry:
+                message = f"offset {fetch.offset}: the log has {log_start} to {end.entry}"
                 return _error(role, ErrorCode.OFFSET_OUT_OF_RANGE, message)
             until, aborted = high_watermark, []
             try:
@@ -711,7 +1090,7 @@ class Partition:
                 return _error(role, ErrorCode.OFFSET_OUT_OF_RANGE, str(error))
             if params.isolation is FetchIsolation.TXN_COMMITTED:
                 until = stable
-                aborted = self._transactions.aborted_between(at, until)
+                aborted = self._known_producers().transactions.aborted_between(at, until)
         try:
             records = log.read_frames(at, max_bytes, until=until, min_one_record=min_one_batch)
         except TruncatedError as error:
@@ -719,9 +1098,15 @@ class Partition:
         except OutOfRangeError as error:
             return _error(role, ErrorCode.OFFSET_OUT_OF_RANGE, str(error))
         except (ReplogError, OSError) as error:
+            self._read_failed(error)
             return _error(role, ErrorCode.KAFKA_STORAGE_ERROR, str(error))
         data = FetchPartitionData(
-            ErrorCode.NONE, high_watermark.entry, stable.entry, start.entry, records, _aborted(aborted, records.end)
+            ErrorCode.NONE,
+            high_watermark.entry,
+            max(stable.entry, log_start),
+            log_start,
+            records,
+            _aborted(aborted, records.end),
         )
         return PartitionRead(data, role, at.position, is_final=False)
 
@@ -751,13 +1136,21 @@ class Partition:
 
         def note(deferred: Deferred) -> None:
             if self._leading is not None:
-                answers[0] = self._perform(self._leading.fetched(fetch, self._now_us()), deferred)
+                answers[0] = self._with_producers(self._perform(self._leading.fetched(fetch, self._now_us()), deferred))
+                self._show_low_watermark()
             roles.append(self._role)
 
         self._change(note)
         if self.failure is not None:
             return self._role, FetchRefused(fetch.number, ErrorCode.KAFKA_STORAGE_ERROR)
         return roles[0], answers[0]
+
+    def _with_producers(self, answer: FetchResponse | None) -> FetchResponse | None:
+        """A follower that takes the log from its start has to know the producers of what retention removed."""
+        if not isinstance(answer, DivergingEpoch) or not answer.log_start.position:
+            return answer
+        snapshot = self._known_producers().snapshot_at_start()
+        return answer if snapshot is None or len(snapshot) > _SNAPSHOT_MAX else answer._replace(producers=snapshot)
 
     def read_for_replica(
         self, role: ReplicaRole, fetch: Fetch, max_bytes: int, *, min_one_batch: bool
@@ -776,7 +1169,8 @@ class Partition:
             return refused(role, fetch, ErrorCode.NOT_LEADER_OR_FOLLOWER)
         except OutOfRangeError:
             return refused(role, fetch, ErrorCode.OFFSET_OUT_OF_RANGE)
-        except (ReplogError, OSError):
+        except (ReplogError, OSError) as error:
+            self._read_failed(error)
             return refused(role, fetch, ErrorCode.KAFKA_STORAGE_ERROR)
         with self._lock:
             leading = self._leading
@@ -796,7 +1190,9 @@ class Partition:
 
         def note(deferred: Deferred) -> None:
             if self._leading is None:
+                self._peer_snapshot = response.producers if isinstance(response, DivergingEpoch) else b""
                 self._perform(self._following.answered(response), deferred)
+                self._peer_snapshot = b""
 
         self._change(note)
 
@@ -810,11 +1206,15 @@ class Partition:
         self._change(note)
 
     def follow_again(self) -> None:
-        """Go on after records that were refused, some time ago."""
+        """Go on after something that the disk or the log refused, some time ago."""
 
         def again(deferred: Deferred) -> None:
             state = self._state
-            if self._leading is None and state is not None and state.leader not in ("", self.member.broker):
+            if self._leading is not None or state is None or not state.leader:
+                return
+            if state.leader == self.member.broker:
+                self._take_role(self._version, state, deferred)
+            else:
                 self._perform(self._following.follow(state.leader, state.epoch), deferred)
 
         self._change(again)
@@ -833,6 +1233,23 @@ def answered(role: ReplicaRole, response: FetchResponse) -> PartitionRead:
 
 def _error(role: ReplicaRole, code: ErrorCode, message: str = "") -> PartitionRead:
     return PartitionRead(FetchPartitionData(code, message=message), role)
+
+
+def _change_of(head: RecordBatchHead, marker: TransactionMarker | None) -> ProducerChange | None:
+    """Return what a batch says of producers; None: nothing."""
+    if head.producer_id < 0:
+        return None
+    producer = head.producer if head.base_sequence >= 0 else None
+    is_part = head.is_transactional and not head.is_control
+    return ProducerChange(producer, (head.producer_id, head.producer_epoch) if is_part else None, marker)
+
+
+def _read_change(value: memoryview) -> ProducerChange | None:
+    """As `_change_of`, of a batch that lies in the log."""
+    head = head_of(value)
+    if head is None or head.producer_id < 0:
+        return None
+    return _change_of(head, marker_of(value) if head.is_control else None)
 
 
 def _aborted(ended: list[EndedTransaction], end: LogPosition) -> tuple[AbortedTransaction, ...]:

@@ -60,23 +60,34 @@ class ReplicaFetcher(Handle):
         clock: Clock,
     ) -> None:  # fmt: skip
         self._transport, self._find, self._config, self._clock = transport, find, config, clock
-        self._lock = threading.Lock()
+        self._lock = threading.Lock()  # guards what follows
         self._threads: dict[str, _LeaderThread] = {}
+        self._assigned: dict[TopicPartition, _LeaderThread] = {}  # by which the last fetch of a partition was sent
         super().__init__("replica fetcher")
 
     def send_fetch(self, partition: TopicPartition, leader: str, fetch: Fetch) -> None:
         """Send a fetch of a partition, together with those of others."""
-        thread = self._thread(leader)
-        if thread is None:
-            return
-        for other in list(self._threads.values()):
-            if other is not thread:
-                other.forget(partition)
+        with self._lock:
+            thread = self._thread(leader)
+            if thread is None:
+                return
+            former = self._assigned.get(partition, thread)
+            self._assigned[partition] = thread
+        if former is not thread:
+            former.forget(partition)
         thread.send(partition, fetch)
+
+    def forget(self, partition: TopicPartition) -> None:
+        """Send no fetch of a partition any more: its replica was removed."""
+        with self._lock:
+            thread = self._assigned.pop(partition, None)
+        if thread is not None:
+            thread.forget(partition)
 
     def retry_later(self, partition: TopicPartition) -> None:
         """Call `Partition.follow_again` after a back-off."""
-        thread = self._thread("")
+        with self._lock:
+            thread = self._thread("")
         if thread is not None:
             thread.call_later(partial(self._follow_again, partition))
 
@@ -86,18 +97,18 @@ class ReplicaFetcher(Handle):
             partition.follow_again()
 
     def _thread(self, leader: str) -> _LeaderThread | None:
-        with self._lock:
-            if self._error is not None:
-                return None
-            thread = self._threads.get(leader)
-            if thread is None:
-                thread = _LeaderThread(leader, self._transport, self._find, self._config, self._clock)
-                self._threads[leader] = thread
-            return thread
+        """Return the thread that talks to a leader; None: this object was closed. The lock is held."""
+        if self._error is not None:
+            return None
+        thread = self._threads.get(leader)
+        if thread is None:
+            thread = _LeaderThread(leader, self._transport, self._find, self._config, self._clock)
+            self._threads[leader] = thread
+        return thread
 
     def _let_go(self) -> None:
         with self._lock:
-            threads, self._threads = list(self._threads.values()), {}
+            threads, self._threads, self._assigned = list(self._threads.values()), {}, {}
         for thread in threads:
             thread.stop()
 
@@ -151,7 +162,8 @@ class _LeaderThread:
     def _run(self) -> None:
         while True:
             with self._changed:
-                self._changed.wait_for(self._has_work, self._pause_s())
+                if not self._has_work():  # looked at again by this loop, with another pause if a call came meanwhile
+                    self._changed.wait(self._pause_s())
                 if self._stopping:
                     return
                 done, self._done = self._done, []

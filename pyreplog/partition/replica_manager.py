@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 
 from pyreplog.clock import Clock
 from pyreplog.errors import InvalidArgumentError
 from pyreplog.future import AppendFuture, set_result
+from pyreplog.partition.delayed_delete_records import (
+    DelayedDeleteRecords,
+    DeleteRecordsResponse,
+    DeleteRecordsResponses,
+)
 from pyreplog.partition.delayed_fetch import DelayedFetch, FetchResponses, WatchedPart
 from pyreplog.partition.delayed_produce import DelayedProduce, PendingAppend, ProduceResponses
-from pyreplog.partition.partition import AppendResult, Partition, PartitionRead, answered
+from pyreplog.partition.partition import AppendResult, DeletedRecords, Partition, PartitionRead, RoleWatcher, answered
 from pyreplog.partition.protocol.append_origin import CHECKS, AppendOrigin, OriginChecks
 from pyreplog.partition.protocol.error_codes import ACKS_ALL, REQUIRED_ACKS, ErrorCode
 from pyreplog.partition.protocol.messages import FetchRefused
@@ -46,7 +51,7 @@ class ReplicaManager:
     own. In a callback of a response all methods may be called.
 
     There is no thread in it. Somebody calls `expire` often (each 10 ms, say), `check_isr` twice within the lag that
-    replicas may have, and `sync_appended` when logs have to be durable.
+    replicas may have, and now and then `expire_producers` and `write_producer_snapshots`.
 
     Args:
         purgatory: shared with the partitions.
@@ -58,6 +63,7 @@ class ReplicaManager:
         self._partitions: dict[TopicPartition, Partition] = {}
         self._nowhere = ReplicaRole(TopicPartition("", 0), is_leader=False)
         self._changing = threading.Lock()
+        self._role_watchers: tuple[RoleWatcher, ...] = ()
 
     # ---- partitions -----------------------------------------------------------------------------------------
 
@@ -67,6 +73,8 @@ class ReplicaManager:
             if partition.name in self._partitions:
                 raise InvalidArgumentError(f"{partition.name}: expected a new partition, found one that is served")
             self._partitions = {**self._partitions, partition.name: partition}
+            if partition.name.topic in INTERNAL_TOPICS:
+                partition.watch_role(self._role_changed)
 
     def remove(self, name: TopicPartition) -> Partition | None:
         """Serve a partition no more; it is not closed. Returns it; None: it was not served."""
@@ -83,6 +91,25 @@ class ReplicaManager:
     def __iter__(self) -> Iterator[Partition]:
         return iter(self._partitions.values())
 
+    def watch_roles(self, callback: RoleWatcher) -> None:
+        """Call back after each change of role of a replica of an internal topic, without locks held.
+
+        Two threads may call at once. The epoch is that of the moment of the call: after the last change the last one
+        that looks at `Partition.leader_epoch` sees the role that counts.
+
+        Args:
+            callback: gets the partition, and the number of the epoch in which this broker leads it; None: it does not.
+        """
+        with self._changing:
+            self._role_watchers = (*self._role_watchers, callback)
+        for partition in self:
+            if partition.name.topic in INTERNAL_TOPICS:
+                callback(partition.name, partition.leader_epoch)
+
+    def _role_changed(self, name: TopicPartition, epoch: int | None) -> None:
+        for callback in self._role_watchers:
+            callback(name, epoch)
+
     def brokers_changed(self, brokers: Brokers) -> None:
         """Note which brokers are registered."""
         for partition in self:
@@ -92,6 +119,21 @@ class ReplicaManager:
         """Let followers that lag too much leave the ISR."""
         for partition in self:
             partition.check_isr()
+
+    def expire_producers(self, idle_us: int) -> None:
+        """Forget producers that were idle for so long, but none with an unfinished transaction.
+
+        Args:
+            idle_us: microseconds.
+        """
+        before_us = self._clock.now_us() - idle_us
+        for partition in self:
+            partition.expire_producers(before_us)
+
+    def write_producer_snapshots(self) -> None:
+        """Write the producer snapshots that were made since the last time, durably."""
+        for partition in self:
+            partition.write_producer_snapshots()
 
     def expire(self) -> int | None:
         """Complete what has waited long enough.
@@ -106,7 +148,8 @@ class ReplicaManager:
     def append_records(
         self, acks: int, records: Mapping[TopicPartition, Records], *, timeout_ms: int = 30_000,
         origin: AppendOrigin = AppendOrigin.CLIENT, internal_topics_allowed: bool = False, durable: bool = False,
-        verifications: Mapping[TopicPartition, int] | None = None,
+        verifications: Mapping[TopicPartition, int] | None = None, transaction_version: int | None = None,
+        leader_epoch: int | None = None,
     ) -> AppendFuture[ProduceResponses]:  # fmt: skip
         """Append to partitions that this broker leads. Each has an outcome of its own; nothing is taken back.
 
@@ -120,6 +163,9 @@ class ReplicaManager:
             durable: the records are on the disks of min ISR before the response: acks must be -1, and topics whose
                 replicas count what they have received refuse with INVALID_REQUIRED_ACKS.
             verifications: of the transactions whose coordinators were asked (`Partition.begin_verification`).
+            transaction_version: of the transactions that markers end; None: as the topics say.
+            leader_epoch: number of the epoch in which this broker has to lead: otherwise NOT_LEADER_OR_FOLLOWER; None:
+                in any.
 
         Returns:
             A future of the responses by partition. It is done already if nothing waits.
@@ -132,6 +178,7 @@ class ReplicaManager:
         future = AppendFuture[ProduceResponses]()
         responses: ProduceResponses = {}
         pending: dict[TopicPartition, PendingAppend] = {}
+        checks = CHECKS[origin]._replace(transaction_version=transaction_version, leader_epoch=leader_epoch)
         for name, data in records.items():
             partition = self._partitions.get(name)
             code, message = self._admit(name, partition, acks, durable=durable, internal=internal_topics_allowed)
@@ -139,7 +186,7 @@ class ReplicaManager:
                 responses[name] = PartitionProduceResponse(code, message=message)
                 continue
             verification = None if verifications is None else verifications.get(name)
-            result = self._append(partition, data, CHECKS[origin], acks, verification)
+            result = self._append(partition, data, checks, acks, verification)
             responses[name] = result.response
             if acks == ACKS_ALL and result.required is not None:
                 pending[name] = PendingAppend(partition, result, result.required)
@@ -197,6 +244,52 @@ class ReplicaManager:
             DelayedProduce(responses, pending, future).watch(self._purgatory, deadline_us)
         else:
             set_result(future, responses)
+
+    # ---- deletions ------------------------------------------------------------------------------------------
+
+    def delete_records(
+        self, offsets: Mapping[TopicPartition, int], *, timeout_ms: int = 30_000,
+        store: Callable[[], object] | None = None,
+    ) -> AppendFuture[DeleteRecordsResponses]:  # fmt: skip
+        """Delete the records before an offset, in partitions that this broker leads. Each has an outcome of its own.
+
+        Args:
+            offsets: by partition; -1: the last stable offset, which is the high watermark if no transaction is open.
+            timeout_ms: how long it waits for the other replicas, milliseconds; then the outcome is REQUEST_TIMED_OUT.
+            store: makes durable what this broker has deleted, before the response; it may block.
+
+        Returns:
+            A future of the responses by partition: with NONE all replicas that live have deleted the records.
+        """
+        future = AppendFuture[DeleteRecordsResponses]()
+        responses: DeleteRecordsResponses = {}
+        pending: dict[TopicPartition, tuple[Partition, DeletedRecords]] = {}
+        for name, offset in offsets.items():
+            partition = self._partitions.get(name)
+            if name.topic in INTERNAL_TOPICS:
+                message = f"{name.topic}: expected a topic of users, found an internal one"
+                responses[name] = DeleteRecordsResponse(ErrorCode.INVALID_TOPIC_EXCEPTION, -1, message)
+            elif partition is None:
+                responses[name] = DeleteRecordsResponse(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+            else:
+                deleted = partition.delete_records(offset)
+                if deleted.code is ErrorCode.NONE:
+                    pending[name] = partition, deleted
+                else:
+                    responses[name] = DeleteRecordsResponse(deleted.code, -1, deleted.message)
+        try:
+            if store is not None and pending:
+                store()
+        except OSError as error:
+            failed = DeleteRecordsResponse(ErrorCode.KAFKA_STORAGE_ERROR, -1, f"the log starts are not stored: {error}")
+            responses |= dict.fromkeys(pending, failed)
+            pending = {}
+        if pending:
+            deadline_us = self._clock.monotonic_us() + timeout_ms * 1000
+            DelayedDeleteRecords(responses, pending, future).watch(self._purgatory, deadline_us)
+        else:
+            set_result(future, responses)
+        return future
 
     # ---- fetches --------------------------------------------------------------------------------------------
 

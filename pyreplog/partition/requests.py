@@ -115,6 +115,27 @@ class ReplicaFetch(NamedTuple):
 PartitionFetch: TypeAlias = ConsumerFetch | ReplicaFetch
 
 
+class PartitionOffsets(NamedTuple):
+    """The offsets of a partition, of one moment. Offsets of an error are -1.
+
+    Attributes:
+        code: NONE, or the error.
+        start: where the log begins.
+        end: where the leader's log ends.
+        high_watermark: up to where it is committed.
+        last_stable: before which no transaction is open.
+        at_time: of the first record that was appended at or after the time that was asked for, or the high watermark;
+            -1: no time was asked for.
+    """
+
+    code: ErrorCode
+    start: int = -1
+    end: int = -1
+    high_watermark: int = -1
+    last_stable: int = -1
+    at_time: int = -1
+
+
 class AbortedTransaction(NamedTuple):
     """An aborted transaction, whose records a consumer of committed data skips until the transaction's marker.
 

@@ -10,15 +10,18 @@ from pyreplog.stream.log_position import LogPosition
 
 
 class WaitKey:
-    """A mark of one replica in one role: a key of a `Purgatory`, whose number is the mark's position."""
+    """A mark of one replica in one role: a key of a `Purgatory`, whose number is the mark's position.
+
+    isolation: None: the low watermark, whose number is an offset.
+    """
 
     __slots__ = ("isolation", "partition")
 
-    def __init__(self, partition: TopicPartition, isolation: FetchIsolation) -> None:
+    def __init__(self, partition: TopicPartition, isolation: FetchIsolation | None) -> None:
         self.partition, self.isolation = partition, isolation
 
     def __repr__(self) -> str:
-        return f"the {self.isolation.value} of {self.partition}"
+        return f"the {'low watermark' if self.isolation is None else self.isolation.value} of {self.partition}"
 
 
 class ReplicaRole:
@@ -32,14 +35,16 @@ class ReplicaRole:
         is_over: the replica has another role, or none: what waits must not go on.
         positions: up to where requests read, bytes from the beginning of the log.
         keys: what to wait for in the purgatory.
+        low_watermark: key of the offset before which all replicas that live have deleted the records.
     """
 
-    __slots__ = ("is_leader", "is_over", "keys", "positions")
+    __slots__ = ("is_leader", "is_over", "keys", "low_watermark", "positions")
 
     def __init__(self, partition: TopicPartition, *, is_leader: bool) -> None:
         self.is_leader, self.is_over = is_leader, False
         self.positions = dict.fromkeys(FetchIsolation, 0)
         self.keys = {isolation: WaitKey(partition, isolation) for isolation in FetchIsolation}
+        self.low_watermark = WaitKey(partition, None)
 
     def move(self, purgatory: Purgatory, isolation: FetchIsolation, mark: LogPosition) -> None:
         """Note a mark, and what waits for it. The caller drains the purgatory when it holds no lock."""
@@ -50,6 +55,6 @@ class ReplicaRole:
 
     def end(self, purgatory: Purgatory) -> None:
         """Wake all that waits: the role is over. Without locks."""
-        for key in self.keys.values():
+        for key in (*self.keys.values(), self.low_watermark):
             purgatory.fail(key, ClosedError(f"{key.partition}: the role in which a request waited is over"))
             purgatory.reset(key)

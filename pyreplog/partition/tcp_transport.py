@@ -8,6 +8,7 @@ import threading
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from functools import partial
+from typing import TYPE_CHECKING, TypeVar
 
 from pyreplog.errors import NotConnectedError, ReplogError
 from pyreplog.future import AppendFuture, set_exception, set_result
@@ -17,10 +18,30 @@ from pyreplog.net.handshake import NodeIdentity, Secret
 from pyreplog.net.limits import Limits
 from pyreplog.net.reactor import Reactor
 from pyreplog.net.sockets import parse_address
+from pyreplog.partition.client_requests import Codes, ConsumeResponses, Offsets
+from pyreplog.partition.client_wire import (
+    FEATURE,
+    ClientRequest,
+    ConsumeRequest,
+    ListOffsetsRequest,
+    ProduceRequest,
+    WriteMarkersRequest,
+    decode_codes,
+    decode_consume_responses,
+    decode_offsets,
+    decode_produce_responses,
+    encode_request,
+)
 from pyreplog.partition.delayed_fetch import FetchResponses
+from pyreplog.partition.delayed_produce import ProduceResponses
 from pyreplog.partition.requests import FetchParams, PartitionFetch
 from pyreplog.partition.topic_partition import TopicPartition
 from pyreplog.partition.wire import SERVICE, VERSION, decode_responses, encode_fetch
+
+if TYPE_CHECKING:
+    from _typeshed import ReadableBuffer
+
+T = TypeVar("T")
 
 logger = logging.getLogger(__name__)
 
@@ -45,7 +66,9 @@ class TCPTransport(Handle):
         limits: Limits | None = None,
     ) -> None:  # fmt: skip
         self._reactor, self._find_address, self._timeout_s = reactor, find_address, timeout_s
-        self._identity = NodeIdentity(node=broker, cluster=cluster, service=SERVICE, version=VERSION)
+        self._identity = NodeIdentity(
+            node=broker, cluster=cluster, service=SERVICE, version=VERSION, features=frozenset({FEATURE})
+        )
         self._cluster, self._secret, self._tls, self._limits = cluster, secret, tls, limits
         self._lock = threading.Lock()
         self._channels: dict[str, tuple[str, Channel]] = {}  # broker -> its address, and the channel to it
@@ -61,7 +84,37 @@ class TCPTransport(Handle):
             set_exception(future, NotConnectedError(f"broker {broker}: its address is not known"))
             return future
         timeout_s = self._timeout_s + params.max_wait_ms / 1000
-        channel.request(encode_fetch(params, fetches), on_reply=partial(_take_reply, future), timeout=timeout_s)
+        on_reply = partial(_take_reply, future, decode_responses)
+        channel.request(encode_fetch(params, fetches), on_reply=on_reply, timeout=timeout_s)
+        return future
+
+    # ---- requests of clients --------------------------------------------------------------------------------
+
+    def produce(self, broker: str, request: ProduceRequest, timeout_s: float) -> AppendFuture[ProduceResponses]:
+        """Append at a broker; see `ClientTransport`."""
+        return self._ask(broker, request, timeout_s, decode_produce_responses)
+
+    def consume(self, broker: str, request: ConsumeRequest, timeout_s: float) -> AppendFuture[ConsumeResponses]:
+        """Fetch from a broker; see `ClientTransport`."""
+        return self._ask(broker, request, timeout_s, decode_consume_responses)
+
+    def list_offsets(self, broker: str, request: ListOffsetsRequest, timeout_s: float) -> AppendFuture[Offsets]:
+        """Ask a broker for offsets; see `ClientTransport`."""
+        return self._ask(broker, request, timeout_s, decode_offsets)
+
+    def end_transaction(self, broker: str, request: WriteMarkersRequest, timeout_s: float) -> AppendFuture[Codes]:
+        """End a transaction at a broker."""
+        return self._ask(broker, request, timeout_s, decode_codes)
+
+    def _ask(
+        self, broker: str, request: ClientRequest, timeout_s: float, decode: Callable[[ReadableBuffer], T]
+    ) -> AppendFuture[T]:  # fmt: skip
+        future = AppendFuture[T]()
+        channel = self._channel(broker)
+        if channel is None:
+            set_exception(future, NotConnectedError(f"broker {broker}: its address is not known"))
+            return future
+        channel.request(*encode_request(request), on_reply=partial(_take_reply, future, decode), timeout=timeout_s)
         return future
 
     def _channel(self, broker: str) -> Channel | None:
@@ -95,13 +148,15 @@ class TCPTransport(Handle):
                 stack.callback(channel.close)
 
 
-def _take_reply(future: AppendFuture[FetchResponses], reply: memoryview | ReplogError) -> None:
-    """Complete a fetch. The body is copied: its view would pin a receive buffer until the records are in the log."""
+def _take_reply(
+    future: AppendFuture[T], decode: Callable[[ReadableBuffer], T], reply: memoryview | ReplogError
+) -> None:  # fmt: skip
+    """Complete a request. The body is copied: its view would pin a receive buffer until the records are in the log."""
     if isinstance(reply, ReplogError):
         set_exception(future, reply)
         return
     try:
-        responses = decode_responses(bytes(reply))
+        responses = decode(bytes(reply))
     except ReplogError as error:
         set_exception(future, error)
         return

@@ -32,11 +32,14 @@ if TYPE_CHECKING:
 
 SERVICE = "broker"
 """The name of the service in the hello."""
-VERSION = 1
+VERSION = 2
+"""Of the protocol. From 2 on a hello has features."""
 PARTITIONS_MAX = 65536
 """Partitions in one fetch."""
 FRAMES_MAX = 1 << 16
 """Pieces of records in the answer for one partition."""
+SNAPSHOTS_BYTES_MAX = 16 << 20
+"""Producer snapshots in one answer, bytes of all partitions."""
 FETCH = 1
 _NUMBER_MAX = (1 << 63) - 1
 
@@ -78,6 +81,7 @@ def encode_fetch(params: FetchParams, fetches: Mapping[TopicPartition, Partition
         write_term(fields, fetch.last_epoch)
         fields.mark(fetch.synced)
         fields.mark(fetch.high_watermark)
+        fields.numbers("Q", fetch.log_start)
     return fields.take()
 
 
@@ -102,7 +106,8 @@ def decode_fetch(body: ReadableBuffer) -> tuple[FetchParams, dict[TopicPartition
         member = Member(fields.name(), fields.count("Q", _NUMBER_MAX))
         epoch, position = read_term(fields), fields.mark()
         last_epoch, synced, high_watermark = read_term(fields), fields.mark(), fields.mark()
-        fetch = Fetch(number, member, epoch, position, last_epoch, synced, high_watermark)
+        log_start = fields.count("Q", _NUMBER_MAX)
+        fetch = Fetch(number, member, epoch, position, last_epoch, synced, high_watermark, log_start)
         fetches[TopicPartition(topic, partition)] = ReplicaFetch(fetch, partition_bytes)
     fields.end()
     return params, fetches
@@ -121,10 +126,16 @@ def encode_responses(responses: FetchResponses) -> list[ReadableBuffer]:
     fields = FieldWriter(">")
     records: list[ReadableBuffer] = []
     fields.numbers("BI", _Status.OK, len(responses))
+    room = SNAPSHOTS_BYTES_MAX
     for (topic, partition), data in responses.items():
         fields.name(topic)
         fields.numbers("I", partition)
-        _write_response(fields, data.response, records)
+        response = data.response
+        if isinstance(response, DivergingEpoch):
+            room -= len(response.producers)
+            if room < 0:  # it comes again, after a back-off
+                response = FetchRefused(response.number, ErrorCode.REQUEST_TIMED_OUT)
+        _write_response(fields, response, records)
     return [fields.take(), *records]
 
 
@@ -137,6 +148,7 @@ def _write_response(fields: FieldWriter, response: FetchResponse | None, records
         fields.mark(response.end)
         fields.mark(response.high_watermark)
         fields.mark(response.log_start)
+        fields.numbers("Q", response.deleted_before)
         fields.numbers("I", len(response.starts))
         for epoch, start in response.starts:
             write_term(fields, epoch)
@@ -152,6 +164,8 @@ def _write_response(fields: FieldWriter, response: FetchResponse | None, records
         write_history(fields, response.history)
         fields.mark(response.log_start)
         fields.mark(response.end)
+        fields.numbers("I", len(response.producers))
+        fields.raw(response.producers)
     else:
         assert response is not None
         fields.numbers("BQh", _Answer.REFUSED, response.number, response.code)
@@ -179,7 +193,10 @@ def decode_responses(body: ReadableBuffer) -> FetchResponses:
             sizes.append((name, response, frames))
             responses[name] = FetchPartitionData(ErrorCode.NONE, response=response)
         elif kind == _Answer.DIVERGING:
-            diverging = DivergingEpoch(number, read_term(fields), read_history(fields), fields.mark(), fields.mark())
+            diverging = DivergingEpoch(
+                number, read_term(fields), read_history(fields), fields.mark(), fields.mark(),
+                bytes(fields.view(fields.count("I", SNAPSHOTS_BYTES_MAX))),
+            )  # fmt: skip
             responses[name] = FetchPartitionData(ErrorCode.NONE, response=diverging)
         elif kind == _Answer.REFUSED:
             (code,) = fields.numbers("h")
@@ -202,9 +219,12 @@ def decode_responses(body: ReadableBuffer) -> FetchResponses:
 def _read_records(fields: FieldReader, number: int) -> tuple[FetchedRecords, list[tuple[int, int]]]:
     """Return an answer without its records, and position and size of each piece of them."""
     epoch, position, end = read_term(fields), fields.mark(), fields.mark()
-    high_watermark, log_start = fields.mark(), fields.mark()
+    high_watermark, log_start, deleted_before = fields.mark(), fields.mark(), fields.count("Q", _NUMBER_MAX)
     starts = tuple(TermStart(read_term(fields), fields.mark()) for _ in range(fields.count("I", HISTORY_MAX)))
     frames = [(fields.count("Q", _NUMBER_MAX), fields.count("I", (1 << 32) - 1)) for _ in range(
         fields.count("I", FRAMES_MAX)
     )]  # fmt: skip
-    return FetchedRecords(number, epoch, position, end, starts, high_watermark, log_start, None), frames
+    fetched = FetchedRecords(
+        number, epoch, position, end, starts, high_watermark, log_start, None, deleted_before
+    )  # fmt: skip
+    return fetched, frames

@@ -121,6 +121,11 @@ class FieldReader:
         except UnicodeDecodeError as error:
             raise self.error("UTF-8", bytes(encoded).hex()) from error
 
+    @property
+    def left(self) -> int:
+        """Bytes that were not read."""
+        return len(self._data) - self._at
+
     def end(self) -> None:
         """Check that no bytes follow."""
         if self._at != len(self._data):

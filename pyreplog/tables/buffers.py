@@ -53,14 +53,16 @@ def as_some_numbers(kind: pa.DataType, count: int, buffers: tuple[int, Any, Any]
     return pa.Array.from_buffers(kind, count, [_buffer(valid), _buffer(data)], null_count=nulls)
 
 
-def as_headers(rows: int, buffers: tuple[int, Any, Any, Any, Any, Any]) -> pa.Array:
+def as_headers(rows: int, buffers: tuple[Any, ...]) -> pa.Array:
     """Return a column of headers.
 
-    buffers: (number of headers, offsets of the lists, offsets and data of the names, offsets and data of the values).
+    buffers: (number of headers, offsets of the lists, offsets and data of the names, offsets and data of the values),
+    and where values may be null, (number of those, validity) behind them.
     """
-    count, lists, names, name_bytes, values, value_bytes = buffers
+    lists, names, name_bytes, values, value_bytes, *nullable = buffers[1:]
+    nulls, valid = nullable or (0, None)
     name = as_text((0, None, names, name_bytes))
-    value = pa.Array.from_buffers(pa.binary(), count, [None, _buffer(values), _buffer(value_bytes)], null_count=0)
+    value = as_bytes(pa.binary(), (nulls, valid, values, value_bytes))
     pairs = pa.StructArray.from_arrays([name, value], fields=list(HEADER))
     return pa.Array.from_buffers(pa.list_(HEADER), rows, [None, _buffer(lists)], null_count=0, children=[pairs])
 

@@ -16,6 +16,7 @@ from pyreplog.log.headers import read_header
 from pyreplog.log.reader import LogReader
 from pyreplog.log.segments import PREPARED
 from pyreplog.regular_files import open_regular
+from pyreplog.tables.slices import NO_PARTITION
 
 _ATTEMPTS = 5
 _BLOCK = 512  # bytes in a unit of st_blocks
@@ -57,7 +58,8 @@ class SegmentToRead:
 class LogSnapshot:
     """The segments of a log that have readable records, ascending.
 
-    called: name that tells the log from the others of a read; empty: the name of its directory.
+    called: name that tells the log from the others of a read; empty: the name of its directory. partition: of the topic
+    `called`; NO_PARTITION: the log is none. aborted: see `RecordFilter`.
     """
 
     directory: Path
@@ -65,6 +67,8 @@ class LogSnapshot:
     ends: LogEnds
     segments: tuple[SegmentToRead, ...]
     called: str = ""
+    partition: int = NO_PARTITION
+    aborted: tuple[tuple[int, int, int], ...] = ()
 
     @property
     def name(self) -> str:
@@ -75,6 +79,12 @@ class LogSnapshot:
     def numbered(self) -> bool:
         """Whether the entries are numbered by this log; those of a bookie's log are numbered by ledger."""
         return all(segment.first_entry >= 0 for segment in self.segments)
+
+    def up_to(self, end: int, end_entry: int) -> LogSnapshot:
+        """Return the snapshot of the log before a position, and the entry that would begin there."""
+        ends = replace(self.ends, end=min(self.ends.end, end), end_entry=min(self.ends.end_entry, end_entry))
+        segments = tuple(_part(segment, 0, end) for segment in self.segments if segment.base < end)
+        return replace(self, ends=ends, segments=segments)
 
     @property
     def first_entry(self) -> int:
@@ -147,8 +157,8 @@ def _first_header(directory: Path, bases: list[int]) -> tuple[bytes, int]:
     """Return (uuid, segment size) of a log that lost its checkpoint."""
     if not bases:
         raise NotALogError(f"{directory} holds no log: no segment and no checkpoint")
-    uuid, _, size, _, _, _ = read_header(names.segment_path(directory, bases[0]))
-    return uuid, size
+    header = read_header(names.segment_path(directory, bases[0]))
+    return header.uuid, header.size
 
 
 def _examine(path: Path, base: int, uuid: bytes, size: int, end: int) -> SegmentToRead:
@@ -172,11 +182,12 @@ def _examine(path: Path, base: int, uuid: bytes, size: int, end: int) -> Segment
 
 def _check_header(path: Path, block: bytes, base: int, uuid: bytes, size: int, length: int) -> tuple[int, int]:
     """Return (first entry, epoch) of a segment file. Raises CorruptionError if it is not the expected segment."""
-    found_uuid, found_base, found_size, first, epoch, _ = decode_header(str(path), block)
-    if found_uuid != uuid:
-        raise CorruptionError(path, base, f"a segment of log {uuid.hex()}", f"one of log {found_uuid.hex()}")
-    if found_base != base or first == PREPARED:
-        raise CorruptionError(path, base, f"the segment at {base}", f"that at {found_base} (first entry {first})")
-    if found_size != size or length != size:
+    header = decode_header(str(path), block)
+    if header.uuid != uuid:
+        raise CorruptionError(path, base, f"a segment of log {uuid.hex()}", f"one of log {header.uuid.hex()}")
+    if header.base != base or header.first_entry == PREPARED:
+        actual = f"that at {header.base} (first entry {header.first_entry})"
+        raise CorruptionError(path, base, f"the segment at {base}", actual)
+    if header.size != size or length != size:
         raise CorruptionError(path, base, f"a file of {size} bytes", f"{length} bytes")
-    return first, epoch
+    return header.first_entry, header.epoch

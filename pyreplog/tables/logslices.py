@@ -7,10 +7,10 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, TypeAlias
 
 from pyreplog.errors import ConfigError
-from pyreplog.tables import objects, ranges
+from pyreplog.tables import objects, partitions, ranges
 from pyreplog.tables.logs import LogSnapshot, look
 from pyreplog.tables.offsets import Partition
-from pyreplog.tables.options import ANY, ReadOptions
+from pyreplog.tables.options import ANY, ISOLATIONS, ReadOptions
 from pyreplog.tables.paths import bookie_of, log_directories, names_of, offloaded_urls
 from pyreplog.tables.slices import Range, Slice
 
@@ -30,8 +30,13 @@ def log_slices(options: ReadOptions) -> list[tuple[Slice, int]]:
             raise ConfigError(
                 f"{name}: {options.paths[0]} is no cluster; expected an embedded cluster, or the option cluster"
             )
-    logs = [(log, bookie_of(log.directory)) for log in look_at_all(options.paths)]
+    logs = [(log, bookie_of(log.directory)) for log in partitions.chosen(look_at_all(options.paths), options.isolation)]
     offloaded = objects.look(options, beside=[log.directory for log, _ in logs])
+    if offloaded and options.isolation != ISOLATIONS[0]:
+        raise ConfigError(
+            f"isolation: {offloaded[0].storage.url} is an offloaded log, which does not say which transactions were "
+            "aborted: expected read_uncommitted"
+        )
     slices = slices_of(logs, options, beside=[log.partition for log in offloaded])
     return slices + [part for log in offloaded for part in objects.object_slices(log, options)]
 

@@ -18,6 +18,9 @@ from pyreplog.tables.offsets import EARLIEST, LATEST, Offsets
 Mode = Literal["FAILFAST", "DROPMALFORMED", "PERMISSIVE"]
 MODES: tuple[Mode, ...] = ("FAILFAST", "DROPMALFORMED", "PERMISSIVE")
 
+Isolation = Literal["read_uncommitted", "read_committed"]
+ISOLATIONS: tuple[Isolation, ...] = ("read_uncommitted", "read_committed")
+
 ANY, ALL = "any", "all"
 """Values of `replica`: each entry once, or every copy."""
 
@@ -80,6 +83,8 @@ class ReadOptions:
         mode: what to do with damage, as Spark's readers: "PERMISSIVE", "DROPMALFORMED" or "FAILFAST".
         column_name_of_corrupt_record: column for damaged bytes, in mode "PERMISSIVE".
         fail_on_data_loss: raise if entries were removed or cut before they were read.
+        isolation: of logs of partitions: "read_uncommitted" reads up to the high watermark, "read_committed" up to the
+            last stable offset and without aborted transactions.
         view: name of a report; its partial results are read in place of rows.
         view_options: parameters of that report, as JSON.
 
@@ -111,6 +116,7 @@ class ReadOptions:
     mode: Mode = "FAILFAST"
     column_name_of_corrupt_record: str = "_corrupt_record"
     fail_on_data_loss: bool = True
+    isolation: Isolation = "read_uncommitted"
     view: str | None = None
     view_options: str = field(default="{}", repr=False)
 
@@ -316,6 +322,13 @@ def _replica(name: str, text: str) -> str:
     return text.lower() if text.lower() in (ANY, ALL) else text
 
 
+def _isolation(name: str, text: str) -> Isolation:
+    for isolation in ISOLATIONS:
+        if text.strip().lower() == isolation:
+            return isolation
+    raise ConfigError(f"{name}: expected one of {', '.join(ISOLATIONS)}, found {text!r}")
+
+
 def _mode(name: str, text: str) -> Mode:
     for mode in MODES:
         if text.strip().upper() == mode:
@@ -357,6 +370,7 @@ _OPTIONS: dict[str, tuple[str, str, Callable[[str, str], Any]]] = {
         ("mode", "mode", _mode),
         ("columnNameOfCorruptRecord", "column_name_of_corrupt_record", _text),
         ("failOnDataLoss", "fail_on_data_loss", _flag),
+        ("isolation", "isolation", _isolation),
         ("view", "view", _text),
         ("viewOptions", "view_options", _text),
     )

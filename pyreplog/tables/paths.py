@@ -13,6 +13,8 @@ from pyreplog.bookie.identity import FILE_MAX, IDENTITY, LOG, BookieIdentity
 from pyreplog.errors import CorruptionError, FormatVersionError, NotALogError
 from pyreplog.log import names
 from pyreplog.offload.manifest import MANIFESTS
+from pyreplog.partition.metadata.broker_registration import IDENTITY as BROKER
+from pyreplog.partition.store.partition_reader import partition_directories
 from pyreplog.regular_files import read_regular
 
 METADATA = "metadata.sqlite"
@@ -28,16 +30,27 @@ def log_directories(paths: Iterable[str]) -> list[Path]:
     """Return the log directories that paths and globs lead to, each once, in their order.
 
     The log of a CommitLog or a replica is its directory. The log of a bookie is the bookie's directory, or the log in
-    it. A glob skips what is no log. Offloaded logs are skipped: see `offloaded_urls`. Raises NotALogError if a path is
-    no log, or a glob finds none.
+    it. The directory of a broker stands for the logs of its partitions that have begun. A glob skips what is no log.
+    Offloaded logs are skipped: see `offloaded_urls`. Raises NotALogError if a path is no log, or a glob finds none.
     """
     directories: dict[Path, None] = {}
     for path in paths:
         if _is_offloaded(path):
             continue
         for directory in _matches(_local(path)):
-            directories.setdefault(directory.resolve())
+            logs = partition_logs(directory) if is_broker(directory) else [directory]
+            directories.update(dict.fromkeys(log.resolve() for log in logs))
     return list(directories)
+
+
+def is_broker(path: Path) -> bool:
+    """Whether a directory is that of a broker of partitions."""
+    return (path / BROKER).is_file() and not (path / names.CHECKPOINT).exists()
+
+
+def partition_logs(broker: Path) -> list[Path]:
+    """Return the logs of the partitions in a broker's directory that have a record."""
+    return [path for path in partition_directories(broker) if names.segment_bases(path)]
 
 
 def names_of(directories: Sequence[Path], urls: Sequence[str] = ()) -> dict[str, str]:
@@ -133,4 +146,6 @@ def _look(path: Path) -> Path | None:
         return None
     if (path / IDENTITY).exists() and (path / LOG).is_dir():
         path = path / LOG
+    if is_broker(path):
+        return path
     return path if (path / names.CHECKPOINT).exists() or names.segment_bases(path) else None

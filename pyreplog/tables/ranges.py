@@ -19,7 +19,7 @@ from pyreplog.tables.locked_segment import map_locked
 from pyreplog.tables.logs import LogSnapshot, SegmentToRead
 from pyreplog.tables.offsets import LAST, Partition
 from pyreplog.tables.options import ReadOptions
-from pyreplog.tables.slices import NO_PARTITION, LogName, Range, RecordFilter, Slice
+from pyreplog.tables.slices import LogName, Range, RecordFilter, Slice
 
 _NUMBER_MAX = (1 << 63) - 1
 
@@ -33,11 +33,11 @@ def segment_slices(
     OutOfRangeError (an offset does not exist, and failOnDataLoss is set), and ConfigError.
     """
     numbered = log.numbered and bookie is None  # a bookie's log may have no readable segment
-    name = LogName(str(log.directory), log.name if numbered else None, log.uuid, bookie)
+    name = LogName(str(log.directory), log.name if numbered else None, log.uuid, bookie, log.partition)
     entries = _entries(log, name, options)
     times = times_of(options)
     ledgers = _ledgers(options)
-    wanted = RecordFilter(entries, times, common(ledgers, existing))
+    wanted = RecordFilter(entries, times, common(ledgers, existing), log.aborted)
     if numbered and options.ledgers is not None:
         raise ConfigError(f"ledgers: {log.directory} is a log by itself and holds no ledgers")
     segments = [segment for segment in log.segments if segment.until > HEADER_BYTES or segment.fault is not None]
@@ -62,7 +62,7 @@ def _slice(name: LogName, segment: SegmentToRead, wanted: RecordFilter) -> Slice
 
 def partition_of(log: LogSnapshot) -> Partition:
     """Return the name of a log in startingOffsets and endingOffsets."""
-    return log.name, NO_PARTITION
+    return log.name, log.partition
 
 
 def check_offsets(logs: list[LogSnapshot], options: ReadOptions, beside: Sequence[Partition] = ()) -> None:

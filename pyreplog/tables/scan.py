@@ -10,19 +10,27 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
+from pyreplog._native.kafka.logged_batches import find_batch, read_rows
 from pyreplog._native.log.batch import RecordBatch
 from pyreplog._native.log.segment import HEADER_BYTES, Segment
+from pyreplog._native.log.segmentheader import COUNTED
 from pyreplog._native.tables.arrowcolumns import walk
-from pyreplog.errors import CorruptionError, ReplogError, TrimmedError, TruncatedError
+from pyreplog.errors import CorruptionError, InvalidRecordBatchError, ReplogError, TrimmedError, TruncatedError
 from pyreplog.log.hole_punch import is_hole_punched
 from pyreplog.log.recovery import BLANK
+from pyreplog.partition.store.partition_reader import in_aborted
+from pyreplog.record_batches.batches import UNCOMPRESSED_MAX
+from pyreplog.record_batches.compression import decompress
 from pyreplog.regular_files import open_reading
 from pyreplog.tables.arrays import arrow_batch, corrupt_row, schema_of
+from pyreplog.tables.batchrows import logged_batch
 from pyreplog.tables.damage import DamagedRange, damage_at
 from pyreplog.tables.locked_segment import map_locked
 from pyreplog.tables.logs import ends_of
 from pyreplog.tables.options import ReadOptions
 from pyreplog.tables.slices import ALL, RecordFilter, Slice
+
+_NUMBER_MAX = (1 << 63) - 1
 
 logger = logging.getLogger(__name__)
 
@@ -68,8 +76,47 @@ class Scan:
             yield from self._damaged(segment, part, result)
             return
         wanted = select(result, part.wanted)
-        if len(wanted):
+        if not len(wanted):
+            return
+        if segment.version < COUNTED or (first := find_batch(wanted, 0)) == len(wanted):
             yield arrow_batch(wanted, self._schema, part.origin)
+            return
+        yield from self._logged_rows(segment, part, wanted, first)
+
+    def _logged_rows(self, segment: Segment, part: Slice, batch: RecordBatch, first: int) -> Iterator[pa.RecordBatch]:
+        """Yield the records of Kafka's record batches, the first of which has this index, and the entries between."""
+        low, high = part.wanted.entries or (0, _NUMBER_MAX)
+        skipped, at = in_aborted(batch, part.wanted.aborted), 0
+        while at < len(batch):
+            if at < first:
+                yield arrow_batch(batch.select(np.arange(at, first)), self._schema, part.origin)
+                at = first
+            if at == len(batch):
+                return
+            rows = read_rows(
+                batch, at, decompress, verified=self._verified, max_bytes=self._options.batch_bytes,
+                max_batch_bytes=UNCOMPRESSED_MAX, skipped=skipped,
+            )  # fmt: skip
+            start, stop = rows.range_of(low, high)
+            for row in range(start, stop, self._options.batch_rows):
+                until = min(row + self._options.batch_rows, stop)
+                yield logged_batch(rows, row, until, self._schema, part.origin)
+            at = rows.stop
+            if rows.error is not None:
+                yield from self._damaged_batch(part, batch, at, rows.error)
+                at += 1
+            first = find_batch(batch, at)
+
+    def _damaged_batch(
+        self, part: Slice, batch: RecordBatch, index: int, error: InvalidRecordBatchError
+    ) -> Iterator[pa.RecordBatch]:
+        """Yield the rows for a record batch that is damaged, in a record that is intact."""
+        record = batch[index]
+        corruption = CorruptionError(part.path, record.position, f"a record batch with {error.expected}", error.found)
+        if self._options.mode == "FAILFAST":
+            raise corruption
+        raw = bytes(record.value_view[: self._options.batch_bytes])
+        yield from self._report(part, record.position, int(batch.stride[index]), raw, corruption)
 
     # ---- records, and the damage between them ---------------------------------------------------------------
 
@@ -144,9 +191,10 @@ def select(batch: RecordBatch, wanted: RecordFilter) -> RecordBatch:
     if wanted == ALL or not len(batch):
         return batch
     keep = batch.position >= 0
-    for column, bounds in ((batch.entry, wanted.entries), (batch.timestamp, wanted.times)):
-        if bounds is not None:
-            keep &= (column >= bounds[0]) & (column < bounds[1])
+    if wanted.entries is not None:  # a record may take several numbers: it is wanted if one of them is
+        keep &= (batch.entry >= wanted.entries[0]) & (batch.entry < wanted.entries[1] + batch.entry_count - 1)
+    if wanted.times is not None:
+        keep &= (batch.timestamp >= wanted.times[0]) & (batch.timestamp < wanted.times[1])
     if wanted.ledgers is not None:
         keep &= np.searchsorted(np.array(wanted.ledgers, np.int64).ravel(), batch.ledger, side="right") % 2 == 1
     return batch if keep.all() else batch.select(keep.nonzero()[0])

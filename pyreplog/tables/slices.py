@@ -21,12 +21,14 @@ class RecordFilter:
     """The records of a slice that are wanted; None: all.
 
     entries: range of entry numbers (in a bookie's log: of their ledgers). times: range of append times, microseconds
-    since 1970. ledgers: disjoint ranges of ledger ids, ascending.
+    since 1970. ledgers: disjoint ranges of ledger ids, ascending. aborted: transactions whose batches are left out:
+    (producer id, position of the first batch, position behind the marker).
     """
 
     entries: Range | None = None
     times: Range | None = None
     ledgers: tuple[Range, ...] | None = None
+    aborted: tuple[tuple[int, int, int], ...] = ()
 
 
 ALL = RecordFilter()
@@ -48,12 +50,13 @@ class SliceOrigin(NamedTuple):
 
 @dataclass(frozen=True)
 class LogName:
-    """The log of a slice. topic: None for a bookie's log. bookie: id of the bookie."""
+    """The log of a slice. topic: None for a bookie's log. bookie: id of the bookie. partition: of a topic."""
 
     directory: str
     topic: str | None
     uuid: bytes
     bookie: str | None = None
+    partition: int = NO_PARTITION
 
 
 @dataclass(frozen=True)
@@ -80,7 +83,7 @@ class Slice:
 
     @cached_property
     def origin(self) -> SliceOrigin:
-        return SliceOrigin(self.log.topic, NO_PARTITION, Path(self.path).name, self.log.bookie)
+        return SliceOrigin(self.log.topic, self.log.partition, Path(self.path).name, self.log.bookie)
 
     def corruption(self) -> CorruptionError:
         """Return the fault as an exception."""

@@ -121,6 +121,17 @@ def test_a_server_of_many_topics_ends_in_time(cast: Cast, is_locked: bool) -> No
     assert end(server)[0] == 0
 
 
+def test_a_broker_ends_in_time(cast: Cast) -> None:
+    """The metadata store does not answer: nobody learns that it goes."""
+    broker = cast.start(
+        "pyreplog", "broker", str(cast.folder / "a"), "--json", "--metadata", cast.url, "--drain-s", str(DRAIN_S)
+    )
+    broker.hears("broker")
+    with locked(cast):
+        code, took_s = end(broker)
+    assert (code, took_s < BOUND_S) == (0, True), (took_s, broker.complaint())
+
+
 def test_a_bookie_ends_in_time(cast: Cast) -> None:
     """Its client stands still, and the metadata store does not answer."""
     bookie = cast.start(
@@ -137,7 +148,9 @@ def test_a_bookie_ends_in_time(cast: Cast) -> None:
 
 
 @pytest.mark.parametrize("drain_s", ["-1", "nan", "inf", "soon"])
-@pytest.mark.parametrize("command", ["serve D", "bookie D", "ha replica D", "ha master D", "ha rocketmq-master D"])
+@pytest.mark.parametrize(
+    "command", ["serve D", "bookie D", "broker D", "ha replica D", "ha master D", "ha rocketmq-master D"]
+)
 def test_times_that_are_refused(command: str, drain_s: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit, match="2"):
         app.main([*command.split(), "--drain-s", drain_s])

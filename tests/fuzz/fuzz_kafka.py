@@ -21,8 +21,8 @@ sys.path.insert(0, str(Path(__file__).parents[2]))
 from pyreplog._native.system.checksum import crc32c
 from pyreplog.errors import InvalidRecordBatchError, InvalidRequestError
 from pyreplog.kafka.wire.codec import MessageCodec, request_codec, response_codec, served_versions
-from pyreplog.kafka.wire.record_batches import build_batch, check_produced, read_batch
 from pyreplog.kafka.wire.schema import ApiKey
+from pyreplog.record_batches.batches import build_batch, check_produced, read_batch
 from tests.fuzz.seeds import seeded
 from tests.kafka import twin
 

@@ -51,7 +51,7 @@ def test_append_to_it(golden: tuple[Path, list[Row]]) -> None:
 def test_nothing_is_wrong_with_it(golden: tuple[Path, list[Row]]) -> None:
     path, rows = golden
     assert check.check(path).clean
-    found = [read_header(file)[5] for file in samples.segments(path)]
+    found = [read_header(file).version for file in samples.segments(path)]
     assert found == sorted(found) and set(found) == {1, 2}
     assert [(r.first, r.count, r.value.decode()) for r in twin.read_log(path) if r.kind < 3] == [
         row[:3] for row in rows

@@ -33,7 +33,7 @@ def test_the_table_of_the_format() -> None:
     """FORMAT.md, "High watermarks of a broker", field by field."""
     assert GOLDEN[:8] == b"RPHIGHW1" and struct.unpack_from("<HHI", GOLDEN, 12) == (1, 1, len(STORED))
     at = 20
-    for partition, (uuid, (epoch, start), high_watermark) in STORED.items():
+    for partition, (uuid, (epoch, start), high_watermark, _) in STORED.items():
         (size,) = struct.unpack_from("<H", GOLDEN, at)
         name, leader = partition.encode(), epoch.master.encode()
         layout = f"<B{len(name)}s16sqqQB{len(leader)}sqq"

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from pyreplog.partition.metadata.broker_registration import BrokerIdentity
-from tests.golden.partition_metadata import IDENTITY, VALUES, VERSION
+from tests.golden.partition_metadata import EARLIER, IDENTITY, VALUES, VERSION
 
+FIRST = json.loads((Path(__file__).parent / "partition-metadata-v1.json").read_text())
 GOLDEN = json.loads((Path(__file__).parent / f"partition-metadata-v{VERSION}.json").read_text())
 
 
@@ -21,8 +23,16 @@ def test_values_are_read_and_written(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", VALUES)
+def test_values_of_version_1_are_read(name: str) -> None:
+    """What they do not say has its default; they are written as values of this version."""
+    value = type(VALUES[name]).decode(json.dumps(FIRST[name]).encode())
+    assert value == replace(VALUES[name], **EARLIER.get(name, {}))  # type: ignore[arg-type]
+    assert type(value).decode(value.encode()) == value
+
+
+@pytest.mark.parametrize("name", VALUES)
 def test_fields_of_later_builds_are_kept(name: str) -> None:
-    stored = {**GOLDEN[name], "version": 7, "min_reader": 1, "later": [1, {"a": 2}]}
+    stored = {**GOLDEN[name], "version": 7, "later": [1, {"a": 2}]}
     decoded = type(VALUES[name]).decode(json.dumps(stored).encode())
     assert json.loads(decoded.encode()) == stored
 

@@ -24,7 +24,6 @@ from pyreplog._native.kafka.request_parser import RequestParser
 from pyreplog._native.system.checksum import crc32c
 from pyreplog.errors import InvalidArgumentError, InvalidRecordBatchError
 from pyreplog.kafka.wire.codec import request_codec, response_codec
-from pyreplog.kafka.wire.compression import CODECS, compress, decompress
 from pyreplog.kafka.wire.messages import (
     FetchPartition,
     FetchRequest,
@@ -33,8 +32,9 @@ from pyreplog.kafka.wire.messages import (
     ProduceRequest,
     ProduceTopicProduceData,
 )
-from pyreplog.kafka.wire.record_batches import build_batch, check_produced, read_batch
 from pyreplog.kafka.wire.schema import ApiKey
+from pyreplog.record_batches.batches import build_batch, check_produced, read_batch
+from pyreplog.record_batches.compression import CODECS, compress, decompress
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore", DeprecationWarning)

@@ -11,8 +11,8 @@ from pyreplog._native.ledgerlog.entries import encode_entries, parse_entries
 from pyreplog._native.log.attributes import encode_attributes
 from pyreplog._native.topic.messages import decode_messages
 from pyreplog.errors import InvalidArgumentError
-from pyreplog.kafka.wire.compression import CODECS
-from pyreplog.kafka.wire.record_batches import check_produced, read_batch, transcode
+from pyreplog.record_batches.batches import check_produced, read_batch, transcode
+from pyreplog.record_batches.compression import CODECS
 from tests.topic.entries import LEDGER, TIME, decoded, encoded
 from tests.topic.twin import TwinMessage
 

@@ -149,7 +149,7 @@ class Broker:
         self.purgatory = HookedPurgatory()
         self.manager = ReplicaManager(self.purgatory, cluster.clock)
         for topic in cluster.states:
-            log = self.logs[topic] = open_replica(self.path / str(topic))
+            log = self.logs[topic] = open_replica(self.path / str(topic), clock=cluster.clock)
             self.manager.add(
                 Partition(
                     topic, log, Member(name, cluster.registered[name].incarnation), cluster.config, store=cluster,

@@ -6,6 +6,7 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
+from pyreplog.clock import Clock
 from pyreplog.log.runtime import LogRuntime
 from pyreplog.partition.protocol.epochs import LeaderEpoch
 from pyreplog.partition.store.partition_log import AppendedOffsets, PartitionLog
@@ -16,8 +17,10 @@ UUID = bytes(range(16))
 ALL = LogPosition(1 << 62, 1 << 62)
 
 
-def open_replica(path: Path, runtime: LogRuntime | None = None, **settings: Any) -> PartitionLog:
-    return PartitionLog.open_or_create(path, config(**settings), uuid=UUID, runtime=runtime)
+def open_replica(
+    path: Path, runtime: LogRuntime | None = None, clock: Clock | None = None, **settings: Any
+) -> PartitionLog:  # fmt: skip
+    return PartitionLog.open_or_create(path, config(**settings), uuid=UUID, runtime=runtime, clock=clock)
 
 
 def epoch(number: int, leader: str = "a") -> LeaderEpoch:

@@ -34,7 +34,7 @@ def state(
 ) -> PartitionState:  # fmt: skip
     """Of a partition with brokers of one letter each."""
     return PartitionState(
-        tuple(replicas), members(*isr), min_isr, members(*elr), leader, LeaderEpoch(epoch, leader or "a"), leader or "a"
+        tuple(replicas), members(*isr), min_isr, members(*elr), leader, LeaderEpoch(epoch, leader or "a")
     )
 
 

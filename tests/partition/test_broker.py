@@ -14,19 +14,28 @@ import pyreplog
 from pyreplog.errors import LockedError, WrongIncarnationError
 from pyreplog.log.unclean_shutdown_marker import NAME as UNCLEAN
 from pyreplog.metadata.sqlite import SQLiteStore
-from pyreplog.partition.broker import Broker, LocalTransport
+from pyreplog.partition.broker import Broker
 from pyreplog.partition.config import BrokerConfig
+from pyreplog.partition.local_transport import LocalTransport
+from pyreplog.partition.metadata.partition_changes import (
+    ElectionType,
+    elect_leaders,
+    list_reassignments,
+    reassign_partitions,
+)
 from pyreplog.partition.metadata.topic_metadata import (
     TopicMetadata,
+    alter_topic,
+    create_partitions,
     create_topic,
     delete_topic,
     find_topic,
-    grow_topic,
     state_key,
 )
 from pyreplog.partition.protocol.election import reassign
 from pyreplog.partition.protocol.error_codes import ACKS_ALL, ErrorCode
 from pyreplog.partition.protocol.partition_state import PartitionState
+from pyreplog.partition.protocol.record_batch import encode_batch
 from pyreplog.partition.requests import Messages
 from pyreplog.partition.topic_partition import TopicPartition
 from tests.waiting import PATIENCE_S, until
@@ -264,7 +273,7 @@ def test_partitions_are_added(cluster: Cluster) -> None:
     cluster.start("a", "b", "c")
     topic = cluster.create(partitions=1)
     cluster.append(b"zero")
-    grow_topic(cluster.store, "flights", 4)
+    create_partitions(cluster.store, "flights", 4)
     for number in range(1, 4):
         assert cluster.append(b"%d" % number, number=number) == 0
     cluster.await_values(topic, [b"zero"])
@@ -281,3 +290,159 @@ def test_a_clean_stop_removes_the_marker(cluster: Cluster, tmp_path: Path) -> No
     assert not (tmp_path / "a" / UNCLEAN).exists()
     with SQLiteStore(tmp_path / "metadata") as store, pytest.raises(WrongIncarnationError):
         Broker(tmp_path / "a", "b", store, cluster.transport)
+
+
+def test_settings_are_applied_in_use(cluster: Cluster) -> None:
+    """Without opening a log again: its writer's lock stays where it is."""
+    cluster.start("a", "b", "c")
+    cluster.create(min_isr=2, settings={"segment.bytes": 65536})
+    cluster.append(b"v" * 2000)
+    partitions = [broker.partition("flights", 0) for broker in cluster.brokers.values()]
+    alter_topic(cluster.store, "flights", {"max.message.bytes": 1000, "min.insync.replicas": 1})
+    until(lambda: all(each is not None and each.config.limits.max_message_bytes == 1000 for each in partitions))
+
+    def code(size: int) -> ErrorCode:
+        future = cluster.leader().replicas.append_records(ACKS_ALL, {TOPIC: Messages([b"v" * size])})
+        return future.result(PATIENCE_S)[TOPIC].code
+
+    assert code(1001) is ErrorCode.MESSAGE_TOO_LARGE and code(1000) is ErrorCode.NONE
+    alter_topic(cluster.store, "flights", {"max.message.bytes": None})
+    until(lambda: code(2000) is ErrorCode.NONE)
+    assert [broker.partition("flights", 0) for broker in cluster.brokers.values()] == partitions
+
+
+def test_the_size_of_segments_is_the_topics(cluster: Cluster) -> None:
+    cluster.start("a", "b")
+    topic = cluster.create(replication_factor=2, settings={"segment.bytes": 65536})
+    for _ in range(5):
+        cluster.append(b"v" * 30_000)
+    for broker in cluster.brokers.values():
+        path = broker.directory / f"{topic.topic_id}-0"
+        until(lambda path=path: len(list(path.glob("*.log"))) > 1)
+
+
+def test_records_go_when_they_are_old(cluster: Cluster) -> None:
+    """At all replicas, and no offset is given again when another one leads."""
+    cluster.start("a", "b", "c", retention_check_ms=20)
+    topic = cluster.create(min_isr=2, settings={"segment.bytes": 65536})
+    cluster.append(b"old")
+    alter_topic(cluster.store, "flights", {"retention.ms": 1})
+    paths = [broker.directory / f"{topic.topic_id}-0" for broker in cluster.brokers.values()]
+
+    def starts() -> set[int]:
+        found = set()
+        for path in paths:
+            with pyreplog.open(path, mode="r") as log:
+                found.add(log.start)
+        return found
+
+    until(lambda: starts() == {1})
+    alter_topic(cluster.store, "flights", {"retention.ms": None})
+    cluster.stop(cluster.leader().name)
+    assert cluster.append(b"new") == 1
+
+
+def test_deleted_records_stay_deleted(cluster: Cluster) -> None:
+    """Also when all brokers have started again, and whoever leads."""
+    cluster.start("a", "b", "c")
+    cluster.create(min_isr=2)
+    for number in range(10):
+        cluster.append(b"%d" % number)
+    leader = cluster.leader()
+    response = leader.delete_records({TOPIC: 7}).result(PATIENCE_S)[TOPIC]
+    assert (response.code, response.low_watermark) == (ErrorCode.NONE, 7)
+    for name in "abc":
+        cluster.stop(name)
+    cluster.start("a", "b", "c")
+    for _ in range(3):
+        leader = cluster.leader()
+        partition = leader.partition("flights", 0)
+        assert partition is not None and partition.log_start == 7
+        cluster.append(b"more")
+        cluster.stop(leader.name)
+        if len(cluster.brokers) == 1:
+            break
+
+
+def test_a_reassignment_by_order_and_its_cancel(cluster: Cluster) -> None:
+    """A target that is dead is waited for; a cancel returns to what was, and the log of the new one goes."""
+    cluster.start("a", "b", "c", "d", "e")
+    topic = cluster.create(min_isr=2, assignment={0: ["a", "b", "c"]})
+    values = [b"%d" % value for value in range(20)]
+    for value in values:
+        cluster.append(value)
+    cluster.stop("e")
+    assert reassign_partitions(cluster.store, {TOPIC: ["d", "e", "c"]})[TOPIC].code is ErrorCode.NONE
+    until(lambda: any(member.broker == "d" for member in cluster.state(topic).isr))
+    assert list_reassignments(cluster.store)[TOPIC].adding == ("d", "e"), "it is not complete"
+    assert cluster.append(b"meanwhile") == 20
+    assert reassign_partitions(cluster.store, {TOPIC: None})[TOPIC].code is ErrorCode.NONE
+    until(lambda: cluster.state(topic).replicas == ("a", "b", "c") and not list_reassignments(cluster.store))
+    until(lambda: directories(cluster.brokers["d"].directory) == [])
+    assert cluster.append(b"more") == 21
+    for name in "abc":
+        until(lambda name=name: len(cluster.read(cluster.brokers[name], topic)) == 22)
+
+
+def test_preferred_leaders_by_order(cluster: Cluster) -> None:
+    cluster.start("a", "b", "c")
+    topic = cluster.create(assignment={0: ["a", "b", "c"]})
+    cluster.append(b"first")
+    cluster.stop("a")
+    cluster.append(b"second")
+    cluster.start("a")
+    cluster.await_isr(topic, 3)
+    until(lambda: elect_leaders(cluster.store, ElectionType.PREFERRED, [TOPIC])[TOPIC].code is ErrorCode.NONE)
+    until(lambda: cluster.leader().name == "a")
+    assert cluster.append(b"third") == 2
+
+
+def test_a_broker_that_is_dead_for_good_is_replaced(cluster: Cluster) -> None:
+    """What it held is copied to another one; when it comes back, its logs are removed."""
+    cluster.start("a", "b", "c", "d", replace_after_ms=300)
+    topic = cluster.create(min_isr=2, partitions=2, assignment={0: ["c", "a", "b"], 1: ["a", "b", "c"]})
+    values = [b"%d" % value for value in range(20)]
+    for number in range(2):
+        for value in values:
+            cluster.append(value, number=number)
+    cluster.stop("c")
+    for number, replicas in ((0, ("d", "a", "b")), (1, ("a", "b", "d"))):
+        until(lambda number=number, replicas=replicas: cluster.state(topic, number).replicas == replicas)
+        cluster.await_values(topic, values, number)
+    cluster.start("c", replace_after_ms=300, stray_grace_ms=0)
+    until(lambda: directories(cluster.brokers["c"].directory) == [])
+    assert cluster.append(b"more") == 20
+
+
+def test_the_clock_forgets_idle_producers(cluster: Cluster) -> None:
+    cluster.start("a", producer_expiration_ms=500, producer_expiration_check_ms=20)
+    cluster.create(replication_factor=1)
+    leader = cluster.leader()
+    partition = leader.partition("flights", 0)
+    assert partition is not None
+    records = encode_batch(b"r", 1, producer_id=7, producer_epoch=0, base_sequence=0)
+    future = leader.replicas.append_records(ACKS_ALL, {TOPIC: records})
+    assert future.result(PATIENCE_S)[TOPIC].code is ErrorCode.NONE
+    until(lambda: partition.producer_count == 0)
+
+
+def test_a_durable_append_does_not_wait_for_the_next_sync_of_all(cluster: Cluster) -> None:
+    """Neither at the leader nor at its followers."""
+    cluster.start("a", "b", "c", sync_ms=60_000)
+    topic = cluster.create(min_isr=2, requires_sync=True)
+    cluster.append(b"first", durable=True)
+    values = [b"%d" % number for number in range(20)]
+    for value in values:
+        future = cluster.leader().replicas.append_records(
+            ACKS_ALL, {TOPIC: Messages([value])}, timeout_ms=120_000, durable=True
+        )
+        assert future.result(PATIENCE_S)[TOPIC].code is ErrorCode.NONE
+    cluster.await_values(topic, [b"first", *values])
+
+
+def test_what_no_produce_waits_for_is_synced_by_the_clock(cluster: Cluster) -> None:
+    cluster.start("a")
+    topic = cluster.create(replication_factor=1, requires_sync=True)
+    future = cluster.leader().replicas.append_records(1, {TOPIC: Messages([b"value"])})
+    assert future.result(PATIENCE_S)[TOPIC].code is ErrorCode.NONE
+    cluster.await_values(topic, [b"value"])

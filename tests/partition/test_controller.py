@@ -25,10 +25,10 @@ from pyreplog.partition.metadata.broker_registration import (
 from pyreplog.partition.metadata.metadata_cache import MetadataCache, PartitionId
 from pyreplog.partition.metadata.topic_metadata import (
     TopicMetadata,
+    create_partitions,
     create_topic,
     delete_topic,
     find_topic,
-    grow_topic,
     list_topics,
     state_key,
     states_key,
@@ -39,6 +39,7 @@ from pyreplog.partition.protocol.partition_state import Member, PartitionState
 from tests.waiting import until
 
 BALANCE_S = 300.0
+REPLACE_S = 600.0
 
 
 class Broker:
@@ -58,7 +59,7 @@ class Broker:
         self.lease.refresh()
         self.controller: Controller | None = None
         self.cache = MetadataCache(store, self, lambda again: threading.Timer(0.01, again).start())
-        self.controller = Controller(store, self.cache, self.lease, clock, BALANCE_S)
+        self.controller = Controller(store, self.cache, self.lease, clock, BALANCE_S, REPLACE_S)
 
     def _wake(self) -> None:
         if self.controller is not None:
@@ -117,6 +118,22 @@ class Cluster:
             return state if state is not None and is_right(state) else None
 
         return until(look)
+
+    def pass_time(self, seconds: float) -> None:
+        """Each broker has seen who is alive before it passes, and the controller looks at once."""
+        for broker in self.brokers.values():
+            alive = {*self.brokers}
+            until(
+                lambda broker=broker, alive=alive: {
+                    name for name, registration in broker.cache.brokers().items() if not registration.is_fenced
+                } == alive
+            )  # fmt: skip
+            assert broker.controller is not None
+            broker.controller.round()
+        self.clock.advance(round(seconds * 1e6))
+        for broker in self.brokers.values():
+            assert broker.controller is not None
+            broker.controller.wake()
 
     def change(self, topic: TopicMetadata, change: Callable[[PartitionState], PartitionState]) -> None:
         """As a leader, or an operator, does."""
@@ -202,11 +219,11 @@ def test_partitions_that_are_added_are_placed(cluster: Cluster) -> None:
     cluster.start("a", "b", "c")
     topic = cluster.create("flights", replication_factor=1)
     first = cluster.await_state(topic, lambda state: state.leader != "")
-    grown = grow_topic(cluster.store, "flights", 3)
+    grown = create_partitions(cluster.store, "flights", 3)
     states = until(lambda: (states := cluster.states(grown)) and len(states) == 3 and states)
     assert states[0] == first and sorted(state.leader for state in states) == ["a", "b", "c"]
     with pytest.raises(InvalidArgumentError, match="expected at least 3, found 2"):
-        grow_topic(cluster.store, "flights", 2)
+        create_partitions(cluster.store, "flights", 2)
 
 
 def test_a_topic_waits_for_brokers(cluster: Cluster, caplog: pytest.LogCaptureFixture) -> None:
@@ -283,3 +300,88 @@ def test_arguments_out_of_bounds(cluster: Cluster, settings: dict[str, object], 
     with pytest.raises(InvalidArgumentError, match=expected):
         cluster.create("flights", **settings)  # type: ignore[arg-type]
     assert list_topics(cluster.store) == []
+
+
+# ---- brokers that are dead for good -----------------------------------------------------------------------------
+
+
+def test_a_broker_that_is_dead_for_good_is_replaced(cluster: Cluster) -> None:
+    cluster.start("a", "b", "c", "d")
+    topic = cluster.create("flights", assignment={0: ["c", "a", "b"]}, min_isr=2)
+    cluster.await_state(topic, lambda state: state.leader == "c")
+    cluster.stop("c")
+    cluster.await_state(topic, lambda state: state.leader == "a")
+    cluster.pass_time(REPLACE_S - 1)
+    for broker in cluster.brokers.values():
+        assert broker.controller is not None
+        broker.controller.round()
+    before = cluster.state(topic)
+    assert before is not None and before.target == (), "not before its time"
+    cluster.pass_time(1)
+    state = cluster.await_state(topic, lambda state: state.target != ())
+    assert state.target == ("d", "a", "b") and state.replaced == ("c",) and state.removing == ("c",)
+    cluster.change(topic, lambda state: state.with_isr((*members_of(state, "ab"), Member("d", 1)), {}))
+    state = cluster.await_state(topic, lambda state: state.target == ())
+    assert state.replicas == ("d", "a", "b") and state.replaced == () and state.original == ()
+
+
+def members_of(state: PartitionState, names: str) -> list[Member]:
+    return [member for member in state.isr if member.broker in names]
+
+
+def test_a_broker_that_comes_back_in_time_stays(cluster: Cluster) -> None:
+    cluster.start("a", "b", "c", "d")
+    topic = cluster.create("flights", assignment={0: ["a", "b", "c"]}, min_isr=2)
+    cluster.await_state(topic, lambda state: state.leader == "a")
+    cluster.stop("c")
+    cluster.pass_time(REPLACE_S)
+    cluster.await_state(topic, lambda state: state.target == ("a", "b", "d"))
+    cluster.start("c")
+    state = cluster.await_state(topic, lambda state: state.target == ())
+    assert state.replicas == ("a", "b", "c") and state.original == state.replaced == ()
+
+
+def test_a_short_absence_counts_from_its_own_beginning(cluster: Cluster) -> None:
+    cluster.start("a", "b", "c", "d")
+    topic = cluster.create("flights", assignment={0: ["a", "b", "c"]}, min_isr=2)
+    cluster.await_state(topic, lambda state: state.leader == "a")
+    for _ in range(3):
+        cluster.stop("c")
+        cluster.pass_time(REPLACE_S / 2)
+        cluster.start("c")
+        cluster.pass_time(0)
+    for broker in cluster.brokers.values():
+        assert broker.controller is not None
+        broker.controller.round()
+    state = cluster.state(topic)
+    assert state is not None and state.target == () and state.epoch.number == 1
+
+
+def test_what_an_operator_ordered_is_left_alone(cluster: Cluster) -> None:
+    cluster.start("a", "b", "c", "d", "e")
+    topic = cluster.create("flights", assignment={0: ["a", "b", "c"]})
+    cluster.await_state(topic, lambda state: state.leader == "a")
+    cluster.change(topic, lambda state: reassign(state, ("a", "b", "e")))
+    for name in "ce":
+        cluster.stop(name)
+    cluster.pass_time(REPLACE_S)
+    for broker in cluster.brokers.values():
+        assert broker.controller is not None
+        broker.controller.round()
+    state = cluster.state(topic)
+    assert state is not None and state.target == ("a", "b", "e")
+
+
+def test_few_partitions_are_copied_at_once(cluster: Cluster) -> None:
+    cluster.start("a", "b", "c")
+    count = 3 * 16
+    topic = cluster.create("flights", partitions=count, assignment={at: ["a", "b"] for at in range(count)})
+    until(lambda: len(cluster.states(topic)) == count and all(state.leader for state in cluster.states(topic)))
+    cluster.stop("b")
+    cluster.pass_time(REPLACE_S)
+    seen = until(lambda: sum(bool(state.target) for state in cluster.states(topic)) >= 16)
+    for broker in cluster.brokers.values():
+        assert broker.controller is not None
+        broker.controller.round()
+    under_way = [at for at, state in enumerate(cluster.states(topic)) if state.target]
+    assert seen and len(under_way) == 16

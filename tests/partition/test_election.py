@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from pyreplog.partition.protocol.election import complete_reassignment, elect, reassign
+from pyreplog.partition.protocol.election import cancel_reassignment, complete_reassignment, elect, reassign
 from pyreplog.partition.protocol.epochs import LeaderEpoch
 from pyreplog.partition.protocol.partition_state import BrokerRegistration, Brokers, Member, PartitionState
 
@@ -147,3 +147,42 @@ def test_the_elr_is_apart_from_the_isr_and_empty_when_that_is_large_enough() -> 
     assert before.with_isr(members("a", "b", "c"), {}).elr == ()
     assert before.with_isr((*members("a"), Member("b", 2)), {}).elr == members("c"), "of a broker one incarnation"
     assert before.with_isr(members("a"), {"b": AGAIN}).elr == members("c")
+
+
+def test_a_replica_that_stays_and_is_dead_is_not_waited_for() -> None:
+    """What is new is waited for, and min ISR: what was acknowledged by two is on two."""
+    before = reassign(state("ac", min_isr=2), "dbc")
+    assert before.adding == ("d",) and before.removing == ("a",)
+    joining = before.with_isr(members(*"acd"), {})
+    after = complete_reassignment(joining, {**registered(*"acd"), "b": FENCED})
+    assert after is not None
+    assert (after.replicas, after.isr, after.leader) == (("d", "b", "c"), members("c", "d"), "d")
+    alone = replace(before, replicas=("d", "b", "a", "c"), target=("d", "b"), original=("a", "b", "c"))
+    assert complete_reassignment(alone.with_isr(members(*"ad"), {}), registered(*"abcd")) is None, "d alone"
+
+
+def test_a_cancel_returns_to_the_replicas_and_their_order() -> None:
+    before = state("abc", min_isr=2)
+    moving = reassign(before, "edb").with_isr(members(*"abcd"), {})
+    again = reassign(moving, "cfa")
+    assert again.original == before.replicas and again.target == ("c", "f", "a")
+    assert again.replicas == ("c", "f", "a", "d", "b"), "e was not in sync, and is given up at once"
+    for each in (moving, again):
+        after = cancel_reassignment(each, registered(*"abcdef"))
+        assert after == before
+
+
+def test_a_cancel_elects_a_replica_that_stays() -> None:
+    moving = reassign(state("ab", min_isr=2), "dc").with_isr(members(*"bd"), {}).led_by("d")
+    after = cancel_reassignment(moving, registered(*"bd"))
+    assert after is not None
+    assert (after.leader, after.isr, after.elr, after.target) == ("b", members("b"), (), ())
+    assert after.epoch > moving.epoch
+
+
+def test_a_cancel_loses_nothing() -> None:
+    """If all that was in sync is new, to go back would be an unclean election."""
+    moving = reassign(state("a"), "dc").with_isr(members("d"), {}).led_by("d")
+    assert cancel_reassignment(moving, registered(*"abcd")) is None
+    both = reassign(state("a"), "dc").with_isr(members("a", "d"), {}).led_by("d")
+    assert cancel_reassignment(both, {**registered("d"), "a": FENCED}) is None

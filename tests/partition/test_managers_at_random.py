@@ -9,10 +9,11 @@ from typing import Any
 
 import pytest
 
+from pyreplog.partition.config import RetentionConfig
 from pyreplog.partition.protocol.error_codes import ACKS_ALL, ErrorCode
 from pyreplog.partition.protocol.partition_state import is_lost
 from pyreplog.partition.requests import ConsumerFetch, FetchParams
-from tests.ha.streams import assert_same_files
+from tests.ha.streams import SEGMENT_BYTES, assert_same_files
 
 from .managers import EVENTS, NAMES, Broker, Cluster, batch, messages
 
@@ -21,6 +22,7 @@ UNKNOWN = (
     ErrorCode.REQUEST_TIMED_OUT, ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND,
 )  # fmt: skip
 LAG_US = 300_000
+RETENTION = RetentionConfig(retention_bytes=3 * SEGMENT_BYTES, segment_ms=5_000)
 
 
 class Schedule:
@@ -28,7 +30,7 @@ class Schedule:
 
     def __init__(self, path: Path, rng: Random, *, requires_sync: bool) -> None:
         self.rng = rng
-        self.cluster = Cluster(path, requires_sync=requires_sync, lag_us=LAG_US)
+        self.cluster = Cluster(path, requires_sync=requires_sync, lag_us=LAG_US, retention=RETENTION)
         self.cluster.elect()
         self.sequence = 0
         self.acknowledged: dict[int, bytes] = {}
@@ -57,7 +59,10 @@ class Schedule:
             broker.manager.check_isr()
             broker.look(EVENTS)
         elif action < 0.98:
-            broker.partition.trim(max(broker.partition.high_watermark.entry - 40, 0))
+            if rng.random() < 0.5:
+                broker.partition.trim(max(broker.partition.high_watermark.entry - 40, 0))
+            else:
+                broker.partition.apply_retention()
         elif action < 0.99:
             self.move()
         else:

@@ -109,7 +109,7 @@ def test_topics_that_cannot_be_are_refused(change: dict[str, Any], expected: str
 @pytest.mark.parametrize("value", [STATE, TOPIC], ids=["state", "topic"])
 def test_what_needs_a_newer_reader_is_refused(value: PartitionState | TopicMetadata) -> None:
     with pytest.raises(MetadataVersionError):
-        type(value).decode(json.dumps({**json.loads(value.encode()), "min_reader": 2}).encode())
+        type(value).decode(json.dumps({**json.loads(value.encode()), "min_reader": 3}).encode())
 
 
 # ---- placement --------------------------------------------------------------------------------------------------

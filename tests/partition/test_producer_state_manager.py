@@ -468,3 +468,51 @@ def test_power_cut_at_every_step(ram_path: Path, seed: int) -> None:
 
 def test_killed_before_the_power_cut(ram_path: Path, seed: int) -> None:
     assert kill_at_every_step(Producing(), ram_path, seed, 6) > 20
+
+
+class BeginningAnew(Operation):
+    """A replica that was empty takes its leader's log from the middle on, with the producers of what came before."""
+
+    def prepare(self, home: Path) -> None:
+        leader = open_replica(home / "leader")
+        leader.lead(epoch(1))
+        Writer(leader, Random(1)).append(120)
+        manager = ProducerStateManager(leader, read_change)
+        leader.sync()
+        leader.show_high_watermark(ALL)
+        manager.trim_to(LogPosition(2 * SEGMENT_BYTES, 0))
+        leader.close()
+
+    def act(self, home: Path, files: PowerCutFiles, report: Report) -> None:
+        log = PartitionLog.open_or_create(home / "log", config(), uuid=UUID, files=files)
+        with open_replica(home / "leader") as leader:
+            data = ProducerStateManager(leader, read_change).snapshot_at_start()
+            assert data is not None
+            manager = ProducerStateManager(log, read_change, files)
+            manager.keep_for_reset(leader.start_mark, data)
+            log.reset(leader.start_mark, leader.history)
+            report("begun")
+            manager.truncated()
+            assert manager.is_complete
+            catch_up(leader, log)
+            log.sync()
+            report("copied")
+        log.close()
+
+    def judge(self, left: Path, reports: list[str]) -> None:
+        if not (left / "log" / "checkpoint").exists():
+            assert "begun" not in reports
+            return
+        with open_replica(left / "log") as log, open_replica(left / "leader") as leader:
+            assert "begun" not in reports or log.start == leader.start
+            if log.start:  # the records say of which log it is
+                catch_up(leader, log)
+            manager = ProducerStateManager(log, read_change)
+            assert manager.is_complete
+            if "copied" in reports:
+                expected = ProducerStateManager(leader, read_change).producers
+                assert dict(_without_times(manager.producers)) == dict(_without_times(expected))
+
+
+def test_power_cut_at_every_step_of_a_log_that_is_begun_anew(ram_path: Path, seed: int) -> None:
+    assert cut_at_every_step(BeginningAnew(), ram_path, seed, WAYS) > 10

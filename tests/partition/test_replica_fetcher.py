@@ -8,7 +8,7 @@ from typing import Any, cast
 
 import pytest
 
-from pyreplog.clock import ManualClock
+from pyreplog.clock import ManualClock, SystemClock
 from pyreplog.errors import PeerError
 from pyreplog.future import AppendFuture, set_exception, set_result
 from pyreplog.partition.config import BrokerConfig
@@ -169,6 +169,36 @@ def test_a_partition_follows_again_after_a_backoff(setting: Setting) -> None:
     setting.fetcher.retry_later(T0)
     assert setting.replicas[T0].events == []
     until(lambda: setting.clock.advance(BACKOFF_MS * 1000) or setting.replicas[T0].events == ["follows again"])
+
+
+def test_a_call_that_comes_while_the_thread_waits_is_made(setting: Setting) -> None:
+    """It waits without an end: the pause is that of the call that came."""
+    setting.fetcher.retry_later(T0)
+    until(lambda: setting.clock.advance(BACKOFF_MS * 1000) or setting.replicas[T0].events == ["follows again"])
+    clock = SystemClock()
+    replicas = {T1: Replica(T1, lambda: fetcher)}
+    fetcher = ReplicaFetcher(
+        setting.brokers, lambda name: cast("Partition | None", replicas.get(name)), BrokerConfig(backoff_ms=20), clock
+    )
+    try:
+        for count in range(1, 6):
+            until(lambda: all(thread.is_alive() for thread in threading.enumerate()))
+            fetcher.retry_later(T1)
+            until(lambda count=count: replicas[T1].events == ["follows again"] * count)
+    finally:
+        fetcher.close()
+
+
+def test_a_fetch_concerns_the_threads_of_its_own_leaders_alone(setting: Setting) -> None:
+    """Not those of all brokers: with many of them each fetch would take many locks."""
+    for number, leader in enumerate(("b", "c", "d")):
+        setting.fetcher.send_fetch(T1, leader, fetch(1))
+        setting.request(number)  # one that was not sent yet would be forgotten
+    setting.fetcher.send_fetch(T0, "a", fetch(1))
+    setting.request(3)
+    setting.fetcher.forget(T0)
+    setting.fetcher.send_fetch(T0, "b", fetch(2))
+    assert setting.request(4)[:2] == ("b", [T0])
 
 
 def test_a_partition_that_fails_stops_no_other(

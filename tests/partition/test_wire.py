@@ -28,7 +28,9 @@ EPOCHS = st.builds(LeaderEpoch, NUMBERS, NAMES)
 PARTITIONS = st.builds(TopicPartition, NAMES, st.integers(0, (1 << 31) - 1))
 U32 = st.integers(0, (1 << 32) - 1)
 FETCHES = st.builds(
-    ReplicaFetch, st.builds(Fetch, NUMBERS, st.builds(Member, NAMES, NUMBERS), EPOCHS, MARKS, EPOCHS, MARKS, MARKS), U32
+    ReplicaFetch,
+    st.builds(Fetch, NUMBERS, st.builds(Member, NAMES, NUMBERS), EPOCHS, MARKS, EPOCHS, MARKS, MARKS, NUMBERS),
+    U32,
 )
 PARAMS = st.tuples(U32, U32, U32).map(lambda numbers: FetchParams(FetchIsolation.LOG_END, *numbers))
 
@@ -41,12 +43,14 @@ def answers(draw: st.DrawFn) -> FetchResponse:
     if kind == "diverging":
         ends = sorted(draw(st.sets(st.integers(0, 1 << 40), max_size=4)))
         starts = [TermStart(LeaderEpoch(at + 1, "a"), LogPosition(end, end // 2)) for at, end in enumerate(ends)]
-        return DivergingEpoch(number, draw(EPOCHS), History(tuple(starts)), draw(MARKS), draw(MARKS))
+        return DivergingEpoch(
+            number, draw(EPOCHS), History(tuple(starts)), draw(MARKS), draw(MARKS), draw(st.binary(max_size=50))
+        )  # fmt: skip
     position, end = draw(MARKS), draw(MARKS)
     frames = draw(st.lists(st.tuples(NUMBERS, st.binary(max_size=50)), max_size=4))
     epochs = tuple(draw(st.lists(st.builds(TermStart, EPOCHS, MARKS), max_size=3)))
     records = LogSlice(position, end, frames)
-    return FetchedRecords(number, draw(EPOCHS), position, end, epochs, draw(MARKS), draw(MARKS), records)
+    return FetchedRecords(number, draw(EPOCHS), position, end, epochs, draw(MARKS), draw(MARKS), records, draw(NUMBERS))
 
 
 def plain(responses: FetchResponses) -> dict[TopicPartition, Any]:

@@ -17,8 +17,8 @@ DEFAULTS = {
     "topics": None, "topics_pattern": None, "subscription": None, "starting_time": None, "ending_time": None,
     "ledgers": None, "columns": None, "include_headers": False, "include_metadata": False,
     "max_partition_bytes": 256 << 20, "min_partitions": 1, "batch_rows": 0, "batch_bytes": 0, "verify_checksum": None,
-    "mode": "FAILFAST", "column_name_of_corrupt_record": "_corrupt_record", "fail_on_data_loss": True, "view": None,
-    "view_options": "{}",
+    "mode": "FAILFAST", "column_name_of_corrupt_record": "_corrupt_record", "fail_on_data_loss": True,
+    "isolation": "read_uncommitted", "view": None, "view_options": "{}",
 }  # fmt: skip
 
 

@@ -16,12 +16,15 @@ from pyreplog import errors
 from pyreplog.bookie.config import BookieConfig
 from pyreplog.config import Settings
 from pyreplog.geo.policy import ReplicationPolicy
+from pyreplog.partition.config import BrokerConfig
 from pyreplog.topic.model.config import TopicConfig
 
 ROOT = Path(__file__).resolve().parents[2]
 CONTRIBUTING, QUICK = ROOT / "CONTRIBUTING.md", ROOT / "tests" / "quick.txt"
 TROUBLESHOOTING, COMPATIBILITY = ROOT / "docs" / "troubleshooting.md", ROOT / "docs" / "compatibility.md"
-SETTINGS = {BookieConfig: "operations.md", TopicConfig: "topics.md", ReplicationPolicy: "geo.md"}
+SETTINGS = {
+    BookieConfig: "operations.md", TopicConfig: "topics.md", ReplicationPolicy: "geo.md", BrokerConfig: "partitions.md",
+}  # fmt: skip
 """The guide that has a table of settings and defaults."""
 UNITS = {"": 1, "Mi": 1 << 20, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "h": 3_600_000}
 WORDS: dict[str, object] = {"None": None, "all": None, "majority": None, "False": False, "no cluster": ()}

@@ -69,7 +69,7 @@ def filled(tmp_path: Path, rng: Random) -> tuple[Path, list[Row]]:
 
 def versions(path: Path) -> list[int]:
     """Of the segment files, ascending."""
-    return [read_header(file)[5] for file in samples.segments(path)]
+    return [read_header(file).version for file in samples.segments(path)]
 
 
 def rewrite(path: Path, position: int, at: int, data: bytes) -> None:

@@ -27,7 +27,7 @@ LAYERS = [
     {"_native"},
     {"base"},
     {"log", "net", "metadata"},
-    {"bookie", "offload", "stream"},
+    {"bookie", "offload", "stream", "record_batches"},
     {"ledger", "ha", "rocketmq", "partition"},
     {"cursors", "origins"},
     {"topic"},
@@ -37,7 +37,7 @@ LAYERS = [
     {"tables"},
     {"reports"},
     {"spark"},
-    {"cli"},
+    {"cli", "testing"},
     {"__main__"},
 ]
 RANK = {part: rank for rank, row in enumerate(LAYERS) for part in row}

@@ -31,10 +31,8 @@ INVALID_RECORD = 87
 NO_TIMESTAMP = -1
 
 cdef enum:
-    BATCH_HEADER = 61
     LENGTH_FROM = 12            # the length counts from here on
     CRC_FROM = 21
-    RECORD_MIN = 7
     UNLOCKED_BYTES = 64 << 10   # shorter bodies are walked with the GIL
     CODEC_MASK = 7
     LOG_APPEND_TIME = 8
@@ -68,23 +66,6 @@ cdef dict FAULTS = {
     FAULT_COUNT: ("count", "the end of the batch behind its last record"),
     FAULT_WINDOW: ("timestamp", "a timestamp within the limits of the topic"),
 }
-
-
-# What a walk over records learns.
-ctypedef struct Walked:
-    int64_t record              # the one with a fault
-    int64_t at                  # byte of the body at which it begins
-    int64_t max_timestamp       # -1: no record has one
-    int64_t max_number          # of the first record with it
-
-
-cdef enum:
-    COLUMNS = 7
-
-# Columns of `read_records`, one behind the other in memory.
-cdef enum Column:
-    COLUMN_TIMESTAMP, COLUMN_KEY_START, COLUMN_KEY_SIZE, COLUMN_VALUE_START, COLUMN_VALUE_SIZE, COLUMN_HEADERS_START
-    COLUMN_HEADER_COUNT
 
 
 cdef inline int skip_sized(const uint8_t **at, const uint8_t *stop, int64_t *size, int64_t least) noexcept nogil:
@@ -171,10 +152,6 @@ cdef class RecordBatchHeader:
         producer_id, producer_epoch, base_sequence: -1: none.
     """
 
-    cdef readonly Py_ssize_t size
-    cdef readonly int64_t base_offset, base_timestamp, max_timestamp, producer_id
-    cdef readonly int leader_epoch, attributes, last_offset_delta, producer_epoch, base_sequence, count
-
     @property
     def codec(self):
         """The number of the codec."""
@@ -223,16 +200,15 @@ cdef class RecordBatchHeader:
         cdef Walked walked
         PyObject_GetBuffer(body, &view, PyBUF_SIMPLE)
         try:
-            self.walk(&view, earliest, latest, NULL, &walked)
+            self.walk_body(<const uint8_t *>view.buf, view.len, earliest, latest, NULL, &walked)
         finally:
             PyBuffer_Release(&view)
         return walked.max_timestamp, walked.max_number
 
-    cdef int walk(self, Py_buffer *view, int64_t earliest, int64_t latest, int64_t *columns, Walked *walked) except -1:
+    cdef int walk_body(self, const uint8_t *body, int64_t size, int64_t earliest, int64_t latest, int64_t *columns,
+                       Walked *walked) except -1:
         cdef Fault status
-        cdef const uint8_t *body = <const uint8_t *>view.buf
-        cdef int64_t size = view.len
-        if self.count < 0 or self.count > view.len // RECORD_MIN:
+        if self.count < 0 or self.count > size // RECORD_MIN:
             raise too_many(self.count, size)
         if size < UNLOCKED_BYTES:
             status = walk_records(body, size, self.count, self.base_timestamp, earliest, latest, columns, walked)
@@ -359,26 +335,26 @@ cdef class RecordColumns:
     def headers(self, Py_ssize_t i, /):
         """Return the headers of record `i`, from 0: pairs of a name, as bytes, and a value, as bytes or None."""
         cdef Py_buffer view
-        cdef const uint8_t *at
-        cdef const uint8_t *stop
-        cdef const uint8_t *value
-        cdef int64_t count = 0, name_size = 0, value_size = 0
-        cdef list pairs = []
         if not 0 <= i < self.count:
             raise InvalidArgumentError(f"record: expected 0 to {self.count - 1}, found {i}")
         PyObject_GetBuffer(self.body, &view, PyBUF_SIMPLE)
         try:
-            at, stop = <const uint8_t *>view.buf + <int64_t>self.headers_start[i], <const uint8_t *>view.buf + view.len
-            get_varint(&at, stop, &count)
-            for _ in range(count):
-                skip_sized(&at, stop, &name_size, 0)
-                name = PyBytes_FromStringAndSize(<const char *>at - name_size, name_size)
-                skip_sized(&at, stop, &value_size, -1)
-                value = at - value_size
-                pairs.append((name, None if value_size < 0 else PyBytes_FromStringAndSize(<const char *>value, value_size)))
+            return headers_at(<const uint8_t *>view.buf + <int64_t>self.headers_start[i],
+                              <const uint8_t *>view.buf + view.len)
         finally:
             PyBuffer_Release(&view)
-        return pairs
+
+
+cdef list headers_at(const uint8_t *at, const uint8_t *stop):
+    cdef int64_t count = 0, name_size = 0, value_size = 0
+    cdef list pairs = []
+    get_varint(&at, stop, &count)
+    for _ in range(count):
+        skip_sized(&at, stop, &name_size, 0)
+        name = PyBytes_FromStringAndSize(<const char *>at - name_size, name_size)
+        skip_sized(&at, stop, &value_size, -1)
+        pairs.append((name, None if value_size < 0 else PyBytes_FromStringAndSize(<const char *>at - value_size, value_size)))
+    return pairs
 
 
 cdef list slices(object body, object start_column, object size_column):
@@ -414,7 +390,7 @@ def read_records(RecordBatchHeader header not None, body, /):
             raise too_many(header.count, view.len)
         array = numpy.empty((COLUMNS, max(header.count, 1)), numpy.int64)
         table = array
-        header.walk(&view, INT64_MIN, INT64_MAX, &table[0, 0], &walked)
+        header.walk_body(<const uint8_t *>view.buf, view.len, INT64_MIN, INT64_MAX, &table[0, 0], &walked)
     finally:
         PyBuffer_Release(&view)
     array = array[:, :header.count]

@@ -1,18 +1,22 @@
 """Encodes and decodes the first block of a segment file (FORMAT.md, "Segment"). Threads: any."""
 
 import os
+from collections import namedtuple
 
 from libc.stdint cimport uint16_t
 from libc.string cimport memcpy, memset
 
 from pyreplog._native.layout cimport (
-    FORMAT_COUNTED, FORMAT_VERSION, SEGMENT_HEADER, SEGMENT_MAGIC, SEGMENT_MAX, SEGMENT_MIN, SegmentHeader, crc32c,
+    FORMAT_COUNTED, FORMAT_VERSION, SEGMENT_HEADER, SEGMENT_MAGIC, SEGMENT_MAX, SEGMENT_MIN, crc32c,
 )
+from pyreplog._native.layout cimport SegmentHeader as RawHeader
 from pyreplog.errors import CorruptionError, FormatVersionError, InvalidArgumentError
 
 
 COUNTED = FORMAT_COUNTED
 """Version of segments in which records may take several entry numbers."""
+
+SegmentHeader = namedtuple("SegmentHeader", "uuid base size first_entry epoch version")
 
 
 cdef uint32_t stamp_of(const uint8_t *uuid, int64_t base, int64_t size, uint32_t epoch) noexcept nogil:
@@ -39,33 +43,33 @@ def encode_header(bytes uuid not None, int64_t base, int64_t size, int64_t first
 
     version: of the format; COUNTED if records of the segment may take several entry numbers.
     """
-    cdef SegmentHeader header
+    cdef RawHeader header
     cdef bytearray out = bytearray(SEGMENT_HEADER)
     cdef uint8_t *p = out
-    memset(&header, 0, sizeof(SegmentHeader))
+    memset(&header, 0, sizeof(RawHeader))
     header.magic = SEGMENT_MAGIC
     header.version = header.min_reader = version
     memcpy(header.uuid, <const char *>uuid, 16)
     header.base, header.size, header.first_entry, header.epoch = base, size, first_entry, epoch
-    header.crc = crc32c(0, <uint8_t *>&header + 12, sizeof(SegmentHeader) - 12)
-    memcpy(p, &header, sizeof(SegmentHeader))
+    header.crc = crc32c(0, <uint8_t *>&header + 12, sizeof(RawHeader) - 12)
+    memcpy(p, &header, sizeof(RawHeader))
     return bytes(out)
 
 
 def decode_header(path, bytes block not None):
-    """Return (uuid, base, size, first entry, epoch, version) of a segment's first block.
+    """Return the header in a segment's first block.
 
     path: of its file, for messages. Raises CorruptionError if the header is damaged, and FormatVersionError if this
     build cannot read its version.
     """
-    cdef SegmentHeader header
-    if len(block) < <Py_ssize_t>sizeof(SegmentHeader):
+    cdef RawHeader header
+    if len(block) < <Py_ssize_t>sizeof(RawHeader):
         raise damage(path, 0, "a segment header", f"{len(block)} bytes")
-    memcpy(&header, <const char *>block, sizeof(SegmentHeader))
+    memcpy(&header, <const char *>block, sizeof(RawHeader))
     if header.magic != SEGMENT_MAGIC:
         actual = "zeros" if not any(block) else repr(block[:8])
         raise damage(path, 0, "the magic of a segment", actual)
-    computed = crc32c(0, <uint8_t *>&header + 12, sizeof(SegmentHeader) - 12)
+    computed = crc32c(0, <uint8_t *>&header + 12, sizeof(RawHeader) - 12)
     if header.crc != computed:
         raise damage(path, 8, f"header CRC-32C {computed:#010x}", f"{header.crc:#010x}")
     if header.min_reader > FORMAT_COUNTED:
@@ -73,7 +77,9 @@ def decode_header(path, bytes block not None):
     if not SEGMENT_MIN <= header.size <= SEGMENT_MAX or header.size % SEGMENT_HEADER or header.base % header.size:
         raise damage(path, 32, "a base that is a multiple of a possible size",
                      f"base {header.base}, size {header.size}")
-    return bytes(header.uuid[:16]), header.base, header.size, header.first_entry, header.epoch, header.version
+    return SegmentHeader(
+        bytes(header.uuid[:16]), header.base, header.size, header.first_entry, header.epoch, header.version
+    )
 
 
 cdef object damage(path, int offset, str expected, str actual):

@@ -2,9 +2,10 @@
 
 | modules | what they hold |
 |---|---|
+| `partition_records` | the records of a partition's log |
 | `output`, `tables`, `progress`, `reportprogress` | output |
 | `settings`, `tls`, `serving`, `parsers` | arguments; running until a signal |
-| `metadata_wait` | starting while the metadata store does not answer |
+| `metadata_option`, `metadata_wait` | the metadata store of a node; starting while it does not answer |
 | `clusteroptions`, `sourceoptions` | arguments that select a cluster, or the source of reports |
 | `targets`, `starts` | arguments that select topics, and positions in them |
 """

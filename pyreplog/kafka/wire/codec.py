@@ -125,6 +125,9 @@ def _flexible_from() -> dict[int, int]:
 def decode_request(data: bytes | memoryview, *, max_items: int = ITEMS_MAX) -> Request:
     """Decode a request with its header.
 
+    Bytes behind the message are ignored, as Kafka's brokers do: librdkafka asks for the metadata of all topics with
+    three bytes too many.
+
     Args:
         data: the request without its size. Records are views of it.
         max_items: items of all arrays, at most.
@@ -135,7 +138,7 @@ def decode_request(data: bytes | memoryview, *, max_items: int = ITEMS_MAX) -> R
     key, version, correlation_id, client_id, start = decode_header(data, _flexible_from())
     message = None
     if version in served_versions(key):
-        message = request_codec(key, version).schema.decode(data, start=start, max_items=max_items)
+        message, _ = request_codec(key, version).schema.decode_prefix(data, start=start, max_items=max_items)
     return Request(key, version, correlation_id, client_id, message)
 
 

@@ -98,6 +98,7 @@ class BrokerAvailability(MetadataValue):
         incarnation: of the broker.
         address: "host:port", of its service for other brokers; "": it is reached within its process only.
         is_stopping: whether it hands its leaderships over.
+        kafka_address: "host:port", where Kafka clients reach it; "": it has no Kafka listener.
     """
 
     KIND: ClassVar[str] = "availability of a broker"
@@ -105,16 +106,23 @@ class BrokerAvailability(MetadataValue):
     incarnation: int
     address: str = ""
     is_stopping: bool = False
+    kafka_address: str = ""
+
+    def _encode_fields(self) -> dict[str, Any]:
+        fields = super()._encode_fields()
+        return fields if self.kafka_address else {name: fields[name] for name in fields if name != "kafka_address"}
 
     @classmethod
     def _decode_fields(cls, fields: dict[str, Any]) -> dict[str, Any]:
-        address = field(fields, "address", str)
-        if not address.isprintable() or len(address) > 300:
-            raise ValueError(f"address: expected host:port, found {address[:80]!r}")
+        fields = {"kafka_address": "", **fields}
+        addresses = {name: field(fields, name, str) for name in ("address", "kafka_address")}
+        for name, address in addresses.items():
+            if not address.isprintable() or len(address) > 300:
+                raise ValueError(f"{name}: expected host:port, found {address[:80]!r}")
         return {
             "incarnation": number(fields, "incarnation"),
-            "address": address,
             "is_stopping": field(fields, "is_stopping", bool),
+            **addresses,
         }
 
 
@@ -307,12 +315,15 @@ class BrokerLease(Handle):
         self._availability = BrokerAvailability(incarnation=member.incarnation)
         super().__init__(f"registration of broker {member}")
 
-    def refresh(self, *, address: str | None = None, is_stopping: bool | None = None) -> None:
+    def refresh(
+        self, *, address: str | None = None, is_stopping: bool | None = None, kafka_address: str | None = None
+    ) -> None:  # fmt: skip
         """Store the key if it is missing, or says something else.
 
         Args:
             address: None: as before.
             is_stopping: None: as before.
+            kafka_address: None: as before.
 
         Raises:
             ReplogError: errors of the store; call it again then.
@@ -325,6 +336,8 @@ class BrokerLease(Handle):
                     self._availability = replace(self._availability, address=address)
                 if is_stopping is not None:
                     self._availability = replace(self._availability, is_stopping=is_stopping)
+                if kafka_address is not None:
+                    self._availability = replace(self._availability, kafka_address=kafka_address)
                 for attempts_left in range(_ATTEMPTS_MAX - 1, -1, -1):
                     try:
                         self._store_value(self._usable_lease(lost))

@@ -12,11 +12,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
-from pyreplog.errors import InvalidArgumentError, NoSuchTopicError, TopicExistsError
+from pyreplog.errors import ConfigError, InvalidArgumentError, NoSuchTopicError, TopicExistsError
 from pyreplog.metadata import values
 from pyreplog.metadata.changes import change_key
 from pyreplog.metadata.store import MetadataStore
 from pyreplog.metadata.values import MetadataValue
+from pyreplog.partition.metadata.topic_settings import SETTINGS, TopicSettings
 from pyreplog.partition.protocol.partition_state import REPLICAS_MAX, is_broker_name
 from pyreplog.topic_names import check_name, quote_name, unquote_name
 
@@ -25,6 +26,12 @@ STATES = "/partitions/states"
 PARTITIONS_MAX = 65536
 _ID_BYTES = 16
 _PARTITION_DIGITS = 5
+_FIELDS = {
+    "min.insync.replicas": "min_isr",
+    "requires.sync": "requires_sync",
+    "unclean.leader.election.enable": "unclean_election",
+}
+"""Settings that are fields of a topic, since version 1."""
 
 
 def topic_key(topic: str) -> str:
@@ -58,9 +65,12 @@ class TopicMetadata(MetadataValue):
             controllers choose them.
         created_us: when it was created, microseconds since 1970-01-01 UTC.
         is_deleted: whether it is being deleted.
+        settings: the settings that were set, by Kafka's names, without `min.insync.replicas`, `requires.sync` and
+            `unclean.leader.election.enable`, which are fields. Those of newer builds are kept.
     """
 
     KIND: ClassVar[str] = "topic of partitions"
+    VERSION: ClassVar[int] = 2
 
     topic_id: str
     partitions: int
@@ -71,6 +81,13 @@ class TopicMetadata(MetadataValue):
     assignment: Mapping[int, tuple[str, ...]] = field(default_factory=dict)
     created_us: int = 0
     is_deleted: bool = False
+    settings: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def config(self) -> TopicSettings:
+        """All settings; one that was not set has its default."""
+        known = {name: value for name, value in self.settings.items() if name in SETTINGS}
+        return TopicSettings.of({**known, **{name: getattr(self, field) for name, field in _FIELDS.items()}})
 
     def replicas_of(self, partition: int) -> tuple[str, ...] | None:
         """Return the brokers that the creator chose for a partition; None: controllers choose."""
@@ -78,7 +95,7 @@ class TopicMetadata(MetadataValue):
 
     def _encode_fields(self) -> dict[str, Any]:
         assignment = {str(partition): list(brokers) for partition, brokers in self.assignment.items()}
-        return {**super()._encode_fields(), "assignment": assignment}
+        return {**super()._encode_fields(), "assignment": assignment, "settings": dict(self.settings)}
 
     @classmethod
     def _decode_fields(cls, fields: dict[str, Any]) -> dict[str, Any]:
@@ -91,6 +108,7 @@ class TopicMetadata(MetadataValue):
         assignment = {int(partition): tuple(values.field(chosen, partition, list)) for partition in chosen}
         decoded: dict[str, Any] = {**numbers, **flags, "topic_id": topic_id, "assignment": assignment}
         decoded["created_us"] = values.number(fields, "created_us")
+        decoded["settings"] = values.field(fields, "settings", dict) if "settings" in fields else {}  # since version 2
         _check(cls(**decoded), ValueError)
         return decoded
 
@@ -109,6 +127,7 @@ def _check(topic: TopicMetadata, error: Callable[[str], Exception]) -> None:
             raise error(f"assignment of partition {partition}: expected 1 to {REPLICAS_MAX} brokers, found {brokers}")
         if len({*brokers}) < len(brokers):
             raise error(f"assignment of partition {partition}: expected distinct brokers, found {brokers}")
+    topic.config  # noqa: B018  its own checks
 
 
 def create_topic(
@@ -122,6 +141,7 @@ def create_topic(
     requires_sync: bool = False,
     unclean_election: bool = False,
     assignment: Mapping[int, Sequence[str]] | None = None,
+    settings: Mapping[str, Any] | None = None,
 ) -> TopicMetadata:
     """Store a new topic. If the reply is lost, its id tells whether it was stored.
 
@@ -136,6 +156,7 @@ def create_topic(
         unclean_election: see `TopicMetadata`.
         assignment: partition -> brokers, the preferred leader first, of the partitions for which controllers do not
             choose them.
+        settings: by Kafka's names, see `TopicSettings`. Those that are parameters, too, count from here.
 
     Returns:
         The topic as it is stored.
@@ -143,6 +164,7 @@ def create_topic(
     Raises:
         TopicExistsError: there is a topic of that name, or one is being deleted.
         InvalidArgumentError: an argument is out of its bounds.
+        ConfigError: a setting is unknown, or out of its bounds.
         ReplogError: errors of the store.
     """
     chosen = {partition: tuple(brokers) for partition, brokers in (assignment or {}).items()}
@@ -152,6 +174,7 @@ def create_topic(
         created_us=now_us,
     )  # fmt: skip
     _check(created, InvalidArgumentError)
+    created = _with_settings(created, settings or {})
     if any(partition >= partitions for partition in chosen):
         raise InvalidArgumentError(f"assignment: expected partitions below {partitions}, found {max(chosen)}")
 
@@ -167,29 +190,101 @@ def create_topic(
     return created
 
 
-def grow_topic(store: MetadataStore, topic: str, partitions: int) -> TopicMetadata:
+def _with_settings(topic: TopicMetadata, changes: Mapping[str, Any]) -> TopicMetadata:
+    """Return a topic with other settings; None: the default. Raises ConfigError."""
+    defaults = TopicSettings()
+    TopicSettings.of({name: value for name, value in changes.items() if value is not None or name not in SETTINGS})
+    stored, fields = dict(topic.settings), {}
+    for name, value in changes.items():
+        if name in _FIELDS:
+            fields[_FIELDS[name]] = getattr(defaults, _FIELDS[name]) if value is None else value
+        elif value is None:
+            stored.pop(name, None)
+        else:
+            stored[name] = value
+    return replace(topic, settings=stored, **fields)
+
+
+def alter_topic(store: MetadataStore, topic: str, changes: Mapping[str, Any]) -> TopicMetadata:
+    """Change settings of a topic while it is used. It may be called again after an OutcomeUnknownError.
+
+    Brokers apply the settings when they learn of them, without opening partitions again.
+
+    Args:
+        store: metadata store.
+        topic: name of the topic.
+        changes: values by Kafka's names, see `TopicSettings`; None: back to the default. Other settings stay.
+
+    Returns:
+        The topic as it is stored.
+
+    Raises:
+        NoSuchTopicError: there is no such topic, or it is being deleted.
+        ConfigError: a setting is unknown, out of its bounds, or fixed since the topic was created. Nothing was changed.
+        ReplogError: errors of the store.
+
+    Example:
+        ```python
+        alter_topic(store, "orders", {"retention.ms": 86_400_000, "retention.bytes": None})
+        ```
+    """
+
+    def altered(stored: TopicMetadata) -> TopicMetadata:
+        if stored.is_deleted:
+            raise NoSuchTopicError(topic, "it is being deleted")
+        after = _with_settings(stored, changes)
+        before, now = stored.config.values(), after.config.values()
+        for name in changes:
+            if SETTINGS[name].is_fixed and before[name] != now[name]:
+                raise ConfigError(f"{name}: topic {topic} was created with {before[name]}, which cannot be changed")
+        return after
+
+    return _change(store, topic, altered)
+
+
+def create_partitions(
+    store: MetadataStore, topic: str, partitions: int, assignment: Mapping[int, Sequence[str]] | None = None
+) -> TopicMetadata:  # fmt: skip
     """Raise the number of partitions. It may be called again after an OutcomeUnknownError.
+
+    Args:
+        store: metadata store.
+        topic: name of the topic.
+        partitions: how many there are then.
+        assignment: new partition -> brokers, the preferred leader first, of those for which controllers do not choose
+            them.
 
     Raises:
         NoSuchTopicError: there is no such topic.
-        InvalidArgumentError: the topic has more partitions, or cannot have so many.
+        InvalidArgumentError: the topic has more partitions, or cannot have so many; the assignment is invalid.
         ReplogError: errors of the store.
     """
+    chosen = {partition: tuple(brokers) for partition, brokers in (assignment or {}).items()}
 
     def grown(stored: TopicMetadata) -> TopicMetadata:
         if stored.is_deleted:
             raise NoSuchTopicError(topic, "it is being deleted")
         if partitions < stored.partitions:
             raise InvalidArgumentError(f"topic {topic}: expected at least {stored.partitions}, found {partitions}")
-        after = replace(stored, partitions=partitions)
+        if stored.partitions == partitions and all(stored.assignment.get(at) == chosen[at] for at in chosen):
+            return stored
+        wrong = [partition for partition in chosen if not stored.partitions <= partition < partitions]
+        if wrong:
+            raise InvalidArgumentError(
+                f"assignment: expected partitions from {stored.partitions} to {partitions - 1}, found {wrong[0]}"
+            )
+        after = replace(stored, partitions=partitions, assignment={**stored.assignment, **chosen})
         _check(after, InvalidArgumentError)
         return after
 
     return _change(store, topic, grown)
 
 
+grow_topic = create_partitions  # its former name
+
+
 def delete_topic(store: MetadataStore, topic: str) -> TopicMetadata:
-    """Mark a topic as deleted; controllers delete its states, then its key. Raises as `grow_topic`."""
+    """Mark a topic as deleted; controllers delete its states, then its key. Raises as `create_partitions`."""
     return _change(store, topic, lambda stored: replace(stored, is_deleted=True))
 
 

@@ -32,6 +32,8 @@ class OriginChecks(NamedTuple):
         producer_epochs: a producer with a lower epoch than before is refused.
         coordinator_epochs: a marker of a coordinator with a lower epoch than before is refused.
         transactions: a transaction has to be open, or be confirmed by its coordinator.
+        transaction_version: of the transaction that a marker ends; None: as the topic says.
+        leader_epoch: number of the leader epoch in which alone the batch may be appended; None: in any.
     """
 
     assigns_offsets: bool
@@ -43,6 +45,8 @@ class OriginChecks(NamedTuple):
     producer_epochs: bool
     coordinator_epochs: bool
     transactions: bool
+    transaction_version: int | None = None
+    leader_epoch: int | None = None
 
 
 CHECKS = {

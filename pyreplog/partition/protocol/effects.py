@@ -93,8 +93,16 @@ class TrimLog(NamedTuple):
     start: LogPosition
 
 
+class AdvanceLogStart(NamedTuple):
+    """The leader has deleted the records before this offset: readers see none of them any more. Never back."""
+
+    offset: int
+
+
 LeadingEffect: TypeAlias = (
     AppendLeaderEpoch | AlterIsr | LoadState | HighWatermarkAdvanced | LeadershipLost | SendFetchResponse | ReadRecords
 )
 
-FollowingEffect: TypeAlias = SendFetch | TruncateLog | ResetLog | AppendRecords | ShowHighWatermark | TrimLog
+FollowingEffect: TypeAlias = (
+    SendFetch | TruncateLog | ResetLog | AppendRecords | ShowHighWatermark | TrimLog | AdvanceLogStart
+)

@@ -125,32 +125,66 @@ def with_min_isr(state: PartitionState, min_isr: int) -> PartitionState:
     return state if state.min_isr == min_isr else replace(state, min_isr=min_isr).with_isr(state.isr, {})
 
 
-def reassign(state: PartitionState, target: Sequence[str]) -> PartitionState:
-    """Return the state in which a reassignment begins.
+def reassign(state: PartitionState, target: Sequence[str], *, replaced: Sequence[str] = ()) -> PartitionState:
+    """Return the state in which a reassignment begins, or takes another target (KIP-455).
 
-    Its replicas are the new and the old ones, until all new ones are in the ISR.
+    Its replicas are the new and the old ones, until all new ones are in the ISR. Replicas of an earlier target that is
+    given up leave with the others, or at once if they are not in sync.
 
     Args:
         state: as it is now.
         target: names of brokers, the preferred leader first.
+        replaced: the dead brokers because of which a controller begins it; (): an operator does.
     """
     assert target and len({*target}) == len(target), f"target: expected distinct brokers, found {target}"
-    replicas = (*target, *(name for name in state.replicas if name not in target))
-    return replace(state, replicas=replicas, target=tuple(target))
+    original = state.original or state.replicas
+    kept = {*original, state.leader, *(member.broker for member in (*state.isr, *state.elr))}
+    replicas = (*target, *(name for name in state.replicas if name not in target and name in kept))
+    return replace(
+        state, replicas=replicas, target=tuple(target), original=original, replaced=tuple(sorted({*replaced}))
+    )
 
 
 def complete_reassignment(state: PartitionState, brokers: Brokers) -> PartitionState | None:
-    """Return the state after a reassignment; None: none is under way, or its replicas are not all in the ISR.
+    """Return the state after a reassignment; None: none is under way, or its new replicas are not all in the ISR.
+
+    A replica that is neither new nor goes may be dead: it is not waited for, as long as the ISR does not become smaller
+    than min ISR by what goes.
 
     Args:
         state: as it is now.
         brokers: those that are registered.
     """
-    staying = [member for member in state.isr if member.broker in state.target]
-    if not state.target or len(staying) < len(state.target):
+    if not state.target:
         return None
-    after = replace(state, replicas=state.target, target=(), isr=tuple(staying), elr=())
-    if state.leader in state.target:
+    staying = [member for member in state.isr if member.broker in state.target]
+    in_sync = {member.broker for member in staying}
+    awaited = state.adding if state.original else state.target
+    if not in_sync or not in_sync.issuperset(awaited) or len(staying) < min(state.min_isr, len(state.target)):
+        return None
+    after = replace(
+        state, replicas=state.target, target=(), original=(), replaced=(), isr=tuple(staying), elr=()
+    )  # fmt: skip
+    if state.leader in in_sync:
         return after
     chosen = _first(state.target, staying, brokers)
+    return None if chosen is None else after.led_by(chosen.broker)
+
+
+def cancel_reassignment(state: PartitionState, brokers: Brokers) -> PartitionState | None:
+    """Return the state that a reassignment began with; None: none of its replicas that is in sync can lead.
+
+    Args:
+        state: as it is now, with a reassignment.
+        brokers: those that are registered.
+    """
+    original = state.original or tuple(name for name in state.replicas if name not in state.target) or state.replicas
+    staying = tuple(member for member in state.isr if member.broker in original)
+    elr = tuple(member for member in state.elr if member.broker in original)
+    after = replace(state, replicas=original, target=(), original=(), replaced=(), isr=staying, elr=elr)
+    if len(staying) >= after.effective_min_isr:
+        after = replace(after, elr=())
+    if not state.leader or state.leader in {member.broker for member in staying}:
+        return after if staying or elr or not (state.isr or state.elr) else None
+    chosen = _first(original, staying, brokers)
     return None if chosen is None else after.led_by(chosen.broker)

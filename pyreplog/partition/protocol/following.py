@@ -10,6 +10,7 @@ from __future__ import annotations
 from enum import Enum
 
 from pyreplog.partition.protocol.effects import (
+    AdvanceLogStart,
     AppendRecords,
     FollowingEffect,
     ResetLog,
@@ -107,14 +108,15 @@ class FollowingReplica:
             return []
         self._coming = None
         history = extended(self.log.history, records.starts)
-        self.log = ReplicaLog(history, self.log.start, end, synced)
+        self.log = self.log._replace(history=history, end=end, synced=synced)
         return [*self._learn(records), *self._fetch()]
 
     def truncated(self, start: LogPosition, end: LogPosition, synced: LogPosition) -> list[FollowingEffect]:
         """Note that the log was cut."""
         if self.state is not FetchState.TRUNCATING:
             return []
-        self.log = ReplicaLog(self._history, start, end, synced)
+        log_start = max(min(self.log.log_start, end.entry), start.entry)
+        self.log = ReplicaLog(self._history, start, end, synced, log_start)
         self.high_watermark = max(start, min(self.high_watermark, end))  # what was trimmed was committed
         return self._fetch()
 
@@ -136,7 +138,10 @@ class FollowingReplica:
         self._number += 1
         self.state = FetchState.FETCHING
         log = self.log
-        fetch = Fetch(self._number, self.member, self.epoch, log.end, log.history.last, log.synced, self.high_watermark)
+        fetch = Fetch(
+            self._number, self.member, self.epoch, log.end, log.history.last, log.synced, self.high_watermark,
+            max(log.log_start, log.start.entry),
+        )  # fmt: skip
         return [SendFetch(self.leader, fetch)]
 
     def _learn(self, response: FetchedRecords) -> list[FollowingEffect]:
@@ -151,6 +156,10 @@ class FollowingReplica:
             effects.append(ShowHighWatermark(high_watermark))
         if min(response.log_start, self.high_watermark) > self.log.start:
             effects.append(TrimLog(min(response.log_start, self.high_watermark)))
+        deleted_before = min(response.deleted_before, self.high_watermark.entry)
+        if deleted_before > max(self.log.log_start, self.log.start.entry):
+            self.log = self.log._replace(log_start=deleted_before)
+            effects.append(AdvanceLogStart(deleted_before))
         return effects
 
     def _diverged(self, leader: DivergingEpoch) -> list[FollowingEffect]:

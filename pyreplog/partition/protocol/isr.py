@@ -19,7 +19,7 @@ class FollowerState:
         caught_up_us: when it was last caught up, microseconds.
     """
 
-    __slots__ = ("caught_up_us", "fetch_us", "last_epoch", "leader_end", "received", "synced")
+    __slots__ = ("caught_up_us", "fetch_us", "last_epoch", "leader_end", "log_start", "received", "synced")
 
     def __init__(self, caught_up_us: int) -> None:
         self.received = self.synced = ORIGIN
@@ -27,6 +27,7 @@ class FollowerState:
         self.caught_up_us = caught_up_us
         self.fetch_us = caught_up_us
         self.leader_end: LogPosition | None = None  # at the previous fetch
+        self.log_start = 0
 
     def fetched(self, fetch: Fetch, leader_end: LogPosition, now_us: int, *, requires_sync: bool) -> None:
         """Note a fetch that fits the leader's log.
@@ -43,6 +44,7 @@ class FollowerState:
         self.received = max(self.received, fetch.position)
         self.synced = max(self.synced, min(fetch.synced, fetch.position))
         self.last_epoch = max(self.last_epoch, fetch.last_epoch)
+        self.log_start = max(self.log_start, fetch.log_start)
         mark = self.synced if requires_sync else self.received
         if mark >= leader_end:
             self.caught_up_us = max(self.caught_up_us, now_us)

@@ -68,6 +68,7 @@ class LeadingReplica:
         self.isr = Isr(version, state)
         self.history = log.history.begin(state.epoch, log.end)
         self.start, self.end, self.synced = log.start, log.end, log.synced
+        self.log_start = log.log_start
         self.is_deposed = False
         self._brokers = brokers
         self._high_watermark = HighWatermark(min(high_watermark, log.end), log.end)
@@ -120,6 +121,23 @@ class LeadingReplica:
         assert start <= self.high_watermark, f"start: expected at most {self.high_watermark}, found {start}"
         self.start = max(self.start, start)
 
+    def deleted(self, before: int) -> None:
+        """Note that the records before an offset are deleted; the offset is at most the high watermark."""
+        assert before <= self.high_watermark.entry, f"before: expected at most {self.high_watermark}, found {before}"
+        self.log_start = max(self.log_start, before)
+
+    @property
+    def low_watermark(self) -> int:
+        """Offset before which all replicas that live have deleted the records (KIP-107). One that is dead learns of it
+        from its leader before it may join the ISR again."""
+        starts = [max(self.log_start, self.start.entry)]
+        for name in self.isr.committed.replicas:
+            registration = self._brokers.get(name)
+            if name != self.member.broker and registration is not None and not registration.is_fenced:
+                follower = self._followers.get(Member(name, registration.incarnation))
+                starts.append(0 if follower is None else follower.log_start)
+        return min(starts)
+
     # ---- fetches --------------------------------------------------------------------------------------------
 
     def fetched(self, fetch: Fetch, now_us: int) -> list[LeadingEffect]:
@@ -147,7 +165,15 @@ class LeadingReplica:
         """
         starts = starts_between(self.history, fetch.position, end)
         return FetchedRecords(
-            fetch.number, self.epoch, fetch.position, end, starts, self.high_watermark, self.start, records
+            fetch.number,
+            self.epoch,
+            fetch.position,
+            end,
+            starts,
+            self.high_watermark,
+            self.start,
+            records,
+            self.log_start,
         )
 
     def has_news(self, fetch: Fetch) -> bool:
@@ -278,6 +304,8 @@ class LeadingReplica:
         if state.epoch != self.epoch or state.leading_member != self.member:
             self.is_deposed = True
             return [LeadershipLost(version, state)]
+        for member in {*self.isr.committed.isr} - {*state.isr}:  # its log failed: what it had says nothing any more
+            self._followers.pop(member, None)
         for member in state.isr:  # one that somebody else made a member begins as one that was caught up
             if member != self.member and member not in self._followers:
                 self._followers[member] = FollowerState(now_us)

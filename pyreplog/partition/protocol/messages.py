@@ -22,6 +22,7 @@ class Fetch(NamedTuple):
         last_epoch: the epoch in which its log ends.
         synced: up to where its log is on its disk.
         high_watermark: which it knows of; a leader that knows more answers at once.
+        log_start: offset before which it has deleted the records.
     """
 
     number: int
@@ -31,6 +32,7 @@ class Fetch(NamedTuple):
     last_epoch: LeaderEpoch
     synced: LogPosition
     high_watermark: LogPosition
+    log_start: int = 0
 
 
 class FetchedRecords(NamedTuple):
@@ -45,6 +47,7 @@ class FetchedRecords(NamedTuple):
         high_watermark: of the leader.
         log_start: where the leader's log begins.
         records: the bytes; neither machine looks at them.
+        deleted_before: offset before which the leader has deleted the records, though it may hold them still.
     """
 
     number: int
@@ -55,6 +58,7 @@ class FetchedRecords(NamedTuple):
     high_watermark: LogPosition
     log_start: LogPosition
     records: object
+    deleted_before: int = 0
 
 
 class DivergingEpoch(NamedTuple):
@@ -66,6 +70,8 @@ class DivergingEpoch(NamedTuple):
         history: of the leader's log.
         log_start: where the leader's log begins.
         end: where the leader's log ends.
+        producers: snapshot of the producers where the leader's log begins, for a follower that takes it from there; the
+            machines do not look at it. b"": the log begins at its beginning, or there is none.
     """
 
     number: int
@@ -73,6 +79,7 @@ class DivergingEpoch(NamedTuple):
     history: History
     log_start: LogPosition
     end: LogPosition
+    producers: bytes = b""
 
 
 class FetchRefused(NamedTuple):

@@ -80,9 +80,14 @@ class PartitionState(MetadataValue):
         epoch: of the newest leader.
         target: the replicas after the reassignment that is under way; (): no reassignment.
         is_unclean: whether the newest leader was elected though it may lack committed records.
+        original: the replicas before the reassignment that is under way, to which a cancel returns; (): none is under
+            way, or an earlier build began it.
+        replaced: the brokers that are dead for too long, because of which a controller began the reassignment; (): an
+            operator did.
     """
 
     KIND: ClassVar[str] = "state of a partition"
+    VERSION: ClassVar[int] = 2
 
     replicas: tuple[str, ...]
     isr: tuple[Member, ...]
@@ -92,6 +97,18 @@ class PartitionState(MetadataValue):
     epoch: LeaderEpoch = NO_EPOCH
     target: tuple[str, ...] = ()
     is_unclean: bool = False
+    original: tuple[str, ...] = ()
+    replaced: tuple[str, ...] = ()
+
+    @property
+    def adding(self) -> tuple[str, ...]:
+        """The replicas that a reassignment adds."""
+        return tuple(name for name in self.target if name not in self.original) if self.original else ()
+
+    @property
+    def removing(self) -> tuple[str, ...]:
+        """The replicas that a reassignment removes when it is complete."""
+        return tuple(name for name in self.replicas if name not in self.target) if self.target else ()
 
     @property
     def last_leader(self) -> str:
@@ -138,6 +155,25 @@ class PartitionState(MetadataValue):
         """
         return self.led_by("")
 
+    def without(self, broker: str) -> PartitionState | None:
+        """Return the state that a broker leaves when its log failed: it is in neither ISR nor ELR, and does not lead.
+
+        It may lack committed records when it comes back, so the ELR does not keep it either.
+
+        Args:
+            broker: its name.
+
+        Returns:
+            The state; None: nothing changes, or no other replica is known to have what is committed.
+        """
+        after = self.with_isr((member for member in self.isr if member.broker != broker), {})
+        after = replace(after, elr=tuple(member for member in after.elr if member.broker != broker))
+        if not after.isr and not after.elr:
+            return None
+        if self.leader == broker:
+            after = after.led_by("")
+        return after if after != self else None
+
     # ---- stored ---------------------------------------------------------------------------------------------
 
     @classmethod
@@ -156,11 +192,16 @@ class PartitionState(MetadataValue):
         _demand(leader == "" or leader in in_sync, f"a leader in the ISR {isr}", leader)
         _demand(last_leader == "" if epoch.number == 0 else is_broker_name(last_leader), "who began the epoch", epoch)
         _demand(leader in ("", last_leader), f"the leader of epoch {epoch}", leader)
+        original, replaced = (_names(fields, key) if key in fields else () for key in ("original", "replaced"))
+        _demand({*original} <= {*replicas}, f"the original replicas among {replicas}", original)
+        _demand(not original or len(target) > 0, "a target of the reassignment", target)
+        _demand({*replaced} <= {*original}, f"the replaced brokers among {original}", replaced)
         min_isr = number(fields, "min_isr")
         _demand(1 <= min_isr <= REPLICAS_MAX, f"min_isr of 1 to {REPLICAS_MAX}", min_isr)
         return {
             "replicas": replicas, "isr": isr, "min_isr": min_isr, "elr": elr, "leader": leader, "epoch": epoch,
-            "target": target, "is_unclean": field(fields, "is_unclean", bool),
+            "target": target, "is_unclean": field(fields, "is_unclean", bool), "original": original,
+            "replaced": replaced,
         }  # fmt: skip
 
 

@@ -7,8 +7,8 @@ them, from the log and a snapshot; a leader asks before it appends. Retention fo
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Container, Iterable
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from pyreplog.partition.protocol.error_codes import ErrorCode
@@ -141,6 +141,28 @@ class ProducerStates:
         entry = self._entries.get(batch.producer_id, ProducerStateEntry())
         self._entries[batch.producer_id] = entry.with_batch(batch.epoch, stored, now_us)
 
-    def expire(self, before_us: int) -> None:
-        """Forget the producers that were last used before a time in microseconds."""
-        self._entries = {number: entry for number, entry in self._entries.items() if entry.used_us >= before_us}
+    def note_use(self, producer_id: int, now_us: int) -> None:
+        """Note that a producer was at work without a batch: a marker ended its transaction.
+
+        Args:
+            producer_id: of the producer.
+            now_us: the time in microseconds.
+        """
+        entry = self._entries.get(producer_id)
+        if entry is not None and now_us > entry.used_us:
+            self._entries[producer_id] = replace(entry, used_us=now_us)
+
+    def expire(self, before_us: int, keep: Container[int] = ()) -> list[int]:
+        """Forget the producers that were last used before a time.
+
+        Args:
+            before_us: the time in microseconds.
+            keep: ids of producers that stay: their transactions are open.
+
+        Returns:
+            The ids of those that are forgotten.
+        """
+        idle = [number for number, entry in self._entries.items() if entry.used_us < before_us and number not in keep]
+        for number in idle:
+            del self._entries[number]
+        return idle

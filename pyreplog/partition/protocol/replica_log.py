@@ -16,9 +16,12 @@ class ReplicaLog(NamedTuple):
         start: where it begins.
         end: where it ends.
         synced: up to where it is on the disk.
+        log_start: offset before which records were deleted, though a segment may hold them still; never before `start`
+            in effect.
     """
 
     history: History
     start: LogPosition
     end: LogPosition
     synced: LogPosition
+    log_start: int = 0

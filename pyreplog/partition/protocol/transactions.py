@@ -180,6 +180,17 @@ class LogTransactions:
         if ended.is_aborted:
             self._aborted.append(ended)
 
+    def unfinished(self) -> set[int]:
+        """Return the producers whose transactions are open, or have markers that are not known to be committed."""
+        return {*self._open, *(ended.producer_id for ended in self._unreplicated)}
+
+    def forget(self, producer_ids: Iterable[int]) -> None:
+        """Forget producers without unfinished transactions, which were idle for long; aborted transactions stay."""
+        for number in producer_ids:
+            self._producer_epochs.pop(number, None)
+            self._coordinator_epochs.pop(number, None)
+            self._verifications.pop(number, None)
+
     # ---- what readers may see -------------------------------------------------------------------------------
 
     def last_stable(self, high_watermark: LogPosition) -> LogPosition:

@@ -5,6 +5,8 @@
 | `partition_log` | the log, which a leader appends to, and a follower copies its leader's bytes into |
 | `epoch_record` | the control record that says which leader epoch begins, and where |
 | `high_watermarks` | the file in which a broker keeps up to where each of its logs is committed |
+| `replica_directories` | the directories of a broker: which replica lies where, failed disks, what is set aside |
 | `producer_snapshot` | the files beside the segments: producers, transactions, the index of those that were aborted |
 | `producer_state_manager` | the producers and transactions of a log, from these files and the log |
+| `partition_reader` | what a reader of another process learns of a log: high watermark, epochs, transactions |
 """

@@ -39,11 +39,13 @@ class StoredHighWatermark(NamedTuple):
         uuid: of the log, 16 bytes.
         epoch: the leader epoch of the last record before it, and where that epoch begins.
         high_watermark: the high watermark.
+        log_start: offset before which records were deleted, though a segment may hold them; 0: none were.
     """
 
     uuid: bytes
     epoch: TermStart
     high_watermark: LogPosition
+    log_start: int = 0
 
     def valid_in(self, uuid: bytes, history: History, end: LogPosition) -> LogPosition | None:
         """Return the high watermark, or as much of it as a log has; None: nothing is known of that log.
@@ -62,13 +64,15 @@ def encode_high_watermarks(stored: Mapping[str, StoredHighWatermark]) -> bytes:
     """Return the contents of the file."""
     fields = FieldWriter("<")
     fields.numbers("I", len(stored))
-    for partition, (uuid, (term, start), high_watermark) in stored.items():
+    for partition, (uuid, (term, start), high_watermark, log_start) in stored.items():
         entry = FieldWriter("<")
         entry.name(partition)
         entry.raw(uuid)
         entry.mark(high_watermark)
         write_term(entry, term)
         entry.mark(start)
+        if log_start:
+            entry.numbers("q", log_start)
         encoded = entry.take()
         fields.numbers("H", len(encoded))
         fields.raw(encoded)
@@ -97,7 +101,10 @@ def _read_entry(fields: FieldReader) -> tuple[str, StoredHighWatermark]:
     epoch = TermStart(read_term(entry), entry.mark())
     if epoch.start >= high_watermark:
         raise entry.error(f"an epoch begun before {high_watermark}", f"{epoch}")
-    return partition, StoredHighWatermark(uuid, epoch, high_watermark)
+    log_start = entry.numbers("q")[0] if entry.left >= 8 else 0
+    if not 0 <= log_start <= high_watermark.entry:
+        raise entry.error(f"a log start of 0 to {high_watermark.entry}", f"{log_start}")
+    return partition, StoredHighWatermark(uuid, epoch, high_watermark, log_start)
 
 
 class HighWatermarkFile:
@@ -133,6 +140,10 @@ class HighWatermarkFile:
     def get(self, partition: str) -> StoredHighWatermark | None:
         """Return what was stored last of a partition; None: nothing."""
         return self._stored.get(partition)
+
+    def names(self) -> list[str]:
+        """Return the partitions of which something was stored last."""
+        return list(self._stored)
 
     def store(self, high_watermarks: Mapping[str, StoredHighWatermark | None]) -> None:
         """Replace all that is stored, in one step. Partitions with None, and those that are missing, are left out.

@@ -29,6 +29,7 @@ from pyreplog.log import checkpoint as checkpoints
 from pyreplog.log import log_cursor, names, recovery, replica
 from pyreplog.log.files import Files, RealFiles
 from pyreplog.log.runtime import LogRuntime
+from pyreplog.partition.config import RetentionConfig
 from pyreplog.partition.protocol.epochs import NO_EPOCH, LeaderEpoch
 from pyreplog.partition.protocol.replica_log import ReplicaLog
 from pyreplog.partition.store.epoch_record import decode_epoch, encode_epoch
@@ -120,6 +121,8 @@ class PartitionLog(MirrorLog):
         self._epoch: LeaderEpoch | None = None  # in which it leads
         self._history = History()
         self._changing = threading.RLock()  # held by who changes the log; before `_lock`
+        self._deleted_before = 0
+        self._last_times: dict[int, int] = {}  # of segments that were sealed here, by base; of those that are there
         self._sealed_mark = -1, 0  # a boundary of segments, and where the records in front of it end
         super().__init__(path, config, clock=clock, files=files, record_batches=True, runtime=runtime)
         try:
@@ -174,6 +177,11 @@ class PartitionLog(MirrorLog):
         return LogPosition(self.start_position, self.start)
 
     @property
+    def log_start(self) -> int:
+        """Offset before which the records are deleted, though a segment may hold them (`delete_before`)."""
+        return max(self._deleted_before, self.start)
+
+    @property
     def end_mark(self) -> LogPosition:
         """Where the log ends, whether that is committed or not."""
         return canonical(marks_of(self)[0], self.segment_bytes)
@@ -193,7 +201,7 @@ class PartitionLog(MirrorLog):
     def replica_log(self) -> ReplicaLog:
         """The log as the machines want to know it."""
         with self._changing:
-            return ReplicaLog(self._history, self.start_mark, *self.ends)
+            return ReplicaLog(self._history, self.start_mark, *self.ends, self.log_start)
 
     def _behind_a_record(self, mark: LogPosition) -> LogPosition:
         """A mark at the boundary of two segments as the end of the records in front of it.
@@ -462,6 +470,29 @@ class PartitionLog(MirrorLog):
             offsets, end = Appender.append_batch_pending(self, values, keys, event_times, None)
             return AppendedOffsets(offsets, self.end_mark if end is None else LogPosition(end, offsets.stop))
 
+    def roll(self) -> ReplicaEnds:
+        """Begin another segment, so that the records of the active one can be trimmed. It begins with the record of the
+        epoch, as all segments do.
+
+        Raises:
+            ReplicaError: this replica does not lead.
+            DiskFullError: there is no room. The log is as it was.
+            PoisonedError, ClosedError: the log takes no appends.
+        """
+        with self._changing:
+            self._check_leading()
+            start = self._history.starts[-1]
+            with self._lock:
+                self._enter()
+                try:
+                    segment, _, entry, last_time = self._state
+                    if segment is not None and not segment.sealed and segment.end > HEADER_BYTES:
+                        self._roll(segment, entry, last_time)
+                finally:
+                    self._leave()
+            Appender.append_batch(self, [], control=encode_epoch(start))  # shows the segment, also when it is not new
+            return self.ends
+
     def _begin_counted(self) -> None:
         """A follower begins segments as its leader does."""
         if self._epoch is not None:
@@ -469,6 +500,7 @@ class PartitionLog(MirrorLog):
 
     def _roll(self, segment: Segment, entry: int, last_time: int) -> None:
         super()._roll(segment, entry, last_time)
+        self._last_times[segment.base] = last_time
         self._put_segment_front()
 
     # ---- fetches --------------------------------------------------------------------------------------------
@@ -640,8 +672,10 @@ class PartitionLog(MirrorLog):
         """Cut the log: `truncate_to`."""
         with self._changing:
             self._check_following()
+            self._last_times.clear()  # another leader's segments may take their places
             super().cut(position, entry)
             self._give_up_empty_segment()
+            self._deleted_before = min(self._deleted_before, self.end_mark.entry)
             self._history = self._history.up_to(self.end_mark)
 
     def reset(self, start: LogPosition, history: History) -> ReplicaEnds:
@@ -700,7 +734,8 @@ class PartitionLog(MirrorLog):
         with self._changing:
             starts, mark = self._history.starts, self.high_watermark
             at = bisect_left(starts, mark.position, key=lambda start: start.start.position) - 1
-            return None if at < 0 else StoredHighWatermark(self.uuid, starts[at], mark)
+            log_start = self._deleted_before if self._deleted_before > self.start else 0
+            return None if at < 0 else StoredHighWatermark(self.uuid, starts[at], mark, min(log_start, mark.entry))
 
     def restore_high_watermark(self, stored: StoredHighWatermark | None) -> LogPosition:
         """Let readers see what was committed before the replica started, as far as the log has it.
@@ -718,6 +753,8 @@ class PartitionLog(MirrorLog):
             mark = None if stored is None else stored.valid_in(self.uuid, self._history, self.end_mark)
             if mark is not None and mark > self.high_watermark and self._is_boundary(mark):
                 self.show_high_watermark(mark)
+            if mark is not None and stored is not None:
+                self.delete_before(min(stored.log_start, mark.entry))
             return self.high_watermark
 
     def _is_boundary(self, mark: LogPosition) -> bool:
@@ -755,8 +792,77 @@ class PartitionLog(MirrorLog):
                 while count + 1 < len(table) and table[count + 1][0] <= floor:
                     count += 1
                 self._remove_front(count)
+                for base, _, _ in table[:count]:
+                    self._last_times.pop(base, None)
             self._history = self._without_trimmed(self._history)
             return self.start_mark
+
+    def delete_before(self, offset: int) -> int:
+        """Delete the records before an offset, which is below the high watermark: requests see them no more (KIP-107).
+
+        Their segments go with `trim_to`. The caller stores it (`stored_high_watermark`).
+
+        Args:
+            offset: the first one that stays. It never goes back.
+
+        Returns:
+            The first offset of the log now.
+        """
+        with self._changing:
+            self._deleted_before = max(self._deleted_before, min(offset, self.end_mark.entry))
+            return self.log_start
+
+    def is_roll_due(self, config: RetentionConfig, now_us: int) -> bool:
+        """Return whether the active segment has records, and the first one is too old to stay or have more behind it.
+
+        The first one counts: each leader's control record is as new as its epoch.
+
+        Args:
+            config: of the topic.
+            now_us: the time, microseconds since 1970-01-01 UTC.
+
+        Raises:
+            DiskError: the segment cannot be opened.
+        """
+        with self._lock:
+            table = self._segment_table()
+            if not table or self._state[2] <= table[-1][1]:
+                return False
+            limits_ms = [limit for limit in (config.segment_ms, config.retention_ms) if limit is not None]
+            if not limits_ms:
+                return config.retention_bytes == 0
+            age_us = now_us - self._first_time(len(table) - 1, now_us)
+            return age_us >= min(limits_ms) * 1000 or config.retention_bytes == 0
+
+    def expired_before(self, config: RetentionConfig, now_us: int, floor: LogPosition) -> LogPosition:
+        """Return where the log begins when the segments are gone that are too old or too many; the active one stays.
+
+        The time of a record is that of its append.
+
+        Args:
+            config: of the topic.
+            now_us: the time, microseconds since 1970-01-01 UTC.
+            floor: nothing goes from here on.
+
+        Raises:
+            DiskError: a segment cannot be opened.
+        """
+        with self._lock:
+            table, end, row = self._segment_table(), self._state[1], 0
+            while row + 1 < len(table) and table[row + 1][0] <= floor.position:
+                is_old = config.retention_ms is not None and (
+                    now_us - self._last_time_of(row, now_us) >= config.retention_ms * 1000
+                )
+                is_much = config.retention_bytes is not None and end - table[row + 1][0] >= config.retention_bytes
+                if not is_old and not is_much:
+                    break
+                row += 1
+            return LogPosition(*table[row][:2]) if table else self.start_mark
+
+    def _last_time_of(self, row: int, now_us: int) -> int:
+        """When the last record of a sealed segment was appended; later, if another process sealed it, or the leader."""
+        known = self._last_times.get(self._segment_table()[row][0])
+        return self._first_time(row + 1, now_us) if known is None else known
 
     def _without_trimmed(self, history: History) -> History:
         """Return a history without the epochs that ended before the log's start."""

@@ -9,11 +9,14 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import threading
+from collections import deque
 from collections.abc import Callable, Iterable
+from pathlib import Path
 from typing import NamedTuple
 
 from pyreplog._native.log.batch import RecordBatch
-from pyreplog.errors import CorruptionError, InvalidMessageError, ReplogError
+from pyreplog.errors import CorruptionError, FormatVersionError, InvalidMessageError, ReplogError
 from pyreplog.log.files import Files, RealFiles
 from pyreplog.partition.protocol.producers import ProducerBatch, ProducerStates
 from pyreplog.partition.protocol.transactions import (
@@ -57,8 +60,9 @@ class ProducerStateManager:
     """The producers and transactions of one log, as a replay of all of it would give them.
 
     It has the state of the log when it is made. Afterwards the owner calls `replay` or `appended` when the log has
-    grown, and `truncated` when it was cut or begun anew, before anybody asks. A snapshot is written, durably, when the
-    replay comes to another segment. Not for several threads at once.
+    grown, and `truncated` when it was cut or begun anew, before anybody asks. A snapshot is made when the replay comes
+    to another segment; it is written, durably, at once or by `write_snapshots`. Not for several threads at once, but
+    for `write_snapshots` and `close`.
 
     Args:
         log: the log, which is open.
@@ -77,6 +81,9 @@ class ProducerStateManager:
         self._files = files if files is not None else RealFiles()
         self._replayed = log.start_mark
         self._segment = self._replayed.position  # base of the one that is replayed
+        self._unwritten: deque[tuple[Path, bytes]] = deque()  # snapshots; any thread takes them, oldest first
+        self._writing = threading.Lock()  # held while snapshots are written; guards what follows
+        self._is_closed = False
         self._load()
 
     @property
@@ -95,10 +102,23 @@ class ProducerStateManager:
         removed, before the snapshot of a peer is taken (`adopt`), or none is expected any more (`accept_loss`)."""
         return self._is_complete
 
+    @property
+    def replayed(self) -> LogPosition:
+        """Up to where the log is known."""
+        return self._replayed
+
+    @property
+    def has_unwritten(self) -> bool:
+        """Whether there are snapshots that `write_snapshots` has to write."""
+        return bool(self._unwritten)
+
     # ---- replaying ------------------------------------------------------------------------------------------
 
-    def replay(self) -> None:
+    def replay(self, *, write: bool = True) -> None:
         """Learn what is in the log since the last time.
+
+        Args:
+            write: write snapshots at once; False: `write_snapshots` does so later, without the owner's locks.
 
         Raises:
             CorruptionError: a record is damaged.
@@ -110,11 +130,15 @@ class ProducerStateManager:
             for batch in batches:
                 self._replay_batch(batch)
             self._replayed = end
+        if write:
+            self.write_snapshots()
 
     def appended(
         self, change: ProducerChange | None, before: LogPosition, appended: AppendedOffsets, time_us: int
     ) -> None:  # fmt: skip
         """Learn of one record batch that the owner has just appended, without reading it again if that can be avoided.
+
+        Snapshots are not written: `write_snapshots` does so.
 
         Args:
             change: what it says; None: nothing.
@@ -128,7 +152,7 @@ class ProducerStateManager:
         segment_bytes = self._log.segment_bytes
         is_behind = before == self._replayed and before.position % segment_bytes != 0
         if not is_behind or appended.end.position // segment_bytes != before.position // segment_bytes:
-            self.replay()
+            self.replay(write=False)
             return
         if change is not None:
             self._apply(change, LogPosition(before.position, appended.offsets.start), appended.end, time_us)
@@ -141,7 +165,7 @@ class ProducerStateManager:
         first = 0
         for stop in [*begins.tolist(), len(batch)]:
             if (base := int(bases[first])) > self._replayed.position:
-                self._write_snapshot(base)
+                self._make_snapshot(base)
                 self._segment = base
             for index in ((batch.kind[first:stop] == _BATCH).nonzero()[0] + first).tolist():
                 self._note(batch, index)
@@ -165,6 +189,20 @@ class ProducerStateManager:
             self._transactions.append(*change.transaction, first)
         if change.marker is not None:
             self._transactions.end(change.marker, end)
+            self._producers.note_use(change.marker.producer_id, time_us)
+
+    def expire(self, before_us: int) -> int:
+        """Forget producers that were idle since a time, but none with an unfinished transaction.
+
+        Args:
+            before_us: the time in microseconds: `producer.id.expiration.ms` ago.
+
+        Returns:
+            How many are forgotten.
+        """
+        idle = self._producers.expire(before_us, self._transactions.unfinished())
+        self._transactions.forget(idle)
+        return len(idle)
 
     # ---- snapshots ------------------------------------------------------------------------------------------
 
@@ -204,23 +242,38 @@ class ProducerStateManager:
         is_own = snapshot.end.position == base and snapshot.is_of(log.uuid, log.history, log.end_mark)
         return snapshot if is_own else None
 
-    def _write_snapshot(self, base: int) -> None:
-        """Without a snapshot a later start only takes longer, and the segments in front of it are not removed."""
+    def _make_snapshot(self, base: int) -> None:
         if not self._is_complete:
             return
-        path, starts = snapshot_path(self._log.path, base), self._log.history.starts
+        starts = self._log.history.starts
         epoch = [start for start in starts if start.start.position < base][-1]
         aborted = self._transactions.aborted_since(LogPosition(self._segment, 0))
         snapshot = ProducerSnapshot(
             self._log.uuid, epoch, LogPosition(base, self._replayed.entry), self._producers.snapshot(),
             self._transactions.snapshot(), tuple(aborted),
         )  # fmt: skip
-        try:
-            self._files.replace_small(path, encode_snapshot(snapshot))
-        except (OSError, ReplogError) as error:
-            logger.warning("%s cannot be written: %s", path, error)
-            with contextlib.suppress(OSError):
-                self._files.remove(path)
+        self._unwritten.append((snapshot_path(self._log.path, base), encode_snapshot(snapshot)))
+
+    def write_snapshots(self) -> None:
+        """Write the snapshots that were made since the last time, durably. Any thread may call it.
+
+        One that was made before the log was cut does no harm: it is not of the log any more, and is passed over.
+        Without a snapshot a later start only takes longer, and the segments in front of it are not removed.
+        """
+        with self._writing:
+            while self._unwritten and not self._is_closed:
+                path, data = self._unwritten.popleft()
+                try:
+                    self._files.replace_small(path, data)
+                except (OSError, ReplogError) as error:
+                    logger.warning("%s cannot be written: %s", path, error)
+                    with contextlib.suppress(OSError):
+                        self._files.remove(path)
+
+    def close(self) -> None:
+        """Write no snapshot any more. Any thread may call it."""
+        with self._writing:
+            self._is_closed = True
 
     def truncated(self) -> None:
         """Note that the log was cut, or begun anew: only a snapshot says which batches the removed ones had pushed out.
@@ -243,6 +296,7 @@ class ProducerStateManager:
             ClosedError: the log was closed.
         """
         log = self._log
+        self.write_snapshots()
         bases = snapshot_bases(log.path)
         last = max((base for base in bases if base <= min(start.position, self._replayed.position)), default=0)
         begins = log.trim_to(min(start, LogPosition(last, start.entry)))
@@ -288,6 +342,28 @@ class ProducerStateManager:
             )
         self._files.replace_small(path, data)
         self._load()
+
+    def keep_for_reset(self, start: LogPosition, data: bytes) -> None:
+        """Keep the snapshot of a peer, durably, before the log is begun anew at its place. `truncated` takes it.
+
+        Args:
+            start: where the log will begin.
+            data: from the peer's `snapshot_at_start`.
+
+        Raises:
+            InvalidMessageError: it is damaged, or of another log or place. Nothing was written.
+            DiskFullError: there is no room.
+        """
+        path = snapshot_path(self._log.path, start.position)
+        try:
+            snapshot = decode_snapshot(path, data)
+        except (CorruptionError, FormatVersionError) as error:
+            raise InvalidMessageError(f"the producer snapshot of a peer: {error}") from error
+        if snapshot.uuid != self._log.uuid or snapshot.end != start:
+            raise InvalidMessageError(
+                f"{self._log.path}: expected a producer snapshot of {start}, found one of {snapshot.end}"
+            )
+        self._files.replace_small(path, data)
 
     def accept_loss(self) -> None:
         """Go on without what retention removed, because no peer has it: producers of which nothing is known may begin

@@ -11,6 +11,12 @@ from pathlib import Path
 from pyreplog.errors import ConfigError, CorruptionError, TrimmedError
 from pyreplog.log import checkpoint as checkpoints
 from pyreplog.log.reader import LogReader
+from pyreplog.partition.store.partition_reader import (
+    AbortedRanges,
+    PartitionReader,
+    aborted_ranges,
+    partition_name,
+)
 from pyreplog.spark.stream.offsets import Kind
 from pyreplog.spark.stream.options import StreamOptions
 from pyreplog.spark.stream.source_partitions import SourcePartition, SourcePartitions, StreamSource
@@ -18,20 +24,40 @@ from pyreplog.spark.stream.starts import search_around_damage
 from pyreplog.tables.logs import look
 from pyreplog.tables.logslices import Part, slices_of
 from pyreplog.tables.offsets import FIRST, LAST, Offsets, Partition
+from pyreplog.tables.options import Isolation
 from pyreplog.tables.paths import bookie_of, log_directories, offloaded_urls
 from pyreplog.tables.ranges import bounded
 from pyreplog.tables.slices import NO_PARTITION, Range
+
+_RECORD_STEP = 8  # records begin at multiples of it
 
 logger = logging.getLogger(__name__)
 
 
 class LogPartition(SourcePartition):
-    """A log outside of clusters. reader: open while the object is in use."""
+    """A log outside of clusters. reader: open while the object is in use. partition: what it is the log of."""
 
-    def __init__(self, directory: Path, reader: LogReader) -> None:
+    def __init__(
+        self, directory: Path, reader: LogReader, partition: PartitionReader | None = None,
+        isolation: Isolation = "read_uncommitted",
+    ) -> None:  # fmt: skip
         self.what, self.name, self.reader = f"log {directory}", directory.name, reader
         self.directory = directory
         self.start, self.end = reader.start, reader.end
+        self.aborted: AbortedRanges = ()
+        if partition is not None:
+            seen = partition.high_watermark if isolation == "read_uncommitted" else partition.last_stable()
+            self.end = min(seen.entry, self.end)
+            self.aborted = () if isolation == "read_uncommitted" else aborted_ranges(partition.aborted())
+
+    def position_behind(self, offset: int) -> int:
+        """Return a position before which all records with a lower offset begin, and hardly others."""
+        position = self.position_of(offset)
+        if self.start < offset < self.end:
+            record = self.reader.get(offset)
+            if record.entry - record.entry_count + 1 < offset:  # it is in the midst of a record batch
+                return position + _RECORD_STEP
+        return position
 
     def position_of(self, offset: int) -> int:
         """Return the position of an entry's record, or of the first existing one.
@@ -73,6 +99,7 @@ class LogSource(StreamSource):
             raise ConfigError(f"path: {url} is an offloaded log, which only `read` reads; expected a log directory")
         self._options = options
         self._readers: dict[Path, tuple[bytes, LogReader]] = {}
+        self._partition_readers: dict[Path, PartitionReader] = {}
         self._partitions: dict[Partition, LogPartition] = {}
 
     def look(self) -> SourcePartitions:
@@ -83,7 +110,10 @@ class LogSource(StreamSource):
         logs: dict[Partition, LogPartition] = {}
         for directory in log_directories(self._options.read.paths):
             uuid, reader = self._reader(directory)
-            partition, key = LogPartition(directory, reader), (uuid.hex(), NO_PARTITION)
+            partition = LogPartition(
+                directory, reader, self._partition_readers.get(directory), self._options.read.isolation
+            )
+            key = uuid.hex(), NO_PARTITION
             if key in logs:
                 raise ConfigError(f"path: {logs[key].directory} and {directory} are the same log: expected one of them")
             logs[key] = partition
@@ -104,6 +134,8 @@ class LogSource(StreamSource):
                 f"path: {directory} is a bookie's log, with entries of many ledgers; use read instead of readStream"
             )
         self._readers[directory] = opened = (uuid, LogReader(directory))
+        if partition_name(directory) is not None:
+            self._partition_readers[directory] = PartitionReader(opened[1])
         return opened
 
     def begin(self, partitions: SourcePartitions) -> dict[Partition, int]:
@@ -143,6 +175,9 @@ class LogSource(StreamSource):
         for key, (low, high) in wanted:
             log = self._partitions[key]
             snapshot = look(log.directory, _within(log, low, high))
+            name = partition_name(log.directory)
+            if name is not None:
+                snapshot = replace(snapshot, called=name.topic_id, partition=name.number, aborted=log.aborted)
             offsets = replace(self._options.read, starting_offsets=Offsets(low), ending_offsets=Offsets(high))
             parts += [part for part, _ in slices_of([(snapshot, None)], offsets)]
         return parts
@@ -157,7 +192,7 @@ class LogSource(StreamSource):
 def _within(log: LogPartition, low: int, high: int) -> Range | None:
     """Return the positions of a range of entries; None: unknown, because records before them are damaged."""
     try:
-        return log.position_of(low), log.position_of(high)
+        return log.position_of(low), log.position_behind(high)
     except (CorruptionError, TrimmedError) as error:
         logger.info("%s: all segments are searched for entries %d to %d: %s", log.what, low, high, error)
         return None

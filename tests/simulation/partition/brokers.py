@@ -7,6 +7,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pyreplog.partition.protocol.effects import (
+    AdvanceLogStart,
     AlterIsr,
     AppendLeaderEpoch,
     AppendRecords,
@@ -319,6 +320,8 @@ class Broker:
             case TrimLog(start):
                 disk.trim(records_of(start))
                 self.following.trimmed(start)
+            case AdvanceLogStart(offset):
+                disk.delete_before(offset)
 
     def _reset(self, start: int) -> None:
         disk = self.disk
@@ -435,6 +438,8 @@ class Broker:
             self._answer(fetch, FetchRefused(fetch.number, ErrorCode.NOT_LEADER_OR_FOLLOWER))
         else:
             self.perform(self.leading.fetched(fetch, self.now_us))
+            if self.leading is not None and self.is_up:
+                self.schedule.invariants.deleted(self, self.leading)
 
     def _read(self, fetch: Fetch) -> None:
         leading = self.leading
@@ -480,6 +485,16 @@ class Broker:
             self.disk.trim(start)
             leading.trimmed(self.disk.mark(start))
             self.schedule.invariants.trims += 1
+
+    def delete_records(self) -> None:
+        """As an operator asks (KIP-107)."""
+        leading, disk = self.leading, self.disk
+        if leading is not None and self.is_up:
+            stable = disk.mark(disk.stable(records_of(leading.high_watermark))).entry
+            disk.delete_before(self.world.random.randint(min(disk.log_start, stable), stable))
+            leading.deleted(disk.deleted)
+            self.schedule.invariants.deletions += 1
+            self.world.note(self.name, "deletes before", disk.deleted)
 
     # ---- as follower ----------------------------------------------------------------------------------------
 

@@ -37,6 +37,7 @@ class Disk:
         self._numbered = [0]  # entries among the first so many records
         self.synced = self.start = self.checkpoint = 0
         self.incarnation = 0
+        self.deleted = 0  # entries before this offset, by order
         self.producers = ProducerStates()
         self.transactions = LogTransactions()
         self.is_clean, self.is_whole = False, True
@@ -49,8 +50,9 @@ class Disk:
     def log(self) -> ReplicaLog:
         starts = [TermStart(record.epoch, self.mark(at)) for at, record in enumerate(self.records) if not record.value]
         return ReplicaLog(
-            History(tuple(starts)), self.mark(self.start), self.mark(len(self.records)), self.mark(self.synced)
-        )
+            History(tuple(starts)), self.mark(self.start), self.mark(len(self.records)), self.mark(self.synced),
+            self.deleted,
+        )  # fmt: skip
 
     @property
     def end(self) -> LogPosition:
@@ -77,6 +79,7 @@ class Disk:
     def cut(self, records: int) -> None:
         del self.records[records:], self._numbered[records + 1 :]
         self.synced, self.checkpoint = min(self.synced, records), min(self.checkpoint, records)
+        self.deleted = min(self.deleted, self._numbered[-1])
         self.load()
 
     def load(self) -> None:
@@ -109,6 +112,16 @@ class Disk:
         self.start, self.synced = start, max(start, self.synced)
         self.checkpoint = max(self.checkpoint, start)
         self.transactions.trimmed(self.mark(start))
+
+    @property
+    def log_start(self) -> int:
+        """Offset of the first entry that readers see."""
+        return max(self.deleted, self.mark(self.start).entry)
+
+    def delete_before(self, offset: int) -> None:
+        """Stored at once, with the high watermark that it is below."""
+        self.deleted = max(self.deleted, offset)
+        self.checkpoint = max(self.checkpoint, self.records_up_to(self.deleted - 1))
 
     def stable(self, high_watermark: int) -> int:
         """How many records there are up to the last stable offset."""

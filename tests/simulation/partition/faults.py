@@ -21,7 +21,7 @@ class Faults:
             self._leave_store, self._leave_store, *(crashes if not self._plan.is_frugal else []),
         ]  # fmt: skip
         if self._plan.trims:
-            self._kinds.append(self._trim)
+            self._kinds += [self._trim, self._delete_records]
         if self._plan.transactional:
             self._kinds += [self._schedule.coordinator.fail_over, self._schedule.coordinator.fail_over]
         if self._plan.reassigns:
@@ -103,8 +103,14 @@ class Faults:
     def _trim(self) -> None:
         self._leader().trim()
 
+    def _delete_records(self) -> None:
+        self._leader().delete_records()
+
     def _reassign(self) -> None:
         names = [broker.name for broker in self._schedule.brokers]
         self._world.random.shuffle(names)
         target = tuple(names[: self._world.random.randint(1, len(names))])
-        self._world.random.choice(self._schedule.controllers).reassign(target)
+        controller = self._world.random.choice(self._schedule.controllers)
+        controller.reassign(target)
+        if self._world.chance(0.4):
+            controller.cancel()

@@ -31,6 +31,7 @@ class Invariants:
         """Of the newest leader that was elected though it may lack committed records. What leaders of earlier epochs
         commit counts for nothing."""
         self.acknowledged: dict[int, str] = {}
+        self.deletions = self.deleted_everywhere = 0
         self.unclean_stops = self.elections = self.unclean = self.lost = self.cuts = self.trims = 0
         self.resets = self.expansions = self.shrinks = self.from_elr = self.reassigned = self.acks = 0
         self._loses = False  # the next leader may lack committed records
@@ -357,7 +358,27 @@ class Invariants:
                 high_watermark = records_of(leading.high_watermark)
                 demand(to >= high_watermark, "WeakIsr (2, K)", f"{broker} to {to}, {other} shows {high_watermark}")
 
+    def deleted(self, broker: Broker, leading: LeadingReplica) -> None:
+        """What a leader tells to be deleted is deleted at all that it takes for alive."""
+        low = leading.low_watermark
+        if self.unclean or low == 0:
+            return
+        self.deleted_everywhere += low == leading.log_start
+        for name in leading.isr.committed.replicas:
+            registration, other = broker.registered.get(name), self._schedule.by_name[name]
+            if registration is None or registration.is_fenced or not other.is_up:
+                continue
+            if other.disk.incarnation == registration.incarnation:
+                demand(
+                    other.disk.log_start >= low,
+                    "DeletedEverywhere (KIP-107)", f"{broker} tells {low}, {name} shows {other.disk.log_start}",
+                )  # fmt: skip
+
     def offsets(self, broker: Broker) -> None:
         start, end, high_watermark = broker.disk.start, len(broker.disk.records), records_of(broker.high_watermark)
         if not start <= high_watermark <= end:
             demand(False, "OffsetsInOrder (20)", f"{broker}: {start}, {high_watermark}, {end}")
+        if broker.disk.log_start > broker.high_watermark.entry and not self.unclean:
+            demand(
+                False, "OffsetsInOrder (20)", f"{broker}: starts at {broker.disk.log_start}, {broker.high_watermark}"
+            )

@@ -93,11 +93,11 @@ class Plan:
 
 
 class Schedule:
-    """Runs it. Whatever breaks raises BrokenInvariantError, or what the shipped code raised."""
+    """Runs it. Whatever breaks raises BrokenInvariantError, or what the shipped code raised. plan: None: drawn."""
 
-    def __init__(self, seed: int, *, tracing: bool = False) -> None:
+    def __init__(self, seed: int, *, tracing: bool = False, plan: Plan | None = None) -> None:
         self.world = World(seed, tracing=tracing)
-        self.plan = plan = Plan.draw(self.world.random)
+        self.plan = plan = plan or Plan.draw(self.world.random)
         self.world.note(plan)
         self.config = ReplicaConfig(requires_sync=plan.requires_sync, lag_us=round(plan.lag_limit_s * 1_000_000))
         names = tuple(NAMES[: plan.brokers])

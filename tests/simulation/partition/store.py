@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from pyreplog.partition.protocol.election import complete_reassignment, elect, reassign
+from pyreplog.partition.protocol.election import cancel_reassignment, complete_reassignment, elect, reassign
 from pyreplog.partition.protocol.partition_state import BrokerRegistration, Brokers, PartitionState
 
 if TYPE_CHECKING:
@@ -93,10 +93,15 @@ class Controller:
     def __init__(self, schedule: Schedule, name: str) -> None:
         self._schedule, self._world, self.name = schedule, schedule.world, name
         self._target: tuple[str, ...] = ()
+        self._cancels = False
 
     def reassign(self, target: tuple[str, ...]) -> None:
         """As soon as it looks again."""
         self._target = target
+
+    def cancel(self) -> None:
+        """Cancel the next reassignment that it sees."""
+        self._cancels = True
 
     def run(self) -> None:
         """Again and again. It reads the registrations and the key, either first."""
@@ -119,8 +124,10 @@ class Controller:
         after = elect(state, brokers, requires_sync=plan.requires_sync, unclean=plan.unclean)
         if after is None:
             after = complete_reassignment(state, brokers)
-        if after is None and self._target and not state.target:
+        if after is None and self._target:
             after, self._target = reassign(state, self._target), ()
+        if after is None and self._cancels and state.target:
+            self._cancels, after = False, cancel_reassignment(state, brokers)
         if after is not None:
             self._world.after(self._pause(), self._set, version, after)
         self._world.after(0.01 * (0.2 + self._world.random.random()), self.run)

@@ -27,11 +27,11 @@ def test_a_seed_gives_the_same_run_everywhere(seed: int) -> None:
 
 def test_runs_are_worth_their_while() -> None:
     """Among some hundred there are elections, of members of the ELR too, and unclean ones that lose records; cuts, changes
-    of the ISR, reassignments, removed segments, acknowledgements of idempotent producers, and transactions, some of which are
+    of the ISR, reassignments, removed segments, deletions by order, acknowledgements of idempotent producers, and transactions, some of which are
     aborted."""
     names = (
         "elections", "from_elr", "unclean", "lost", "cuts", "trims", "expansions", "shrinks", "reassigned", "acks", "resets",
-        "read", "skipped",
+        "read", "skipped", "deletions", "deleted_everywhere",
     )  # fmt: skip
     counts = dict.fromkeys(names, 0)
     published = committed = fenced = 0

@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from pyreplog.partition.protocol.error_codes import ACKS_ALL, ErrorCode
 from pyreplog.partition.protocol.producers import BATCHES_KEPT, ProducerBatch
-from pyreplog.partition.protocol.transactions import TransactionMarker
+from pyreplog.partition.topic_partition import TopicPartition
+from pyreplog.partition.transactions.transaction_machine import (
+    AppendState,
+    Effects,
+    TransactionMachine,
+    WriteMarkers,
+)
+from pyreplog.partition.transactions.transaction_metadata import TransactionMetadata
+from pyreplog.partition.transactions.transaction_metadata import TransactionState as ProducerState
 
+from ..invariants import demand
 from .brokers import Broker
 
 if TYPE_CHECKING:
@@ -21,29 +29,28 @@ TIMEOUT_S = 0.1
 TICK_S = 0.007
 
 
-@dataclass(frozen=True)
-class TransactionState:
+APPEND_S = 0.003
+BACKOFF_S = 0.01
+PARTITION = TopicPartition("simulated", 0)
+
+
+class TransactionState(NamedTuple):
     """The newest transaction of a producer, as its coordinator has stored it. epoch: of the producer, and of its next
-    transaction once the marker is written. marker: None: none is to be written."""
+    transaction once this one is over. is_over: neither under way nor waiting for its marker."""
 
     number: int = 0
     epoch: int = 0
     is_ongoing: bool = False
-    marker: TransactionMarker | None = None
-    began: float = 0.0
-
-    @property
-    def is_over(self) -> bool:
-        return not self.is_ongoing and self.marker is None
+    is_over: bool = True
 
 
 class TransactionCoordinator:
-    """What it decides is stored before anybody hears of it. A new one, under a higher epoch, goes on with what is stored;
-    markers of the one before may arrive long after.
+    """The shipped machines of transactional ids over a log that is late, refuses, and loses answers. A new coordinator, under
+    a higher epoch, goes on with what is stored; markers of the one before may arrive long after, its appends do not.
 
     Version 2 (KIP-890): each transaction ends with a higher epoch of its producer. Version 1: with the epoch that it has,
-    unless it timed out or is aborted; so a coordinator must not complete a transaction while a marker of its own is on its
-    way: it closes the connection before it sends one again."""
+    unless it timed out; a producer that aborts asks for a higher one. A coordinator must not complete such a transaction
+    while a marker of its own is on its way: it closes the connection before it sends one again."""
 
     def __init__(self, schedule: Schedule) -> None:
         self._schedule, self._world = schedule, schedule.world
@@ -51,85 +58,167 @@ class TransactionCoordinator:
         self.epoch = self.fenced = 0
         self.decisions: dict[tuple[int, int], bool] = {}
         """Whether it is committed, by producer and number."""
-        self._states: dict[int, TransactionState] = {}
+        self._stored: dict[int, TransactionMetadata] = {}
+        self._numbers: dict[int, int] = {}  # of the newest transaction that is stored
+        self._machines: dict[int, TransactionMachine] = {}
+        self._markers: dict[int, WriteMarkers] = {}
         self._completed: dict[tuple[int, int], int] = {}  # by which coordinator
 
     @property
+    def _now_ms(self) -> int:
+        return round(self._world.now * 1000)
+
+    @property
     def is_idle(self) -> bool:
-        return all(state.is_over for state in self._states.values())
+        return all(self.state(producer_id).is_over for producer_id in self._stored)
 
     def state(self, producer_id: int) -> TransactionState:
-        return self._states.get(producer_id, TransactionState())
+        metadata = self._metadata(producer_id)
+        complete = [ProducerState.EMPTY, ProducerState.COMPLETE_COMMIT]
+        if self.version > 1:
+            complete.append(ProducerState.COMPLETE_ABORT)  # otherwise a higher epoch comes first
+        return TransactionState(
+            self._numbers.get(producer_id, 0), metadata.producer_epoch, metadata.state is ProducerState.ONGOING,
+            metadata.state in complete,
+        )  # fmt: skip
+
+    def _metadata(self, producer_id: int) -> TransactionMetadata:
+        first = TransactionMetadata(
+            producer_id, 0, round(TIMEOUT_S * 1000), ProducerState.EMPTY, transaction_version=self.version
+        )
+        return self._stored.setdefault(producer_id, first)
+
+    def _machine(self, producer_id: int) -> TransactionMachine:
+        machine = self._machines.get(producer_id)
+        if machine is None:
+            metadata = self._metadata(producer_id)
+            machine = self._machines[producer_id] = TransactionMachine(self.epoch, metadata)
+            self._perform(producer_id, machine, machine.begin())
+        return machine
 
     def begin(self, producer_id: int, epoch: int) -> TransactionState:
         """Begin the next one, if the producer has this epoch and none is under way."""
-        state = self.state(producer_id)
-        if state.is_over and state.epoch == epoch:
-            state = TransactionState(state.number + 1, epoch, is_ongoing=True, began=self._world.now)
-            self._states[producer_id] = state
-        return state
+        if self.state(producer_id).is_over:
+            machine = self._machine(producer_id)
+            effects = machine.add_partitions(None, producer_id, epoch, [PARTITION], self._now_ms)
+            self._perform(producer_id, machine, effects)
+        return self.state(producer_id)
 
     def end(self, producer_id: int, number: int, is_commit: bool) -> TransactionState:
         """Commit or abort this one, if it is under way."""
         state = self.state(producer_id)
         if state.is_ongoing and state.number == number:
-            self._decide(producer_id, state, is_commit, is_fencing=self.version > 1)
+            machine = self._machine(producer_id)
+            effects = machine.end_transaction(
+                None, producer_id, state.epoch, self._now_ms, is_commit=is_commit, transaction_version=self.version
+            )
+            self._perform(producer_id, machine, effects)
         return self.state(producer_id)
-
-    def _decide(self, producer_id: int, state: TransactionState, is_commit: bool, *, is_fencing: bool) -> None:
-        self.decisions[producer_id, state.number] = is_commit
-        marker = TransactionMarker(producer_id, state.epoch + is_fencing, self.epoch, is_commit)
-        epoch = state.epoch + (is_fencing or not is_commit)
-        self._states[producer_id] = replace(state, is_ongoing=False, epoch=epoch, marker=marker)
-        self._world.note("coordinator decides", producer_id, "transaction", state.number, marker)
 
     def verify(self, broker: Broker, batch: ProducerBatch, answer: partial[None]) -> None:
         """A leader asks whether a transaction is under way, over the network."""
         network = self._schedule.network
 
         def arrive() -> None:
-            state = self.state(batch.producer_id)
-            is_ongoing = state.is_ongoing and state.epoch == batch.epoch
+            machine = self._machine(batch.producer_id)
+            result = machine.verify_partitions(batch.producer_id, batch.epoch, [PARTITION])
+            is_ongoing = result.partitions[PARTITION] is ErrorCode.NONE
             network.send("coordinator", broker.name, broker.run, broker.life, answer, is_ongoing)
 
         network.send(broker.name, "coordinator", arrive)
 
     def fail_over(self) -> None:
+        """What is on its way to the log does not get there: it has another leader."""
         self.epoch += 1
+        self._machines, self._markers = {}, {}
+
+    # ---- the log --------------------------------------------------------------------------------------------
+
+    def _perform(self, producer_id: int, machine: TransactionMachine, effects: Effects) -> None:
+        for effect in effects:
+            if isinstance(effect, AppendState):
+                delay = self._world.random.random() * APPEND_S + (BACKOFF_S if effect.is_again else 0.0)
+                assert effect.metadata is not None, "no id expires here"
+                self._world.after(delay, self._arrived, producer_id, machine, effect.metadata)
+            elif isinstance(effect, WriteMarkers):
+                self._markers[producer_id] = effect
+
+    def _arrived(self, producer_id: int, machine: TransactionMachine, metadata: TransactionMetadata) -> None:
+        """It is stored, or refused; or only the answer is lost."""
+        if self._machines.get(producer_id) is not machine:
+            return
+        chance = 1.0 if self._world.is_calm else self._world.random.random()
+        if chance < 0.05:
+            effects = machine.append_refused(ErrorCode.COORDINATOR_NOT_AVAILABLE)
+        else:
+            if chance > 0.1:
+                self._store(producer_id, metadata)
+            if chance < 0.2:
+                effects = machine.append_unknown(ErrorCode.COORDINATOR_NOT_AVAILABLE)
+            else:
+                effects = machine.appended(self._now_ms)
+        self._perform(producer_id, machine, effects)
+
+    def _store(self, producer_id: int, metadata: TransactionMetadata) -> None:
+        before = self._stored[producer_id]
+        if metadata == before:
+            return
+        self._stored[producer_id] = metadata
+        if metadata.state is ProducerState.ONGOING and before.state is not ProducerState.ONGOING:
+            self._numbers[producer_id] = self._numbers.get(producer_id, 0) + 1
+        number = self._numbers.get(producer_id, 0)
+        self._world.note("coordinator stores", producer_id, "transaction", number, metadata)
+        if metadata.state.is_prepared:
+            is_commit = metadata.state is ProducerState.PREPARE_COMMIT
+            demand(
+                self.decisions.setdefault((producer_id, number), is_commit) is is_commit,
+                "DecisionsStand (23)", f"{producer_id}: transaction {number} is decided twice",
+            )  # fmt: skip
 
     def run(self) -> None:
         """Time-outs, and markers, again and again until one is acknowledged."""
-        for producer_id, state in list(self._states.items()):
-            if state.is_ongoing and state.began + TIMEOUT_S < self._world.now:
-                self._decide(producer_id, state, False, is_fencing=True)
-            elif state.marker is not None:
-                self._write(state, state.marker._replace(coordinator_epoch=self.epoch))
+        for producer_id in list(self._stored):
+            machine = self._machine(producer_id)
+            effects = machine.expire(self._now_ms, 1 << 40)
+            metadata = self._stored[producer_id]
+            if self.version == 1 and metadata.state is ProducerState.COMPLETE_ABORT and not machine.is_busy:
+                expected = producer_id, metadata.producer_epoch
+                effects = machine.init_producer_id(None, round(TIMEOUT_S * 1000), self._now_ms, expected)
+            self._perform(producer_id, machine, effects)
+            if producer_id in self._markers:
+                self._write(self._markers[producer_id])
         self._world.after(TICK_S * (0.5 + self._world.random.random()), self.run)
 
-    def _write(self, state: TransactionState, marker: TransactionMarker) -> None:
+    # ---- markers --------------------------------------------------------------------------------------------
+
+    def _write(self, effect: WriteMarkers) -> None:
         leaders = [broker for broker in self._schedule.brokers if broker.is_up and broker.leading is not None]
         if leaders:
             leader = self._world.random.choice(leaders)
-            self._schedule.network.send("coordinator", leader.name, self._arrive, leader, marker, state.number)
+            number = self._numbers[effect.marker.producer_id]
+            self._schedule.network.send("coordinator", leader.name, self._arrive, leader, effect, number)
 
-    def _arrive(self, leader: Broker, marker: TransactionMarker, number: int) -> None:
+    def _arrive(self, leader: Broker, effect: WriteMarkers, number: int) -> None:
+        marker = effect.marker
         completed_by = self._completed.get((marker.producer_id, number))
         if self.version == 1 and completed_by == marker.coordinator_epoch:
             return
         leader.run(
-            leader.life, leader.write_marker, marker, number, partial(self._replied, leader.name, marker, number)
+            leader.life, leader.write_marker, marker, number, partial(self._replied, leader.name, effect, number)
         )
 
-    def _replied(self, leader: str, marker: TransactionMarker, number: int, code: ErrorCode) -> None:
+    def _replied(self, leader: str, effect: WriteMarkers, number: int, code: ErrorCode) -> None:
         self.fenced += code in (ErrorCode.TRANSACTION_COORDINATOR_FENCED, ErrorCode.INVALID_PRODUCER_EPOCH)
         if code is ErrorCode.NONE:
-            self._schedule.network.send(leader, "coordinator", self._written, marker, number)
+            self._schedule.network.send(leader, "coordinator", self._written, effect, number)
 
-    def _written(self, marker: TransactionMarker, number: int) -> None:
-        state = self.state(marker.producer_id)
-        if state.number == number and state.marker is not None and marker.coordinator_epoch == self.epoch:
-            self._completed[marker.producer_id, number] = self.epoch
-            self._states[marker.producer_id] = replace(state, marker=None)
+    def _written(self, effect: WriteMarkers, number: int) -> None:
+        producer_id = effect.marker.producer_id
+        if effect.marker.coordinator_epoch == self.epoch and self._markers.get(producer_id) is effect:
+            del self._markers[producer_id]
+            self._completed[producer_id, number] = self.epoch
+            machine = self._machines[producer_id]
+            self._perform(producer_id, machine, machine.marker_written(effect.number, PARTITION, self._now_ms))
 
 
 class TransactionalProducer:

@@ -18,7 +18,7 @@ from pyreplog._native.kafka.record_batch import (
 from pyreplog._native.kafka.transcode import transcode_messages
 from pyreplog._native.topic.messages import MessageBatch
 from pyreplog.errors import InvalidRecordBatchError
-from pyreplog.kafka.wire.compression import CODECS, UNSUPPORTED_COMPRESSION_TYPE, compress, decompress
+from pyreplog.record_batches.compression import CODECS, UNSUPPORTED_COMPRESSION_TYPE, compress, decompress
 
 UNCOMPRESSED_MAX = 128 << 20
 """Bytes of the records of one batch, uncompressed, unless the caller says another limit."""

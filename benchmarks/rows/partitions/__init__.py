@@ -1,0 +1,1 @@
+"""Partitions, beside what the same work takes at least."""

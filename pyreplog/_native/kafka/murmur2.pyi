@@ -1,0 +1,6 @@
+from collections.abc import Iterable
+
+from _typeshed import ReadableBuffer
+
+def key_hash(key: ReadableBuffer, /) -> int: ...
+def partitions_of_keys(keys: Iterable[ReadableBuffer | None], partitions: int, /) -> list[int]: ...

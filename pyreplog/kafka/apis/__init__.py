@@ -1,0 +1,21 @@
+"""The APIs of Kafka's protocol, each a function from a request to a response, or to a future of it.
+
+| module | APIs |
+|---|---|
+| `registry` | which function serves which API |
+| `context` | what the functions share |
+| `api_versions` | ApiVersions |
+| `metadata` | Metadata, DescribeCluster |
+| `produce`, `fetch` | Produce, Fetch |
+| `list_offsets` | ListOffsets, OffsetForLeaderEpoch |
+| `topics` | CreateTopics, DeleteTopics, CreatePartitions, DeleteRecords |
+| `refusals` | error codes for changes that are refused |
+| `configs` | DescribeConfigs, AlterConfigs, IncrementalAlterConfigs |
+| `producer_ids` | InitProducerId |
+| `authentication` | SaslHandshake, SaslAuthenticate |
+| `elections` | ElectLeaders |
+| `find_coordinator` | FindCoordinator |
+| `groups` | JoinGroup, SyncGroup, Heartbeat, LeaveGroup, DescribeGroups, ListGroups, DeleteGroups |
+| `offsets` | OffsetCommit, OffsetFetch, OffsetDelete |
+| `leaders`, `topic_names` | who leads a partition; which names topics may have |
+"""

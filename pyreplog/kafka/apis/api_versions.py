@@ -1,0 +1,29 @@
+"""ApiVersions: what the listener serves (KIP-35, KIP-511)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from pyreplog.kafka.error_codes import KafkaErrorCode
+from pyreplog.kafka.wire.messages import ApiVersionsApiVersion, ApiVersionsResponse
+from pyreplog.kafka.wire.schema import ANNOUNCED, ApiKey
+
+_FIRST: dict[int, int] = {ApiKey.SASL_HANDSHAKE: 1}
+"""Behind version 0 come messages that are no requests."""
+
+
+def versions_of(key: int) -> tuple[int, int]:
+    """Return the first and the last version of an API that is announced."""
+    first, last = ANNOUNCED[key]
+    return max(first, _FIRST.get(key, first)), last
+
+
+def describe_versions(served: Mapping[int, object], code: KafkaErrorCode = KafkaErrorCode.NONE) -> ApiVersionsResponse:
+    """Return the APIs that are served, with their versions.
+
+    Args:
+        served: what serves them, by key.
+        code: UNSUPPORTED_VERSION: the client asked in a version that is not served; it learns which ones are.
+    """
+    keys = tuple(ApiVersionsApiVersion(key, *versions_of(key)) for key in sorted(served))
+    return ApiVersionsResponse(error_code=code, api_keys=keys)

@@ -1,0 +1,41 @@
+"""SaslHandshake and SaslAuthenticate: a client chooses a mechanism, and proves who it is."""
+
+from __future__ import annotations
+
+import logging
+
+from pyreplog.errors import AuthenticationError
+from pyreplog.kafka.apis.context import ApiContext, Outcome, RequestContext
+from pyreplog.kafka.error_codes import KafkaErrorCode
+from pyreplog.kafka.sasl import SaslSession
+from pyreplog.kafka.wire.messages import (
+    SaslAuthenticateRequest,
+    SaslAuthenticateResponse,
+    SaslHandshakeRequest,
+    SaslHandshakeResponse,
+)
+
+logger = logging.getLogger(__name__)
+
+
+def handle_sasl_handshake(api: ApiContext, request: RequestContext, message: SaslHandshakeRequest) -> Outcome:
+    """Begin an exchange."""
+    session = request.session
+    if not isinstance(session, SaslSession) or session.user:
+        return SaslHandshakeResponse(KafkaErrorCode.ILLEGAL_SASL_STATE)
+    is_known = session.choose(message.mechanism)
+    code = KafkaErrorCode.NONE if is_known else KafkaErrorCode.UNSUPPORTED_SASL_MECHANISM
+    return SaslHandshakeResponse(code, session.mechanisms)
+
+
+def handle_sasl_authenticate(api: ApiContext, request: RequestContext, message: SaslAuthenticateRequest) -> Outcome:
+    """Go on with an exchange."""
+    session = request.session
+    if not isinstance(session, SaslSession) or not session.may_exchange:
+        return SaslAuthenticateResponse(KafkaErrorCode.ILLEGAL_SASL_STATE, "expected a SaslHandshake before")
+    try:
+        answer = session.receive(bytes(message.auth_bytes))
+    except AuthenticationError as error:
+        logger.warning("Kafka client %s: authentication failed: %s", request.peer, error)
+        return SaslAuthenticateResponse(KafkaErrorCode.SASL_AUTHENTICATION_FAILED, "authentication failed")
+    return SaslAuthenticateResponse(auth_bytes=answer)

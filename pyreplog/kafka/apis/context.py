@@ -1,0 +1,208 @@
+"""What the APIs share: the broker, settings, threads for what blocks, and what is known of a request's client."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any, NamedTuple, TypeAlias, TypeVar
+
+from pyreplog.errors import ClosedError, ReplogError
+from pyreplog.future import AppendFuture, set_exception, set_result
+from pyreplog.kafka.config import KafkaConfig
+from pyreplog.kafka.coordinators import Coordinators
+from pyreplog.kafka.groups.group_coordinator import GroupCoordinator
+from pyreplog.kafka.node_ids import node_id_of
+from pyreplog.metadata.store import MetadataStore
+from pyreplog.net.reactor import Reactor
+from pyreplog.net.sockets import parse_address
+from pyreplog.partition.broker import Broker
+from pyreplog.partition.metadata.metadata_cache import MetadataCache
+from pyreplog.partition.metadata.producer_ids import ProducerIds
+from pyreplog.partition.metadata.topic_metadata import TopicMetadata
+from pyreplog.partition.replica_manager import ReplicaManager
+
+logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+_LOOK_S = 0.01
+
+
+class RequestContext(NamedTuple):
+    """A request, but for its message.
+
+    Attributes:
+        version: of the API.
+        client_id: what the client calls itself; None: nothing.
+        peer: the client's address.
+        session: of its connection.
+    """
+
+    version: int
+    client_id: str | None
+    peer: str
+    session: Any
+
+
+Outcome: TypeAlias = "tuple[Any, ...] | AppendFuture[Any] | None"
+"""A response, or a future of it; None: the client wants none."""
+
+
+class LivingBroker(NamedTuple):
+    """A broker that Kafka clients can reach.
+
+    Attributes:
+        node_id: of the broker.
+        host: of its Kafka listener.
+        port: of its Kafka listener.
+        rack: of the broker; None: none.
+    """
+
+    node_id: int
+    host: str
+    port: int
+    rack: str | None
+
+
+@dataclass(frozen=True)
+class ApiContext:
+    """What all requests of a listener share.
+
+    Attributes:
+        broker: whose partitions are served.
+        config: settings of the listener.
+        reactor: of the listener.
+        pool: threads for what blocks.
+        cluster_id: as Kafka's clients are told.
+        producer_ids: ids of idempotent producers, for threads of the pool.
+        coordinators: what looks after groups.
+    """
+
+    broker: Broker
+    config: KafkaConfig
+    reactor: Reactor
+    pool: ThreadPoolExecutor
+    cluster_id: str
+    producer_ids: ProducerIds
+    coordinators: Coordinators
+
+    @property
+    def replicas(self) -> ReplicaManager:
+        """The partitions of this broker."""
+        return self.broker.replicas
+
+    @property
+    def groups(self) -> GroupCoordinator:
+        """The coordinator of groups of this broker."""
+        return self.coordinators.groups
+
+    @property
+    def metadata(self) -> MetadataCache:
+        """Topics and brokers, as this broker knows them."""
+        return self.broker.metadata
+
+    @property
+    def store(self) -> MetadataStore:
+        """The metadata store, for threads of the pool."""
+        return self.broker.store
+
+    @property
+    def node_id(self) -> int:
+        """Of this broker."""
+        return node_id_of(self.broker.name)
+
+    def living_broker(self, name: str) -> LivingBroker | None:
+        """Return a broker with its Kafka address; None: it does not live, or has no Kafka listener."""
+        living = self.metadata.availability(name)
+        if living is None or not living.kafka_address:
+            return None
+        lasting = self.metadata.broker(name)
+        host, port = parse_address(living.kafka_address)
+        return LivingBroker(node_id_of(name), host, port, (lasting.rack or None) if lasting else None)
+
+    def living_brokers(self) -> dict[str, LivingBroker]:
+        """Return the brokers that Kafka clients can reach, by name."""
+        living = {name: self.living_broker(name) for name in sorted(self.metadata.brokers())}
+        return {name: broker for name, broker in living.items() if broker is not None}
+
+    def topic(self, name: str) -> TopicMetadata | None:
+        """Return a topic; None: there is none, or it is being deleted."""
+        topic = self.metadata.topic(name)
+        return None if topic is None or topic.is_deleted else topic
+
+    def topic_names(self) -> dict[bytes, str]:
+        """Return the names of all topics by their ids of 16 bytes."""
+        topics = self.metadata.topics().items()
+        return {bytes.fromhex(topic.topic_id): name for name, topic in topics if not topic.is_deleted}
+
+    # ---- what takes time ------------------------------------------------------------------------------------
+
+    def run(self, call: Callable[[], T]) -> AppendFuture[T]:
+        """Have something called by a thread of the pool, because it blocks. Returns a future of its result."""
+        future = AppendFuture[T]()
+
+        def run() -> None:
+            try:
+                result = call()
+            except Exception as error:
+                set_exception(future, error)
+            else:
+                set_result(future, result)
+
+        try:
+            self.pool.submit(run)
+        except RuntimeError:
+            set_exception(future, ClosedError("the Kafka listener was closed"))
+        return future
+
+    def wait_until(self, condition: Callable[[], bool], timeout_ms: int) -> AppendFuture[bool]:
+        """Look at a condition, which does not block, until it holds. Returns a future of whether it holds in time."""
+        future = AppendFuture[bool]()
+        deadline_us = self.reactor.clock.monotonic_us() + max(timeout_ms, 0) * 1000
+
+        def look() -> None:
+            try:
+                holds = condition()
+                if holds or self.reactor.clock.monotonic_us() >= deadline_us:
+                    set_result(future, holds)
+                    return
+                self.reactor.call_later(_LOOK_S, look)
+            except Exception as error:
+                set_exception(future, error)
+
+        with suppress(ReplogError):  # the reactor was closed: nobody waits any more
+            self.reactor.call_soon(look)
+        return future
+
+
+def then(future: AppendFuture[T], step: Callable[[T], AppendFuture[Any] | tuple[Any, ...]]) -> AppendFuture[Any]:
+    """Return a future of what `step` makes of another future's result: a value, or a further future."""
+    outcome = AppendFuture[Any]()
+
+    def settle(done: AppendFuture[Any]) -> None:
+        error = done.exception()
+        if error is not None:
+            set_exception(outcome, error)
+        else:
+            set_result(outcome, done.result())
+
+    def go_on(done: AppendFuture[T]) -> None:
+        error = done.exception()
+        if error is not None:
+            set_exception(outcome, error)
+            return
+        try:
+            following = step(done.result())
+        except Exception as failure:
+            set_exception(outcome, failure)
+            return
+        if isinstance(following, AppendFuture):
+            following.add_done_callback(settle)
+        else:
+            set_result(outcome, following)
+
+    future.add_done_callback(go_on)
+    return outcome

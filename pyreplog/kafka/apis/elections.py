@@ -1,0 +1,50 @@
+"""ElectLeaders: partitions go back to their preferred leaders, or get one that may lack records (KIP-460)."""
+
+from __future__ import annotations
+
+from itertools import groupby
+
+from pyreplog.errors import ReplogError
+from pyreplog.kafka.apis.context import ApiContext, Outcome, RequestContext
+from pyreplog.kafka.error_codes import KafkaErrorCode, error_code_of
+from pyreplog.kafka.wire.messages import (
+    ElectLeadersPartitionResult,
+    ElectLeadersReplicaElectionResult,
+    ElectLeadersRequest,
+    ElectLeadersResponse,
+)
+from pyreplog.partition.metadata.partition_changes import ElectionType, elect_leaders
+from pyreplog.partition.topic_partition import TopicPartition
+
+_TYPES = {0: ElectionType.PREFERRED, 1: ElectionType.UNCLEAN}
+_CODES_FROM = 1
+
+
+def handle_elect_leaders(api: ApiContext, request: RequestContext, message: ElectLeadersRequest) -> Outcome:
+    """Elect leaders of partitions, or of all."""
+
+    def elect() -> ElectLeadersResponse:
+        kind = _TYPES.get(message.election_type)
+        chosen = None if message.topic_partitions is None else [
+            TopicPartition(topic.topic, number) for topic in message.topic_partitions for number in topic.partitions
+        ]  # fmt: skip
+        code, results = KafkaErrorCode.NONE, {}
+        try:
+            if kind is None:
+                code = KafkaErrorCode.INVALID_REQUEST
+            else:
+                results = elect_leaders(api.store, kind, chosen)
+        except ReplogError as error:
+            code = error_code_of(error)
+        topics = []
+        for topic, items in groupby(sorted(results.items(), key=lambda item: item[0]), key=lambda item: item[0].topic):
+            partitions = [
+                ElectLeadersPartitionResult(name.partition, result.code, result.message or None)
+                for name, result in items
+            ]
+            topics.append(ElectLeadersReplicaElectionResult(topic, partitions))
+        return ElectLeadersResponse(
+            error_code=code if request.version >= _CODES_FROM else 0, replica_election_results=topics
+        )
+
+    return api.run(elect)

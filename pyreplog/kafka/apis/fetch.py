@@ -1,0 +1,120 @@
+"""Fetch: record batches leave as views of the log."""
+
+from __future__ import annotations
+
+from functools import partial
+
+from pyreplog._native.kafka.fetch_gather import gather_batches
+from pyreplog.errors import InvalidRequestError, ReplogError
+from pyreplog.kafka.apis.context import ApiContext, Outcome, RequestContext, then
+from pyreplog.kafka.apis.leaders import current_leader
+from pyreplog.kafka.error_codes import KafkaErrorCode
+from pyreplog.kafka.wire.messages import (
+    FetchableTopicResponse,
+    FetchAbortedTransaction,
+    FetchLeaderIdAndEpoch,
+    FetchNodeEndpoint,
+    FetchPartitionData,
+    FetchRequest,
+    FetchResponse,
+)
+from pyreplog.partition import requests
+from pyreplog.partition.delayed_fetch import FetchResponses
+from pyreplog.partition.protocol.error_codes import ErrorCode
+from pyreplog.partition.requests import ConsumerFetch, FetchIsolation, FetchParams
+from pyreplog.partition.topic_partition import TopicPartition
+
+_TOPIC_IDS_FROM = 13
+_ENDPOINTS_FROM = 16
+_READ_COMMITTED = 1
+
+
+def handle_fetch(api: ApiContext, request: RequestContext, message: FetchRequest) -> Outcome:
+    """Fetch for a consumer; it may wait. Sessions are declined: each fetch names all its partitions (KIP-227).
+
+    Raises:
+        InvalidRequestError: it is the fetch of a follower of Kafka.
+    """
+    replica = message.replica_id if message.replica_id != -1 else message.replica_state.replica_id
+    if replica >= 0:
+        raise InvalidRequestError(
+            f"Fetch v{request.version} request", "replica_id", 0, "the fetch of a consumer, -1", f"{replica}"
+        )
+    if message.session_id:
+        return FetchResponse(error_code=KafkaErrorCode.FETCH_SESSION_ID_NOT_FOUND)
+    names = _topic_names(api, request, message)
+    fetches = {}
+    for topic, name in zip(message.topics, names, strict=True):
+        if name is not None:
+            for wanted in topic.partitions:
+                epoch = wanted.current_leader_epoch if wanted.current_leader_epoch >= 0 else None
+                max_bytes = max(wanted.partition_max_bytes, 0)
+                fetches[TopicPartition(name, wanted.partition)] = ConsumerFetch(wanted.fetch_offset, max_bytes, epoch)
+    config = api.config
+    is_committed = message.isolation_level == _READ_COMMITTED
+    params = FetchParams(
+        isolation=FetchIsolation.TXN_COMMITTED if is_committed else FetchIsolation.HIGH_WATERMARK,
+        max_wait_ms=min(max(message.max_wait_ms, 0), config.fetch_wait_ms),
+        min_bytes=max(message.min_bytes, 0),
+        max_bytes=min(max(message.max_bytes, 0), config.fetch_bytes),
+    )
+    if not fetches and message.topics:  # topics that nobody knows: the client looks for them before it asks again
+        return _respond(api, request, message, names, {})
+    future = api.replicas.fetch_messages(params, fetches)
+    return then(future, partial(_respond, api, request, message, names))
+
+
+def _topic_names(api: ApiContext, request: RequestContext, message: FetchRequest) -> list[str | None]:
+    """Return the names of the topics of a fetch; None: no topic has this id."""
+    if request.version < _TOPIC_IDS_FROM:
+        return [topic.topic for topic in message.topics]
+    names = api.topic_names() if message.topics else {}
+    return [names.get(topic.topic_id) for topic in message.topics]
+
+
+def _respond(
+    api: ApiContext, request: RequestContext, message: FetchRequest, names: list[str | None], responses: FetchResponses
+) -> FetchResponse:  # fmt: skip
+    endpoints: dict[int, FetchNodeEndpoint] = {}
+    is_committed = message.isolation_level == _READ_COMMITTED
+    topics = []
+    for topic, name in zip(message.topics, names, strict=True):
+        partitions = []
+        for wanted in topic.partitions:
+            if name is None:
+                partitions.append(_refused(wanted.partition, KafkaErrorCode.UNKNOWN_TOPIC_ID))
+                continue
+            partition = TopicPartition(name, wanted.partition)
+            data = responses[partition]
+            leader = FetchLeaderIdAndEpoch()
+            if data.code in (ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.FENCED_LEADER_EPOCH):
+                current = current_leader(api, partition)
+                if current is not None:
+                    leader = FetchLeaderIdAndEpoch(current[0].node_id, current[1])
+                    if request.version >= _ENDPOINTS_FROM:
+                        endpoints[current[0].node_id] = FetchNodeEndpoint(*current[0])
+            if request.version < 12:
+                leader = FetchLeaderIdAndEpoch()
+            partitions.append(_partition_data(wanted.partition, data, leader, is_committed=is_committed))
+        topics.append(FetchableTopicResponse(topic.topic, topic.topic_id, partitions))
+    return FetchResponse(responses=topics, node_endpoints=tuple(endpoints.values()))
+
+
+def _refused(number: int, code: int) -> FetchPartitionData:
+    return FetchPartitionData(number, code, -1, aborted_transactions=None, records=b"")
+
+
+def _partition_data(
+    number: int, data: requests.FetchPartitionData, leader: FetchLeaderIdAndEpoch, *, is_committed: bool
+) -> FetchPartitionData:  # fmt: skip
+    records, code = [], data.code
+    if data.records is not None:
+        try:
+            records = gather_batches(data.records.frames, data.records.position.entry)
+        except ReplogError:
+            code = ErrorCode.KAFKA_STORAGE_ERROR
+    aborted = tuple(FetchAbortedTransaction(*each) for each in data.aborted) if is_committed else None
+    return FetchPartitionData(
+        number, code, data.high_watermark, data.last_stable, data.log_start, current_leader=leader,
+        aborted_transactions=aborted, records=records,
+    )  # fmt: skip

@@ -1,0 +1,22 @@
+"""Who leads a partition, for clients that asked another broker (KIP-951)."""
+
+from __future__ import annotations
+
+from pyreplog.kafka.apis.context import ApiContext, LivingBroker
+from pyreplog.partition.metadata.metadata_cache import PartitionId
+from pyreplog.partition.protocol.partition_state import PartitionState
+from pyreplog.partition.topic_partition import TopicPartition
+
+
+def partition_state(api: ApiContext, name: TopicPartition) -> PartitionState | None:
+    """Return the state of a partition, as this broker knows it; None: it knows none."""
+    topic = api.topic(name.topic)
+    stored = None if topic is None else api.metadata.state(PartitionId(topic.topic_id, name.partition))
+    return None if stored is None else stored[1]
+
+
+def current_leader(api: ApiContext, name: TopicPartition) -> tuple[LivingBroker, int] | None:
+    """Return the leader of a partition and the number of its epoch; None: no broker that can be reached leads."""
+    state = partition_state(api, name)
+    broker = None if state is None or not state.leader else api.living_broker(state.leader)
+    return None if broker is None or state is None else (broker, state.epoch.number)

@@ -1,0 +1,149 @@
+"""ListOffsets and OffsetForLeaderEpoch: where a log begins and ends, and what it holds from a time on."""
+
+from __future__ import annotations
+
+from functools import partial
+
+from pyreplog._native.log.record import Record
+from pyreplog.errors import InvalidRecordBatchError, ReplogError
+from pyreplog.kafka.apis.context import ApiContext, Outcome, RequestContext
+from pyreplog.kafka.wire.messages import (
+    ListOffsetsPartition,
+    ListOffsetsPartitionResponse,
+    ListOffsetsRequest,
+    ListOffsetsResponse,
+    ListOffsetsTopicResponse,
+    OffsetForLeaderEpochEpochEndOffset,
+    OffsetForLeaderEpochOffsetForLeaderTopicResult,
+    OffsetForLeaderEpochRequest,
+    OffsetForLeaderEpochResponse,
+)
+from pyreplog.partition.partition import EVENT_TIME_MAX_US, Partition
+from pyreplog.partition.protocol.error_codes import ErrorCode
+from pyreplog.partition.requests import FetchIsolation
+from pyreplog.partition.topic_partition import TopicPartition
+from pyreplog.record_batches.batches import read_batch
+
+LATEST, EARLIEST, MAX_TIMESTAMP, EARLIEST_LOCAL, LATEST_TIERED = -1, -2, -3, -4, -5
+_QUICK = (LATEST, EARLIEST, EARLIEST_LOCAL, LATEST_TIERED)
+_READ_COMMITTED = 1
+_EPOCHS_FROM = 4
+_NATIVE_KIND = 1  # of records that hold a message
+
+_Found = ListOffsetsPartitionResponse
+
+
+def handle_list_offsets(api: ApiContext, request: RequestContext, message: ListOffsetsRequest) -> Outcome:
+    """Answer a ListOffsets request; a search by time reads the disk, and runs in the pool."""
+    answer = partial(_respond, api, request.version, message)
+    if all(wanted.timestamp in _QUICK for topic in message.topics for wanted in topic.partitions):
+        return answer()
+    return api.run(answer)
+
+
+def _respond(api: ApiContext, version: int, message: ListOffsetsRequest) -> ListOffsetsResponse:
+    is_committed = message.isolation_level == _READ_COMMITTED
+    isolation = FetchIsolation.TXN_COMMITTED if is_committed else FetchIsolation.HIGH_WATERMARK
+    topics = []
+    for topic in message.topics:
+        found = [_look_up(api, topic.name, wanted, isolation) for wanted in topic.partitions]
+        if version < _EPOCHS_FROM:
+            found = [each._replace(leader_epoch=-1) for each in found]
+        topics.append(ListOffsetsTopicResponse(topic.name, found))
+    return ListOffsetsResponse(topics=topics)
+
+
+def _look_up(api: ApiContext, topic: str, wanted: ListOffsetsPartition, isolation: FetchIsolation) -> _Found:
+    number, timestamp = wanted.partition_index, wanted.timestamp
+    found = api.replicas.partition(TopicPartition(topic, number))
+    if found is None:
+        return _Found(number, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+    if (code := found.check_leader(wanted.current_leader_epoch)) is not ErrorCode.NONE:
+        return _Found(number, code)
+    epoch = found.leader_epoch
+    if epoch is None:  # it leads no more, since a moment
+        return _Found(number, ErrorCode.NOT_LEADER_OR_FOLLOWER)
+    if timestamp == LATEST_TIERED:
+        return _Found(number, ErrorCode.NONE, leader_epoch=epoch)
+    code, latest = found.latest_offset(isolation)
+    if code is not ErrorCode.NONE:
+        return _Found(number, code)
+    if timestamp == LATEST:
+        return _Found(number, ErrorCode.NONE, -1, latest, epoch)
+    if timestamp in (EARLIEST, EARLIEST_LOCAL):
+        return _Found(number, ErrorCode.NONE, -1, found.log_start, epoch)
+    try:
+        place = _latest_time(found, latest) if timestamp == MAX_TIMESTAMP else _first_from(found, timestamp, latest)
+    except ReplogError:
+        return _Found(number, ErrorCode.KAFKA_STORAGE_ERROR)
+    if place is None:
+        return _Found(number, ErrorCode.NONE, leader_epoch=epoch)
+    return _Found(number, ErrorCode.NONE, place[1], place[0], epoch)
+
+
+def _first_from(found: Partition, timestamp_ms: int, end: int) -> tuple[int, int] | None:
+    """Return offset and time, in ms, of the first record whose time is a time or later; None: there is none."""
+    if timestamp_ms * 1000 > EVENT_TIME_MAX_US:
+        return None
+    for record in found.records_from_time(max(timestamp_ms, 0) * 1000):
+        for offset, time_ms in _times_of(record):
+            if offset >= end:
+                return None
+            if time_ms >= timestamp_ms:
+                return offset, time_ms
+    return None
+
+
+def _times_of(record: Record) -> list[tuple[int, int]]:
+    """Return offset and time, in ms, of all messages of a record of the log."""
+    if record.kind == _NATIVE_KIND:
+        return [(record.entry, (record.event_time or 0) // 1000)]
+    first = record.entry - record.entry_count + 1
+    try:
+        header, columns = read_batch(record.value)
+    except InvalidRecordBatchError:  # brokers do not look into records: the header says all that is known
+        return [(first, (record.event_time or 0) // 1000)]
+    if header.log_append_time:
+        return [(first, header.max_timestamp)]
+    return [(first + number, time_ms) for number, time_ms in enumerate(columns.timestamp.tolist())]
+
+
+def _latest_time(found: Partition, end: int) -> tuple[int, int] | None:
+    """Return offset and time of the first record with the latest time of all (KIP-734).
+
+    The index tells quickly whether there is a record from a time on: the search halves what is left of the times.
+    """
+    low, best = 0, _first_from(found, 0, end)
+    high = EVENT_TIME_MAX_US // 1000
+    while best is not None and low < high:
+        low = max(low, best[1])
+        middle = (low + high + 1) // 2
+        later = _first_from(found, middle, end)
+        if later is None:
+            high = middle - 1
+        else:
+            low, best = middle, later
+    return None if best is None else _first_from(found, best[1], end)
+
+
+def handle_offset_for_leader_epoch(
+    api: ApiContext, _: RequestContext, message: OffsetForLeaderEpochRequest
+) -> Outcome:  # fmt: skip
+    """Answer an OffsetForLeaderEpoch request: consumers see from it that a log was cut (KIP-320)."""
+    topics = []
+    for topic in message.topics:
+        ends = []
+        for wanted in topic.partitions:
+            number = wanted.partition
+            found = api.replicas.partition(TopicPartition(topic.topic, number))
+            code = (
+                ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+                if found is None
+                else found.check_leader(wanted.current_leader_epoch)
+            )
+            if found is None or code is not ErrorCode.NONE:
+                ends.append(OffsetForLeaderEpochEpochEndOffset(code, number))
+            else:
+                ends.append(OffsetForLeaderEpochEpochEndOffset(code, number, *found.epoch_end(wanted.leader_epoch)))
+        topics.append(OffsetForLeaderEpochOffsetForLeaderTopicResult(topic.topic, ends))
+    return OffsetForLeaderEpochResponse(topics=topics)

@@ -1,0 +1,184 @@
+"""Metadata and DescribeCluster: brokers, topics, and who leads their partitions."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Collection
+from functools import partial
+from typing import Any
+
+from pyreplog.errors import InvalidArgumentError, ReplogError, TopicExistsError
+from pyreplog.future import AppendFuture
+from pyreplog.kafka.apis.context import ApiContext, LivingBroker, Outcome, RequestContext, then
+from pyreplog.kafka.apis.topic_names import is_topic_name
+from pyreplog.kafka.error_codes import KafkaErrorCode
+from pyreplog.kafka.node_ids import node_id_of
+from pyreplog.kafka.wire.messages import (
+    ZERO_UUID,
+    DescribeClusterBroker,
+    DescribeClusterRequest,
+    DescribeClusterResponse,
+    MetadataRequest,
+    MetadataResponse,
+    MetadataResponseBroker,
+    MetadataResponsePartition,
+    MetadataResponseTopic,
+)
+from pyreplog.partition.metadata.topic_metadata import TopicMetadata, create_topic
+from pyreplog.partition.metadata.topic_settings import KAFKA_DEFAULTS
+from pyreplog.partition.protocol.partition_state import PartitionState
+from pyreplog.partition.topic_partition import INTERNAL_TOPICS
+
+logger = logging.getLogger(__name__)
+
+NO_OPERATIONS = -(1 << 31)
+TOPIC_OPERATIONS = sum(1 << operation for operation in (3, 4, 5, 6, 7, 8, 10, 11))
+"""READ, WRITE, CREATE, DELETE, ALTER, DESCRIBE, DESCRIBE_CONFIGS, ALTER_CONFIGS: without ACLs, all."""
+CLUSTER_OPERATIONS = sum(1 << operation for operation in (5, 7, 8, 9, 10, 11, 12))
+"""CREATE, ALTER, DESCRIBE, CLUSTER_ACTION, DESCRIBE_CONFIGS, ALTER_CONFIGS, IDEMPOTENT_WRITE."""
+_TOPIC_IDS_FROM = 10
+_BROKER_ENDPOINTS = 1
+
+
+def handle_metadata(api: ApiContext, request: RequestContext, message: MetadataRequest) -> Outcome:
+    """Answer a Metadata request; topics that do not exist are made first, if both sides agree."""
+    missing: list[str] = []
+    if message.topics and message.allow_auto_topic_creation and api.config.auto_create_topics:
+        names = [topic.name for topic in message.topics if topic.name]
+        missing = [name for name in names if api.topic(name) is None and may_create(name)]
+    if not missing:
+        return _respond(api, request, message)
+    created = api.run(partial(_create, api, missing))
+    return then(created, lambda codes: _respond(api, request, message, codes))
+
+
+def may_create(name: str) -> bool:
+    """Return whether asking for a topic may make it."""
+    return is_topic_name(name) and name not in INTERNAL_TOPICS
+
+
+def _create(api: ApiContext, names: Collection[str]) -> dict[str, KafkaErrorCode]:
+    """Make topics; return the codes for their clients, which look again soon."""
+    codes = {}
+    config = api.config
+    for name in names:
+        codes[name] = KafkaErrorCode.LEADER_NOT_AVAILABLE
+        try:
+            create_topic(
+                api.store, name, partitions=config.partitions, replication_factor=config.replication_factor,
+                now_us=api.reactor.clock.now_us(),
+                settings={**KAFKA_DEFAULTS, "min.insync.replicas": config.min_isr},
+            )  # fmt: skip
+            logger.info("topic %s is made, because a Kafka client asked for it", name)
+        except TopicExistsError:
+            continue
+        except InvalidArgumentError as error:
+            logger.info("topic %s cannot be made: %s", name, error)
+            codes[name] = KafkaErrorCode.INVALID_TOPIC_EXCEPTION
+        except ReplogError as error:
+            logger.warning("topic %s was not made, and its client tries again: %s", name, error)
+    return codes
+
+
+def _respond(
+    api: ApiContext, request: RequestContext, message: MetadataRequest, codes: dict[str, KafkaErrorCode] | None = None
+) -> MetadataResponse:  # fmt: skip
+    living = api.living_brokers()
+    wants_all = message.topics is None or (request.version == 0 and not message.topics)
+    operations = TOPIC_OPERATIONS if message.include_topic_authorized_operations else NO_OPERATIONS
+    topics = []
+    if wants_all:
+        for name, metadata in sorted(api.metadata.topics().items()):
+            if not metadata.is_deleted:
+                topics.append(describe_topic(api, name, metadata, living, operations))
+    else:
+        names = api.topic_names() if any(topic.name is None for topic in message.topics or ()) else {}
+        for topic in message.topics or ():
+            name_or_none = topic.name if topic.name is not None else names.get(topic.topic_id)
+            found = None if name_or_none is None else api.topic(name_or_none)
+            if found is None or name_or_none is None:
+                topics.append(_unknown(topic.name, topic.topic_id, codes or {}))
+            else:
+                topics.append(describe_topic(api, name_or_none, found, living, operations))
+    brokers = [MetadataResponseBroker(*broker) for broker in living.values()]
+    wants_cluster = message.include_cluster_authorized_operations
+    return MetadataResponse(
+        brokers=brokers, cluster_id=api.cluster_id, controller_id=controller_id(api, living), topics=topics,
+        cluster_authorized_operations=CLUSTER_OPERATIONS if wants_cluster else NO_OPERATIONS,
+    )  # fmt: skip
+
+
+def controller_id(api: ApiContext, living: dict[str, LivingBroker]) -> int:
+    """Return the broker that clients send changes of metadata to: this one, for any broker can make them."""
+    return api.node_id if api.broker.name in living else -1
+
+
+def _unknown(name: str | None, topic_id: bytes, codes: dict[str, KafkaErrorCode]) -> MetadataResponseTopic:
+    if name is None:
+        return MetadataResponseTopic(KafkaErrorCode.UNKNOWN_TOPIC_ID, None, topic_id)
+    code = codes.get(name, KafkaErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+    if not is_topic_name(name):
+        code = KafkaErrorCode.INVALID_TOPIC_EXCEPTION
+    return MetadataResponseTopic(code, name, ZERO_UUID)
+
+
+def describe_topic(
+    api: ApiContext, name: str, topic: TopicMetadata, living: dict[str, LivingBroker], operations: int
+) -> MetadataResponseTopic:  # fmt: skip
+    """Return a topic with its partitions."""
+    states = {partition.number: state for partition, state in api.metadata.partitions(topic.topic_id)}
+    partitions = [_describe_partition(number, states.get(number), living) for number in range(topic.partitions)]
+    return MetadataResponseTopic(
+        KafkaErrorCode.NONE, name, bytes.fromhex(topic.topic_id), name in INTERNAL_TOPICS, partitions, operations
+    )
+
+
+def _describe_partition(
+    number: int, state: PartitionState | None, living: dict[str, LivingBroker]
+) -> MetadataResponsePartition:  # fmt: skip
+    if state is None:  # the controller has not chosen its replicas yet
+        return MetadataResponsePartition(KafkaErrorCode.LEADER_NOT_AVAILABLE, number, -1)
+    has_leader = state.leader in living
+    return MetadataResponsePartition(
+        KafkaErrorCode.NONE if has_leader else KafkaErrorCode.LEADER_NOT_AVAILABLE,
+        number,
+        node_id_of(state.leader) if has_leader else -1,
+        state.epoch.number,
+        [node_id_of(name) for name in state.replicas],
+        [node_id_of(member.broker) for member in state.isr],
+        [node_id_of(name) for name in state.replicas if name not in living],
+    )
+
+
+def handle_describe_cluster(api: ApiContext, _: RequestContext, message: DescribeClusterRequest) -> Outcome:
+    """Answer a DescribeCluster request."""
+    living = api.living_brokers()
+    this = controller_id(api, living)
+    code, text = KafkaErrorCode.NONE, None
+    if message.endpoint_type != _BROKER_ENDPOINTS:
+        code = KafkaErrorCode.INVALID_REQUEST
+        text = f"endpoint_type: expected {_BROKER_ENDPOINTS}, brokers, found {message.endpoint_type}"
+        living = {}
+    operations = CLUSTER_OPERATIONS if message.include_cluster_authorized_operations else NO_OPERATIONS
+    return DescribeClusterResponse(
+        error_code=code, error_message=text, endpoint_type=_BROKER_ENDPOINTS, cluster_id=api.cluster_id,
+        controller_id=this, brokers=[DescribeClusterBroker(*broker) for broker in living.values()],
+        cluster_authorized_operations=operations,
+    )  # fmt: skip
+
+
+def wait_for_leaders(api: ApiContext, names: Collection[str], timeout_ms: int) -> AppendFuture[Any]:
+    """Wait until all partitions of topics have leaders that clients can reach. Returns a future of whether they do."""
+
+    def have_leaders() -> bool:
+        living = api.living_brokers()
+        for name in names:
+            topic = api.topic(name)
+            if topic is None:
+                return False
+            states = api.metadata.partitions(topic.topic_id)
+            if len(states) < topic.partitions or any(state.leader not in living for _, state in states):
+                return False
+        return True
+
+    return api.wait_until(have_leaders, timeout_ms)

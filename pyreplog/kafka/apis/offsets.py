@@ -1,0 +1,126 @@
+"""OffsetCommit, OffsetFetch, OffsetDelete: committed offsets of groups."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Sequence
+from functools import partial
+from itertools import groupby
+
+from pyreplog.kafka.apis.context import ApiContext, Outcome, RequestContext, then
+from pyreplog.kafka.apis.groups import gather
+from pyreplog.kafka.error_codes import KafkaErrorCode
+from pyreplog.kafka.groups import group_requests
+from pyreplog.kafka.groups.group_requests import FetchedOffset, OffsetFetchResult, OffsetToCommit
+from pyreplog.kafka.wire.messages import (
+    OffsetCommitRequest,
+    OffsetCommitResponse,
+    OffsetCommitResponsePartition,
+    OffsetCommitResponseTopic,
+    OffsetDeleteRequest,
+    OffsetDeleteResponse,
+    OffsetDeleteResponsePartition,
+    OffsetDeleteResponseTopic,
+    OffsetFetchRequest,
+    OffsetFetchResponse,
+    OffsetFetchResponseGroup,
+    OffsetFetchResponsePartition,
+    OffsetFetchResponsePartitions,
+    OffsetFetchResponseTopic,
+    OffsetFetchResponseTopics,
+)
+from pyreplog.partition.topic_partition import TopicPartition
+
+_GROUPS_FROM = 8
+_CODES_FROM = 2
+
+
+def handle_offset_commit(api: ApiContext, request: RequestContext, message: OffsetCommitRequest) -> Outcome:
+    """Commit offsets; answered when the internal topic has them."""
+    offsets: dict[TopicPartition, OffsetToCommit] = {}
+    unknown: dict[TopicPartition, int] = {}
+    for topic in message.topics:
+        for each in topic.partitions:
+            name = TopicPartition(topic.name, each.partition_index)
+            known = api.topic(topic.name)
+            if known is None or not 0 <= each.partition_index < known.partitions:
+                unknown[name] = KafkaErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+            else:
+                offsets[name] = OffsetToCommit(
+                    each.committed_offset, each.committed_leader_epoch, each.committed_metadata or ""
+                )
+    commit = group_requests.OffsetCommitRequest(
+        message.member_id, message.generation_id_or_member_epoch, offsets, message.group_instance_id
+    )
+
+    def answer(codes: dict[TopicPartition, int]) -> OffsetCommitResponse:
+        codes = {**codes, **unknown}
+        topics = []
+        for topic in message.topics:
+            numbers = [each.partition_index for each in topic.partitions]
+            results = [OffsetCommitResponsePartition(n, codes[TopicPartition(topic.name, n)]) for n in numbers]
+            topics.append(OffsetCommitResponseTopic(topic.name, results))
+        return OffsetCommitResponse(topics=topics)
+
+    if not offsets:
+        return answer({})
+    return then(api.groups.commit_offsets(message.group_id, commit), lambda codes: answer({**codes}))
+
+
+def handle_offset_fetch(api: ApiContext, request: RequestContext, message: OffsetFetchRequest) -> Outcome:
+    """Tell which offsets groups have committed."""
+    if request.version < _GROUPS_FROM:
+        names = None if message.topics is None else _names((t.name, t.partition_indexes) for t in message.topics)
+        fetched = api.groups.fetch_offsets(message.group_id, names, require_stable=message.require_stable)
+        return then(fetched, partial(_fetched_one, request.version))
+    futures = []
+    for group in message.groups:
+        names = None if group.topics is None else _names((t.name, t.partition_indexes) for t in group.topics)
+        futures.append(api.groups.fetch_offsets(group.group_id, names, require_stable=message.require_stable))
+
+    def answer(results: Sequence[OffsetFetchResult]) -> OffsetFetchResponse:
+        groups = []
+        for group, result in zip(message.groups, results, strict=True):
+            topics = [
+                OffsetFetchResponseTopics(topic, [OffsetFetchResponsePartitions(*_fields(*each)) for each in offsets])
+                for topic, offsets in _by_topic(result)
+            ]
+            groups.append(OffsetFetchResponseGroup(group.group_id, topics, result.code))
+        return OffsetFetchResponse(groups=groups)
+
+    return then(gather(futures), answer)
+
+
+def _fetched_one(version: int, result: OffsetFetchResult) -> OffsetFetchResponse:
+    topics = [
+        OffsetFetchResponseTopic(topic, [OffsetFetchResponsePartition(*_fields(*each)) for each in offsets])
+        for topic, offsets in _by_topic(result)
+    ]
+    return OffsetFetchResponse(topics=topics, error_code=result.code if version >= _CODES_FROM else 0)
+
+
+def _names(topics: Iterable[tuple[str, Sequence[int]]]) -> Collection[TopicPartition]:
+    return [TopicPartition(topic, number) for topic, numbers in topics for number in numbers]
+
+
+def _by_topic(result: OffsetFetchResult) -> list[tuple[str, list[tuple[TopicPartition, FetchedOffset]]]]:
+    ordered = sorted(result.offsets.items(), key=lambda item: item[0])
+    return [(topic, list(items)) for topic, items in groupby(ordered, key=lambda item: item[0].topic)]
+
+
+def _fields(name: TopicPartition, found: FetchedOffset) -> tuple[int, int, int, str, int]:
+    return name.partition, found.offset, found.leader_epoch, found.metadata, found.code
+
+
+def handle_offset_delete(api: ApiContext, request: RequestContext, message: OffsetDeleteRequest) -> Outcome:
+    """Delete committed offsets of topics that no member of the group subscribes to."""
+    names = [TopicPartition(topic.name, each.partition_index) for topic in message.topics for each in topic.partitions]
+
+    def answer(codes: dict[TopicPartition, int]) -> OffsetDeleteResponse:
+        topics = []
+        for topic in message.topics:
+            numbers = [each.partition_index for each in topic.partitions]
+            results = [OffsetDeleteResponsePartition(n, codes[TopicPartition(topic.name, n)]) for n in numbers]
+            topics.append(OffsetDeleteResponseTopic(topic.name, results))
+        return OffsetDeleteResponse(topics=topics)
+
+    return then(api.groups.delete_offsets(message.group_id, names), lambda codes: answer({**codes}))

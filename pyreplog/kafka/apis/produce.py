@@ -1,0 +1,115 @@
+"""Produce: record batches go into the log as they were received."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING, cast
+
+from pyreplog.errors import InvalidRequestError, UnansweredProduceError
+from pyreplog.future import AppendFuture
+from pyreplog.kafka.apis.context import ApiContext, Outcome, RequestContext, then
+from pyreplog.kafka.apis.leaders import current_leader
+from pyreplog.kafka.error_codes import KafkaErrorCode
+from pyreplog.kafka.wire.messages import (
+    ProduceLeaderIdAndEpoch,
+    ProduceNodeEndpoint,
+    ProducePartitionProduceResponse,
+    ProduceRequest,
+    ProduceResponse,
+    ProduceTopicProduceResponse,
+)
+from pyreplog.partition.delayed_produce import ProduceResponses
+from pyreplog.partition.protocol.error_codes import ErrorCode
+from pyreplog.partition.requests import PartitionProduceResponse
+from pyreplog.partition.topic_partition import TopicPartition
+
+if TYPE_CHECKING:
+    from _typeshed import ReadableBuffer
+
+_TIMEOUT_MS_MAX = 3_600_000
+_ATTRIBUTES_AT = 22
+"""The low byte of a batch's attributes; its low three bits are the codec."""
+_ZSTD, _ZSTD_FROM = 4, 7
+_LEADERS_FROM = 10
+
+
+def handle_produce(api: ApiContext, request: RequestContext, message: ProduceRequest) -> Outcome:
+    """Append the batches of a Produce request.
+
+    Raises:
+        InvalidRequestError: it names a partition twice, of which Kafka says nothing.
+        UnansweredProduceError: a partition refused records, and the client wants no answer.
+    """
+    records: dict[TopicPartition, ReadableBuffer] = {}
+    refused: ProduceResponses = {}
+    for topic in message.topic_data:
+        for partition in topic.partition_data:
+            name = TopicPartition(topic.name, partition.partition_index)
+            if name in records or name in refused:
+                raise InvalidRequestError(
+                    f"Produce v{request.version} request", "topic_data", 0, "each partition once", f"{name} twice"
+                )
+            data = cast("ReadableBuffer | None", partition.records)
+            if (refusal := _refusal(data, request.version)) is not None:
+                refused[name] = refusal
+            elif data is not None:
+                records[name] = data
+    timeout_ms = min(max(message.timeout_ms, 0), _TIMEOUT_MS_MAX)
+    future = api.replicas.append_records(message.acks, records, timeout_ms=timeout_ms)
+    if message.acks == 0:
+        _check_unanswered(future, refused)
+        return None
+    return then(future, partial(_respond, api, request, message, refused))
+
+
+def _refusal(data: ReadableBuffer | None, version: int) -> PartitionProduceResponse | None:
+    """Return the answer to records that no version of a log may hold; None: they may be appended."""
+    view = None if data is None else memoryview(data)
+    if view is None or not len(view):
+        return PartitionProduceResponse(ErrorCode.INVALID_RECORD, message="expected one record batch, found none")
+    codec = view[_ATTRIBUTES_AT] & 7 if len(view) > _ATTRIBUTES_AT else 0
+    if codec > _ZSTD or (codec == _ZSTD and version < _ZSTD_FROM):
+        code = cast("ErrorCode", KafkaErrorCode.UNSUPPORTED_COMPRESSION_TYPE)
+        return PartitionProduceResponse(code, message=f"expected a codec of Produce v{version}, found {codec}")
+    return None
+
+
+def _check_unanswered(future: AppendFuture[ProduceResponses], refused: ProduceResponses) -> None:
+    """With acks=0 nothing waits, and only the end of the connection can tell of an error."""
+    for name, response in {**future.result(0), **refused}.items():
+        if response.code is not ErrorCode.NONE:
+            raise UnansweredProduceError(f"{name}", int(response.code), response.message)
+
+
+def _respond(
+    api: ApiContext, request: RequestContext, message: ProduceRequest, refused: ProduceResponses,
+    responses: ProduceResponses,
+) -> ProduceResponse:  # fmt: skip
+    endpoints: dict[int, ProduceNodeEndpoint] = {}
+    topics = []
+    for topic in message.topic_data:
+        partitions = []
+        for partition in topic.partition_data:
+            name = TopicPartition(topic.name, partition.partition_index)
+            response = refused.get(name) or responses[name]
+            leader = ProduceLeaderIdAndEpoch()
+            if response.code is ErrorCode.NOT_LEADER_OR_FOLLOWER and request.version >= _LEADERS_FROM:
+                current = current_leader(api, name)
+                if current is not None:
+                    broker, epoch = current
+                    leader = ProduceLeaderIdAndEpoch(broker.node_id, epoch)
+                    endpoints[broker.node_id] = ProduceNodeEndpoint(*broker)
+            partitions.append(
+                ProducePartitionProduceResponse(
+                    partition.partition_index,
+                    response.code,
+                    response.base_offset,
+                    response.log_append_time_ms,
+                    response.log_start,
+                    (),
+                    response.message or None,
+                    leader,
+                )
+            )  # fmt: skip
+        topics.append(ProduceTopicProduceResponse(topic.name, partitions))
+    return ProduceResponse(topics, node_endpoints=tuple(endpoints.values()))

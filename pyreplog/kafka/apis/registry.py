@@ -1,0 +1,72 @@
+"""Which function serves which API. What is not here is not announced, and closes its connection."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, TypeAlias
+
+from pyreplog.kafka.apis.authentication import handle_sasl_authenticate, handle_sasl_handshake
+from pyreplog.kafka.apis.configs import (
+    handle_alter_configs,
+    handle_describe_configs,
+    handle_incremental_alter_configs,
+)
+from pyreplog.kafka.apis.context import ApiContext, Outcome, RequestContext
+from pyreplog.kafka.apis.elections import handle_elect_leaders
+from pyreplog.kafka.apis.fetch import handle_fetch
+from pyreplog.kafka.apis.find_coordinator import handle_find_coordinator
+from pyreplog.kafka.apis.groups import (
+    handle_delete_groups,
+    handle_describe_groups,
+    handle_heartbeat,
+    handle_join_group,
+    handle_leave_group,
+    handle_list_groups,
+    handle_sync_group,
+)
+from pyreplog.kafka.apis.list_offsets import handle_list_offsets, handle_offset_for_leader_epoch
+from pyreplog.kafka.apis.metadata import handle_describe_cluster, handle_metadata
+from pyreplog.kafka.apis.offsets import handle_offset_commit, handle_offset_delete, handle_offset_fetch
+from pyreplog.kafka.apis.produce import handle_produce
+from pyreplog.kafka.apis.producer_ids import handle_init_producer_id
+from pyreplog.kafka.apis.topics import (
+    handle_create_partitions,
+    handle_create_topics,
+    handle_delete_records,
+    handle_delete_topics,
+)
+from pyreplog.kafka.wire.schema import ApiKey
+
+Api: TypeAlias = Callable[[ApiContext, RequestContext, Any], Outcome]
+
+APIS: Mapping[int, Api] = {
+    ApiKey.PRODUCE: handle_produce,
+    ApiKey.FETCH: handle_fetch,
+    ApiKey.LIST_OFFSETS: handle_list_offsets,
+    ApiKey.METADATA: handle_metadata,
+    ApiKey.OFFSET_COMMIT: handle_offset_commit,
+    ApiKey.OFFSET_FETCH: handle_offset_fetch,
+    ApiKey.JOIN_GROUP: handle_join_group,
+    ApiKey.HEARTBEAT: handle_heartbeat,
+    ApiKey.LEAVE_GROUP: handle_leave_group,
+    ApiKey.SYNC_GROUP: handle_sync_group,
+    ApiKey.DESCRIBE_GROUPS: handle_describe_groups,
+    ApiKey.LIST_GROUPS: handle_list_groups,
+    ApiKey.DELETE_GROUPS: handle_delete_groups,
+    ApiKey.OFFSET_DELETE: handle_offset_delete,
+    ApiKey.FIND_COORDINATOR: handle_find_coordinator,
+    ApiKey.CREATE_TOPICS: handle_create_topics,
+    ApiKey.DELETE_TOPICS: handle_delete_topics,
+    ApiKey.DELETE_RECORDS: handle_delete_records,
+    ApiKey.INIT_PRODUCER_ID: handle_init_producer_id,
+    ApiKey.OFFSET_FOR_LEADER_EPOCH: handle_offset_for_leader_epoch,
+    ApiKey.DESCRIBE_CONFIGS: handle_describe_configs,
+    ApiKey.ALTER_CONFIGS: handle_alter_configs,
+    ApiKey.INCREMENTAL_ALTER_CONFIGS: handle_incremental_alter_configs,
+    ApiKey.CREATE_PARTITIONS: handle_create_partitions,
+    ApiKey.ELECT_LEADERS: handle_elect_leaders,
+    ApiKey.SASL_HANDSHAKE: handle_sasl_handshake,
+    ApiKey.SASL_AUTHENTICATE: handle_sasl_authenticate,
+    ApiKey.DESCRIBE_CLUSTER: handle_describe_cluster,
+}
+"""By key. ApiVersions is the server's own: it tells of these."""

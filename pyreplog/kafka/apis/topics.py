@@ -1,0 +1,270 @@
+"""CreateTopics, DeleteTopics, CreatePartitions and DeleteRecords: changes that administrators ask for."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from functools import partial
+from typing import Any
+
+from pyreplog.errors import InvalidArgumentError
+from pyreplog.kafka.apis.context import ApiContext, Outcome, RequestContext, then
+from pyreplog.kafka.apis.metadata import wait_for_leaders
+from pyreplog.kafka.apis.refusals import RefusedError, outcome_of, refusal_of
+from pyreplog.kafka.apis.topic_names import is_topic_name
+from pyreplog.kafka.error_codes import KafkaErrorCode
+from pyreplog.kafka.node_ids import node_id_of
+from pyreplog.kafka.wire.messages import (
+    ZERO_UUID,
+    CreatePartitionsRequest,
+    CreatePartitionsResponse,
+    CreatePartitionsTopic,
+    CreatePartitionsTopicResult,
+    CreateTopicsCreatableTopic,
+    CreateTopicsCreatableTopicConfigs,
+    CreateTopicsCreatableTopicResult,
+    CreateTopicsRequest,
+    CreateTopicsResponse,
+    DeleteRecordsPartitionResult,
+    DeleteRecordsRequest,
+    DeleteRecordsResponse,
+    DeleteRecordsTopicResult,
+    DeleteTopicsDeletableTopicResult,
+    DeleteTopicsRequest,
+    DeleteTopicsResponse,
+)
+from pyreplog.partition.delayed_delete_records import DeleteRecordsResponses
+from pyreplog.partition.metadata.topic_metadata import PARTITIONS_MAX, create_partitions, create_topic, delete_topic
+from pyreplog.partition.metadata.topic_settings import KAFKA_DEFAULTS, format_setting, parse_setting
+from pyreplog.partition.topic_partition import INTERNAL_TOPICS, TopicPartition
+
+_WAIT_MS_MAX = 60_000
+_TOPIC_CONFIG, _DEFAULT_CONFIG = 1, 5
+"""Sources of settings."""
+
+
+def _check_new_name(name: str) -> None:
+    if not is_topic_name(name) or name in INTERNAL_TOPICS:
+        wanted = "1 to 249 letters, digits, '.', '_' and '-', of no internal topic"
+        raise RefusedError(KafkaErrorCode.INVALID_TOPIC_EXCEPTION, f"name: expected {wanted}, found {name[:80]!r}")
+
+
+# ---- CreateTopics ---------------------------------------------------------------------------------------------
+
+
+def handle_create_topics(api: ApiContext, request: RequestContext, message: CreateTopicsRequest) -> Outcome:
+    """Create topics; answered when their partitions have leaders, or when the time is over, which is no error."""
+    created = api.run(partial(_create_topics, api, message))
+
+    def answer(results: Sequence[CreateTopicsCreatableTopicResult]) -> Any:
+        names = [result.name for result in results if not result.error_code]
+        response = CreateTopicsResponse(topics=results)
+        if message.validate_only or not names:
+            return response
+        return then(wait_for_leaders(api, names, min(message.timeout_ms, _WAIT_MS_MAX)), lambda _: response)
+
+    return then(created, answer)
+
+
+def _create_topics(api: ApiContext, message: CreateTopicsRequest) -> list[CreateTopicsCreatableTopicResult]:
+    times = Counter(topic.name for topic in message.topics)
+    results = []
+    for topic in {topic.name: topic for topic in message.topics}.values():
+        try:
+            if times[topic.name] > 1:
+                raise RefusedError(KafkaErrorCode.INVALID_REQUEST, "the request has this topic more than once")
+            results.append(_create(api, topic, validate_only=message.validate_only))
+        except Exception as error:  # the other topics go on
+            code, text = refusal_of(error)
+            results.append(
+                CreateTopicsCreatableTopicResult(topic.name, ZERO_UUID, code, text, num_partitions=-1, configs=None)
+            )
+    return results
+
+
+def _create(
+    api: ApiContext, topic: CreateTopicsCreatableTopic, *, validate_only: bool
+) -> CreateTopicsCreatableTopicResult:  # fmt: skip
+    _check_new_name(topic.name)
+    config, assignment = api.config, _assignment(api, topic)
+    partitions = len(assignment) or (config.partitions if topic.num_partitions == -1 else topic.num_partitions)
+    factor = config.replication_factor if topic.replication_factor == -1 else topic.replication_factor
+    if assignment:
+        if topic.num_partitions != -1 or topic.replication_factor != -1:
+            raise RefusedError(
+                KafkaErrorCode.INVALID_REQUEST, "expected an assignment, or numbers of partitions and replicas"
+            )
+        factor = len(assignment[0])
+    if not 1 <= partitions <= PARTITIONS_MAX:
+        raise RefusedError(
+            KafkaErrorCode.INVALID_PARTITIONS, f"partitions: expected 1 to {PARTITIONS_MAX}, found {partitions}"
+        )
+    living = len(api.metadata.brokers())
+    if not 1 <= factor <= living:
+        raise RefusedError(
+            KafkaErrorCode.INVALID_REPLICATION_FACTOR, f"replicas: expected 1 to {living}, brokers, found {factor}"
+        )
+    settings = {**KAFKA_DEFAULTS, "min.insync.replicas": config.min_isr}
+    settings |= {each.name: parse_setting(each.name, each.value) for each in topic.configs if each.value is not None}
+    if validate_only:
+        if api.metadata.topic(topic.name) is not None:
+            raise RefusedError(KafkaErrorCode.TOPIC_ALREADY_EXISTS, f"topic {topic.name} exists")
+        return CreateTopicsCreatableTopicResult(
+            topic.name, num_partitions=partitions, replication_factor=factor, configs=()
+        )
+    try:
+        made = create_topic(
+            api.store, topic.name, partitions=partitions, replication_factor=factor,
+            now_us=api.reactor.clock.now_us(), assignment=assignment, settings=settings,
+        )  # fmt: skip
+    except InvalidArgumentError as error:
+        raise RefusedError(KafkaErrorCode.INVALID_CONFIG, str(error)) from error
+    configs = [
+        CreateTopicsCreatableTopicConfigs(
+            name, format_setting(value), False, _TOPIC_CONFIG if name in settings else _DEFAULT_CONFIG
+        )
+        for name, value in made.config.values().items()
+    ]
+    return CreateTopicsCreatableTopicResult(
+        topic.name, bytes.fromhex(made.topic_id), KafkaErrorCode.NONE, None, 0, partitions, factor, configs
+    )
+
+
+def _assignment(api: ApiContext, topic: CreateTopicsCreatableTopic) -> dict[int, tuple[str, ...]]:
+    """Return the brokers that the client chose, by partition."""
+    chosen = {each.partition_index: _brokers(api, each.partition_index, each.broker_ids) for each in topic.assignments}
+    if sorted(chosen) != list(range(len(topic.assignments))):
+        raise RefusedError(
+            KafkaErrorCode.INVALID_REPLICA_ASSIGNMENT, "expected an assignment of partitions 0, 1, ..., each once"
+        )
+    return chosen
+
+
+def _brokers(api: ApiContext, partition: int, node_ids: Sequence[int]) -> tuple[str, ...]:
+    """Return the brokers that a client chose for a partition."""
+    names = {node_id_of(name): name for name in api.metadata.brokers()}
+    if not node_ids or len({*node_ids}) < len(node_ids) or not {*node_ids} <= names.keys():
+        raise RefusedError(
+            KafkaErrorCode.INVALID_REPLICA_ASSIGNMENT,
+            f"partition {partition}: expected distinct brokers of {sorted(names)}, found {list(node_ids)[:20]}",
+        )
+    return tuple(names[number] for number in node_ids)
+
+
+# ---- DeleteTopics ---------------------------------------------------------------------------------------------
+
+
+def handle_delete_topics(api: ApiContext, request: RequestContext, message: DeleteTopicsRequest) -> Outcome:
+    """Delete topics; answered when this broker knows of none of them any more, or when the time is over."""
+    deleted = api.run(partial(_delete_topics, api, message))
+
+    def answer(results: Sequence[DeleteTopicsDeletableTopicResult]) -> Any:
+        names = [result.name for result in results if not result.error_code and result.name]
+        gone = api.wait_until(
+            lambda: all(api.metadata.topic(name) is None for name in names), min(message.timeout_ms, _WAIT_MS_MAX)
+        )
+        return then(gone, lambda _: DeleteTopicsResponse(responses=results))
+
+    return then(deleted, answer)
+
+
+def _delete_topics(api: ApiContext, message: DeleteTopicsRequest) -> list[DeleteTopicsDeletableTopicResult]:
+    names: list[tuple[str | None, bytes]] = [(name, ZERO_UUID) for name in message.topic_names]
+    known = api.topic_names() if any(topic.name is None for topic in message.topics) else {}
+    names += [
+        (known.get(topic.topic_id) if topic.name is None else topic.name, topic.topic_id) for topic in message.topics
+    ]
+    results = []
+    for name, topic_id in dict.fromkeys(names):
+        try:
+            if name is None:
+                raise RefusedError(KafkaErrorCode.UNKNOWN_TOPIC_ID, f"no topic has the id {topic_id.hex()}")
+            if name in INTERNAL_TOPICS:
+                raise RefusedError(KafkaErrorCode.INVALID_TOPIC_EXCEPTION, "an internal topic is not deleted")
+            if not is_topic_name(name):
+                raise RefusedError(KafkaErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "there is no topic of such a name")
+            gone = delete_topic(api.store, name)
+            results.append(DeleteTopicsDeletableTopicResult(name, bytes.fromhex(gone.topic_id)))
+        except Exception as error:  # the other topics go on
+            results.append(DeleteTopicsDeletableTopicResult(name, topic_id, *refusal_of(error)))
+    return results
+
+
+# ---- CreatePartitions -----------------------------------------------------------------------------------------
+
+
+def handle_create_partitions(api: ApiContext, request: RequestContext, message: CreatePartitionsRequest) -> Outcome:
+    """Raise the number of partitions of topics; answered as CreateTopics is."""
+    grown = api.run(partial(_create_partitions, api, message))
+
+    def answer(results: Sequence[CreatePartitionsTopicResult]) -> Any:
+        names = [result.name for result in results if not result.error_code]
+        response = CreatePartitionsResponse(results=results)
+        counts = {topic.name: topic.partition_count for topic in message.topics}
+
+        def have_grown() -> bool:
+            topics = [(api.topic(name), counts[name]) for name in names]
+            return all(topic is not None and topic.partitions >= count for topic, count in topics)
+
+        if message.validate_only or not names:
+            return response
+        timeout_ms = min(message.timeout_ms, _WAIT_MS_MAX)
+        known = api.wait_until(have_grown, timeout_ms)
+        return then(then(known, lambda _: wait_for_leaders(api, names, timeout_ms)), lambda _: response)
+
+    return then(grown, answer)
+
+
+def _create_partitions(api: ApiContext, message: CreatePartitionsRequest) -> list[CreatePartitionsTopicResult]:
+    def grow(topic: CreatePartitionsTopic) -> None:
+        found = api.topic(topic.name)
+        if found is None:
+            raise RefusedError(KafkaErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"there is no topic {topic.name[:80]!r}")
+        if not found.partitions < topic.partition_count <= PARTITIONS_MAX:
+            raise RefusedError(
+                KafkaErrorCode.INVALID_PARTITIONS,
+                f"partitions: expected {found.partitions + 1} to {PARTITIONS_MAX}, found {topic.partition_count}",
+            )
+        assignment = {
+            found.partitions + number: _brokers(api, found.partitions + number, each.broker_ids)
+            for number, each in enumerate(topic.assignments or ())
+        }
+        if assignment and len(assignment) != topic.partition_count - found.partitions:
+            raise RefusedError(
+                KafkaErrorCode.INVALID_REPLICA_ASSIGNMENT,
+                f"expected an assignment of {topic.partition_count - found.partitions} new partitions, "
+                f"found {len(assignment)}",
+            )
+        if not message.validate_only:
+            create_partitions(api.store, topic.name, topic.partition_count, assignment)
+
+    return [
+        CreatePartitionsTopicResult(topic.name, *outcome_of(partial(grow, topic)))
+        for topic in {topic.name: topic for topic in message.topics}.values()
+    ]
+
+
+# ---- DeleteRecords --------------------------------------------------------------------------------------------
+
+
+def handle_delete_records(api: ApiContext, request: RequestContext, message: DeleteRecordsRequest) -> Outcome:
+    """Delete the records before offsets; answered when all replicas have deleted them (KIP-107)."""
+    offsets = {
+        TopicPartition(topic.name, each.partition_index): each.offset
+        for topic in message.topics
+        for each in topic.partitions
+    }
+    timeout_s = min(max(message.timeout_ms, 0), _WAIT_MS_MAX) / 1000
+    started = api.run(lambda: api.broker.delete_records(offsets, timeout_s))  # it blocks for the disk
+    return then(then(started, lambda deleted: deleted), partial(_deleted, message))
+
+
+def _deleted(message: DeleteRecordsRequest, outcomes: DeleteRecordsResponses) -> DeleteRecordsResponse:
+    topics = []
+    for topic in message.topics:
+        results = []
+        for each in topic.partitions:
+            outcome = outcomes[TopicPartition(topic.name, each.partition_index)]
+            results.append(DeleteRecordsPartitionResult(each.partition_index, outcome.low_watermark, outcome.code))
+        topics.append(DeleteRecordsTopicResult(topic.name, results))
+    return DeleteRecordsResponse(topics=topics)

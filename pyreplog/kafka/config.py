@@ -1,0 +1,81 @@
+"""Settings of the Kafka listener."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from pyreplog._native.kafka.request_parser import MAX_REQUEST_BYTES
+from pyreplog.config import Settings
+from pyreplog.partition.protocol.partition_state import REPLICAS_MAX
+
+_DAY_MS = 86_400_000
+
+
+@dataclass(frozen=True, kw_only=True)
+class KafkaConfig(Settings):
+    """Settings of a Kafka listener; behind each is Kafka's name, where it has one.
+
+    Attributes:
+        max_request_bytes: bytes of a request (`socket.request.max.bytes`). A longer one closes its connection.
+        max_request_items: items of all arrays of a request. More close its connection.
+        connections: connections at once (`max.connections`); one more is closed.
+        idle_ms: milliseconds without a request after which a connection is closed (`connections.max.idle.ms`).
+        request_ms: milliseconds that a request may take to arrive, from its first byte to its last; TLS handshakes
+            likewise.
+        stall_ms: milliseconds after which a connection is closed that takes none of the answers that wait for it.
+        queued_bytes: bytes of answers of one connection that were not taken. Above it, nothing is read from it.
+        inflight_requests: requests of one connection without an answer. Above it, nothing is read from it.
+        fetch_bytes: bytes of one fetch, whatever it asks for (`fetch.max.bytes`).
+        fetch_wait_ms: milliseconds for which a fetch waits, whatever it asks for.
+        auto_create_topics: whether asking for the metadata of a topic that does not exist makes it, unless the client
+            forbids that (`auto.create.topics.enable`).
+        partitions: of a topic whose creator does not say (`num.partitions`).
+        replication_factor: of a topic whose creator does not say (`default.replication.factor`).
+        min_isr: of a topic whose creator does not say (`min.insync.replicas`).
+        offsets_partitions: partitions of `__consumer_offsets` (`offsets.topic.num.partitions`). Must not change.
+        offsets_replication_factor: replicas of `__consumer_offsets` (`offsets.topic.replication.factor`), or as many as
+            there are brokers when a client first asks for a coordinator.
+        rebalance_delay_ms: milliseconds for which an empty group waits for more members
+            (`group.initial.rebalance.delay.ms`).
+        admin_threads: threads for what writes metadata or reads the disk for long.
+
+    Raises:
+        ConfigError: a value is outside its bounds.
+    """
+
+    max_request_bytes: int = MAX_REQUEST_BYTES
+    max_request_items: int = 1 << 20
+    connections: int = 4096
+    idle_ms: int = 600_000
+    request_ms: int = 60_000
+    stall_ms: int = 60_000
+    queued_bytes: int = 16 << 20
+    inflight_requests: int = 256
+    fetch_bytes: int = 55 << 20
+    fetch_wait_ms: int = 60_000
+    auto_create_topics: bool = True
+    partitions: int = 1
+    replication_factor: int = 1
+    min_isr: int = 1
+    offsets_partitions: int = 50
+    offsets_replication_factor: int = 3
+    rebalance_delay_ms: int = 3_000
+    admin_threads: int = 2
+
+    def __post_init__(self) -> None:
+        self._check_int("max_request_bytes", 1024, (1 << 31) - 1)
+        self._check_int("max_request_items", 1, 1 << 24)
+        self._check_int("connections", 1, 1 << 20)
+        for name in ("idle_ms", "request_ms", "stall_ms"):
+            self._check_int(name, 1, _DAY_MS)
+        self._check_int("queued_bytes", 1, 1 << 40)
+        self._check_int("inflight_requests", 1, 1 << 20)
+        self._check_int("fetch_bytes", 1, 1 << 30)
+        self._check_int("fetch_wait_ms", 0, _DAY_MS)
+        self._check_int("partitions", 1, 65_536)
+        self._check_int("replication_factor", 1, REPLICAS_MAX)
+        self._check_int("min_isr", 1, REPLICAS_MAX)
+        self._check_int("offsets_partitions", 1, 10_000)
+        self._check_int("offsets_replication_factor", 1, REPLICAS_MAX)
+        self._check_int("rebalance_delay_ms", 0, _DAY_MS)
+        self._check_int("admin_threads", 1, 64)

@@ -1,0 +1,341 @@
+"""KafkaConnection: requests of one client in their order, and the answers in the same order, whenever they come."""
+
+from __future__ import annotations
+
+import logging
+import ssl
+from _thread import allocate_lock
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Protocol
+
+from pyreplog._native.kafka.request_parser import RequestParser
+from pyreplog._native.net.send_queue import SendQueue
+from pyreplog.errors import (
+    ClosedError,
+    DisconnectedError,
+    HandshakeError,
+    PeerError,
+    PeerTimeoutError,
+    ReplogError,
+    SlowPeerError,
+)
+from pyreplog.kafka.config import KafkaConfig
+from pyreplog.net.reactor import BROKEN, READ, WRITE, Reactor
+from pyreplog.net.sockets import Stream, size_of, weak_callback
+from pyreplog.net.tls import TlsStream
+
+if TYPE_CHECKING:
+    from _typeshed import ReadableBuffer
+
+logger = logging.getLogger(__name__)
+
+
+class Answer:
+    """The place of an answer among those of its connection. Made by `KafkaConnection.expect_answer`."""
+
+    __slots__ = ("buffers", "size")
+
+    def __init__(self) -> None:
+        self.buffers: Sequence[ReadableBuffer] | None = None
+        self.size = 0
+
+
+class RequestHandler(Protocol):
+    """What takes requests. The reactor's driver makes all calls; none may block."""
+
+    def request(self, connection: KafkaConnection, data: memoryview) -> None:
+        """A request has arrived, without its size. A ReplogError ends the connection."""
+        ...
+
+    def closed(self, connection: KafkaConnection) -> None:
+        """The connection has ended. It is the last call."""
+        ...
+
+
+class KafkaConnection:
+    """A connection of a Kafka client.
+
+    Requests are passed on as they arrive, without waiting for answers to those before: produces append at once, and a
+    fetch that waits holds up no others. Answers leave in the order of the requests. While too many answers are missing,
+    or wait for a client that does not take them, nothing is read, and requests that were read already are kept back.
+
+    The reactor's driver calls everything but `answer` and `close`, which any thread may call.
+
+    Args:
+        reactor: calls back.
+        stream: the socket, accepted and non-blocking, which the connection owns.
+        peer: the client's address, for messages.
+        handler: takes requests.
+        config: settings of the listener.
+        session: of the client, for the handler.
+    """
+
+    def __init__(
+        self, reactor: Reactor, stream: Stream, peer: str, handler: RequestHandler, config: KafkaConfig, session: object
+    ) -> None:
+        self.peer, self.session = peer, session
+        self.error: ReplogError | None = None
+        """Why it is closed, or is about to be."""
+        self.is_trusted = True
+        """False: the client has to prove within the time of a request who it is."""
+        self._reactor, self._stream, self._handler, self._config = reactor, stream, handler, config
+        self._fd = stream.fileno()
+        self._unshaken = stream if isinstance(stream, TlsStream) else None
+        self._pending = stream.pending if isinstance(stream, TlsStream) else None
+        self._parser = RequestParser(max_request_bytes=config.max_request_bytes)
+        self._backlog: deque[memoryview] = deque()  # requests that were read, and are kept back
+        self._lock = allocate_lock()  # guards what follows
+        self._queue = SendQueue(stream.sendmsg)
+        self._answers: deque[Answer] = deque()  # that have not left, oldest first
+        self._waiting_bytes = 0  # of answers behind one that is missing
+        self._events = READ
+        self._is_held = False
+        self._is_finished = False
+        now_us = reactor.clock.monotonic_us()
+        self._opened_us = self._heard_us = self._partial_us = self._progress_us = now_us
+        self._progress = 0  # sent bytes at that time
+
+    def open(self) -> None:
+        """Begin to read."""
+        self._reactor.register(self._fd, weak_callback(self._on_events), READ)
+
+    @property
+    def requests(self) -> int:
+        """Number of requests whose answers have not left for the kernel."""
+        return len(self._answers)
+
+    @property
+    def queued_bytes(self) -> int:
+        """Bytes of answers that the client did not take."""
+        return self._queue.queued_bytes + self._waiting_bytes
+
+    # ---- receiving ------------------------------------------------------------------------------------------
+
+    def _on_events(self, events: int) -> None:
+        if self.error is not None:
+            return
+        try:
+            if self._unshaken is not None:
+                self._shake_hands(self._unshaken)
+                return
+            if events & WRITE:
+                self._flush()
+            if events & READ and self._events & READ:
+                self._receive()
+            elif events & BROKEN:
+                self._stream.recv(1)  # raises the error of the socket
+                raise DisconnectedError("the client closed the connection")
+        except BlockingIOError:
+            return
+        except Exception as error:
+            self._fail(error)
+
+    def _shake_hands(self, stream: TlsStream) -> None:
+        events = stream.shake_hands()
+        if events:
+            self._reactor.modify(self._fd, events)
+            return
+        self._unshaken = None
+        self._reactor.modify(self._fd, self._events)
+        self._read_pending()
+
+    def _receive(self) -> None:
+        """Read once; other connections get their turn before the next."""
+        count = self._stream.recv_into(self._parser.get_buffer())
+        if not count:
+            cut = f", {self._parser.buffered} bytes into a request" if self._parser.buffered else ""
+            raise DisconnectedError(f"the client closed the connection{cut}")
+        requests = self._parser.received(count)
+        if requests:
+            self._heard_us = self._partial_us = self._reactor.clock.monotonic_us()
+            self._backlog.extend(requests)
+            del requests  # views pin the memory that they were received into
+            self._handle_backlog()
+        elif self._parser.buffered == count:  # the first bytes of a request
+            self._partial_us = self._reactor.clock.monotonic_us()
+        if self._parser.error is not None:
+            raise self._parser.error
+        if self._pending is not None and self._pending():
+            self._reactor.call_soon(weak_callback(self._read_pending))
+
+    def _read_pending(self) -> None:
+        """Read bytes that TLS has decrypted, which epoll does not see."""
+        self._on_events(READ)
+
+    def _handle_backlog(self) -> None:
+        while self._backlog and self.error is None:
+            with self._lock:
+                if self._is_full():
+                    self._is_held = True
+                    self._watch()
+                    return
+            self._handler.request(self, self._backlog.popleft())
+
+    def _is_full(self) -> bool:
+        config = self._config
+        return len(self._answers) >= config.inflight_requests or self.queued_bytes > config.queued_bytes
+
+    def _go_on(self) -> None:
+        """There is room for answers again."""
+        if self.error is not None:
+            return
+        with self._lock:
+            if self._is_full():
+                return
+            self._is_held = False
+        try:
+            self._handle_backlog()
+        except Exception as error:
+            self._fail(error)
+            return
+        with self._lock:
+            if self._is_held:
+                return
+            self._partial_us = self._reactor.clock.monotonic_us()
+            self._watch()
+        if self._pending is not None:
+            self._reactor.call_soon(weak_callback(self._read_pending))
+
+    # ---- answers --------------------------------------------------------------------------------------------
+
+    def expect_answer(self) -> Answer:
+        """Return the place of the answer to the request that is being handled, behind all before it."""
+        answer = Answer()
+        with self._lock:
+            self._answers.append(answer)
+        return answer
+
+    def answer(self, answer: Answer, buffers: Sequence[ReadableBuffer]) -> None:
+        """Answer a request: send it, when all answers before it were sent.
+
+        Never blocks and does not copy: the buffers must not change until they have left. Any thread may call it.
+
+        Args:
+            answer: its place.
+            buffers: the answer with its size.
+        """
+        size = size_of(buffers)
+        with self._lock:
+            if self.error is not None:
+                return
+            answer.buffers, answer.size = buffers, size
+            self._waiting_bytes += size
+            if self._answers[0] is not answer:
+                return
+            try:
+                self._send_answers()
+            except OSError as error:
+                self._note(DisconnectedError(f"the connection was lost: {error}"))
+                return
+            self._watch()
+            may_go_on = self._is_held and not self._is_full()
+        if may_go_on:
+            self._reactor.call_soon(weak_callback(self._go_on))
+
+    def _send_answers(self) -> None:
+        """Send the answers in front. Under the lock."""
+        buffers: list[ReadableBuffer] = []
+        size = 0
+        answers = self._answers
+        while answers and (ready := answers[0].buffers) is not None:
+            buffers.extend(ready)
+            size += answers.popleft().size
+        self._waiting_bytes -= size
+        if not self._queue.queued_bytes:
+            self._progress_us, self._progress = self._reactor.clock.monotonic_us(), self._queue.sent_bytes
+        self._queue.send(buffers, size)
+
+    def _flush(self) -> None:
+        with self._lock:
+            self._queue.flush()
+            self._watch()
+            may_go_on = self._is_held and not self._is_full()
+        if may_go_on:
+            self._go_on()
+
+    def _watch(self) -> None:
+        """Have the reactor report what matters now. Under the lock."""
+        events = (0 if self._is_held else READ) | (WRITE if self._queue.queued_bytes else 0)
+        if events != self._events and self.error is None:
+            self._events = events
+            self._reactor.modify(self._fd, events)
+
+    # ---- time -----------------------------------------------------------------------------------------------
+
+    def check_time(self, now_us: int) -> None:
+        """Close a connection that is idle, takes no answers, or sends a request too slowly. Called often.
+
+        Args:
+            now_us: monotonic microseconds.
+        """
+        config, queue = self._config, self._queue
+        if self.error is not None:
+            return
+        if queue.sent_bytes != self._progress or not queue.queued_bytes:
+            self._progress_us, self._progress = now_us, queue.sent_bytes
+        is_partial = self._unshaken is not None or (self._parser.buffered > 0 and not self._is_held)
+        if now_us - self._progress_us > config.stall_ms * 1000:
+            self.close(SlowPeerError(f"{queue.queued_bytes} bytes of answers were not taken"))
+        elif is_partial and now_us - self._partial_us > config.request_ms * 1000:
+            what = "a TLS handshake" if self._unshaken is not None else f"{self._parser.buffered} bytes of a request"
+            self.close(PeerTimeoutError(f"{what}, and no end within {config.request_ms / 1000:g} s"))
+        elif not self.is_trusted and now_us - self._opened_us > config.request_ms * 1000:
+            self.close(PeerTimeoutError(f"no authentication within {config.request_ms / 1000:g} s"))
+        elif self._answers or self._backlog:
+            self._heard_us = now_us
+        elif now_us - self._heard_us > config.idle_ms * 1000:
+            self.close(ClosedError(f"no request for {config.idle_ms / 1000:g} s"))
+
+    # ---- the end --------------------------------------------------------------------------------------------
+
+    def _fail(self, error: Exception) -> None:
+        """Close after an error of receiving, or of a request."""
+        if isinstance(error, ReplogError):
+            self.close(error)
+        elif isinstance(error, ssl.SSLError):
+            self.close(HandshakeError(f"TLS: {error.reason}"))
+        elif isinstance(error, OSError):
+            self.close(DisconnectedError(f"the connection was lost: {error}"))
+        else:
+            logger.error("Kafka client %s: a request failed, its connection is closed", self.peer, exc_info=error)
+            self.close(PeerError(f"{type(error).__name__} in a request"))
+
+    def close(self, error: ReplogError) -> None:
+        """Close it; answers that have not left are lost. Any thread may call it; the first error counts."""
+        with self._lock:
+            self._note(error)
+
+    def _note(self, error: ReplogError) -> None:
+        """Close soon. Under the lock."""
+        if self.error is not None:
+            return
+        self.error = error
+        if self._reactor.in_driver():
+            call = self._finish
+        else:
+            call = weak_callback(self._finish)
+        try:
+            self._reactor.call_soon(call)
+        except ReplogError:  # the reactor was closed: nothing runs any more
+            return
+
+    def _finish(self) -> None:
+        if self._is_finished:
+            return
+        self._is_finished = True
+        self._log_end()
+        self._reactor.unregister(self._fd)
+        self._stream.close()
+        with self._lock:
+            self._answers.clear()
+            self._queue.clear()
+            self._waiting_bytes = 0
+        self._backlog.clear()
+        self._handler.closed(self)
+
+    def _log_end(self) -> None:
+        error = self.error
+        quiet = isinstance(error, (DisconnectedError, ClosedError))
+        log: Callable[..., None] = logger.debug if quiet else logger.warning
+        log("Kafka client %s: the connection is closed: %s: %s", self.peer, type(error).__name__, error)

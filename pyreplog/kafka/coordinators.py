@@ -1,0 +1,85 @@
+"""Coordinators: what looks after the groups of this broker, with a clock of its own."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from contextlib import suppress
+
+from pyreplog.clock import SystemClock
+from pyreplog.errors import TopicExistsError
+from pyreplog.handles import Handle
+from pyreplog.kafka.config import KafkaConfig
+from pyreplog.kafka.groups.group_config import GroupConfig
+from pyreplog.kafka.groups.group_coordinator import GroupCoordinator
+from pyreplog.kafka.groups.offsets_log import OFFSETS_TOPIC, ReplicaManagerOffsetsLog
+from pyreplog.partition.broker import Broker
+from pyreplog.partition.metadata.topic_metadata import create_topic
+from pyreplog.partition.topic_partition import TopicPartition
+
+logger = logging.getLogger(__name__)
+
+_TICK_S = 0.01
+
+
+class Coordinators(Handle):
+    """The coordinators of one broker, and the thread that tells them of time and of leadership.
+
+    Any thread may use it.
+
+    Args:
+        broker: the broker. Close this object first.
+        config: settings of the listener.
+    """
+
+    def __init__(self, broker: Broker, config: KafkaConfig) -> None:
+        groups = GroupConfig(
+            offsets_partitions=config.offsets_partitions, initial_rebalance_delay_ms=config.rebalance_delay_ms
+        )
+        self._broker, self._config, self._clock = broker, config, SystemClock()
+        log = ReplicaManagerOffsetsLog(broker.replicas, groups.append_timeout_ms)
+        self.groups = GroupCoordinator(log, self._clock, groups)
+        """The coordinator of groups."""
+        self._led: dict[int, int] = {}  # partition of the offsets topic -> epoch in which it is led here
+        self._stopping = threading.Event()
+        super().__init__("coordinators of Kafka groups")
+        self._thread = threading.Thread(target=self._run, name="pyreplog-kafka-groups", daemon=True)
+        self._thread.start()
+
+    def create_offsets_topic(self) -> None:
+        """Make the topic that keeps groups and offsets, if there is none. Blocks. Raises errors of the store."""
+        living = sum(not broker.is_fenced for broker in self._broker.metadata.brokers().values())
+        with suppress(TopicExistsError):
+            create_topic(
+                self._broker.store, OFFSETS_TOPIC, partitions=self._config.offsets_partitions,
+                replication_factor=max(min(self._config.offsets_replication_factor, living), 1),
+                now_us=self._clock.now_us(),
+            )  # fmt: skip
+            logger.info("topic %s is made, because a Kafka client asked for the coordinator of a group", OFFSETS_TOPIC)
+
+    def _run(self) -> None:
+        while not self._stopping.wait(_TICK_S):
+            try:
+                self._look()
+                self.groups.expire()
+            except Exception:  # groups go on
+                logger.exception("the coordinator of groups failed")
+
+    def _look(self) -> None:
+        """Tell of partitions that this broker leads since the last look, or does not lead any more."""
+        for number in range(self._config.offsets_partitions):
+            name = TopicPartition(OFFSETS_TOPIC, number)
+            partition = self._broker.replicas.partition(name)
+            epoch = None if partition is None else partition.leader_epoch
+            if epoch == self._led.get(number):
+                continue
+            if epoch is None:
+                self._led.pop(number, None)
+            else:
+                self._led[number] = epoch
+            self.groups.leadership_changed(name, epoch)
+
+    def _let_go(self) -> None:
+        self._stopping.set()
+        self._thread.join()
+        self.groups.close()

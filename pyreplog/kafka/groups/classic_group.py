@@ -1,0 +1,972 @@
+"""One group of Kafka's classic protocol: a state machine without I/O."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from pyreplog.kafka.groups.error_codes import GroupErrorCode, code_of_store
+from pyreplog.kafka.groups.group_config import GroupConfig
+from pyreplog.kafka.groups.group_effects import (
+    AppendRecords,
+    GroupDeleted,
+    GroupEffect,
+    GroupRecord,
+    Moment,
+    Respond,
+)
+from pyreplog.kafka.groups.group_offsets import GroupOffsets
+from pyreplog.kafka.groups.group_records import (
+    GroupMetadataValue,
+    MemberMetadata,
+    OffsetCommitValue,
+    encode_group,
+    encode_group_key,
+    encode_offset,
+    encode_offset_key,
+    subscribed_topics,
+)
+from pyreplog.kafka.groups.group_requests import (
+    DescribedGroup,
+    DescribedMember,
+    FetchedOffset,
+    GroupState,
+    JoinedMember,
+    JoinGroupRequest,
+    JoinGroupResult,
+    LeaveGroupResult,
+    LeaveMemberResult,
+    LeavingMember,
+    ListedGroup,
+    OffsetCommitRequest,
+    OffsetCommitResult,
+    OffsetFetchResult,
+    SyncGroupRequest,
+    SyncGroupResult,
+)
+from pyreplog.partition.topic_partition import TopicPartition
+
+_GENERATION_MAX = (1 << 31) - 1
+_CONSUMER = "consumer"
+_EXPIRED_AT_ONCE = 5_000  # tombstones of one batch
+
+Effects = list[GroupEffect]
+
+
+@dataclass
+class _Member:
+    """A member. `awaiting_join` and `awaiting_sync` are requests that wait; `deadline_us` that of its session."""
+
+    member_id: str
+    instance_id: str | None
+    client_id: str
+    client_host: str
+    session_timeout_ms: int
+    rebalance_timeout_ms: int
+    protocols: tuple[tuple[str, bytes], ...]
+    assignment: bytes = b""
+    awaiting_join: Any = None
+    awaiting_sync: Any = None
+    is_new: bool = False
+    deadline_us: int = 0
+    skips_assignment: bool = False
+
+    @property
+    def waits(self) -> bool:
+        """Whether a request of its waits, which shows that it is alive; that of a new member does not for ever."""
+        return self.awaiting_sync is not None or (self.awaiting_join is not None and not self.is_new)
+
+    def metadata(self, protocol: str | None) -> bytes:
+        return next((metadata for name, metadata in self.protocols if name == protocol), b"")
+
+
+class _StoreAssignment(NamedTuple):
+    """The group is stored with the assignments of a generation, before anybody gets one."""
+
+    generation: int
+    assignments: Mapping[str, bytes]
+    value: bytes
+
+
+class _StoreGroup(NamedTuple):
+    """The group is stored without members, or with a new id of a static member, who waits for that."""
+
+    value: bytes
+    request: Any = None
+    result: JoinGroupResult | None = None
+
+
+class _StoreOffsets(NamedTuple):
+    request: Any
+    offsets: Mapping[TopicPartition, OffsetCommitValue]
+    results: OffsetCommitResult
+    producer_id: int | None
+
+
+class _DeleteOffsets(NamedTuple):
+    request: Any
+    partitions: Collection[TopicPartition]
+    results: OffsetCommitResult
+
+
+class _DeleteGroup(NamedTuple):
+    request: Any
+    partitions: Collection[TopicPartition]
+
+
+class _Rewrite(NamedTuple):
+    """What is live is appended again."""
+
+    offsets: Mapping[TopicPartition, OffsetCommitValue]
+    group: bytes | None
+
+
+@dataclass
+class _Stored:
+    """The group as the log holds it. at: where; -1: it does not. in_flight: records that are being appended."""
+
+    value: bytes | None = None
+    at: int = -1
+    in_flight: int = field(default=0)
+
+
+class ClassicGroup:
+    """A group. Events come with the time, and return effects; not for several threads at once.
+
+    A request is any object: the effect `Respond` gives it back with its result. All requests are completed, also if the
+    group is unloaded (`unload`). What is promised is in the log first: an assignment is given when its generation is
+    stored, an offset is acknowledged when it is committed.
+
+    Args:
+        group_id: its name.
+        config: settings.
+        new_member_id: makes a name that no member has or had, from the client's.
+    """
+
+    def __init__(self, group_id: str, config: GroupConfig, new_member_id: Callable[[str], str]) -> None:
+        self.group_id = group_id
+        self.state = GroupState.EMPTY
+        self.generation = 0
+        self.protocol_type: str | None = None
+        self.protocol: str | None = None
+        self.leader: str | None = None
+        self.offsets = GroupOffsets()
+        self.look_us: int | None = None
+        """When `expire` is to be called: monotonic microseconds; None: an event tells."""
+        self._config, self._new_member_id = config, new_member_id
+        self._members: dict[str, _Member] = {}
+        self._static: dict[str, str] = {}  # member ids by instance id
+        self._invited: dict[str, int] = {}  # ids that were given out, and until when they are awaited
+        self._supported: Counter[str] = Counter()  # protocols, by how many members
+        self._state_ms: int | None = None
+        self._rebalance_us: int | None = None  # until when members may join
+        self._initial_left_us: int | None = None  # of the first rebalance: how much longer it may wait
+        self._has_new_member = False
+        self._sync_us: int | None = None  # until when members may ask for their assignment
+        self._unsynced: set[str] = set()
+        self._storing: _StoreAssignment | None = None
+        self._stored = _Stored()
+        self._effects: Effects = []
+
+    @property
+    def size(self) -> int:
+        """Number of members."""
+        return len(self._members)
+
+    @property
+    def is_forgettable(self) -> bool:
+        """Whether there is nothing that anybody could ask for."""
+        return (
+            not self._members and not self._invited and self.offsets.is_empty
+            and self._stored.value is None and not self._stored.in_flight and self.state is GroupState.EMPTY
+        )  # fmt: skip
+
+    def _done(self) -> Effects:
+        effects, self._effects = self._effects, []
+        return effects
+
+    def _respond(self, request: Any, result: Any) -> None:
+        if request is not None:
+            self._effects.append(Respond(request, result))
+
+    def _look_at(self, us: int) -> None:
+        self.look_us = us if self.look_us is None else min(self.look_us, us)
+
+    # ---- joining --------------------------------------------------------------------------------------------
+
+    def join(self, request: Any, join: JoinGroupRequest, now: Moment) -> Effects:
+        """Let a member join, or join again. The response comes when all have joined, or may not any longer."""
+        code = self._check_join(join)
+        if code is not GroupErrorCode.NONE:
+            self._respond(request, JoinGroupResult(code, member_id=join.member_id))
+        elif join.member_id:
+            self._join_again(request, join, now)
+        else:
+            self._join_first(request, join, now)
+        return self._done()
+
+    def _check_join(self, join: JoinGroupRequest) -> GroupErrorCode:
+        if self.state is GroupState.DEAD:
+            return GroupErrorCode.COORDINATOR_NOT_AVAILABLE
+        if not self._has_room_for(join):
+            return GroupErrorCode.GROUP_MAX_SIZE_REACHED
+        names = [name for name, _ in join.protocols]
+        if not join.protocol_type or not names:
+            return GroupErrorCode.INCONSISTENT_GROUP_PROTOCOL
+        if self._members:
+            is_common = any(self._supported[name] == len(self._members) for name in names)
+            if join.protocol_type != self.protocol_type or not is_common:
+                return GroupErrorCode.INCONSISTENT_GROUP_PROTOCOL
+        return GroupErrorCode.NONE
+
+    def _has_room_for(self, join: JoinGroupRequest) -> bool:
+        member_id = join.member_id or self._static.get(join.instance_id or "", "")
+        if member_id in self._members and self.state is not GroupState.PREPARING_REBALANCE:
+            return True
+        if not member_id and join.requires_known_member_id and len(self._invited) >= self._config.max_size:
+            return False
+        if self.state is GroupState.PREPARING_REBALANCE:
+            member = self._members.get(member_id)
+            joined = sum(other.awaiting_join is not None for other in self._members.values())
+            return (member is not None and member.awaiting_join is not None) or joined < self._config.max_size
+        return len(self._members) < self._config.max_size
+
+    def _join_first(self, request: Any, join: JoinGroupRequest, now: Moment) -> None:
+        member_id = self._new_member_id(join.instance_id or join.client_id)
+        if join.instance_id is not None and join.instance_id in self._static:
+            self._replace_static(request, join, member_id, now)
+        elif join.instance_id is None and join.requires_known_member_id:
+            deadline = now.us + join.session_timeout_ms * 1000
+            self._invited[member_id] = deadline
+            self._look_at(deadline)
+            self._respond(request, JoinGroupResult(GroupErrorCode.MEMBER_ID_REQUIRED, member_id=member_id))
+        else:
+            self._add(request, join, member_id, now)
+
+    def _join_again(self, request: Any, join: JoinGroupRequest, now: Moment) -> None:
+        member_id = join.member_id
+        if member_id in self._invited:
+            if join.instance_id is None:
+                self._add(request, join, member_id, now)
+            else:
+                self._respond(request, JoinGroupResult(GroupErrorCode.UNKNOWN_MEMBER_ID, member_id=member_id))
+            return
+        code = self._check_member(member_id, join.instance_id)
+        if code is not GroupErrorCode.NONE:
+            self._respond(request, JoinGroupResult(code, member_id=member_id))
+            return
+        member = self._members[member_id]
+        is_same = member.protocols == join.protocols
+        if self.state is GroupState.PREPARING_REBALANCE:
+            self._update(request, member, join, now)
+            self._try_complete_join(now)
+        elif is_same and (self.state is GroupState.COMPLETING_REBALANCE or member_id != self.leader):
+            self._touch(member, now)
+            self._respond(request, self._joined(member))
+        else:
+            self._update(request, member, join, now)
+            self._prepare_rebalance(now)
+
+    def _add(self, request: Any, join: JoinGroupRequest, member_id: str, now: Moment) -> None:
+        self._invited.pop(member_id, None)
+        member = _Member(
+            member_id, join.instance_id, join.client_id, join.client_host, join.session_timeout_ms,
+            join.rebalance_timeout_ms, join.protocols, awaiting_join=request, is_new=True,
+            skips_assignment=join.supports_skipping_assignment,
+        )  # fmt: skip
+        if not self._members:
+            self.protocol_type = join.protocol_type
+        self._members[member_id] = member
+        self._supported.update({name for name, _ in join.protocols})
+        if join.instance_id is not None:
+            self._static[join.instance_id] = member_id
+        if self.leader is None:
+            self.leader = member_id
+        self._touch(member, now, self._config.new_member_join_timeout_ms)
+        if self.state is GroupState.PREPARING_REBALANCE:
+            self._has_new_member = True
+            self._try_complete_join(now)
+        else:
+            self._prepare_rebalance(now)
+
+    def _update(self, request: Any, member: _Member, join: JoinGroupRequest, now: Moment) -> None:
+        """The member waits in this rebalance. An earlier request of it is given up."""
+        self._respond(member.awaiting_join, self._join_error(member, GroupErrorCode.REBALANCE_IN_PROGRESS))
+        self._supported.subtract({name for name, _ in member.protocols})
+        self._supported.update({name for name, _ in join.protocols})
+        member.protocols, member.awaiting_join = join.protocols, request
+        member.client_id, member.client_host = join.client_id, join.client_host
+        member.session_timeout_ms, member.rebalance_timeout_ms = join.session_timeout_ms, join.rebalance_timeout_ms
+        member.skips_assignment = join.supports_skipping_assignment
+        self._touch(member, now)
+
+    def _replace_static(self, request: Any, join: JoinGroupRequest, member_id: str, now: Moment) -> None:
+        """A static member comes back without its id: it gets a new one, and whoever has the old one is fenced."""
+        assert join.instance_id is not None
+        old_id = self._static[join.instance_id]
+        member, was_leader = self._members.pop(old_id), self.leader == old_id
+        self._respond(member.awaiting_join, self._join_error(member, GroupErrorCode.FENCED_INSTANCE_ID))
+        self._respond(member.awaiting_sync, SyncGroupResult(GroupErrorCode.FENCED_INSTANCE_ID))
+        member.awaiting_join = member.awaiting_sync = None
+        member.member_id = member_id
+        self._members[member_id] = member
+        self._static[join.instance_id] = member_id
+        self._unsynced.discard(old_id)
+        if was_leader:
+            self.leader = member_id
+        chosen = self.protocol
+        self._update(request, member, join, now)
+        if self.state is GroupState.STABLE and self._choose_protocol() == chosen:
+            member.awaiting_join = None
+            result = self._joined(member)
+            if was_leader and not join.supports_skipping_assignment:  # it is not to assign anything: say so its way
+                result = result._replace(leader=old_id, members=())
+            elif was_leader:
+                result = result._replace(skip_assignment=True)
+            self._store(_StoreGroup(encode_group(self._value(now, self._assignments())), request, result))
+        elif self.state is GroupState.PREPARING_REBALANCE:
+            self._try_complete_join(now)
+        else:
+            self._prepare_rebalance(now)
+
+    def _joined(self, member: _Member) -> JoinGroupResult:
+        is_leader = member.member_id == self.leader
+        return JoinGroupResult(
+            GroupErrorCode.NONE, self.generation, self.protocol_type, self.protocol, self.leader or "",
+            member.member_id, self._joined_members() if is_leader else (),
+        )  # fmt: skip
+
+    def _joined_members(self) -> tuple[JoinedMember, ...]:
+        return tuple(
+            JoinedMember(member.member_id, member.instance_id, member.metadata(self.protocol))
+            for member in self._members.values()
+        )
+
+    def _join_error(self, member: _Member, code: GroupErrorCode) -> JoinGroupResult:
+        return JoinGroupResult(code, member_id=member.member_id)
+
+    # ---- rebalances -----------------------------------------------------------------------------------------
+
+    def _prepare_rebalance(self, now: Moment) -> None:
+        """All members have to join again."""
+        if self.state is GroupState.COMPLETING_REBALANCE:
+            self._give_up_sync(GroupErrorCode.REBALANCE_IN_PROGRESS, now)
+        longest_us = self._longest_rebalance_us()
+        if self.state is GroupState.EMPTY:
+            delay_us = self._config.initial_rebalance_delay_ms * 1000
+            self._initial_left_us = max(longest_us - delay_us, 0) if delay_us else None
+            self._rebalance_us = now.us + (delay_us or longest_us)
+            self._has_new_member = False
+        else:
+            self._initial_left_us = None
+            self._rebalance_us = now.us + longest_us
+        self._set_state(GroupState.PREPARING_REBALANCE, now)
+        self._sync_us, self._storing = None, None
+        self._unsynced.clear()
+        self._look_at(self._rebalance_us)
+        self._try_complete_join(now)
+
+    def _longest_rebalance_us(self) -> int:
+        return max((member.rebalance_timeout_ms for member in self._members.values()), default=0) * 1000
+
+    def _give_up_sync(self, code: GroupErrorCode, now: Moment) -> None:
+        for member in self._members.values():
+            member.assignment = b""
+            if member.awaiting_sync is not None:
+                self._respond(member.awaiting_sync, SyncGroupResult(code))
+                member.awaiting_sync = None
+                self._touch(member, now)
+        self._storing = None
+
+    def _try_complete_join(self, now: Moment) -> None:
+        if self.state is not GroupState.PREPARING_REBALANCE or self._initial_left_us is not None or self._invited:
+            return
+        if all(member.awaiting_join is not None for member in self._members.values()):
+            self._complete_join(now)
+
+    def _join_expired(self, now: Moment) -> None:
+        if self._initial_left_us and self._has_new_member:
+            self._has_new_member = False
+            delay_us = min(self._config.initial_rebalance_delay_ms * 1000, self._initial_left_us)
+            self._initial_left_us -= delay_us
+            self._rebalance_us = now.us + delay_us
+            return
+        self._initial_left_us = None
+        self._complete_join(now)
+
+    def _complete_join(self, now: Moment) -> None:
+        """Begin the next generation, with those that have joined. Static members stay until their sessions expire."""
+        for member in list(self._members.values()):
+            if member.awaiting_join is None and member.instance_id is None:
+                self._remove(member)
+        joined = [member for member in self._members.values() if member.awaiting_join is not None]
+        if self._members and not joined:
+            self._rebalance_us = now.us + self._longest_rebalance_us()
+            self._look_at(self._rebalance_us)
+            return
+        self._rebalance_us, self._initial_left_us = None, None
+        self.generation = self.generation % _GENERATION_MAX + 1
+        if not self._members:
+            self._become_empty(now)
+            return
+        leader = self._members.get(self.leader or "")
+        if leader is None or leader.awaiting_join is None:
+            self.leader = joined[0].member_id
+        self.protocol = self._choose_protocol()
+        self._set_state(GroupState.COMPLETING_REBALANCE, now)
+        for member in self._members.values():
+            member.assignment = b""
+        for member in joined:
+            self._respond(member.awaiting_join, self._joined(member))
+            member.awaiting_join, member.is_new = None, False
+            self._unsynced.add(member.member_id)
+            self._touch(member, now)
+        self._sync_us = now.us + self._longest_rebalance_us()
+        self._look_at(self._sync_us)
+
+    def _become_empty(self, now: Moment) -> None:
+        self.protocol = self.leader = None
+        self._set_state(GroupState.EMPTY, now)
+        self._store(_StoreGroup(encode_group(self._value(now, {}))))
+
+    def _choose_protocol(self) -> str | None:
+        """Each member votes for the first of its protocols that all have."""
+        votes: Counter[str] = Counter()
+        for member in self._members.values():
+            common = (name for name, _ in member.protocols if self._supported[name] == len(self._members))
+            first = next(common, None)
+            if first is not None:
+                votes[first] += 1
+        return max(sorted(votes), key=lambda name: votes[name], default=None)
+
+    def _set_state(self, state: GroupState, now: Moment) -> None:
+        self.state, self._state_ms = state, now.wall_ms
+
+    # ---- assignments ----------------------------------------------------------------------------------------
+
+    def sync(self, request: Any, sync: SyncGroupRequest, now: Moment) -> Effects:
+        """Give a member its assignment, when the leader's are stored."""
+        code = self._check_sync(sync)
+        if code is not GroupErrorCode.NONE:
+            self._respond(request, SyncGroupResult(code))
+            return self._done()
+        member = self._members[sync.member_id]
+        self._touch(member, now)
+        if self.state is GroupState.STABLE:
+            self._unsynced.discard(member.member_id)
+            self._respond(request, self._synced(member))
+            return self._done()
+        self._respond(member.awaiting_sync, SyncGroupResult(GroupErrorCode.REBALANCE_IN_PROGRESS))
+        member.awaiting_sync = request
+        self._unsynced.discard(member.member_id)
+        if member.member_id == self.leader and self._storing is None:
+            assignments = {other: bytes(sync.assignments.get(other, b"")) for other in self._members}
+            value = encode_group(self._value(now, assignments))
+            self._storing = _StoreAssignment(self.generation, assignments, value)
+            self._store(self._storing)
+        return self._done()
+
+    def _check_sync(self, sync: SyncGroupRequest) -> GroupErrorCode:
+        code = self._check_generation(sync.member_id, sync.instance_id, sync.generation)
+        if code is not GroupErrorCode.NONE:
+            return code
+        for expected, found in ((self.protocol_type, sync.protocol_type), (self.protocol, sync.protocol_name)):
+            if found is not None and found != expected:
+                return GroupErrorCode.INCONSISTENT_GROUP_PROTOCOL
+        if self.state is GroupState.PREPARING_REBALANCE:
+            return GroupErrorCode.REBALANCE_IN_PROGRESS
+        return GroupErrorCode.NONE
+
+    def _synced(self, member: _Member) -> SyncGroupResult:
+        return SyncGroupResult(GroupErrorCode.NONE, self.protocol_type, self.protocol, member.assignment)
+
+    def _assignments(self) -> dict[str, bytes]:
+        return {member.member_id: member.assignment for member in self._members.values()}
+
+    def _assigned(self, stored: _StoreAssignment, now: Moment) -> None:
+        """The assignments are in the log: all members may have theirs."""
+        if self._storing is not stored:
+            return
+        self._storing = None
+        self._set_state(GroupState.STABLE, now)
+        for member in self._members.values():
+            member.assignment = stored.assignments.get(member.member_id, b"")
+            if member.awaiting_sync is not None:
+                self._respond(member.awaiting_sync, self._synced(member))
+                member.awaiting_sync = None
+                self._touch(member, now)
+
+    def _not_assigned(self, stored: _StoreAssignment, code: GroupErrorCode, now: Moment) -> None:
+        if self._storing is stored:
+            self._give_up_sync(code_of_store(code), now)
+            self._prepare_rebalance(now)
+
+    def _value(self, now: Moment, assignments: Mapping[str, bytes]) -> GroupMetadataValue:
+        members = tuple(
+            MemberMetadata(
+                member.member_id, member.instance_id, member.client_id, member.client_host,
+                member.rebalance_timeout_ms, member.session_timeout_ms, member.metadata(self.protocol),
+                assignments[member.member_id],
+            )
+            for member in self._members.values() if member.member_id in assignments
+        )  # fmt: skip
+        return GroupMetadataValue(
+            self.protocol_type or "", self.generation, self.protocol, self.leader, now.wall_ms, members
+        )
+
+    def _store(self, token: _StoreAssignment | _StoreGroup) -> None:
+        self._stored.in_flight += 1
+        self._effects.append(AppendRecords(token, [(encode_group_key(self.group_id), token.value)]))
+
+    # ---- heartbeats and leaving -----------------------------------------------------------------------------
+
+    def heartbeat(self, request: Any, member_id: str, instance_id: str | None, generation: int, now: Moment) -> Effects:
+        """Extend the session of a member, and tell it of a rebalance."""
+        code = self._check_generation(member_id, instance_id, generation)
+        if code is GroupErrorCode.NONE:
+            self._touch(self._members[member_id], now)
+            if self.state is GroupState.PREPARING_REBALANCE:
+                code = GroupErrorCode.REBALANCE_IN_PROGRESS
+        self._respond(request, code)
+        return self._done()
+
+    def leave(self, request: Any, leaving: Iterable[LeavingMember], now: Moment) -> Effects:
+        """Remove members."""
+        if self.state is GroupState.DEAD:
+            self._respond(request, LeaveGroupResult(GroupErrorCode.COORDINATOR_NOT_AVAILABLE))
+            return self._done()
+        results = tuple(
+            LeaveMemberResult(each.member_id, each.instance_id, self._leave_one(each, now)) for each in leaving
+        )
+        self._respond(request, LeaveGroupResult(GroupErrorCode.NONE, results))
+        return self._done()
+
+    def _leave_one(self, leaving: LeavingMember, now: Moment) -> GroupErrorCode:
+        member_id, instance_id = leaving
+        if member_id in self._invited and instance_id is None:
+            del self._invited[member_id]
+            self._try_complete_join(now)
+            return GroupErrorCode.NONE
+        if instance_id is not None and not member_id:
+            member_id = self._static.get(instance_id, "")
+        code = self._check_member(member_id, instance_id)
+        if code is GroupErrorCode.NONE:
+            self._remove_and_rebalance([self._members[member_id]], now)
+        return code
+
+    def _check_member(self, member_id: str, instance_id: str | None) -> GroupErrorCode:
+        if instance_id is not None:
+            known = self._static.get(instance_id)
+            if known is None:
+                return GroupErrorCode.UNKNOWN_MEMBER_ID
+            return GroupErrorCode.NONE if known == member_id else GroupErrorCode.FENCED_INSTANCE_ID
+        return GroupErrorCode.NONE if member_id in self._members else GroupErrorCode.UNKNOWN_MEMBER_ID
+
+    def _check_generation(self, member_id: str, instance_id: str | None, generation: int) -> GroupErrorCode:
+        if self.state is GroupState.DEAD:
+            return GroupErrorCode.COORDINATOR_NOT_AVAILABLE
+        code = self._check_member(member_id, instance_id)
+        if code is GroupErrorCode.NONE and generation != self.generation:
+            return GroupErrorCode.ILLEGAL_GENERATION
+        return code
+
+    def _touch(self, member: _Member, now: Moment, timeout_ms: int | None = None) -> None:
+        member.deadline_us = now.us + (member.session_timeout_ms if timeout_ms is None else timeout_ms) * 1000
+        self._look_at(member.deadline_us)
+
+    def _remove(self, member: _Member) -> None:
+        self._respond(member.awaiting_join, self._join_error(member, GroupErrorCode.UNKNOWN_MEMBER_ID))
+        self._respond(member.awaiting_sync, SyncGroupResult(GroupErrorCode.UNKNOWN_MEMBER_ID))
+        del self._members[member.member_id]
+        self._unsynced.discard(member.member_id)
+        self._supported.subtract({name for name, _ in member.protocols})
+        self._supported = +self._supported
+        if member.instance_id is not None and self._static.get(member.instance_id) == member.member_id:
+            del self._static[member.instance_id]
+        if self.leader == member.member_id:
+            self.leader = next(iter(self._members), None)
+
+    def _remove_and_rebalance(self, members: Iterable[_Member], now: Moment) -> None:
+        for member in members:
+            self._remove(member)
+        if self.state is GroupState.PREPARING_REBALANCE:
+            self._try_complete_join(now)
+        elif self.state in (GroupState.STABLE, GroupState.COMPLETING_REBALANCE):
+            self._prepare_rebalance(now)
+
+    # ---- time -----------------------------------------------------------------------------------------------
+
+    def expire(self, now: Moment) -> Effects:
+        """Remove members whose sessions are over, and end rebalances that take too long."""
+        if self.look_us is None or self.look_us > now.us:
+            return self._done()
+        invited = len(self._invited)
+        self._invited = {member_id: until for member_id, until in self._invited.items() if until > now.us}
+        expired = [member for member in self._members.values() if member.deadline_us <= now.us and not member.waits]
+        if expired:
+            self._remove_and_rebalance(expired, now)
+        elif len(self._invited) < invited:
+            self._try_complete_join(now)
+        if self._rebalance_us is not None and self._rebalance_us <= now.us:
+            self._join_expired(now)
+        if self._sync_us is not None and self._sync_us <= now.us:
+            self._sync_us = None
+            late = [self._members[member_id] for member_id in sorted(self._unsynced)]
+            if late:
+                self._remove_and_rebalance(late, now)
+        deadlines = [member.deadline_us for member in self._members.values() if not member.waits]
+        deadlines += self._invited.values()
+        deadlines += [us for us in (self._rebalance_us, self._sync_us) if us is not None]
+        self.look_us = min(deadlines, default=None)
+        return self._done()
+
+    # ---- offsets --------------------------------------------------------------------------------------------
+
+    def commit(
+        self, request: Any, commit: OffsetCommitRequest, now: Moment, producer: tuple[int, int] | None = None,
+        verification: int | None = None,
+    ) -> Effects:  # fmt: skip
+        """Commit offsets, of a member of this generation or of a consumer outside the group protocol.
+
+        Args:
+            request: completed with an `OffsetCommitResult`.
+            commit: the offsets.
+            now: the time.
+            producer: id and epoch of the transaction that they belong to: they count when that is committed.
+            verification: of the transaction.
+        """
+        code = self._check_commit(commit, is_transactional=producer is not None)
+        if code is not GroupErrorCode.NONE:
+            self._respond(request, dict.fromkeys(commit.offsets, code))
+            return self._done()
+        member = self._members.get(commit.member_id)
+        if member is not None:
+            self._touch(member, now)
+        results: OffsetCommitResult = {}
+        offsets: dict[TopicPartition, OffsetCommitValue] = {}
+        for partition, (offset, leader_epoch, metadata) in commit.offsets.items():
+            if len(metadata.encode()) > self._config.offset_metadata_max_bytes:
+                results[partition] = GroupErrorCode.OFFSET_METADATA_TOO_LARGE
+            else:
+                results[partition] = GroupErrorCode.NONE
+                offsets[partition] = OffsetCommitValue(offset, leader_epoch, metadata, now.wall_ms)
+        if not offsets:
+            self._respond(request, results)
+            return self._done()
+        producer_id = None if producer is None else producer[0]
+        token = _StoreOffsets(request, offsets, results, producer_id)
+        self._effects.append(AppendRecords(token, self._offset_records(offsets), producer, verification))
+        self.offsets.begin(offsets, transactional=producer is not None)
+        return self._done()
+
+    def _check_commit(self, commit: OffsetCommitRequest, *, is_transactional: bool) -> GroupErrorCode:
+        if self.state is GroupState.DEAD:
+            return GroupErrorCode.COORDINATOR_NOT_AVAILABLE
+        if commit.generation < 0 and not commit.member_id and commit.instance_id is None:
+            is_allowed = is_transactional or self.state is GroupState.EMPTY
+            return GroupErrorCode.NONE if is_allowed else GroupErrorCode.UNKNOWN_MEMBER_ID
+        code = self._check_generation(commit.member_id, commit.instance_id, commit.generation)
+        if code is not GroupErrorCode.NONE:
+            return code
+        if self.state is GroupState.COMPLETING_REBALANCE and not is_transactional:
+            return GroupErrorCode.REBALANCE_IN_PROGRESS
+        return GroupErrorCode.NONE
+
+    def _offset_records(self, offsets: Mapping[TopicPartition, OffsetCommitValue]) -> list[GroupRecord]:
+        return [
+            (encode_offset_key(self.group_id, *partition), encode_offset(value)) for partition, value in offsets.items()
+        ]
+
+    def fetch(self, partitions: Iterable[TopicPartition] | None, *, require_stable: bool) -> OffsetFetchResult:
+        """Return committed offsets.
+
+        Args:
+            partitions: None: all that have one.
+            require_stable: refuse those for which an open transaction has an offset.
+        """
+        names = list(self.offsets.committed) if partitions is None else partitions
+        if partitions is None and require_stable:
+            names = sorted(self.offsets.all_partitions())
+        offsets = {}
+        for partition in names:
+            committed = self.offsets.committed.get(partition)
+            if require_stable and self.offsets.is_unstable(partition):
+                offsets[partition] = FetchedOffset(code=GroupErrorCode.UNSTABLE_OFFSET_COMMIT)
+            elif committed is None:
+                offsets[partition] = FetchedOffset()
+            else:
+                value = committed.value
+                offsets[partition] = FetchedOffset(value.offset, value.leader_epoch, value.metadata)
+        return OffsetFetchResult(GroupErrorCode.NONE, offsets)
+
+    def delete_offsets(self, request: Any, partitions: Collection[TopicPartition]) -> Effects:
+        """Delete offsets: of topics that no member subscribes to, or of a group without members (KIP-496)."""
+        results = {partition: self._check_deletion(partition.topic) for partition in partitions}
+        deleted = [
+            partition
+            for partition, code in results.items()
+            if code is GroupErrorCode.NONE and partition in self.offsets.all_partitions()
+        ]
+        if deleted:
+            self._delete_offsets(_DeleteOffsets(request, deleted, results))
+        else:
+            self._respond(request, results)
+        return self._done()
+
+    def _check_deletion(self, topic: str) -> GroupErrorCode:
+        if self.state is GroupState.DEAD:
+            return GroupErrorCode.GROUP_ID_NOT_FOUND
+        if self.state is GroupState.EMPTY:
+            return GroupErrorCode.NONE
+        subscribed = self._subscribed()
+        if self.protocol_type != _CONSUMER or subscribed is None:
+            return GroupErrorCode.NON_EMPTY_GROUP
+        return GroupErrorCode.GROUP_SUBSCRIBED_TO_TOPIC if topic in subscribed else GroupErrorCode.NONE
+
+    def _delete_offsets(self, token: _DeleteOffsets) -> None:
+        self.offsets.begin(token.partitions)
+        records: list[GroupRecord] = [
+            (encode_offset_key(self.group_id, *partition), None) for partition in token.partitions
+        ]
+        self._effects.append(AppendRecords(token, records))
+
+    def _subscribed(self) -> frozenset[str] | None:
+        """The topics that members subscribe to, whichever assignor is chosen; None: nobody knows all of them."""
+        topics: set[str] = set()
+        for member in self._members.values():
+            for _, metadata in member.protocols:
+                subscribed = subscribed_topics(metadata)
+                if subscribed is None:
+                    return None
+                topics |= subscribed
+        return frozenset(topics)
+
+    def expire_offsets(self, now: Moment) -> Effects:
+        """Delete offsets that have expired, and the group when nothing is left of it (KIP-211)."""
+        subscribed: Collection[str] | None = None
+        since = None
+        if self.protocol_type is None:
+            subscribed = ()
+        elif self.state is GroupState.EMPTY:
+            subscribed, since = (), self._state_ms
+        elif self.state is GroupState.STABLE and self.protocol_type == _CONSUMER:
+            subscribed = self._subscribed()
+        if subscribed is None or self.state is GroupState.DEAD:
+            return self._done()
+        retention_ms = self._config.offsets_retention_ms
+        expired = self.offsets.expired(now.wall_ms, retention_ms, since, subscribed)
+        if expired:
+            self._delete_offsets(_DeleteOffsets(None, expired[:_EXPIRED_AT_ONCE], {}))
+        elif self._is_over:
+            self._delete(None)
+        return self._done()
+
+    @property
+    def _is_over(self) -> bool:
+        """Whether nobody needs the record of the group: its generations begin anew."""
+        return (
+            self.state is GroupState.EMPTY and not self._members and not self._invited and self.offsets.is_empty
+            and self._stored.value is not None and not self._stored.in_flight
+        )  # fmt: skip
+
+    # ---- the whole group ------------------------------------------------------------------------------------
+
+    def delete(self, request: Any) -> Effects:
+        """Delete a group without members, and its offsets."""
+        if self.state is GroupState.DEAD:
+            self._respond(request, GroupErrorCode.GROUP_ID_NOT_FOUND)
+        elif self.state is not GroupState.EMPTY or self._invited:
+            self._respond(request, GroupErrorCode.NON_EMPTY_GROUP)
+        else:
+            self._delete(request)
+        return self._done()
+
+    def _delete(self, request: Any) -> None:
+        self.state = GroupState.DEAD
+        token = _DeleteGroup(request, self.offsets.all_partitions())
+        self.offsets.begin(token.partitions)
+        self._stored.in_flight += 1
+        records: list[GroupRecord] = [
+            (encode_offset_key(self.group_id, *partition), None) for partition in sorted(token.partitions)
+        ]
+        self._effects.append(AppendRecords(token, [*records, (encode_group_key(self.group_id), None)]))
+
+    def describe(self) -> DescribedGroup:
+        """Return the group as DescribeGroups gives it."""
+        is_told = self.state is GroupState.STABLE
+        members = tuple(
+            DescribedMember(
+                member.member_id, member.instance_id, member.client_id, member.client_host,
+                member.metadata(self.protocol) if is_told else b"", member.assignment if is_told else b"",
+            )
+            for member in self._members.values()
+        )  # fmt: skip
+        protocol = self.protocol or "" if is_told else ""
+        return DescribedGroup(
+            GroupErrorCode.NONE, self.group_id, self.state, self.protocol_type or "", protocol, members
+        )
+
+    def listed(self) -> ListedGroup:
+        """Return the group as ListGroups gives it."""
+        return ListedGroup(self.group_id, self.protocol_type or "", self.state)
+
+    # ---- outcomes of appends --------------------------------------------------------------------------------
+
+    def appended(self, token: object, at: int, now: Moment) -> Effects:
+        """Note that records are committed, the first one at offset `at`. The calls come in the order of the log."""
+        match token:
+            case _StoreAssignment():
+                self._set_stored(token.value, at)
+                self._assigned(token, now)
+            case _StoreGroup():
+                self._set_stored(token.value, at)
+                self._respond(token.request, token.result)
+            case _StoreOffsets():
+                self._end_offsets(token)
+                for number, (partition, value) in enumerate(token.offsets.items()):
+                    if token.producer_id is None:
+                        self.offsets.apply(partition, value, at + number)
+                    else:
+                        self.offsets.apply_pending(token.producer_id, partition, value, at + number)
+                self._respond(token.request, token.results)
+            case _DeleteOffsets():
+                self.offsets.end(token.partitions)
+                for number, partition in enumerate(token.partitions):
+                    self.offsets.apply_deletion(partition, at + number)
+                self._respond(token.request, token.results)
+                if token.request is None and self._is_over:
+                    self._delete(None)
+            case _DeleteGroup():
+                self.offsets.end(token.partitions)
+                for partition in token.partitions:
+                    self.offsets.apply_deletion(partition, at + len(token.partitions))
+                self._set_stored(None, at + len(token.partitions))
+                self._respond(token.request, GroupErrorCode.NONE)
+                self._effects.append(GroupDeleted())
+            case _Rewrite():
+                self.offsets.end(token.offsets)
+                for number, (partition, value) in enumerate(token.offsets.items()):
+                    self.offsets.apply(partition, value, at + number)
+                if token.group is not None:
+                    self._set_stored(token.group, at + len(token.offsets))
+        return self._done()
+
+    def _set_stored(self, value: bytes | None, at: int) -> None:
+        self._stored = _Stored(value, at, self._stored.in_flight - 1)
+
+    def _end_offsets(self, token: _StoreOffsets) -> None:
+        self.offsets.end(token.offsets, transactional=token.producer_id is not None)
+
+    def append_failed(self, token: object, code: GroupErrorCode, now: Moment) -> Effects:
+        """Note that records were not appended."""
+        match token:
+            case _StoreAssignment() | _StoreGroup():
+                self._stored.in_flight -= 1
+            case _StoreOffsets():
+                self._end_offsets(token)
+            case _DeleteOffsets():
+                self.offsets.end(token.partitions)
+            case _DeleteGroup():
+                self.offsets.end(token.partitions)
+                self._stored.in_flight -= 1
+                self.state = GroupState.EMPTY
+            case _Rewrite():
+                self.offsets.end(token.offsets)
+                self._stored.in_flight -= token.group is not None
+        self._tell(token, code, now)
+        return self._done()
+
+    def append_unknown(self, token: object, code: GroupErrorCode, now: Moment) -> Effects:
+        """Tell whoever waits that the outcome of an append is not known. `appended` may follow; nothing else does."""
+        self._tell(token, code, now)
+        return self._done()
+
+    def _tell(self, token: object, code: GroupErrorCode, now: Moment) -> None:
+        match token:
+            case _StoreAssignment():
+                self._not_assigned(token, code, now)
+            case _StoreGroup():
+                if token.request is not None and token.result is not None:
+                    self._respond(token.request, JoinGroupResult(code_of_store(code), member_id=token.result.member_id))
+            case _StoreOffsets() | _DeleteOffsets():
+                known = token.results.items()
+                told = {name: code if known is GroupErrorCode.NONE else known for name, known in known}
+                self._respond(token.request, told)
+            case _DeleteGroup():
+                self._respond(token.request, code)
+
+    def transaction_ended(self, producer_id: int, *, committed: bool) -> None:
+        """Note a marker in the internal partition."""
+        self.offsets.end_transaction(producer_id, committed=committed)
+
+    def rewrite(self, before: int, records_max: int) -> tuple[Effects, bool]:
+        """Append again what is live and lies before an offset of the internal partition.
+
+        Args:
+            before: the offset.
+            records_max: records at once.
+
+        Returns:
+            Effects, and whether anything is left before that offset, or is on its way.
+        """
+        free, is_left = self.offsets.stale(before)
+        chosen = {partition: self.offsets.committed[partition].value for partition in free[:records_max]}
+        stored, group = self._stored, None
+        if stored.value is not None and stored.at < before:
+            is_left = True
+            if not stored.in_flight and not chosen:
+                group = stored.value
+        if not chosen and group is None:
+            return self._done(), is_left
+        self.offsets.begin(chosen)
+        stored.in_flight += group is not None
+        records = self._offset_records(chosen)
+        if group is not None:
+            records.append((encode_group_key(self.group_id), group))
+        self._effects.append(AppendRecords(_Rewrite(chosen, group), records))
+        return self._done(), True
+
+    # ---- loading --------------------------------------------------------------------------------------------
+
+    def load_group(self, value: GroupMetadataValue | None, encoded: bytes | None, at: int) -> None:
+        """Note a record of the group, while the internal partition is read. Its members come in `loaded`."""
+        self._stored = _Stored(encoded, at)
+        self._members.clear()
+        self._static.clear()
+        self._supported.clear()
+        self.generation, self.protocol, self.leader = 0, None, None
+        self.protocol_type, self._state_ms, self.state = None, None, GroupState.EMPTY
+        if value is None:
+            return
+        self.generation, self.protocol, self.leader = value.generation, value.protocol, value.leader
+        self.protocol_type = value.protocol_type or None
+        self._state_ms = value.current_state_timestamp if value.current_state_timestamp >= 0 else None
+        for each in value.members:
+            protocols = () if value.protocol is None else ((value.protocol, each.subscription),)
+            self._members[each.member_id] = _Member(
+                each.member_id, each.group_instance_id, each.client_id, each.client_host, each.session_timeout,
+                each.rebalance_timeout, protocols, each.assignment,
+            )  # fmt: skip
+            self._supported.update({name for name, _ in protocols})
+            if each.group_instance_id is not None:
+                self._static[each.group_instance_id] = each.member_id
+        if self._members:
+            self.state = GroupState.STABLE
+
+    def loaded(self, now: Moment) -> None:
+        """Begin to serve: the sessions of all members begin."""
+        for member in self._members.values():
+            self._touch(member, now)
+
+    def unload(self) -> Effects:
+        """Complete what waits with NOT_COORDINATOR: another broker serves the group, or will. What is being appended
+        has an unknown outcome; the driver completes that."""
+        code = GroupErrorCode.NOT_COORDINATOR
+        for member in self._members.values():
+            self._respond(member.awaiting_join, self._join_error(member, code))
+            self._respond(member.awaiting_sync, SyncGroupResult(code))
+            member.awaiting_join = member.awaiting_sync = None
+        self.state, self._storing = GroupState.DEAD, None
+        return self._done()

@@ -1,0 +1,60 @@
+"""Settings of the coordinator of groups."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from pyreplog.config import YEARS_MS, Settings
+
+_INT_MAX = (1 << 31) - 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class GroupConfig(Settings):
+    """Settings of the coordinator of groups, with Kafka's defaults.
+
+    Attributes:
+        offsets_partitions: partitions of `__consumer_offsets` (`offsets.topic.num.partitions`). Must not change.
+        min_session_timeout_ms: shortest session time-out of a member (`group.min.session.timeout.ms`).
+        max_session_timeout_ms: longest one (`group.max.session.timeout.ms`).
+        initial_rebalance_delay_ms: how long an empty group waits for more members (`group.initial.rebalance.delay.ms`).
+        new_member_join_timeout_ms: how long a new member waits for the others before it is taken for dead.
+        max_size: members of a group (`group.max.size`); as many again may have been given an id and not come back yet.
+        offset_metadata_max_bytes: size of the text beside an offset (`offset.metadata.max.bytes`).
+        offsets_retention_ms: offsets of empty groups, and of topics that nobody subscribes to, are kept so long
+            (`offsets.retention.minutes`).
+        retention_check_ms: milliseconds between two looks for offsets that expire
+            (`offsets.retention.check.interval.ms`).
+        append_timeout_ms: how long an append waits for the replicas (`offsets.commit.timeout.ms`). Then the outcome is
+            unknown.
+        load_bytes: bytes of a partition that are loaded in one step.
+        rewrite_bytes: a partition that holds so many bytes, and twice as many as are live, gets what is live appended
+            again and the records before that deleted.
+    """
+
+    offsets_partitions: int = 50
+    min_session_timeout_ms: int = 6_000
+    max_session_timeout_ms: int = 1_800_000
+    initial_rebalance_delay_ms: int = 3_000
+    new_member_join_timeout_ms: int = 300_000
+    max_size: int = 100_000
+    offset_metadata_max_bytes: int = 4_096
+    offsets_retention_ms: int = 7 * 24 * 3_600_000
+    retention_check_ms: int = 600_000
+    append_timeout_ms: int = 5_000
+    load_bytes: int = 1 << 20
+    rewrite_bytes: int = 16 << 20
+
+    def __post_init__(self) -> None:
+        self._check_int("offsets_partitions", 1, 10_000)
+        self._check_int("min_session_timeout_ms", 1, _INT_MAX)
+        self._check_int("max_session_timeout_ms", self.min_session_timeout_ms, _INT_MAX)
+        self._check_int("initial_rebalance_delay_ms", 0, _INT_MAX)
+        self._check_int("new_member_join_timeout_ms", 1, _INT_MAX)
+        self._check_int("max_size", 1, _INT_MAX)
+        self._check_int("offset_metadata_max_bytes", 0, 32_767)
+        self._check_int("offsets_retention_ms", 1, YEARS_MS)
+        self._check_int("retention_check_ms", 1, YEARS_MS)
+        self._check_int("append_timeout_ms", 1, _INT_MAX)
+        self._check_int("load_bytes", 1, 1 << 30)
+        self._check_int("rewrite_bytes", 1, 1 << 40)

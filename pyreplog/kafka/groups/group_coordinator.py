@@ -1,0 +1,363 @@
+"""GroupCoordinator: serves the groups whose partitions of `__consumer_offsets` this broker leads."""
+
+from __future__ import annotations
+
+import threading
+import uuid
+from collections.abc import Callable, Collection, Iterable
+from functools import lru_cache
+from typing import TypeVar
+
+from pyreplog.clock import Clock
+from pyreplog.event_queue import EventQueue
+from pyreplog.future import AppendFuture, set_result
+from pyreplog.kafka.groups.error_codes import GroupErrorCode
+from pyreplog.kafka.groups.group_config import GroupConfig
+from pyreplog.kafka.groups.group_effects import GroupEffect, Moment, Respond
+from pyreplog.kafka.groups.group_requests import (
+    DescribedGroup,
+    FetchedOffset,
+    GroupState,
+    JoinGroupRequest,
+    JoinGroupResult,
+    LeaveGroupResult,
+    LeaveMemberResult,
+    LeavingMember,
+    ListedGroup,
+    ListGroupsResult,
+    OffsetCommitRequest,
+    OffsetCommitResult,
+    OffsetFetchResult,
+    SyncGroupRequest,
+    SyncGroupResult,
+)
+from pyreplog.kafka.groups.group_shard import Executor, GroupShard
+from pyreplog.kafka.groups.offsets_log import OFFSETS_TOPIC, OffsetsLog
+from pyreplog.partition.topic_partition import TopicPartition
+
+_NAME_MAX = 255  # of a client's name in the ids of its members
+_INT_MIN = -(1 << 31)
+
+Effects = Iterable[GroupEffect]
+T = TypeVar("T")
+
+
+def new_member_id(client_id: str) -> str:
+    """Return an id that no member has: the client's name and a UUID, as Kafka's coordinators make them."""
+    return f"{client_id[:_NAME_MAX]}-{uuid.uuid4()}"
+
+
+@lru_cache(maxsize=4096)
+def partition_of_group(group_id: str, partitions: int) -> int:
+    """Return the partition of `__consumer_offsets` that holds a group, as Kafka's clients and tools compute it."""
+    value = 0
+    data = group_id.encode("utf-16-be", "surrogatepass")
+    for at in range(0, len(data), 2):
+        value = (31 * value + int.from_bytes(data[at : at + 2], "big")) & 0xFFFFFFFF
+    value -= (value >> 31) << 32
+    return 0 if value == _INT_MIN else abs(value) % partitions
+
+
+class GroupCoordinator:
+    """The coordinator of the groups of this broker, for Kafka's classic protocol.
+
+    A request gives a future; what has to wait is completed by the thread that brings what it waited for, or by
+    `expire`. Any thread may call any method, also in a callback of a future. There is no thread in it: somebody calls
+    `expire` often (each 10 ms, say). Offsets are acknowledged when they are committed to the internal topic, and
+    assignments are given when their generation is.
+
+    Args:
+        log: the partitions of `__consumer_offsets`.
+        clock: the time.
+        config: settings.
+        new_member_id: makes an id of a member from its client's name; no two calls may give the same.
+        executor: makes what runs the events of one partition.
+
+    Example:
+        ```python
+        log = ReplicaManagerOffsetsLog(broker.replicas, config.append_timeout_ms)
+        coordinator = GroupCoordinator(log, SystemClock(), config)
+        coordinator.leadership_changed(TopicPartition("__consumer_offsets", 3), epoch)
+        offsets = {TopicPartition("orders", 0): OffsetToCommit(17)}
+        outcome = coordinator.commit_offsets("billing", OffsetCommitRequest("", -1, offsets)).result()
+        ```
+    """
+
+    def __init__(
+        self, log: OffsetsLog, clock: Clock, config: GroupConfig | None = None, *,
+        new_member_id: Callable[[str], str] = new_member_id, executor: Callable[[], Executor] = EventQueue,
+    ) -> None:  # fmt: skip
+        self.config = GroupConfig() if config is None else config
+        self._log, self._clock = log, clock
+        self._new_member_id, self._executor = new_member_id, executor
+        self._shards: dict[int, GroupShard] = {}
+        self._changing = threading.Lock()
+
+    # ---- roles ----------------------------------------------------------------------------------------------
+
+    def partition_of(self, group_id: str) -> int:
+        """Return the partition of `__consumer_offsets` whose leader coordinates a group (FindCoordinator)."""
+        return partition_of_group(group_id, self.config.offsets_partitions)
+
+    def leadership_changed(self, partition: TopicPartition, epoch: int | None) -> None:
+        """Note whether this broker leads a partition. The changes of one partition come in their order.
+
+        Args:
+            partition: of any topic; those of `__consumer_offsets` count.
+            epoch: number of the epoch in which it leads; None: it does not.
+        """
+        if partition.topic != OFFSETS_TOPIC:
+            return
+        number = partition.partition
+        with self._changing:
+            shards = dict(self._shards)
+            before = shards.pop(number, None)
+            if before is not None and before.epoch == epoch:
+                return
+            if epoch is not None:
+                shards[number] = GroupShard(
+                    number, epoch, self._log, self._clock, self.config, self._new_member_id, self._executor()
+                )
+            self._shards = shards
+        if before is not None:
+            before.stop()
+
+    def expire(self) -> None:
+        """Do what it is time for: sessions, rebalances and offsets expire, partitions are loaded, step by step."""
+        for shard in list(self._shards.values()):
+            shard.expire()
+
+    def close(self) -> None:
+        """Complete what waits with NOT_COORDINATOR, and serve no more."""
+        with self._changing:
+            shards, self._shards = self._shards, {}
+        for shard in shards.values():
+            shard.stop()
+
+    def _submit(
+        self, group_id: str, failed: Callable[[GroupErrorCode], T],
+        act: Callable[[GroupShard, AppendFuture[T], Moment], Effects], *, may_be_nameless: bool = False,
+    ) -> AppendFuture[T]:  # fmt: skip
+        if not group_id and not may_be_nameless:
+            return _answered(failed(GroupErrorCode.INVALID_GROUP_ID))
+        shard = self._shards.get(self.partition_of(group_id))
+        if shard is None:
+            return _answered(failed(GroupErrorCode.NOT_COORDINATOR))
+        return shard.submit(failed, lambda future, now: act(shard, future, now), group_id)
+
+    # ---- members --------------------------------------------------------------------------------------------
+
+    def join_group(self, group_id: str, join: JoinGroupRequest) -> AppendFuture[JoinGroupResult]:
+        """Let a member join a group, or join it again (JoinGroup)."""
+
+        def failed(code: GroupErrorCode) -> JoinGroupResult:
+            return JoinGroupResult(code, member_id=join.member_id)
+
+        def act(shard: GroupShard, future: AppendFuture[JoinGroupResult], now: Moment) -> Effects:
+            if join.member_id and shard.group(group_id) is None:
+                return [Respond(future, failed(GroupErrorCode.UNKNOWN_MEMBER_ID))]
+            return shard.create_group(group_id).join(future, join, now)
+
+        config = self.config
+        if group_id and not config.min_session_timeout_ms <= join.session_timeout_ms <= config.max_session_timeout_ms:
+            return _answered(failed(GroupErrorCode.INVALID_SESSION_TIMEOUT))
+        return self._submit(group_id, failed, act)
+
+    def sync_group(self, group_id: str, sync: SyncGroupRequest) -> AppendFuture[SyncGroupResult]:
+        """Give a member its assignment; take those of all from the leader (SyncGroup)."""
+
+        def act(shard: GroupShard, future: AppendFuture[SyncGroupResult], now: Moment) -> Effects:
+            group = shard.group(group_id)
+            if group is None:
+                return [Respond(future, SyncGroupResult(GroupErrorCode.UNKNOWN_MEMBER_ID))]
+            return group.sync(future, sync, now)
+
+        return self._submit(group_id, SyncGroupResult, act)
+
+    def heartbeat(
+        self, group_id: str, member_id: str, generation: int, instance_id: str | None = None
+    ) -> AppendFuture[GroupErrorCode]:
+        """Extend the session of a member (Heartbeat)."""
+
+        def act(shard: GroupShard, future: AppendFuture[GroupErrorCode], now: Moment) -> Effects:
+            group = shard.group(group_id)
+            if group is None:
+                return [Respond(future, GroupErrorCode.UNKNOWN_MEMBER_ID)]
+            return group.heartbeat(future, member_id, instance_id, generation, now)
+
+        return self._submit(group_id, GroupErrorCode, act)
+
+    def leave_group(self, group_id: str, members: Collection[LeavingMember]) -> AppendFuture[LeaveGroupResult]:
+        """Remove members from a group (LeaveGroup)."""
+
+        def act(shard: GroupShard, future: AppendFuture[LeaveGroupResult], now: Moment) -> Effects:
+            group = shard.group(group_id)
+            if group is not None:
+                return group.leave(future, members, now)
+            results = tuple(LeaveMemberResult(*each, GroupErrorCode.UNKNOWN_MEMBER_ID) for each in members)
+            return [Respond(future, LeaveGroupResult(GroupErrorCode.NONE, results))]
+
+        return self._submit(group_id, LeaveGroupResult, act)
+
+    # ---- offsets --------------------------------------------------------------------------------------------
+
+    def commit_offsets(self, group_id: str, commit: OffsetCommitRequest) -> AppendFuture[OffsetCommitResult]:
+        """Commit offsets (OffsetCommit)."""
+        return self._commit(group_id, commit, None, None)
+
+    def begin_verification(self, group_id: str, producer_id: int) -> int:
+        """Note that the coordinator of a transaction is asked whether it may commit offsets of a group.
+
+        Returns:
+            A token for `commit_transactional_offsets`.
+        """
+        return self._log.begin_verification(self.partition_of(group_id), producer_id)
+
+    def commit_transactional_offsets(
+        self, group_id: str, commit: OffsetCommitRequest, producer_id: int, producer_epoch: int,
+        verification: int | None = None,
+    ) -> AppendFuture[OffsetCommitResult]:  # fmt: skip
+        """Commit offsets as part of a transaction (TxnOffsetCommit): they count when it is committed.
+
+        Args:
+            group_id: the group.
+            commit: the offsets.
+            producer_id: of the transaction.
+            producer_epoch: of the producer.
+            verification: from `begin_verification`, after the transaction's coordinator has confirmed that the
+                partition of the group belongs to it; None: it was not asked.
+        """
+        return self._commit(group_id, commit, (producer_id, producer_epoch), verification)
+
+    def _commit(
+        self, group_id: str, commit: OffsetCommitRequest, producer: tuple[int, int] | None, verification: int | None
+    ) -> AppendFuture[OffsetCommitResult]:
+        def failed(code: GroupErrorCode) -> OffsetCommitResult:
+            return dict.fromkeys(commit.offsets, code)
+
+        def act(shard: GroupShard, future: AppendFuture[OffsetCommitResult], now: Moment) -> Effects:
+            if shard.group(group_id) is None and (commit.generation >= 0 or commit.member_id):
+                return [Respond(future, failed(GroupErrorCode.ILLEGAL_GENERATION))]
+            return shard.create_group(group_id).commit(future, commit, now, producer, verification)
+
+        return self._submit(group_id, failed, act, may_be_nameless=producer is None)
+
+    def handle_txn_completion(self, partition: TopicPartition, producer_id: int, *, committed: bool) -> None:
+        """Note that a marker is committed to a partition of `__consumer_offsets`.
+
+        To be called before the producer learns that its transaction has ended.
+        """
+        shard = self._shards.get(partition.partition) if partition.topic == OFFSETS_TOPIC else None
+        if shard is not None:
+            shard.transaction_ended(producer_id, committed=committed)
+
+    def fetch_offsets(
+        self, group_id: str, partitions: Collection[TopicPartition] | None = None, *, require_stable: bool = False
+    ) -> AppendFuture[OffsetFetchResult]:
+        """Return committed offsets of a group (OffsetFetch).
+
+        Args:
+            group_id: the group.
+            partitions: None: all that have one.
+            require_stable: partitions for which an open transaction has an offset get UNSTABLE_OFFSET_COMMIT.
+        """
+
+        def failed(code: GroupErrorCode) -> OffsetFetchResult:
+            return OffsetFetchResult(code, {name: FetchedOffset(code=code) for name in partitions or ()})
+
+        def act(shard: GroupShard, future: AppendFuture[OffsetFetchResult], _: Moment) -> Effects:
+            group = shard.group(group_id)
+            if group is None:
+                none = {name: FetchedOffset() for name in partitions or ()}
+                return [Respond(future, OffsetFetchResult(GroupErrorCode.NONE, none))]
+            return [Respond(future, group.fetch(partitions, require_stable=require_stable))]
+
+        return self._submit(group_id, failed, act, may_be_nameless=True)
+
+    def delete_offsets(self, group_id: str, partitions: Collection[TopicPartition]) -> AppendFuture[OffsetCommitResult]:
+        """Delete offsets of partitions that no member of the group subscribes to (OffsetDelete)."""
+
+        def failed(code: GroupErrorCode) -> OffsetCommitResult:
+            return dict.fromkeys(partitions, code)
+
+        def act(shard: GroupShard, future: AppendFuture[OffsetCommitResult], _: Moment) -> Effects:
+            group = shard.group(group_id)
+            if group is None:
+                return [Respond(future, failed(GroupErrorCode.GROUP_ID_NOT_FOUND))]
+            return group.delete_offsets(future, partitions)
+
+        return self._submit(group_id, failed, act)
+
+    # ---- groups ---------------------------------------------------------------------------------------------
+
+    def delete_group(self, group_id: str) -> AppendFuture[GroupErrorCode]:
+        """Delete a group without members, and its offsets (DeleteGroups)."""
+
+        def act(shard: GroupShard, future: AppendFuture[GroupErrorCode], _: Moment) -> Effects:
+            group = shard.group(group_id)
+            if group is None or group.is_forgettable:
+                return [Respond(future, GroupErrorCode.GROUP_ID_NOT_FOUND)]
+            return group.delete(future)
+
+        return self._submit(group_id, GroupErrorCode, act, may_be_nameless=True)
+
+    def describe_group(self, group_id: str) -> AppendFuture[DescribedGroup]:
+        """Return a group and its members (DescribeGroups). One that does not exist is Dead, and has no error."""
+
+        def failed(code: GroupErrorCode) -> DescribedGroup:
+            return DescribedGroup(code, group_id)
+
+        def act(shard: GroupShard, future: AppendFuture[DescribedGroup], _: Moment) -> Effects:
+            group = shard.group(group_id)
+            described = failed(GroupErrorCode.NONE) if group is None else group.describe()
+            return [Respond(future, described)]
+
+        return self._submit(group_id, failed, act, may_be_nameless=True)
+
+    def list_groups(self, states: Collection[GroupState] = ()) -> AppendFuture[ListGroupsResult]:
+        """Return the groups of this broker (ListGroups).
+
+        Args:
+            states: of groups to return; empty: all.
+        """
+
+        def act(shard: GroupShard, future: AppendFuture[ListGroupsResult]) -> Effects:
+            listed = [group.listed() for group in shard.groups()]
+            chosen = tuple(group for group in listed if not states or group.state in states)
+            return [Respond(future, ListGroupsResult(GroupErrorCode.NONE, chosen))]
+
+        def failed(code: GroupErrorCode) -> ListGroupsResult:
+            return ListGroupsResult(code, ())
+
+        shards = list(self._shards.values())
+        parts = [shard.submit(failed, lambda future, _, shard=shard: act(shard, future)) for shard in shards]  # type: ignore[misc]
+        whole = AppendFuture[ListGroupsResult]()
+        waiting, lock = [len(parts)], threading.Lock()
+
+        def one_is_done(_: AppendFuture[ListGroupsResult]) -> None:
+            with lock:
+                waiting[0] -= 1
+                is_last = not waiting[0]
+            if is_last:
+                set_result(whole, _joined([part.result() for part in parts]))
+
+        for part in parts:
+            part.add_done_callback(one_is_done)
+        if not parts:
+            set_result(whole, failed(GroupErrorCode.NONE))
+        return whole
+
+
+def _answered(result: T) -> AppendFuture[T]:
+    future = AppendFuture[T]()
+    set_result(future, result)
+    return future
+
+
+def _joined(parts: Iterable[ListGroupsResult]) -> ListGroupsResult:
+    code, groups = GroupErrorCode.NONE, list[ListedGroup]()
+    for part in parts:
+        groups += part.groups
+        if part.code is not GroupErrorCode.NOT_COORDINATOR and part.code is not GroupErrorCode.NONE:
+            code = part.code
+    return ListGroupsResult(code, tuple(groups))

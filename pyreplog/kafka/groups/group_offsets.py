@@ -1,0 +1,133 @@
+"""The offsets of one group: those that are committed, and those of transactions that are open."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator
+from typing import NamedTuple
+
+from pyreplog.kafka.groups.group_records import OffsetCommitValue
+from pyreplog.partition.topic_partition import TopicPartition
+
+
+class CommittedOffset(NamedTuple):
+    """A committed offset, and where its record lies in the internal partition: of two records the later one counts."""
+
+    value: OffsetCommitValue
+    at: int
+
+
+class GroupOffsets:
+    """The offsets of one group. What is in flight is being appended: nobody knows yet whether it is committed."""
+
+    def __init__(self) -> None:
+        self.committed: dict[TopicPartition, CommittedOffset] = {}
+        self._in_flight: Counter[TopicPartition] = Counter()
+        self._transactional_in_flight: Counter[TopicPartition] = Counter()
+        self._pending: dict[int, dict[TopicPartition, CommittedOffset]] = {}  # by producer, of open transactions
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing is committed, pending or in flight."""
+        return not (self.committed or self._pending or +self._in_flight)
+
+    def producers(self) -> Iterator[int]:
+        """Iterate over the producers of open transactions."""
+        return iter(self._pending)
+
+    def is_in_flight(self, partition: TopicPartition) -> bool:
+        """Whether a commit or a deletion is being appended."""
+        return self._in_flight[partition] > 0
+
+    def is_unstable(self, partition: TopicPartition) -> bool:
+        """Whether a transaction that is open has an offset for a partition (KIP-447)."""
+        if self._transactional_in_flight[partition] > 0:
+            return True
+        return any(partition in offsets for offsets in self._pending.values())
+
+    # ---- in flight ------------------------------------------------------------------------------------------
+
+    def begin(self, partitions: Iterable[TopicPartition], *, transactional: bool = False) -> None:
+        """Note that records of partitions are being appended."""
+        for partition in partitions:
+            self._in_flight[partition] += 1
+            self._transactional_in_flight[partition] += transactional
+
+    def end(self, partitions: Iterable[TopicPartition], *, transactional: bool = False) -> None:
+        """Note the outcome of an append, which is applied apart from this."""
+        for partition in partitions:
+            for counter, step in ((self._in_flight, 1), (self._transactional_in_flight, int(transactional))):
+                counter[partition] -= step
+                if counter[partition] <= 0:
+                    del counter[partition]
+
+    # ---- what the log holds ---------------------------------------------------------------------------------
+
+    def apply(self, partition: TopicPartition, value: OffsetCommitValue, at: int) -> None:
+        """Note a committed record."""
+        before = self.committed.get(partition)
+        if before is None or before.at <= at:
+            self.committed[partition] = CommittedOffset(value, at)
+
+    def apply_pending(self, producer_id: int, partition: TopicPartition, value: OffsetCommitValue, at: int) -> None:
+        """Note a committed record of a transaction that is open."""
+        self._pending.setdefault(producer_id, {})[partition] = CommittedOffset(value, at)
+
+    def end_transaction(self, producer_id: int, *, committed: bool) -> None:
+        """Note the marker of a transaction."""
+        pending = self._pending.pop(producer_id, {})
+        if committed:
+            for partition, (value, at) in pending.items():
+                self.apply(partition, value, at)
+
+    def apply_deletion(self, partition: TopicPartition, at: int) -> None:
+        """Note a tombstone. It deletes what open transactions have for the partition, too."""
+        before = self.committed.get(partition)
+        if before is not None and before.at <= at:
+            del self.committed[partition]
+        for producer_id, pending in list(self._pending.items()):
+            if partition in pending and pending[partition].at <= at:
+                del pending[partition]
+                if not pending:
+                    del self._pending[producer_id]
+
+    def all_partitions(self) -> set[TopicPartition]:
+        """Return the partitions with an offset that is committed or pending."""
+        return {*self.committed, *(partition for pending in self._pending.values() for partition in pending)}
+
+    # ---- what goes ------------------------------------------------------------------------------------------
+
+    def expired(
+        self, now_ms: int, retention_ms: int, empty_since_ms: int | None, subscribed: Collection[str] = ()
+    ) -> list[TopicPartition]:
+        """Return the partitions whose offsets expire (KIP-211).
+
+        Args:
+            now_ms: the time, ms since 1970.
+            retention_ms: how long offsets are kept.
+            empty_since_ms: since when the group is empty, ms since 1970; None: the time of each commit counts.
+            subscribed: topics whose offsets stay.
+        """
+        return [
+            partition
+            for partition, (value, _) in self.committed.items()
+            if partition.topic not in subscribed
+            and not self.is_in_flight(partition)
+            and not self.is_unstable(partition)
+            and _is_expired(value, now_ms, retention_ms, empty_since_ms)
+        ]
+
+    def stale(self, before: int) -> tuple[list[TopicPartition], bool]:
+        """Return the partitions whose offsets lie before a place in the log, and whether there are others that cannot
+        be appended again now: a record is on its way, or a transaction is open for all that is known here."""
+        stale = [partition for partition, (_, at) in self.committed.items() if at < before]
+        free = [name for name in stale if not self.is_in_flight(name) and not self.is_unstable(name)]
+        is_open = any(at < before for pending in self._pending.values() for _, at in pending.values())
+        return free, is_open or len(free) < len(stale)
+
+
+def _is_expired(value: OffsetCommitValue, now_ms: int, retention_ms: int, empty_since_ms: int | None) -> bool:
+    if value.expire_timestamp >= 0:
+        return now_ms >= value.expire_timestamp
+    since = value.commit_timestamp if empty_since_ms is None else max(empty_since_ms, value.commit_timestamp)
+    return now_ms - since >= retention_ms

@@ -1,0 +1,301 @@
+"""The records of `__consumer_offsets`: Kafka's own keys and values, decoded by the bounded interpreter of messages.
+
+See FORMAT.md, "Records of groups".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from struct import Struct
+from typing import Any, NamedTuple
+
+from pyreplog._native.kafka.message_codec import StructSchema
+from pyreplog._native.kafka.record_batch import encode_batch, encode_records
+from pyreplog.errors import InvalidRequestError
+from pyreplog.kafka.groups.group_effects import GroupRecord
+from pyreplog.partition.protocol.record_batch import marker_of
+from pyreplog.record_batches.batches import read_batch
+
+OFFSET_KEY_VERSIONS = range(2)
+GROUP_KEY_VERSION = 2
+VALUE_VERSIONS = range(5)
+WRITTEN_VERSION = 3
+"""Of values: Kafka writes no other one."""
+_FLEXIBLE_FROM = 4
+_VERSION = Struct(">h")
+_MEMBERS_MAX = 1 << 20
+
+
+class OffsetCommitKey(NamedTuple):
+    """The key of a committed offset, version 1."""
+
+    group: str = ""
+    topic: str = ""
+    partition: int = 0
+
+
+class GroupMetadataKey(NamedTuple):
+    """The key of a group, version 2."""
+
+    group: str = ""
+
+
+class OffsetCommitValue(NamedTuple):
+    """A committed offset.
+
+    Attributes:
+        offset: of the next record to read.
+        leader_epoch: of the record before; -1: not known (from version 3 on).
+        metadata: any text.
+        commit_timestamp: ms since 1970.
+        expire_timestamp: ms since 1970; -1: the retention of the broker counts (version 1 alone).
+    """
+
+    offset: int = 0
+    leader_epoch: int = -1
+    metadata: str = ""
+    commit_timestamp: int = 0
+    expire_timestamp: int = -1
+
+
+class MemberMetadata(NamedTuple):
+    """A member of a stored group. `rebalance_timeout` is 0 in version 0: the session time-out counts."""
+
+    member_id: str = ""
+    group_instance_id: str | None = None
+    client_id: str = ""
+    client_host: str = ""
+    rebalance_timeout: int = 0
+    session_timeout: int = 0
+    subscription: bytes = b""
+    assignment: bytes = b""
+
+
+class GroupMetadataValue(NamedTuple):
+    """A stored group, with the assignments of its generation."""
+
+    protocol_type: str = ""
+    generation: int = 0
+    protocol: str | None = None
+    leader: str | None = None
+    current_state_timestamp: int = -1
+    members: Sequence[MemberMetadata] = ()
+
+
+def _plain(name: str, kind: str, version: int, default: object, *, since: int = 0, until: int = 9, null: bool = False,
+           array: bool = False, child: StructSchema | None = None) -> tuple[Any, ...]:  # fmt: skip
+    present = since <= version <= until
+    return name, kind, array, child, null and present, -1, present, True, default
+
+
+def _offset_value_schema(version: int) -> StructSchema:
+    fields = [
+        _plain("offset", "int64", version, 0),
+        _plain("leader_epoch", "int32", version, -1, since=3),
+        _plain("metadata", "string", version, ""),
+        _plain("commit_timestamp", "int64", version, 0),
+        _plain("expire_timestamp", "int64", version, -1, since=1, until=1),
+    ]
+    return StructSchema(f"OffsetCommitValue v{version}", OffsetCommitValue, fields, version >= _FLEXIBLE_FROM)
+
+
+def _group_value_schema(version: int) -> StructSchema:
+    flexible = version >= _FLEXIBLE_FROM
+    members = [
+        _plain("member_id", "string", version, ""),
+        _plain("group_instance_id", "string", version, None, since=3, null=True),
+        _plain("client_id", "string", version, ""),
+        _plain("client_host", "string", version, ""),
+        _plain("rebalance_timeout", "int32", version, 0, since=1),
+        _plain("session_timeout", "int32", version, 0),
+        _plain("subscription", "bytes", version, b""),
+        _plain("assignment", "bytes", version, b""),
+    ]
+    label = f"GroupMetadataValue v{version}"
+    fields = [
+        _plain("protocol_type", "string", version, ""),
+        _plain("generation", "int32", version, 0),
+        _plain("protocol", "string", version, None, null=True),
+        _plain("leader", "string", version, None, null=True),
+        _plain("current_state_timestamp", "int64", version, -1, since=2),
+        _plain(
+            "members", "struct", version, (), array=True, child=StructSchema(label, MemberMetadata, members, flexible)
+        ),
+    ]
+    return StructSchema(label, GroupMetadataValue, fields, flexible)
+
+
+_OFFSET_KEY = StructSchema(
+    "OffsetCommitKey",
+    OffsetCommitKey,
+    [_plain("group", "string", 1, ""), _plain("topic", "string", 1, ""), _plain("partition", "int32", 1, 0)],
+    False,
+)
+_GROUP_KEY = StructSchema("GroupMetadataKey", GroupMetadataKey, [_plain("group", "string", 2, "")], False)
+_OFFSET_VALUES = [_offset_value_schema(version) for version in VALUE_VERSIONS]
+_GROUP_VALUES = [_group_value_schema(version) for version in VALUE_VERSIONS]
+
+
+def _version_of(data: bytes | memoryview, what: str) -> int:
+    if len(data) < _VERSION.size:
+        raise InvalidRequestError(what, "version", 0, "2 bytes", str(len(data)))
+    return int(_VERSION.unpack_from(data)[0])
+
+
+def decode_key(key: bytes | memoryview) -> OffsetCommitKey | GroupMetadataKey | None:
+    """Decode a key; None: it is of a later version, whose records are not for this coordinator.
+
+    Raises:
+        InvalidRequestError: it is damaged.
+    """
+    version = _version_of(key, "key of __consumer_offsets")
+    if version in OFFSET_KEY_VERSIONS:
+        offset: OffsetCommitKey = _OFFSET_KEY.decode(key, start=_VERSION.size)
+        return offset
+    if version == GROUP_KEY_VERSION:
+        group: GroupMetadataKey = _GROUP_KEY.decode(key, start=_VERSION.size)
+        return group
+    return None
+
+
+def _decode_value(schemas: list[StructSchema], value: bytes | memoryview, what: str) -> Any:
+    version = _version_of(value, what)
+    if version not in VALUE_VERSIONS:
+        raise InvalidRequestError(what, "version", 0, f"0 to {VALUE_VERSIONS[-1]}", str(version))
+    return schemas[version].decode(value, start=_VERSION.size, max_items=_MEMBERS_MAX)
+
+
+def decode_offset(value: bytes | memoryview) -> OffsetCommitValue:
+    """Decode a committed offset of any version. Raises InvalidRequestError: it is damaged, or of a later version."""
+    decoded: OffsetCommitValue = _decode_value(_OFFSET_VALUES, value, "OffsetCommitValue")
+    return decoded
+
+
+def decode_group(value: bytes | memoryview) -> GroupMetadataValue:
+    """Decode a group of any version. Raises InvalidRequestError: it is damaged, or of a later version."""
+    decoded: GroupMetadataValue = _decode_value(_GROUP_VALUES, value, "GroupMetadataValue")
+    members = tuple(
+        member._replace(
+            subscription=bytes(member.subscription),
+            assignment=bytes(member.assignment),
+            rebalance_timeout=member.rebalance_timeout or member.session_timeout,
+        )
+        for member in decoded.members
+    )
+    return decoded._replace(members=members)
+
+
+def encode_offset_key(group: str, topic: str, partition: int) -> bytes:
+    """Encode the key of a committed offset. Raises InvalidArgumentError: a name is too long."""
+    return _VERSION.pack(OFFSET_KEY_VERSIONS[-1]) + _OFFSET_KEY.encode(OffsetCommitKey(group, topic, partition))
+
+
+def encode_group_key(group: str) -> bytes:
+    """Encode the key of a group. Raises InvalidArgumentError: the name is too long."""
+    return _VERSION.pack(GROUP_KEY_VERSION) + _GROUP_KEY.encode(GroupMetadataKey(group))
+
+
+def encode_offset(value: OffsetCommitValue, version: int | None = None) -> bytes:
+    """Encode a committed offset.
+
+    Args:
+        value: the offset.
+        version: None: 3, or 1 for one that has an `expire_timestamp`, as Kafka chooses.
+    """
+    if version is None:
+        version = WRITTEN_VERSION if value.expire_timestamp < 0 else 1
+    return _VERSION.pack(version) + _OFFSET_VALUES[version].encode(value)
+
+
+def encode_group(value: GroupMetadataValue, version: int = WRITTEN_VERSION) -> bytes:
+    """Encode a group. Raises InvalidArgumentError: a name is too long."""
+    return _VERSION.pack(version) + _GROUP_VALUES[version].encode(value)
+
+
+def encode_group_batch(
+    records: Sequence[GroupRecord], timestamp_ms: int, producer: tuple[int, int] | None = None
+) -> bytes:
+    """Return records as a record batch.
+
+    Args:
+        records: keys and values, one or more.
+        timestamp_ms: of all of them, ms since 1970.
+        producer: id and epoch of the transaction that they belong to; None: of none.
+    """
+    body = encode_records(
+        [value for _, value in records], [key for key, _ in records], [timestamp_ms] * len(records), None
+    )
+    producer_id, epoch = (-1, -1) if producer is None else producer
+    return encode_batch(
+        body, len(records), base_timestamp=timestamp_ms, max_timestamp=timestamp_ms, producer_id=producer_id,
+        producer_epoch=epoch, transactional=producer is not None,
+    )  # fmt: skip
+
+
+_TOPICS = Struct(">hi")
+_LENGTH = Struct(">h")
+
+
+def subscribed_topics(metadata: bytes) -> frozenset[str] | None:
+    """Return the topics of a consumer's subscription (the beginning of Kafka's ConsumerProtocolSubscription).
+
+    Returns:
+        The topics; None: these bytes are no subscription, and nobody knows.
+    """
+    if len(metadata) < _TOPICS.size:
+        return None
+    version, count = _TOPICS.unpack_from(metadata)
+    at = _TOPICS.size
+    if version < 0 or not 0 <= count <= (len(metadata) - at) // _LENGTH.size:
+        return None
+    topics = set()
+    for _ in range(count):
+        if at + _LENGTH.size > len(metadata):
+            return None
+        (size,) = _LENGTH.unpack_from(metadata, at)
+        at += _LENGTH.size
+        if size < 0 or at + size > len(metadata):
+            return None
+        try:
+            topics.add(metadata[at : at + size].decode())
+        except UnicodeDecodeError:
+            return None
+        at += size
+    return frozenset(topics)
+
+
+class LoadedBatch(NamedTuple):
+    """A batch of the internal partition.
+
+    Attributes:
+        base_offset: of its first record.
+        size: in bytes.
+        producer_id: of the transaction that it belongs to or ends; -1: of none.
+        marker: whether that is committed; None: the batch is no marker.
+        records: keys and values; a key may be None.
+    """
+
+    base_offset: int
+    size: int
+    producer_id: int
+    marker: bool | None
+    records: list[tuple[bytes | None, bytes | None]]
+
+
+def decode_group_batch(base_offset: int, data: bytes | memoryview) -> LoadedBatch:
+    """Decode a batch of the internal partition.
+
+    Args:
+        base_offset: of its first record.
+        data: the batch.
+
+    Raises:
+        InvalidRecordBatchError: it is damaged.
+        MissingExtraError: the package with its codec is not installed.
+    """
+    marker = marker_of(data)
+    if marker is not None:
+        return LoadedBatch(base_offset, len(data), marker.producer_id, marker.is_commit, [])
+    header, records = read_batch(data)
+    pairs = [] if header.control else list(zip(records.keys(), records.values(), strict=True))
+    return LoadedBatch(base_offset, len(data), header.producer_id if header.transactional else -1, None, pairs)

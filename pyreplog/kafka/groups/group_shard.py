@@ -1,0 +1,434 @@
+"""The groups of one partition of `__consumer_offsets`: loaded from it, and stored there."""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from enum import Enum
+from heapq import heappop, heappush
+from typing import Protocol, TypeVar
+
+from pyreplog.clock import Clock
+from pyreplog.errors import ReplogError
+from pyreplog.future import AppendFuture, set_result
+from pyreplog.kafka.groups.classic_group import ClassicGroup
+from pyreplog.kafka.groups.error_codes import UNKNOWN_OUTCOMES, GroupErrorCode, code_of_append
+from pyreplog.kafka.groups.group_config import GroupConfig
+from pyreplog.kafka.groups.group_effects import AppendRecords, GroupEffect, Moment, Respond
+from pyreplog.kafka.groups.group_records import (
+    GroupMetadataKey,
+    LoadedBatch,
+    decode_group,
+    decode_group_batch,
+    decode_key,
+    decode_offset,
+    encode_group_batch,
+)
+from pyreplog.kafka.groups.offsets_log import OFFSETS_TOPIC, OffsetsLog
+from pyreplog.partition.protocol.error_codes import ErrorCode
+from pyreplog.partition.requests import PartitionProduceResponse
+from pyreplog.partition.topic_partition import TopicPartition
+
+logger = logging.getLogger(__name__)
+
+_RELOAD_US = 1_000_000  # after a load that failed
+_SWEPT_AT_ONCE = 200  # groups, in one step
+_REWRITTEN_AT_ONCE = 20
+_RECORDS_AT_ONCE = 100
+_APPENDS_BESIDE = 100  # appends on their way, beside which nothing is rewritten
+
+T = TypeVar("T")
+
+
+class Executor(Protocol):
+    """Runs events one after the other, in the order in which they were posted."""
+
+    def post(self, event: Callable[[], object], /) -> None:
+        """Run an event, now or later."""
+        ...
+
+
+class _Status(Enum):
+    LOADING = "loading"
+    ACTIVE = "active"
+    OVER = "over"
+
+
+@dataclass
+class _Append:
+    """Records on their way, or a marker that somebody else has appended. They are applied in the order of the log."""
+
+    group: ClassicGroup | None
+    token: object
+    number: int = 0
+    size: int = 0
+    response: PartitionProduceResponse | None = None
+    is_committed: bool = False
+    marker: tuple[int, bool] | None = None
+
+
+class GroupShard:
+    """The groups of one partition, while this broker leads it in one epoch.
+
+    Everything happens in events of one executor; no event waits. What was appended is applied when it is committed, and
+    in the order of the log. An append whose outcome is unknown may still be committed: then it is applied, though
+    whoever waited for it was told otherwise.
+
+    Args:
+        partition: its number.
+        epoch: in which this broker leads it.
+        log: the partitions.
+        clock: the time.
+        config: settings.
+        new_member_id: makes ids of members.
+        executor: runs the events.
+    """
+
+    def __init__(
+        self, partition: int, epoch: int, log: OffsetsLog, clock: Clock, config: GroupConfig,
+        new_member_id: Callable[[str], str], executor: Executor,
+    ) -> None:  # fmt: skip
+        self.partition, self.epoch = partition, epoch
+        self._log, self._clock, self._config, self._new_member_id = log, clock, config, new_member_id
+        self._executor = executor
+        self._status = _Status.LOADING
+        self._groups: dict[str, ClassicGroup] = {}
+        self._open: dict[int, set[str]] = {}  # groups with offsets of open transactions, by producer
+        self._appends: deque[_Append] = deque()
+        self._in_doubt = 0
+        self._looks: list[tuple[int, str]] = []  # a heap: when a group is to be looked at
+        self._planned: dict[str, int] = {}  # the earliest entry of each group in it
+        self._batches: Iterator[tuple[int, bytes]] | None = None  # that are left to load
+        self._load_until: int | None = None
+        self._load_again_us = 0
+        self._markers: list[tuple[int, bool]] = []  # that came meanwhile
+        self._sweep: list[str] = []  # groups whose offsets may have expired
+        self._next_sweep_us = clock.monotonic_us() + config.retention_check_ms * 1000
+        self._bytes = 0  # of the partition, behind what was rewritten last
+        self._live_bytes = 0
+        self._rewrite_before: int | None = None
+        self._rewrite_sweep: list[str] = []
+        self._rewrite_left = False
+        self._rewrite_from_bytes = 0
+        self._rewritten_bytes = 0
+        self._sent_before = 0  # appends that may lie before what is rewritten
+        self._sent = self._sent_bytes = 0
+
+    def __repr__(self) -> str:
+        return f"<GroupShard {OFFSETS_TOPIC}-{self.partition} epoch {self.epoch} {self._status.value}>"
+
+    def _now(self) -> Moment:
+        return Moment(self._clock.monotonic_us(), self._clock.now_us() // 1000)
+
+    # ---- requests -------------------------------------------------------------------------------------------
+
+    def submit(
+        self, failed: Callable[[GroupErrorCode], T], act: Callable[[AppendFuture[T], Moment], Iterable[GroupEffect]],
+        group_id: str | None = None,
+    ) -> AppendFuture[T]:  # fmt: skip
+        """Run a request.
+
+        Args:
+            failed: makes the result of an error.
+            act: makes the effects; the future is the request.
+            group_id: of the group that it changes.
+        """
+        future = AppendFuture[T]()
+
+        def serve() -> None:
+            if self._status is not _Status.ACTIVE:
+                is_loading = self._status is _Status.LOADING
+                code = GroupErrorCode.COORDINATOR_LOAD_IN_PROGRESS if is_loading else GroupErrorCode.NOT_COORDINATOR
+                set_result(future, failed(code))
+                return
+            try:
+                self._perform(group_id, act(future, self._now()))
+            except Exception:
+                set_result(future, failed(GroupErrorCode.UNKNOWN_SERVER_ERROR))
+                raise
+
+        self._executor.post(serve)
+        return future
+
+    def group(self, group_id: str) -> ClassicGroup | None:
+        """Return a group; None: there is none. Within an event."""
+        return self._groups.get(group_id)
+
+    def create_group(self, group_id: str) -> ClassicGroup:
+        """Return a group, which is made if there is none. Within an event."""
+        group = self._groups.get(group_id)
+        if group is None:
+            group = self._groups[group_id] = ClassicGroup(group_id, self._config, self._new_member_id)
+        return group
+
+    def groups(self) -> list[ClassicGroup]:
+        """Return all groups. Within an event."""
+        return list(self._groups.values())
+
+    def transaction_ended(self, producer_id: int, *, committed: bool) -> None:
+        """Note a marker that is committed. Any thread may call it."""
+
+        def note() -> None:
+            if self._status is _Status.LOADING:  # what is being read may end before the marker
+                self._markers.append((producer_id, committed))
+            elif self._status is _Status.ACTIVE:
+                self._appends.append(_Append(None, None, is_committed=True, marker=(producer_id, committed)))
+                self._apply()
+
+        self._executor.post(note)
+
+    def stop(self) -> None:
+        """Serve no more: this broker does not lead the partition any longer. Any thread may call it."""
+        self._executor.post(self._stop)
+
+    def _stop(self) -> None:
+        self._status = _Status.OVER
+        self._batches = None
+        for group in self._groups.values():
+            self._respond(group.unload())
+        now = self._now()
+        for append in self._appends:
+            if append.group is not None:
+                self._respond(append.group.append_unknown(append.token, GroupErrorCode.NOT_COORDINATOR, now))
+        self._appends.clear()
+        self._groups.clear()
+
+    # ---- effects --------------------------------------------------------------------------------------------
+
+    def _respond(self, effects: Iterable[GroupEffect]) -> None:
+        for effect in effects:
+            if isinstance(effect, Respond):
+                set_result(effect.request, effect.result)
+
+    def _perform(self, group_id: str | None, effects: Iterable[GroupEffect]) -> None:
+        group = None if group_id is None else self._groups.get(group_id)
+        for effect in effects:
+            if isinstance(effect, Respond):
+                set_result(effect.request, effect.result)
+            elif isinstance(effect, AppendRecords):
+                assert group is not None
+                self._append(group, effect)
+            elif group is not None and self._groups.get(group.group_id) is group:
+                del self._groups[group.group_id]
+        if group is not None:
+            self._plan(group)
+
+    def _plan(self, group: ClassicGroup) -> None:
+        look_us = group.look_us
+        if look_us is not None and look_us < self._planned.get(group.group_id, look_us + 1):
+            self._planned[group.group_id] = look_us
+            heappush(self._looks, (look_us, group.group_id))
+
+    # ---- appends --------------------------------------------------------------------------------------------
+
+    def _append(self, group: ClassicGroup, effect: AppendRecords) -> None:
+        batch = encode_group_batch(effect.records, self._now().wall_ms, effect.producer)
+        self._sent += 1
+        self._sent_bytes += len(batch)
+        append = _Append(group, effect.token, self._sent, len(batch))
+        self._appends.append(append)
+        if effect.producer is not None:
+            self._open.setdefault(effect.producer[0], set()).add(group.group_id)
+        future = self._log.append(self.partition, batch, self.epoch, effect.verification)
+        future.add_done_callback(lambda done: self._executor.post(lambda: self._appended(append, done.result())))
+
+    def _appended(self, append: _Append, response: PartitionProduceResponse) -> None:
+        """Note the outcome of an append."""
+        group = append.group
+        if self._status is not _Status.ACTIVE or group is None:
+            return
+        append.response = response
+        if response.code is ErrorCode.NONE:
+            append.is_committed = True
+            self._bytes += append.size
+        elif response.base_offset >= 0 and response.code in UNKNOWN_OUTCOMES:
+            self._in_doubt += 1
+            self._bytes += append.size
+            self._tell(group, group.append_unknown(append.token, code_of_append(response.code), self._now()))
+        else:
+            self._appends.remove(append)
+            self._tell(group, group.append_failed(append.token, code_of_append(response.code), self._now()))
+        self._apply()
+
+    def _tell(self, group: ClassicGroup, effects: Iterable[GroupEffect]) -> None:
+        if self._groups.get(group.group_id) is group:
+            self._perform(group.group_id, effects)
+        else:
+            self._respond(effects)
+
+    def _apply(self) -> None:
+        """Apply what is committed, in the order of the log. What lies before it there is committed, too."""
+        if self._in_doubt:
+            is_committed = False
+            for append in reversed(self._appends):
+                is_committed |= append.is_committed and append.marker is None
+                append.is_committed |= is_committed and append.response is not None
+        while self._appends and self._appends[0].is_committed:
+            append = self._appends.popleft()
+            if append.marker is not None:
+                self._end_transaction(*append.marker)
+                continue
+            assert append.group is not None and append.response is not None
+            if append.response.code is not ErrorCode.NONE:
+                self._in_doubt -= 1
+            effects = append.group.appended(append.token, append.response.base_offset, self._now())
+            self._tell(append.group, effects)
+
+    def _end_transaction(self, producer_id: int, committed: bool) -> None:
+        for group_id in self._open.pop(producer_id, ()):
+            group = self._groups.get(group_id)
+            if group is not None:
+                group.transaction_ended(producer_id, committed=committed)
+
+    def _resolve(self) -> None:
+        """See whether appends of unknown outcome are committed by now."""
+        if not self._in_doubt:
+            return
+        committed = self._log.committed_range(self.partition, self.epoch)
+        if committed is None:
+            return
+        for append in self._appends:
+            response = append.response
+            if response is not None and response.end_offset <= committed[1]:
+                append.is_committed = True
+        self._apply()
+
+    # ---- time -----------------------------------------------------------------------------------------------
+
+    def expire(self) -> None:
+        """Do what it is time for. To be called often, by any thread."""
+        self._executor.post(self._expire)
+
+    def _expire(self) -> None:
+        if self._status is _Status.LOADING:
+            self._load()
+        if self._status is not _Status.ACTIVE:
+            return
+        now = self._now()
+        self._resolve()
+        while self._looks and self._looks[0][0] <= now.us:
+            look_us, group_id = heappop(self._looks)
+            if self._planned.get(group_id) == look_us:
+                del self._planned[group_id]
+            group = self._groups.get(group_id)
+            if group is not None:
+                self._perform(group_id, group.expire(now))
+        self._expire_offsets(now)
+        self._rewrite()
+
+    def _expire_offsets(self, now: Moment) -> None:
+        if not self._sweep and self._next_sweep_us <= now.us:
+            self._next_sweep_us = now.us + self._config.retention_check_ms * 1000
+            self._sweep = list(self._groups)
+        for _ in range(min(_SWEPT_AT_ONCE, len(self._sweep))):
+            group_id = self._sweep.pop()
+            group = self._groups.get(group_id)
+            if group is None:
+                continue
+            self._perform(group_id, group.expire_offsets(now))
+            if group.is_forgettable and self._groups.get(group_id) is group:
+                del self._groups[group_id]
+
+    # ---- live data ------------------------------------------------------------------------------------------
+
+    def _rewrite(self) -> None:
+        """Keep the partition small: append what is live again, then delete what lies before it."""
+        if self._rewrite_before is None:
+            if self._bytes < max(self._config.rewrite_bytes, 2 * self._live_bytes):
+                return
+            committed = self._log.committed_range(self.partition, self.epoch)
+            if committed is None:
+                return
+            self._rewrite_before, self._rewrite_from_bytes, self._rewritten_bytes = committed[1], self._bytes, 0
+            self._rewrite_sweep, self._rewrite_left, self._sent_before = [], True, self._sent
+        first = next((append.number for append in self._appends if append.marker is None), self._sent + 1)
+        if first <= self._sent_before or len(self._appends) > _APPENDS_BESIDE:
+            return  # what is not applied yet would be missed
+        for _ in range(min(_REWRITTEN_AT_ONCE, len(self._rewrite_sweep))):
+            group_id = self._rewrite_sweep.pop()
+            group = self._groups.get(group_id)
+            if group is not None:
+                effects, is_left = group.rewrite(self._rewrite_before, _RECORDS_AT_ONCE)
+                self._rewrite_left |= is_left
+                sent = self._sent_bytes
+                self._perform(group_id, effects)
+                self._rewritten_bytes += self._sent_bytes - sent
+        if self._rewrite_sweep:
+            return
+        if self._rewrite_left:
+            self._rewrite_sweep, self._rewrite_left = list(self._groups), False
+            return
+        self._log.delete_records(self.partition, self._rewrite_before)
+        self._bytes -= self._rewrite_from_bytes
+        self._live_bytes, self._rewrite_before = self._rewritten_bytes, None
+
+    # ---- loading --------------------------------------------------------------------------------------------
+
+    def _load(self) -> None:
+        """Load a part. What lay in the log when this broker began to lead must be committed first."""
+        now = self._now()
+        if now.us < self._load_again_us:
+            return
+        try:
+            if self._batches is None:
+                known = self._log.committed_range(self.partition, self.epoch)
+                if known is None:
+                    return
+                start, high_watermark, end = known
+                self._load_until = end if self._load_until is None else self._load_until
+                if high_watermark < self._load_until:
+                    return
+                self._groups.clear()
+                self._open.clear()
+                self._bytes = 0
+                self._batches = self._log.read(self.partition, start, high_watermark)
+            size = 0
+            for base_offset, data in self._batches:
+                batch = decode_group_batch(base_offset, data)
+                self._load_batch(batch)
+                size += batch.size
+                self._bytes += batch.size
+                if size >= self._config.load_bytes:
+                    return
+        except (ReplogError, OSError) as error:
+            logger.error("%s-%d was not loaded, groups wait for it: %s", OFFSETS_TOPIC, self.partition, error)
+            self._batches, self._load_again_us = None, now.us + _RELOAD_US
+            return
+        self._loaded(now)
+
+    def _load_batch(self, batch: LoadedBatch) -> None:
+        if batch.marker is not None:
+            self._end_transaction(batch.producer_id, batch.marker)
+            return
+        for number, (key, value) in enumerate(batch.records):
+            decoded = None if key is None else decode_key(key)
+            if decoded is None:
+                continue  # of a later kind of groups
+            at, group = batch.base_offset + number, self.create_group(decoded.group)
+            if isinstance(decoded, GroupMetadataKey):
+                group.load_group(None if value is None else decode_group(value), value, at)
+                continue
+            partition = TopicPartition(decoded.topic, decoded.partition)
+            if value is None:
+                group.offsets.apply_deletion(partition, at)
+            elif batch.producer_id >= 0:
+                group.offsets.apply_pending(batch.producer_id, partition, decode_offset(value), at)
+                self._open.setdefault(batch.producer_id, set()).add(decoded.group)
+            else:
+                group.offsets.apply(partition, decode_offset(value), at)
+
+    def _loaded(self, now: Moment) -> None:
+        self._batches = None
+        for producer_id, committed in self._markers:
+            self._end_transaction(producer_id, committed)
+        self._markers.clear()
+        for group_id, group in list(self._groups.items()):
+            group.loaded(now)
+            if group.is_forgettable:
+                del self._groups[group_id]
+            else:
+                self._plan(group)
+        self._status = _Status.ACTIVE
+        logger.info("%s-%d: %d groups are loaded", OFFSETS_TOPIC, self.partition, len(self._groups))

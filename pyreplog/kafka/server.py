@@ -1,0 +1,290 @@
+"""KafkaServer: the Kafka listener of a broker."""
+
+from __future__ import annotations
+
+import base64
+import logging
+import socket
+import ssl
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, suppress
+from functools import partial
+from typing import Any
+
+from pyreplog.errors import (
+    AuthenticationError,
+    ClosedError,
+    InvalidArgumentError,
+    InvalidMetadataError,
+    PeerError,
+    ReplogError,
+    UnsupportedRequestError,
+)
+from pyreplog.future import AppendFuture
+from pyreplog.handles import Handle
+from pyreplog.kafka.apis.api_versions import describe_versions, versions_of
+from pyreplog.kafka.apis.context import ApiContext, RequestContext
+from pyreplog.kafka.apis.registry import APIS
+from pyreplog.kafka.config import KafkaConfig
+from pyreplog.kafka.connection import Answer, KafkaConnection
+from pyreplog.kafka.coordinators import Coordinators
+from pyreplog.kafka.error_codes import KafkaErrorCode
+from pyreplog.kafka.node_ids import node_id_of
+from pyreplog.kafka.sasl import SaslSession, SaslUsers
+from pyreplog.kafka.wire.codec import Request, decode_request, encode_response
+from pyreplog.kafka.wire.schema import ApiKey
+from pyreplog.metadata.layout import cluster_id
+from pyreplog.net.limits import check_tls
+from pyreplog.net.reactor import READ, Reactor
+from pyreplog.net.sockets import (
+    Address,
+    Stream,
+    address_family,
+    address_text,
+    parse_address,
+    resolve_address,
+    set_socket_options,
+    weak_callback,
+)
+from pyreplog.net.tls import TlsStream
+from pyreplog.partition.broker import Broker
+from pyreplog.partition.metadata.producer_ids import ProducerIds
+
+logger = logging.getLogger(__name__)
+
+_BACKLOG = 512
+_ACCEPTS_MAX = 16
+_NO_DESCRIPTORS_S = 0.5
+_LOOK_S_MAX = 1.0
+_CLOSE_S = 5.0
+_BEFORE_USERS = (ApiKey.SASL_HANDSHAKE, ApiKey.SASL_AUTHENTICATE)
+
+
+class KafkaServer(Handle):
+    """Lets Kafka clients talk to a broker. One thread serves all connections; a few others make changes of metadata.
+
+    Any thread may use it. Close it before the broker: clients that are cut off go to the other brokers, which lead what
+    this one led soon.
+
+    Args:
+        broker: whose partitions are served.
+        config: settings.
+        host: where it listens.
+        port: 0: a free one.
+        advertised: where clients reach it, "host:port", "[v6]:port"; "": where it listens. Clients ask one broker for
+            the addresses of all.
+        tls: a context for servers; None: no TLS.
+        users: clients must prove by SASL which one they are; None: anybody may do everything.
+
+    Raises:
+        OSError: the address is in use, or not of this machine.
+        InvalidArgumentError: the host does not exist, the advertised address is malformed, or another broker has the
+            same node id.
+        ReplogError: errors of the metadata store.
+
+    Example:
+        ```python
+        with open_store("sqlite:data/metadata") as store, Broker(Path("data/a"), "1", store) as broker:
+            with pyreplog.kafka.Server(broker, port=9092) as server:
+                print(server.address)
+        ```
+    """
+
+    def __init__(
+        self, broker: Broker, *, config: KafkaConfig | None = None, host: str = "127.0.0.1", port: int = 0,
+        advertised: str = "", tls: ssl.SSLContext | None = None, users: SaslUsers | None = None,
+    ) -> None:  # fmt: skip
+        check_tls("tls", tls)
+        self.config = config or KafkaConfig()
+        self.connections: set[KafkaConnection] = set()
+        """Those that are open. Read it in tests and for metrics only: the server's thread changes it."""
+        self._broker, self._tls, self._users = broker, tls, users
+        if advertised:
+            parse_address(advertised)
+        with ExitStack() as undo:
+            _check_node_ids(broker)
+            family = address_family(host)
+            if family is None:
+                family, (host, port) = resolve_address(host, port)
+            self._listener = socket.create_server((host, port), family=family, backlog=_BACKLOG)
+            undo.callback(self._listener.close)
+            self._listener.setblocking(False)
+            name = self._listener.getsockname()
+            self.address: Address = (name[0], name[1])
+            """Where it listens."""
+            self.advertised = advertised or address_text(self.address)
+            """Where clients reach it."""
+            self._reactor = Reactor()
+            undo.callback(self._reactor.close)
+            self._pool = ThreadPoolExecutor(self.config.admin_threads, thread_name_prefix="pyreplog-kafka")
+            undo.callback(self._pool.shutdown)
+            self._coordinators = Coordinators(broker, self.config)
+            undo.callback(self._coordinators.close)
+            name_of_cluster = base64.urlsafe_b64encode(cluster_id(broker.store)).decode().rstrip("=")
+            self._api = ApiContext(
+                broker,
+                self.config,
+                self._reactor,
+                self._pool,
+                name_of_cluster,
+                ProducerIds(broker.store),
+                self._coordinators,
+            )
+            broker.advertise_kafka(self.advertised)
+            super().__init__(f"Kafka listener at {address_text(self.address)}")
+            undo.pop_all()
+        self._reactor.register(self._listener.fileno(), weak_callback(self._accept), READ)
+        self._look_s = min(_LOOK_S_MAX, min(self.config.idle_ms, self.config.request_ms, self.config.stall_ms) / 4000)
+        self._reactor.call_later(self._look_s, weak_callback(self._check_time))
+        self._reactor.start()
+
+    @property
+    def node_id(self) -> int:
+        """Id of this broker in Kafka's protocol."""
+        return self._api.node_id
+
+    # ---- connections ----------------------------------------------------------------------------------------
+
+    def _accept(self, _: int) -> None:
+        for _ in range(_ACCEPTS_MAX):
+            try:
+                sock, name = self._listener.accept()
+            except (BlockingIOError, ConnectionAbortedError):
+                return
+            except OSError as error:
+                if self._error is None:
+                    logger.error("no Kafka client can be accepted for now: %s", error)
+                    self._reactor.modify(self._listener.fileno(), 0)
+                    self._reactor.call_later(_NO_DESCRIPTORS_S, weak_callback(self._accept_again))
+                return
+            peer = address_text((name[0], name[1]))
+            if len(self.connections) >= self.config.connections:
+                logger.warning("Kafka client %s: closed, there are %d connections", peer, len(self.connections))
+                sock.close()
+                continue
+            self._open(sock, peer)
+
+    def _accept_again(self) -> None:
+        if self._error is None:
+            self._reactor.modify(self._listener.fileno(), READ)
+
+    def _open(self, sock: socket.socket, peer: str) -> None:
+        try:
+            set_socket_options(sock)
+            stream: Stream = sock if self._tls is None else TlsStream(self._tls, sock, None)
+            session = None if self._users is None else SaslSession(self._users)
+            connection = KafkaConnection(self._reactor, stream, peer, self._Requests(self), self.config, session)
+            connection.is_trusted = session is None
+            connection.open()
+        except OSError as error:  # it is gone already
+            logger.debug("Kafka client %s: %s", peer, error)
+            sock.close()
+            return
+        self.connections.add(connection)
+
+    def _check_time(self) -> None:
+        now_us = self._reactor.clock.monotonic_us()
+        for connection in list(self.connections):
+            connection.check_time(now_us)
+        with suppress(ReplogError):  # closed
+            self._reactor.call_later(self._look_s, weak_callback(self._check_time))
+
+    # ---- requests -------------------------------------------------------------------------------------------
+
+    class _Requests:
+        """Takes the requests of connections."""
+
+        def __init__(self, server: KafkaServer) -> None:
+            self._server = server
+
+        def request(self, connection: KafkaConnection, data: memoryview) -> None:
+            self._server._request(connection, data)
+
+        def closed(self, connection: KafkaConnection) -> None:
+            self._server.connections.discard(connection)
+
+    def _request(self, connection: KafkaConnection, data: memoryview) -> None:
+        request = decode_request(data, max_items=self.config.max_request_items)
+        del data
+        if request.key == ApiKey.API_VERSIONS:
+            self._describe_versions(connection, request)
+            return
+        handle = APIS.get(request.key)
+        if handle is None or request.message is None or request.version < versions_of(request.key)[0]:
+            raise UnsupportedRequestError(
+                f"expected an API that ApiVersions tells of, found key {request.key} version {request.version}"
+            )
+        session = connection.session
+        if isinstance(session, SaslSession) and not session.user and request.key not in _BEFORE_USERS:
+            raise AuthenticationError(f"expected a user, found a request of key {request.key} before")
+        context = RequestContext(request.version, request.client_id, connection.peer, connection.session)
+        outcome = handle(self._api, context, request.message)
+        connection.is_trusted = connection.is_trusted or bool(isinstance(session, SaslSession) and session.user)
+        if outcome is None:
+            return
+        answer = connection.expect_answer()
+        head = request._replace(message=None)  # what it holds views of may be given back
+        if isinstance(outcome, AppendFuture):
+            outcome.add_done_callback(partial(self._done, connection, answer, head))
+        else:
+            self._answer(connection, answer, head, outcome)
+
+    def _describe_versions(self, connection: KafkaConnection, request: Request) -> None:
+        served = {**APIS, ApiKey.API_VERSIONS: None}
+        answer = connection.expect_answer()
+        if request.message is None:  # KIP-511: the client may know only the layout of version 0
+            request = request._replace(version=0)
+            self._answer(connection, answer, request, describe_versions(served, KafkaErrorCode.UNSUPPORTED_VERSION))
+        else:
+            self._answer(connection, answer, request, describe_versions(served))
+
+    def _done(self, connection: KafkaConnection, answer: Answer, request: Request, future: AppendFuture[Any]) -> None:
+        """Runs on the thread that brought what the request waited for."""
+        error = future.exception()
+        if error is None:
+            self._answer(connection, answer, request, future.result())
+        elif isinstance(error, ReplogError):
+            connection.close(error)
+        else:
+            logger.error("Kafka client %s: a request failed", connection.peer, exc_info=error)
+            connection.close(PeerError(f"{type(error).__name__} in a request of key {request.key}"))
+
+    def _answer(self, connection: KafkaConnection, answer: Answer, request: Request, message: Any) -> None:
+        try:
+            buffers = encode_response(request.key, request.version, request.correlation_id, message)
+        except ReplogError as error:
+            logger.error("Kafka client %s: a response cannot be encoded: %s", connection.peer, error)
+            connection.close(error)
+            return
+        connection.answer(answer, buffers)
+
+    # ---- the end --------------------------------------------------------------------------------------------
+
+    def _let_go(self) -> None:
+        """Clients learn of the end by that of their connections, and from the other brokers."""
+        with suppress(ReplogError):  # its lease ends with the broker
+            self._broker.advertise_kafka("")
+        with suppress(ReplogError):
+            self._reactor.call_soon(self._shut)
+            self._reactor.drive(lambda: self._listener.fileno() < 0 and not self.connections, _CLOSE_S)
+        self._coordinators.close()
+        self._pool.shutdown(wait=True, cancel_futures=True)
+        self._reactor.close()
+
+    def _shut(self) -> None:
+        self._reactor.unregister(self._listener.fileno())
+        self._listener.close()
+        for connection in list(self.connections):
+            connection.close(ClosedError("the Kafka listener was closed"))
+
+
+def _check_node_ids(broker: Broker) -> None:
+    """Check that no other broker has the node id of this one."""
+    if not broker.metadata.wait(_CLOSE_S):
+        raise InvalidMetadataError("the brokers of the metadata store were not read in time")
+    mine = node_id_of(broker.name)
+    for other in broker.metadata.brokers():
+        if other != broker.name and node_id_of(other) == mine:
+            raise InvalidArgumentError(
+                f"broker {broker.name} has the node id {mine}, as broker {other} has: give it another name"
+            )

@@ -1,0 +1,169 @@
+"""LeaderRequests: requests to the leaders of partitions, sent again until a leader answers or the time is over."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from typing import TypeVar
+
+from pyreplog.errors import NoSuchPartitionError, PartitionUnavailableError, PeerError, ReplogError
+from pyreplog.future import AppendFuture
+from pyreplog.partition.client.responses import RETRIED, error_of
+from pyreplog.partition.client.timers import Timers
+from pyreplog.partition.client_requests import ClientTransport
+from pyreplog.partition.client_wire import ConsumeRequest, ConsumeResponse, ListOffsetsRequest
+from pyreplog.partition.metadata.metadata_cache import MetadataCache, PartitionId
+from pyreplog.partition.metadata.topic_metadata import TopicMetadata
+from pyreplog.partition.protocol.error_codes import ErrorCode
+from pyreplog.partition.requests import ConsumerFetch, FetchParams, PartitionOffsets
+from pyreplog.partition.topic_partition import TopicPartition
+
+RETRY_S = 0.05
+"""Seconds between two attempts, unless metadata change before."""
+REQUEST_TIMEOUT_S = 10.0
+"""Seconds that one attempt may take."""
+
+T = TypeVar("T", ConsumeResponse, PartitionOffsets)
+
+
+class LeaderRequests:
+    """Requests to leaders. Any thread may use it.
+
+    Args:
+        cache: what the metadata store holds.
+        transport: to the brokers.
+        timers: for calls that are made later.
+    """
+
+    def __init__(self, cache: MetadataCache, transport: ClientTransport, timers: Timers) -> None:
+        self.cache, self.transport, self.timers = cache, transport, timers
+        self._changes = threading.Condition()
+        self._changed: int = 0
+        self._watchers: tuple[Callable[[], object], ...] = ()  # replaced as a whole
+
+    # ---- metadata -------------------------------------------------------------------------------------------
+
+    def metadata_changed(self) -> None:
+        """Have requests that wait for a leader look again."""
+        with self._changes:
+            self._changed += 1
+            self._changes.notify_all()
+        for watcher in self._watchers:
+            self.timers.call_later(0.0, watcher)
+
+    def watch(self, watcher: Callable[[], object]) -> None:
+        """Call something after each change of metadata, from the thread of the timers."""
+        with self._changes:
+            self._watchers = (*self._watchers, watcher)
+
+    def unwatch(self, watcher: Callable[[], object]) -> None:
+        """Call it no more."""
+        with self._changes:
+            self._watchers = tuple(each for each in self._watchers if each != watcher)
+
+    def topic(self, name: str) -> TopicMetadata | None:
+        """Return a topic that is not being deleted; None: there is none, as far as this process knows."""
+        topic = self.cache.topic(name)
+        return None if topic is None or topic.is_deleted else topic
+
+    def leader(self, name: TopicPartition, topic_id: str) -> str | None:
+        """Return the leader of a partition.
+
+        Args:
+            name: name of the partition.
+            topic_id: of its topic: a later topic of the same name is another one.
+
+        Returns:
+            Name of a broker; "": none leads, as far as this process knows; None: the topic was deleted.
+        """
+        topic = self.topic(name.topic)
+        if topic is None or topic.topic_id != topic_id:
+            return None
+        stored = self.cache.state(PartitionId(topic_id, name.partition))
+        return "" if stored is None else stored[1].leader
+
+    def wait_for(self, condition: Callable[[], bool], timeout_s: float) -> bool:
+        """Wait until metadata fulfil a condition; return whether they do."""
+        deadline = time.monotonic() + timeout_s
+        while True:
+            with self._changes:
+                seen = self._changed
+            if condition():
+                return True
+            left = deadline - time.monotonic()
+            if left <= 0:
+                return False
+            with self._changes:
+                if self._changed == seen:
+                    self._changes.wait(min(left, 1.0))
+
+    # ---- requests -------------------------------------------------------------------------------------------
+
+    def consume(
+        self, name: TopicPartition, topic_id: str, params: FetchParams, fetch: ConsumerFetch, timeout_s: float
+    ) -> ConsumeResponse:  # fmt: skip
+        """Fetch from the leader of a partition. OFFSET_OUT_OF_RANGE is returned, other errors are raised.
+
+        Raises:
+            NoSuchPartitionError: the topic was deleted.
+            PartitionUnavailableError: no leader answered in time.
+            PartitionError: the leader refused the fetch.
+        """
+        request = ConsumeRequest(params, {name: fetch})
+        wait_s = params.max_wait_ms / 1000
+
+        def send(leader: str, left_s: float) -> ConsumeResponse:
+            attempt_s = min(max(left_s, 0.1), REQUEST_TIMEOUT_S) + wait_s
+            return _result(self.transport.consume(leader, request, attempt_s), attempt_s)[name]
+
+        return self._ask(name, topic_id, send, timeout_s)
+
+    def offsets(
+        self, name: TopicPartition, topic_id: str, timeout_s: float, time_us: int | None = None
+    ) -> PartitionOffsets:  # fmt: skip
+        """Ask the leader of a partition for its offsets. Raises as `consume`."""
+        request = ListOffsetsRequest({name: time_us})
+
+        def send(leader: str, left_s: float) -> PartitionOffsets:
+            attempt_s = min(max(left_s, 0.1), REQUEST_TIMEOUT_S)
+            return _result(self.transport.list_offsets(leader, request, attempt_s), attempt_s)[name]
+
+        return self._ask(name, topic_id, send, timeout_s)
+
+    def _ask(self, name: TopicPartition, topic_id: str, send: Callable[[str, float], T], timeout_s: float) -> T:
+        """Ask until there is an answer that another attempt would not change."""
+        deadline = time.monotonic() + timeout_s
+        reason: ReplogError = PartitionUnavailableError(str(name), "", "no broker leads it")
+        while True:
+            with self._changes:
+                seen = self._changed
+            leader = self.leader(name, topic_id)
+            if leader is None:
+                raise NoSuchPartitionError(str(name), "", "the topic was deleted")
+            if leader:
+                try:
+                    answer = send(leader, deadline - time.monotonic())
+                except PeerError as error:
+                    reason = PartitionUnavailableError(str(name), "", f"broker {leader}: {error}")
+                else:
+                    if answer.code in (ErrorCode.NONE, ErrorCode.OFFSET_OUT_OF_RANGE):
+                        return answer
+                    message = answer.message if isinstance(answer, ConsumeResponse) else ""
+                    reason = error_of(name, answer.code, message or f"broker {leader} refused")
+                    if answer.code not in RETRIED:
+                        raise reason
+            left = deadline - time.monotonic()
+            if left <= 0:
+                raise reason
+            with self._changes:
+                if self._changed == seen:
+                    self._changes.wait(min(left, RETRY_S))
+
+
+R = TypeVar("R")
+
+
+def _result(future: AppendFuture[R], attempt_s: float) -> R:
+    """The transport ends each attempt; the time here guards against one that does not."""
+    return future.result(attempt_s + REQUEST_TIMEOUT_S)

@@ -1,0 +1,57 @@
+"""Timers: calls that are made later, by one thread."""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+import logging
+import threading
+import time
+from collections.abc import Callable
+
+from pyreplog.handles import Handle
+
+logger = logging.getLogger(__name__)
+
+
+class Timers(Handle):
+    """Makes calls when their time has come, with one thread. Any thread may use it; calls must not wait.
+
+    What is due when it is closed is not called.
+    """
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        self._due: list[tuple[float, int, Callable[[], object]]] = []  # a heap
+        self._numbers = itertools.count()
+        self._is_stopping = False
+        super().__init__("timers of a partition client")
+        self._thread = threading.Thread(target=self._run, name="pyreplog-partition-client", daemon=True)
+        self._thread.start()
+
+    def call_later(self, delay_s: float, call: Callable[[], object]) -> None:
+        """Make a call after so many seconds."""
+        with self._changed:
+            heapq.heappush(self._due, (time.monotonic() + delay_s, next(self._numbers), call))
+            self._changed.notify()
+
+    def _run(self) -> None:
+        while True:
+            with self._changed:
+                while not self._is_stopping and (not self._due or self._due[0][0] > time.monotonic()):
+                    self._changed.wait(self._due[0][0] - time.monotonic() if self._due else None)
+                if self._is_stopping:
+                    return
+                call = heapq.heappop(self._due)[2]
+            try:
+                call()
+            except Exception:
+                logger.exception("a call of a timer failed")
+
+    def _let_go(self) -> None:
+        with self._changed:
+            self._is_stopping = True
+            self._due.clear()
+            self._changed.notify()
+        if threading.current_thread() is not self._thread:
+            self._thread.join()

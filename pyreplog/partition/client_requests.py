@@ -1,0 +1,132 @@
+"""ClientRequests: carries out what clients ask a broker for, whether they ask over TCP or within the process."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from functools import partial
+from typing import Protocol
+
+from pyreplog._native.kafka.record_set import batches_of_frames
+from pyreplog.errors import ReplogError, UnsupportedRequestError
+from pyreplog.future import AppendFuture, set_exception, set_result
+from pyreplog.partition.client_wire import (
+    ConsumeRequest,
+    ConsumeResponse,
+    ListOffsetsRequest,
+    ProduceRequest,
+    WriteMarkersRequest,
+)
+from pyreplog.partition.delayed_fetch import FetchResponses
+from pyreplog.partition.delayed_produce import ProduceResponses
+from pyreplog.partition.protocol.error_codes import ErrorCode
+from pyreplog.partition.replica_manager import ReplicaManager
+from pyreplog.partition.requests import FetchPartitionData, PartitionOffsets
+from pyreplog.partition.topic_partition import TopicPartition
+from pyreplog.record_batches.batches import build_batch
+
+logger = logging.getLogger(__name__)
+
+_WAIT_MS_MAX = 60_000
+
+ConsumeResponses = dict[TopicPartition, ConsumeResponse]
+Offsets = dict[TopicPartition, PartitionOffsets]
+Codes = dict[TopicPartition, ErrorCode]
+WriteMarkers = Callable[[WriteMarkersRequest], AppendFuture[Codes]]
+
+
+class ClientTransport(Protocol):
+    """Sends requests of clients to brokers. A future fails with a PeerError if there is no answer."""
+
+    def produce(self, broker: str, request: ProduceRequest, timeout_s: float) -> AppendFuture[ProduceResponses]:
+        """Append record batches at a broker."""
+        ...
+
+    def consume(self, broker: str, request: ConsumeRequest, timeout_s: float) -> AppendFuture[ConsumeResponses]:
+        """Fetch records from a broker."""
+        ...
+
+    def list_offsets(self, broker: str, request: ListOffsetsRequest, timeout_s: float) -> AppendFuture[Offsets]:
+        """Ask a broker for offsets."""
+        ...
+
+
+class ClientRequests:
+    """Requests of clients to one broker. Any thread may use it; nothing blocks for anything but the logs' disk.
+
+    Args:
+        replicas: the partitions of the broker.
+        write_markers: ends transactions; None: this broker does not.
+    """
+
+    def __init__(self, replicas: ReplicaManager, write_markers: WriteMarkers | None = None) -> None:
+        self._replicas, self._write_markers = replicas, write_markers
+
+    def produce(self, request: ProduceRequest) -> AppendFuture[ProduceResponses]:
+        """Append record batches; a future of the outcome of each partition."""
+        return self._replicas.append_records(
+            request.acks, request.records, timeout_ms=min(request.timeout_ms, _WAIT_MS_MAX), durable=request.durable
+        )
+
+    def consume(self, request: ConsumeRequest, max_bytes: int | None = None) -> AppendFuture[ConsumeResponses]:
+        """Fetch record batches; a future that waits for `min_bytes`.
+
+        Args:
+            request: the request.
+            max_bytes: of the answer; None: what the request says.
+        """
+        params = request.params._replace(max_wait_ms=min(request.params.max_wait_ms, _WAIT_MS_MAX))
+        if max_bytes is not None:
+            params = params._replace(max_bytes=min(params.max_bytes, max_bytes))
+        future = AppendFuture[ConsumeResponses]()
+        fetched = self._replicas.fetch_messages(params, request.fetches)
+        fetched.add_done_callback(partial(_convert, future))
+        return future
+
+    def list_offsets(self, request: ListOffsetsRequest) -> Offsets:
+        """Return the offsets of partitions that this broker leads."""
+        offsets: Offsets = {}
+        for name, time_us in request.times_us.items():
+            partition = self._replicas.partition(name)
+            if partition is None:
+                offsets[name] = PartitionOffsets(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+            else:
+                offsets[name] = partition.offsets(time_us)
+        return offsets
+
+    def write_markers(self, request: WriteMarkersRequest) -> AppendFuture[Codes]:
+        """End a transaction. Raises UnsupportedRequestError: this broker does not."""
+        if self._write_markers is None:
+            raise UnsupportedRequestError("this broker ends no transactions")
+        return self._write_markers(request)
+
+
+def _convert(future: AppendFuture[ConsumeResponses], fetched: AppendFuture[FetchResponses]) -> None:
+    error = fetched.exception()
+    if error is not None:
+        set_exception(future, error)
+        return
+    try:
+        set_result(future, {name: _response(name, data) for name, data in fetched.result().items()})
+    except Exception as failure:
+        logger.exception("the answer to a fetch could not be made")
+        set_exception(future, failure)
+
+
+def _response(name: TopicPartition, data: FetchPartitionData) -> ConsumeResponse:
+    records = data.records
+    if data.code is not ErrorCode.NONE or records is None:
+        return ConsumeResponse(data.code, data.high_watermark, data.last_stable, data.log_start, message=data.message)
+    try:
+        batches = batches_of_frames(records.frames, records.position.entry, _native_batch)
+    except ReplogError as error:
+        logger.error("%s: records of the log cannot be served: %s", name, error)
+        return ConsumeResponse(ErrorCode.KAFKA_STORAGE_ERROR, message=str(error))
+    return ConsumeResponse(
+        data.code, data.high_watermark, data.last_stable, data.log_start, records.end.entry, batches, data.aborted
+    )
+
+
+def _native_batch(offset: int, values: list[bytes], keys: list[bytes | None], times_us: list[int]) -> bytes:
+    """Native messages as a record batch."""
+    return build_batch(values, keys=keys, timestamps_ms=[time_us // 1000 for time_us in times_us], base_offset=offset)

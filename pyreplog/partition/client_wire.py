@@ -1,0 +1,376 @@
+"""What clients of partitions send to brokers, as bodies of frames, and the answers (FORMAT.md, "Requests of clients").
+
+Numbers are big-endian. Nothing is believed before it is bounded; bytes that are no message raise InvalidMessageError.
+Records travel behind everything else, and are not copied. The first byte of a request is its kind; kind 1 is the fetch
+of other brokers, see `wire`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from enum import IntEnum
+from typing import TYPE_CHECKING, NamedTuple
+
+from pyreplog.errors import UnsupportedRequestError
+from pyreplog.partition.protocol.error_codes import ErrorCode
+from pyreplog.partition.requests import (
+    AbortedTransaction,
+    ConsumerFetch,
+    FetchIsolation,
+    FetchParams,
+    PartitionOffsets,
+    PartitionProduceResponse,
+)
+from pyreplog.partition.topic_partition import TopicPartition
+from pyreplog.stream.fields import FieldReader, FieldWriter
+
+if TYPE_CHECKING:
+    from _typeshed import ReadableBuffer
+
+FEATURE = "clients"
+"""The feature of the hello by which both sides know these requests."""
+PARTITIONS_MAX = 65536
+"""Partitions in one request."""
+ABORTED_MAX = 1 << 20
+"""Aborted transactions of one partition in an answer."""
+_NUMBER_MAX = (1 << 63) - 1
+_SIZE_MAX = (1 << 32) - 1
+_NONE = -1
+
+
+class RequestKind(IntEnum):
+    """The first byte of a request. 1 is the fetch of other brokers."""
+
+    WRITE_MARKERS = 2
+    PRODUCE = 3
+    CONSUME = 4
+    LIST_OFFSETS = 5
+
+
+class _Status(IntEnum):
+    """The first byte of an answer."""
+
+    OK = 0
+    REFUSED = 1
+
+
+_ISOLATIONS = (FetchIsolation.HIGH_WATERMARK, FetchIsolation.TXN_COMMITTED)
+
+
+class WriteMarkersRequest(NamedTuple):
+    """A coordinator ends a transaction in partitions that the receiver leads.
+
+    Attributes:
+        producer_id: of the transaction's producer.
+        producer_epoch: of the producer.
+        coordinator_epoch: of the coordinator.
+        commit: whether it is committed; otherwise it is aborted.
+        partitions: where the markers go.
+    """
+
+    producer_id: int
+    producer_epoch: int
+    coordinator_epoch: int
+    commit: bool
+    partitions: tuple[TopicPartition, ...]
+
+
+class ProduceRequest(NamedTuple):
+    """Record batches to append.
+
+    Attributes:
+        acks: -1, 0 or 1; see `ReplicaManager.append_records`.
+        timeout_ms: how long acks=-1 waits, milliseconds.
+        durable: the records are on the disks of min ISR before the answer.
+        records: one record batch a partition.
+    """
+
+    acks: int
+    timeout_ms: int
+    durable: bool
+    records: Mapping[TopicPartition, ReadableBuffer]
+
+
+class ConsumeRequest(NamedTuple):
+    """A consumer's fetch.
+
+    Attributes:
+        params: what holds for all partitions; its isolation is not LOG_END.
+        fetches: by partition.
+    """
+
+    params: FetchParams
+    fetches: Mapping[TopicPartition, ConsumerFetch]
+
+
+class ConsumeResponse(NamedTuple):
+    """The outcome of a consumer's fetch of one partition. Offsets of an error are -1.
+
+    Attributes:
+        code: NONE, or the error.
+        high_watermark: offset up to which the log is committed.
+        last_stable: offset before which no transaction is open.
+        log_start: where the log begins.
+        end: offset behind the records that were read; -1: nothing was read.
+        batches: record batches, one behind the other; the first one may begin before the offset that was asked for.
+        aborted: the aborted transactions that the records belong to.
+        message: the error in words.
+    """
+
+    code: ErrorCode
+    high_watermark: int = -1
+    last_stable: int = -1
+    log_start: int = -1
+    end: int = -1
+    batches: Sequence[ReadableBuffer] = ()
+    aborted: Sequence[AbortedTransaction] = ()
+    message: str = ""
+
+
+class ListOffsetsRequest(NamedTuple):
+    """Asks for the offsets of partitions.
+
+    Attributes:
+        times_us: by partition: a time whose offset is looked for, microseconds since 1970; None: none.
+    """
+
+    times_us: Mapping[TopicPartition, int | None]
+
+
+ClientRequest = WriteMarkersRequest | ProduceRequest | ConsumeRequest | ListOffsetsRequest
+
+
+def kind_of(body: ReadableBuffer) -> int:
+    """Return the first byte of a request, which is not empty."""
+    return memoryview(body).cast("B")[0]
+
+
+# ---- requests -------------------------------------------------------------------------------------------------
+
+
+def _write_partition(fields: FieldWriter, name: TopicPartition) -> None:
+    fields.name(name.topic)
+    fields.numbers("I", name.partition)
+
+
+def _read_partition(fields: FieldReader) -> TopicPartition:
+    topic = fields.name()
+    return TopicPartition(topic, fields.count("I", (1 << 31) - 1))
+
+
+def encode_request(request: ClientRequest) -> list[ReadableBuffer]:
+    """Encode a request: one buffer with all fields, and the records behind it, which are not copied."""
+    fields = FieldWriter(">")
+    records: list[ReadableBuffer] = []
+    if isinstance(request, WriteMarkersRequest):
+        fields.numbers(
+            "BqhiBI", RequestKind.WRITE_MARKERS, request.producer_id, request.producer_epoch,
+            request.coordinator_epoch, request.commit, len(request.partitions),
+        )  # fmt: skip
+        for name in request.partitions:
+            _write_partition(fields, name)
+    elif isinstance(request, ProduceRequest):
+        flags = (RequestKind.PRODUCE, request.acks, request.timeout_ms, request.durable)
+        fields.numbers("BbIBI", *flags, len(request.records))
+        for name, data in request.records.items():
+            _write_partition(fields, name)
+            fields.numbers("I", memoryview(data).nbytes)
+            records.append(data)
+    elif isinstance(request, ConsumeRequest):
+        params = request.params
+        fields.numbers(
+            "BBIIIBI", RequestKind.CONSUME, _ISOLATIONS.index(params.isolation), params.max_wait_ms, params.min_bytes,
+            params.max_bytes, params.only_leader, len(request.fetches),
+        )  # fmt: skip
+        for name, fetch in request.fetches.items():
+            _write_partition(fields, name)
+            epoch = _NONE if fetch.leader_epoch is None else fetch.leader_epoch
+            fields.numbers("QIq", fetch.offset, fetch.max_bytes, epoch)
+    else:
+        fields.numbers("BI", RequestKind.LIST_OFFSETS, len(request.times_us))
+        for name, time_us in request.times_us.items():
+            _write_partition(fields, name)
+            fields.numbers("Bq", time_us is not None, time_us or 0)
+    return [fields.take(), *records]
+
+
+def decode_request(body: ReadableBuffer) -> ClientRequest:
+    """Decode a request of a client. The records are views of `body`.
+
+    Raises:
+        UnsupportedRequestError: it is a request of a later version.
+        InvalidMessageError: the bytes are malformed.
+    """
+    fields = FieldReader(">", body, "a request of a client")
+    (kind,) = fields.numbers("B")
+    if kind == RequestKind.PRODUCE:
+        return _read_produce(fields)
+    if kind == RequestKind.CONSUME:
+        return _read_consume(fields)
+    if kind == RequestKind.LIST_OFFSETS:
+        times: dict[TopicPartition, int | None] = {}
+        for _ in range(fields.count("I", PARTITIONS_MAX)):
+            name, has_time = _read_partition(fields), fields.flag()
+            (time_us,) = fields.numbers("q")
+            times[name] = time_us if has_time else None
+        fields.end()
+        return ListOffsetsRequest(times)
+    if kind == RequestKind.WRITE_MARKERS:
+        producer_id, producer_epoch, coordinator_epoch = fields.numbers("qhi")
+        commit = fields.flag()
+        names = tuple(_read_partition(fields) for _ in range(fields.count("I", PARTITIONS_MAX)))
+        fields.end()
+        return WriteMarkersRequest(producer_id, producer_epoch, coordinator_epoch, commit, names)
+    raise UnsupportedRequestError(f"request {kind}: this broker knows 1 to {max(RequestKind)}")
+
+
+def _read_produce(fields: FieldReader) -> ProduceRequest:
+    acks, timeout_ms = fields.numbers("bI")
+    durable = fields.flag()
+    sizes: dict[TopicPartition, int] = {}
+    for _ in range(count := fields.count("I", PARTITIONS_MAX)):
+        name = _read_partition(fields)
+        sizes[name] = fields.count("I", _SIZE_MAX)
+    if len(sizes) != count:
+        raise fields.error("one batch a partition", "several")
+    records = {name: fields.view(size) for name, size in sizes.items()}
+    fields.end()
+    return ProduceRequest(acks, timeout_ms, durable, records)
+
+
+def _read_consume(fields: FieldReader) -> ConsumeRequest:
+    isolation = _ISOLATIONS[fields.count("B", len(_ISOLATIONS) - 1)]
+    max_wait_ms, min_bytes, max_bytes = fields.numbers("III")
+    params = FetchParams(isolation, max_wait_ms, min_bytes, max_bytes, only_leader=fields.flag())
+    fetches: dict[TopicPartition, ConsumerFetch] = {}
+    for _ in range(fields.count("I", PARTITIONS_MAX)):
+        name = _read_partition(fields)
+        offset = fields.count("Q", _NUMBER_MAX)
+        partition_bytes, epoch = fields.numbers("Iq")
+        fetches[name] = ConsumerFetch(offset, partition_bytes, None if epoch < 0 else epoch)
+    fields.end()
+    return ConsumeRequest(params, fetches)
+
+
+# ---- answers --------------------------------------------------------------------------------------------------
+
+
+def _answer(count: int) -> FieldWriter:
+    fields = FieldWriter(">")
+    fields.numbers("BI", _Status.OK, count)
+    return fields
+
+
+def _reader(body: ReadableBuffer, what: str) -> tuple[FieldReader, int]:
+    """Return the fields of an answer behind its status and the number of its partitions, and that number."""
+    fields = FieldReader(">", body, what)
+    if fields.count("B", _Status.REFUSED) == _Status.REFUSED:
+        raise UnsupportedRequestError(f"the broker refused a request: {fields.text()}")
+    return fields, fields.count("I", PARTITIONS_MAX)
+
+
+def _read_code(fields: FieldReader) -> ErrorCode:
+    (code,) = fields.numbers("h")
+    try:
+        return ErrorCode(code)
+    except ValueError as error:
+        raise fields.error("an error code", f"{code}") from error
+
+
+def encode_codes(codes: Mapping[TopicPartition, ErrorCode]) -> bytes:
+    """Encode the answer to a `WriteMarkersRequest`."""
+    fields = _answer(len(codes))
+    for name, code in codes.items():
+        _write_partition(fields, name)
+        fields.numbers("h", code)
+    return fields.take()
+
+
+def decode_codes(body: ReadableBuffer) -> dict[TopicPartition, ErrorCode]:
+    """Decode the answer to a `WriteMarkersRequest`. Raises UnsupportedRequestError and InvalidMessageError."""
+    fields, count = _reader(body, "the answer to markers")
+    codes = {_read_partition(fields): _read_code(fields) for _ in range(count)}
+    fields.end()
+    return codes
+
+
+def encode_produce_responses(responses: Mapping[TopicPartition, PartitionProduceResponse]) -> bytes:
+    """Encode the answer to a `ProduceRequest`."""
+    fields = _answer(len(responses))
+    for name, each in responses.items():
+        _write_partition(fields, name)
+        fields.numbers("hqqqq", each.code, each.base_offset, each.end_offset, each.log_start, each.log_append_time_ms)
+        fields.text(each.message)
+    return fields.take()
+
+
+def decode_produce_responses(body: ReadableBuffer) -> dict[TopicPartition, PartitionProduceResponse]:
+    """Decode the answer to a `ProduceRequest`. Raises UnsupportedRequestError and InvalidMessageError."""
+    fields, count = _reader(body, "the answer to a produce")
+    responses = {}
+    for _ in range(count):
+        name, code = _read_partition(fields), _read_code(fields)
+        base_offset, end_offset, log_start, time_ms = fields.numbers("qqqq")
+        responses[name] = PartitionProduceResponse(code, base_offset, end_offset, log_start, time_ms, fields.text())
+    fields.end()
+    return responses
+
+
+def encode_consume_responses(responses: Mapping[TopicPartition, ConsumeResponse]) -> list[ReadableBuffer]:
+    """Encode the answer to a `ConsumeRequest`: the fields, and the record batches, which are not copied."""
+    fields = _answer(len(responses))
+    records: list[ReadableBuffer] = []
+    for name, each in responses.items():
+        _write_partition(fields, name)
+        fields.numbers("hqqqq", each.code, each.high_watermark, each.last_stable, each.log_start, each.end)
+        fields.text(each.message)
+        fields.numbers("I", len(each.aborted))
+        for transaction in each.aborted:
+            fields.numbers("qq", *transaction)
+        fields.numbers("I", sum(memoryview(batch).nbytes for batch in each.batches))
+        records.extend(each.batches)
+    return [fields.take(), *records]
+
+
+def decode_consume_responses(body: ReadableBuffer) -> dict[TopicPartition, ConsumeResponse]:
+    """Decode the answer to a `ConsumeRequest`. The records of a partition are one view of `body`.
+
+    Raises:
+        UnsupportedRequestError: the broker does not understand the request.
+        InvalidMessageError: the bytes are malformed.
+    """
+    fields, count = _reader(body, "the answer to a fetch of a consumer")
+    responses: dict[TopicPartition, ConsumeResponse] = {}
+    sizes: list[tuple[TopicPartition, int]] = []
+    for _ in range(count):
+        name, code = _read_partition(fields), _read_code(fields)
+        high_watermark, last_stable, log_start, end = fields.numbers("qqqq")
+        message = fields.text()
+        aborted = [AbortedTransaction(*fields.numbers("qq")) for _ in range(fields.count("I", ABORTED_MAX))]
+        sizes.append((name, fields.count("I", _SIZE_MAX)))
+        responses[name] = ConsumeResponse(code, high_watermark, last_stable, log_start, end, (), aborted, message)
+    for name, size in sizes:
+        if size:
+            responses[name] = responses[name]._replace(batches=[fields.view(size)])
+    fields.end()
+    return responses
+
+
+def encode_offsets(offsets: Mapping[TopicPartition, PartitionOffsets]) -> bytes:
+    """Encode the answer to a `ListOffsetsRequest`."""
+    fields = _answer(len(offsets))
+    for name, each in offsets.items():
+        _write_partition(fields, name)
+        fields.numbers("hqqqqq", *each)
+    return fields.take()
+
+
+def decode_offsets(body: ReadableBuffer) -> dict[TopicPartition, PartitionOffsets]:
+    """Decode the answer to a `ListOffsetsRequest`. Raises UnsupportedRequestError and InvalidMessageError."""
+    fields, count = _reader(body, "the answer to a list of offsets")
+    offsets = {}
+    for _ in range(count):
+        name, code = _read_partition(fields), _read_code(fields)
+        offsets[name] = PartitionOffsets(code, *fields.numbers("qqqqq"))
+    fields.end()
+    return offsets

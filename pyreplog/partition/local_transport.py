@@ -1,0 +1,107 @@
+"""LocalTransport: requests of brokers and of clients to brokers of the same process."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import TypeVar
+
+from pyreplog.clock import SystemClock
+from pyreplog.errors import NotConnectedError
+from pyreplog.future import AppendFuture, set_exception, set_result
+from pyreplog.partition.client_requests import ClientRequests, Codes, ConsumeResponses, Offsets, WriteMarkers
+from pyreplog.partition.client_wire import ConsumeRequest, ListOffsetsRequest, ProduceRequest, WriteMarkersRequest
+from pyreplog.partition.delayed_fetch import FetchResponses
+from pyreplog.partition.delayed_produce import ProduceResponses
+from pyreplog.partition.replica_manager import ReplicaManager
+from pyreplog.partition.requests import FetchParams, PartitionFetch
+from pyreplog.partition.topic_partition import TopicPartition
+from pyreplog.partition.transactions.marker_transport import MarkerCodes, MarkersToWrite, write_markers
+
+T = TypeVar("T")
+
+
+class LocalTransport:
+    """Requests to the brokers of one process, which register here. Any thread may use it."""
+
+    def __init__(self) -> None:
+        self._managers: dict[str, ReplicaManager] = {}  # replaced as a whole
+        self._clients: dict[str, ClientRequests] = {}  # replaced as a whole
+
+    def register(self, broker: str, manager: ReplicaManager, write_markers: WriteMarkers | None = None) -> None:
+        """Let others reach a broker.
+
+        Args:
+            broker: its name.
+            manager: its partitions.
+            write_markers: ends transactions; None: it does not.
+        """
+        self._managers = {**self._managers, broker: manager}
+        self._clients = {**self._clients, broker: ClientRequests(manager, write_markers)}
+
+    def unregister(self, broker: str) -> None:
+        """Let nobody reach a broker any more."""
+        self._managers = {name: manager for name, manager in self._managers.items() if name != broker}
+        self._clients = {name: requests for name, requests in self._clients.items() if name != broker}
+
+    def fetch(
+        self, broker: str, params: FetchParams, fetches: Mapping[TopicPartition, PartitionFetch]
+    ) -> AppendFuture[FetchResponses]:  # fmt: skip
+        """Fetch from a broker; see `BrokerTransport`."""
+        manager = self._managers.get(broker)
+        if manager is not None:
+            return manager.fetch_messages(params, fetches)
+        return _refused(AppendFuture[FetchResponses](), broker)
+
+    def produce(self, broker: str, request: ProduceRequest, timeout_s: float) -> AppendFuture[ProduceResponses]:
+        """Append at a broker; see `ClientTransport`."""
+        requests = self._requests(broker)
+        return _refused(AppendFuture[ProduceResponses](), broker) if requests is None else requests.produce(request)
+
+    def consume(self, broker: str, request: ConsumeRequest, timeout_s: float) -> AppendFuture[ConsumeResponses]:
+        """Fetch from a broker; see `ClientTransport`."""
+        requests, future = self._requests(broker), AppendFuture[ConsumeResponses]()
+        if requests is None:
+            return _refused(future, broker)
+        requests.consume(request).add_done_callback(partial(_copy, future))
+        return future
+
+    def list_offsets(self, broker: str, request: ListOffsetsRequest, timeout_s: float) -> AppendFuture[Offsets]:
+        """Ask a broker for offsets; see `ClientTransport`."""
+        requests, future = self._requests(broker), AppendFuture[Offsets]()
+        if requests is None:
+            return _refused(future, broker)
+        set_result(future, requests.list_offsets(request))
+        return future
+
+    def end_transaction(self, broker: str, request: WriteMarkersRequest, timeout_s: float) -> AppendFuture[Codes]:
+        """End a transaction at a broker."""
+        requests = self._requests(broker)
+        return _refused(AppendFuture[Codes](), broker) if requests is None else requests.write_markers(request)
+
+    def write_markers(self, broker: str, markers: Sequence[MarkersToWrite]) -> AppendFuture[MarkerCodes]:
+        """Let a broker write markers; see `MarkerTransport`."""
+        manager = self._managers.get(broker)
+        if manager is not None:
+            return write_markers(manager, markers, SystemClock().now_us() // 1000)
+        return _refused(AppendFuture[MarkerCodes](), broker)
+
+    def _requests(self, broker: str) -> ClientRequests | None:
+        return self._clients.get(broker)
+
+
+def _copy(future: AppendFuture[ConsumeResponses], consumed: AppendFuture[ConsumeResponses]) -> None:
+    """Views would pin segments of the broker's logs for as long as a consumer keeps its records."""
+    error = consumed.exception()
+    if error is not None:
+        set_exception(future, error)
+        return
+    responses = consumed.result()
+    for name, response in responses.items():
+        responses[name] = response._replace(batches=[b"".join(response.batches)] if response.batches else ())
+    set_result(future, responses)
+
+
+def _refused(future: AppendFuture[T], broker: str) -> AppendFuture[T]:
+    set_exception(future, NotConnectedError(f"broker {broker} is not in this process"))
+    return future

@@ -1,0 +1,178 @@
+"""Settings of a topic of partitions, by the names that Kafka gives them.
+
+A topic holds those that its creator or `alter_topic` has set; every other one has its default. What brokers do not
+support is refused, never ignored.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from pyreplog.config import Settings
+from pyreplog.errors import ConfigError
+from pyreplog.partition.protocol.partition_state import REPLICAS_MAX
+
+CREATE_TIME, LOG_APPEND_TIME = "CreateTime", "LogAppendTime"
+DELETE = "delete"
+_DAY_MS = 86_400_000
+_MS_MAX = 1 << 52
+_MESSAGE_BYTES_MAX = 1 << 30
+KAFKA_DEFAULTS: Mapping[str, Any] = {"retention.ms": 7 * _DAY_MS, "segment.ms": 7 * _DAY_MS}
+"""What Kafka clients expect of a topic that they create and say nothing of. Topics of pyreplog's own API keep all."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TopicSettings(Settings):
+    """Settings of a topic, which brokers apply without opening its partitions again.
+
+    Attributes:
+        retention_ms: records go that were appended so long ago, with their whole segment (`retention.ms`),
+            milliseconds; None: they stay.
+        retention_bytes: the oldest segments go while a partition is larger (`retention.bytes`); None: they stay.
+        segment_bytes: size of segment files, a multiple of 4096; fixed when the topic is created (`segment.bytes`).
+            None: what the brokers' `segment_bytes` says, which all brokers must have in common then.
+        segment_ms: a segment whose first record is so old takes no more records (`segment.ms`), milliseconds; None: it
+            does, unless `retention_ms` is over.
+        min_isr: an append with acks=-1 needs so many in-sync replicas (`min.insync.replicas`).
+        max_message_bytes: size of a record batch, or of a message (`max.message.bytes`).
+        message_timestamp_type: "CreateTime": the producer's time counts; "LogAppendTime": that of the append
+            (`message.timestamp.type`).
+        timestamp_before_max_ms: a batch is not older than this (`message.timestamp.before.max.ms`); None: it may be.
+        timestamp_after_max_ms: a batch is not further in the future than this (`message.timestamp.after.max.ms`);
+            None: it may be.
+        unclean_election: a replica that may lack committed records may lead, when no other can
+            (`unclean.leader.election.enable`).
+        requires_sync: a record is committed when it is on the disks of all in-sync replicas, not only in memory; fixed
+            when the topic is created (`requires.sync`, which Kafka does not have).
+        cleanup_policy: "delete" (`cleanup.policy`); compaction is not supported.
+        delete_retention_ms: how long a compacted topic keeps tombstones (`delete.retention.ms`), milliseconds; without
+            compaction nothing follows from it.
+    """
+
+    retention_ms: int | None = None
+    retention_bytes: int | None = None
+    segment_bytes: int | None = None
+    segment_ms: int | None = None
+    min_isr: int = 1
+    max_message_bytes: int = 1_048_588
+    message_timestamp_type: str = CREATE_TIME
+    timestamp_before_max_ms: int | None = None
+    timestamp_after_max_ms: int | None = 3_600_000
+    unclean_election: bool = False
+    requires_sync: bool = False
+    cleanup_policy: str = DELETE
+    delete_retention_ms: int = _DAY_MS
+
+    def __post_init__(self) -> None:
+        for name, setting in SETTINGS.items():
+            value = getattr(self, setting.field)
+            if not setting.accepts(value):
+                raise ConfigError(f"{name}: expected {setting.expected}, found {str(value)[:80]!r}")
+
+    @classmethod
+    def of(cls, settings: Mapping[str, Any]) -> TopicSettings:
+        """Make settings from values by Kafka's names.
+
+        Raises:
+            ConfigError: a setting is unknown, or its value is outside its bounds.
+        """
+        for name in settings:
+            if name not in SETTINGS:
+                raise ConfigError(f"unknown setting {str(name)[:80]!r} of a topic; there are {', '.join(SETTINGS)}")
+        return cls(**{SETTINGS[name].field: value for name, value in settings.items()})
+
+    def values(self) -> dict[str, Any]:
+        """Return the values of all settings, by Kafka's names."""
+        return {name: getattr(self, setting.field) for name, setting in SETTINGS.items()}
+
+
+class Setting(NamedTuple):
+    """One setting.
+
+    Attributes:
+        field: of `TopicSettings`.
+        expected: the values that it may have, for errors.
+        accepts: whether it may have a value.
+        parse: takes the text that Kafka's requests hold. Raises ValueError.
+        is_fixed: it cannot be changed once the topic is created.
+    """
+
+    field: str
+    expected: str
+    accepts: Callable[[object], bool]
+    parse: Callable[[str], Any]
+    is_fixed: bool = False
+
+
+def _number(
+    field: str, low: int, high: int, *, is_optional: bool = False, step: int = 1, fixed: bool = False
+) -> Setting:
+    def accepts(value: object) -> bool:
+        if value is None:
+            return is_optional
+        return type(value) is int and low <= value <= high and value % step == 0
+
+    def parse(text: str) -> int | None:
+        value = int(text)
+        return None if is_optional and value in (-1, (1 << 63) - 1) else value
+
+    multiple = "" if step == 1 else f", a multiple of {step}"
+    return Setting(field, f"{low} to {high}{multiple}{' or None' if is_optional else ''}", accepts, parse, fixed)
+
+
+def _flag(field: str, *, fixed: bool = False) -> Setting:
+    def parse(text: str) -> bool:
+        if text.lower() not in ("true", "false"):
+            raise ValueError(text)
+        return text.lower() == "true"
+
+    return Setting(field, "True or False", lambda value: type(value) is bool, parse, fixed)
+
+
+def _choice(field: str, *choices: str) -> Setting:
+    return Setting(field, " or ".join(map(repr, choices)), lambda value: value in choices, str)
+
+
+SETTINGS: Mapping[str, Setting] = {
+    "retention.ms": _number("retention_ms", 0, _MS_MAX, is_optional=True),
+    "retention.bytes": _number("retention_bytes", 0, 1 << 62, is_optional=True),
+    "segment.bytes": _number("segment_bytes", 1 << 16, 1 << 30, is_optional=True, step=4096, fixed=True),
+    "segment.ms": _number("segment_ms", 1, _MS_MAX, is_optional=True),
+    "min.insync.replicas": _number("min_isr", 1, REPLICAS_MAX),
+    "max.message.bytes": _number("max_message_bytes", 0, _MESSAGE_BYTES_MAX),
+    "message.timestamp.type": _choice("message_timestamp_type", CREATE_TIME, LOG_APPEND_TIME),
+    "message.timestamp.before.max.ms": _number("timestamp_before_max_ms", 0, 1 << 62, is_optional=True),
+    "message.timestamp.after.max.ms": _number("timestamp_after_max_ms", 0, 1 << 62, is_optional=True),
+    "unclean.leader.election.enable": _flag("unclean_election"),
+    "requires.sync": _flag("requires_sync", fixed=True),
+    "cleanup.policy": _choice("cleanup_policy", DELETE),
+    "delete.retention.ms": _number("delete_retention_ms", 0, _MS_MAX),
+}
+"""The settings that a topic may have, by Kafka's names."""
+
+
+def parse_setting(name: str, text: str) -> Any:
+    """Return the value of a setting from the text that a Kafka request holds; -1 stands for no limit.
+
+    Raises:
+        ConfigError: the setting is unknown, or the text is no value of it.
+    """
+    setting = SETTINGS.get(name)
+    if setting is None:
+        raise ConfigError(f"unknown setting {name[:80]!r} of a topic; there are {', '.join(SETTINGS)}")
+    try:
+        value = setting.parse(text)
+    except ValueError as error:
+        raise ConfigError(f"{name}: expected {setting.expected}, found {text[:80]!r}") from error
+    if not setting.accepts(value):
+        raise ConfigError(f"{name}: expected {setting.expected}, found {text[:80]!r}")
+    return value
+
+
+def format_setting(value: object) -> str:
+    """Return the text of a value as Kafka's responses hold it; -1 stands for no limit."""
+    if value is None:
+        return "-1"
+    return str(value).lower() if isinstance(value, bool) else str(value)

@@ -1,0 +1,681 @@
+"""TransactionCoordinator: the transactional ids of the partitions of `__transaction_state` that this broker leads."""
+
+from __future__ import annotations
+
+import heapq
+import logging
+import threading
+from collections.abc import Callable, Collection, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass, field
+from functools import partial
+from itertools import count
+from typing import Any, NamedTuple, Protocol
+
+from pyreplog.clock import Clock
+from pyreplog.errors import ReplogError
+from pyreplog.future import AppendFuture, set_result
+from pyreplog.handles import Handle
+from pyreplog.partition.delayed_produce import ProduceResponses
+from pyreplog.partition.protocol.append_origin import AppendOrigin
+from pyreplog.partition.protocol.error_codes import ACKS_ALL, ErrorCode
+from pyreplog.partition.protocol.transactions import TransactionMarker
+from pyreplog.partition.replica_manager import ReplicaManager
+from pyreplog.partition.requests import FetchIsolation, PartitionProduceResponse
+from pyreplog.partition.topic_partition import TopicPartition
+from pyreplog.partition.transactions.marker_transport import (
+    MarkerCodes,
+    MarkersToWrite,
+    MarkerTransport,
+    write_markers,
+)
+from pyreplog.partition.transactions.transaction_log import (
+    TRANSACTION_STATE,
+    decode_record_batch,
+    encode_record_batch,
+    partition_of,
+)
+from pyreplog.partition.transactions.transaction_machine import (
+    AddPartitionsResult,
+    AllocateProducerId,
+    AppendState,
+    Effects,
+    EndTransactionResult,
+    Forget,
+    InitProducerIdResult,
+    Reply,
+    TransactionEffect,
+    TransactionMachine,
+    TransactionResult,
+    WriteMarkers,
+)
+from pyreplog.partition.transactions.transaction_metadata import TransactionMetadata, TransactionState
+
+logger = logging.getLogger(__name__)
+
+CONSUMER_OFFSETS = "__consumer_offsets"
+_UNCERTAIN = (ErrorCode.UNKNOWN_SERVER_ERROR, ErrorCode.KAFKA_STORAGE_ERROR)
+"""Errors after which a record may be in the log, even if its offset is not known."""
+
+
+class ClusterView(Protocol):
+    """What a coordinator asks of the cluster's metadata."""
+
+    def partition_count(self, topic: str) -> int:
+        """Return how many partitions a topic has; 0: it is not known. Does not block."""
+        ...
+
+    def leader_of(self, partition: TopicPartition) -> str:
+        """Return the broker that leads a partition; "": none, or it is not known. Does not block."""
+        ...
+
+    def exists(self, partition: TopicPartition) -> bool:
+        """Return whether a partition exists, as the metadata store has it. May block; raises errors of the store."""
+        ...
+
+    def create_transaction_state(self) -> None:
+        """Create the topic of the coordinators, if there is none. May block; raises errors of the store."""
+        ...
+
+
+class ProducerIdSource(Protocol):
+    """Gives producer ids."""
+
+    def next(self) -> int:
+        """Return an id that nobody has. May block; raises errors of the store."""
+        ...
+
+
+class TransactionConfig(NamedTuple):
+    """Settings of a coordinator. All times are milliseconds.
+
+    Attributes:
+        max_timeout_ms: the longest time-out of transactions (`transaction.max.timeout.ms`).
+        expiration_ms: an id that nobody uses is removed after so long (`transactional.id.expiration.ms`).
+        append_timeout_ms: an append may take so long until its outcome counts as unknown.
+        backoff_ms: what failed is tried again after so long.
+        check_ms: time between two looks for transactions and ids whose time is over
+            (`transaction.abort.timed.out.transaction.cleanup.interval.ms`).
+        log_slack: the log of a partition is shortened when it has so many records more than ids.
+    """
+
+    max_timeout_ms: int = 900_000
+    expiration_ms: int = 604_800_000
+    append_timeout_ms: int = 5_000
+    backoff_ms: int = 100
+    check_ms: int = 1_000
+    log_slack: int = 10_000
+
+
+class TransactionDescription(NamedTuple):
+    """The answer to DescribeTransactions, of one id.
+
+    Attributes:
+        code: NONE, or the error.
+        metadata: what is stored; None: an error.
+    """
+
+    code: ErrorCode
+    metadata: TransactionMetadata | None = None
+
+
+class ListTransactionsResult(NamedTuple):
+    """The answer to ListTransactions.
+
+    Attributes:
+        code: NONE; COORDINATOR_LOAD_IN_PROGRESS: not all are loaded.
+        transactions: ids and what is stored of them.
+    """
+
+    code: ErrorCode
+    transactions: Sequence[tuple[str, TransactionMetadata]]
+
+
+@dataclass(eq=False, slots=True)
+class _Call:
+    """A request that waits."""
+
+    future: AppendFuture[Any]
+    failure: Callable[[ErrorCode], TransactionResult]
+
+
+@dataclass(eq=False, slots=True)
+class _Entry:
+    """One transactional id. lock: of its machine; nothing is done under it but the machine's step."""
+
+    transactional_id: str
+    machine: TransactionMachine
+    lock: threading.Lock = field(default_factory=threading.Lock)
+
+
+@dataclass(eq=False, slots=True)
+class _Shard:
+    """A partition of `__transaction_state`, from when this broker leads it until it does not. The coordinator's lock
+    guards all fields.
+
+    Attributes:
+        records: of the log, about.
+        mark: the log is being shortened to this offset; None: it is not.
+        unrefreshed: ids that have no record from `mark` on.
+    """
+
+    partition: TopicPartition
+    epoch: int
+    is_loaded: bool = False
+    is_over: bool = False
+    entries: dict[str, _Entry] = field(default_factory=dict)
+    calls: set[_Call] = field(default_factory=set)
+    records: int = 0
+    mark: int | None = None
+    unrefreshed: set[str] = field(default_factory=set)
+
+
+class TransactionCoordinator(Handle):
+    """The coordinator of the transactional ids whose partitions this broker leads.
+
+    Its methods are Kafka's requests. They do not block; each returns a future of the answer, which is given when what
+    it says is committed in `__transaction_state`. Any thread may call, without locks of its own. Somebody calls
+    `expire` often.
+
+    Args:
+        broker: name of this broker.
+        replicas: its partitions.
+        view: of the cluster.
+        producer_ids: new producer ids.
+        transport: to other brokers.
+        clock: the time.
+        config: settings.
+    """
+
+    def __init__(
+        self, broker: str, replicas: ReplicaManager, view: ClusterView, producer_ids: ProducerIdSource,
+        transport: MarkerTransport, clock: Clock, config: TransactionConfig | None = None,
+    ) -> None:  # fmt: skip
+        self._broker, self._replicas, self._view, self._producer_ids = broker, replicas, view, producer_ids
+        self._transport, self._clock, self.config = transport, clock, config or TransactionConfig()
+        self._lock = threading.Lock()
+        self._shards: dict[int, _Shard] = {}  # by partition
+        self._later: list[tuple[int, int, Callable[[], object]]] = []  # what is done at its time, a heap
+        self._order = count()
+        self._idempotent: set[_Call] = set()  # requests without a transactional id
+        self._check_at_us = 0
+        self._is_creating = self._is_over = False
+        self._worker = ThreadPoolExecutor(1, thread_name_prefix="pyreplog-transactions")  # for all that may block
+        super().__init__(f"transaction coordinator of broker {broker}")
+        replicas.watch_roles(self._role_changed)
+
+    @property
+    def _now_ms(self) -> int:
+        return self._clock.now_us() // 1000
+
+    # ---- requests -------------------------------------------------------------------------------------------
+
+    def find_coordinator(self, transactional_id: str) -> tuple[ErrorCode, str]:
+        """Return NONE and the broker that coordinates an id; COORDINATOR_NOT_AVAILABLE and "": none does, for now.
+
+        The topic of the coordinators is created when it does not exist.
+        """
+        partition = self.partition_for(transactional_id)
+        leader = "" if partition is None else self._view.leader_of(partition)
+        return ErrorCode.NONE if leader else ErrorCode.COORDINATOR_NOT_AVAILABLE, leader
+
+    def partition_for(self, transactional_id: str) -> TopicPartition | None:
+        """Return the partition of an id; None: the topic is being created."""
+        partitions = self._view.partition_count(TRANSACTION_STATE)
+        if partitions:
+            return TopicPartition(TRANSACTION_STATE, partition_of(transactional_id, partitions))
+        with self._lock:
+            is_creating, self._is_creating = self._is_creating, True
+        if not is_creating:
+            self._submit(self._create)
+        return None
+
+    def init_producer_id(
+        self, transactional_id: str | None, timeout_ms: int, producer_id: int = -1, producer_epoch: int = -1, *,
+        transaction_version: int = 1,
+    ) -> AppendFuture[InitProducerIdResult]:  # fmt: skip
+        """Initialise a producer (InitProducerId).
+
+        Args:
+            transactional_id: of the producer; None: it is idempotent only, and gets a new id.
+            timeout_ms: of its transactions, milliseconds.
+            producer_id: of a producer that wants its next epoch (KIP-360); -1: of a new one.
+            producer_epoch: that it has; -1: of a new one.
+            transaction_version: 2: its transactions end with higher epochs (KIP-890); 1: they do not.
+        """
+        future = AppendFuture[InitProducerIdResult]()
+        expected = None if producer_id < 0 else (producer_id, producer_epoch)
+        if transactional_id is None:
+            call = _Call(future, InitProducerIdResult)
+            with self._lock:
+                is_over = self._is_over
+                if not is_over:
+                    self._idempotent.add(call)
+            if is_over:
+                set_result(future, InitProducerIdResult(ErrorCode.NOT_COORDINATOR))
+            else:
+                self._submit(partial(self._init_idempotent, call))
+        elif not transactional_id or (producer_id < 0) != (producer_epoch < 0) or len(transactional_id) > 8192:
+            set_result(future, InitProducerIdResult(ErrorCode.INVALID_REQUEST))
+        elif not 0 < timeout_ms <= self.config.max_timeout_ms:
+            set_result(future, InitProducerIdResult(ErrorCode.INVALID_TRANSACTION_TIMEOUT))
+        else:
+            self._ask(
+                transactional_id, _Call(future, InitProducerIdResult),
+                lambda machine, call: machine.init_producer_id(
+                    call, timeout_ms, self._now_ms, expected, transaction_version
+                ),
+                creates=True,
+            )  # fmt: skip
+        return future
+
+    def add_partitions(
+        self, transactional_id: str, producer_id: int, producer_epoch: int, partitions: Collection[TopicPartition]
+    ) -> AppendFuture[AddPartitionsResult]:  # fmt: skip
+        """Add partitions to a transaction (AddPartitionsToTxn)."""
+        future = AppendFuture[AddPartitionsResult]()
+        self._ask(
+            transactional_id, _Call(future, partial(_all_partitions, partitions)),
+            lambda machine, call: machine.add_partitions(call, producer_id, producer_epoch, partitions, self._now_ms),
+        )  # fmt: skip
+        return future
+
+    def verify_partitions(
+        self, transactional_id: str, producer_id: int, producer_epoch: int, partitions: Collection[TopicPartition]
+    ) -> AppendFuture[AddPartitionsResult]:  # fmt: skip
+        """Tell whether partitions belong to an open transaction (AddPartitionsToTxn, verify-only)."""
+        future = AppendFuture[AddPartitionsResult]()
+
+        def verify(machine: TransactionMachine, call: _Call) -> Effects:
+            return [Reply(call, machine.verify_partitions(producer_id, producer_epoch, partitions))]
+
+        self._ask(transactional_id, _Call(future, partial(_all_partitions, partitions)), verify)
+        return future
+
+    def add_offsets(
+        self, transactional_id: str, producer_id: int, producer_epoch: int, group: str
+    ) -> AppendFuture[AddPartitionsResult]:  # fmt: skip
+        """Add the partition that keeps a group's offsets to a transaction (AddOffsetsToTxn)."""
+        partitions = self._view.partition_count(CONSUMER_OFFSETS)
+        if partitions:
+            offsets = TopicPartition(CONSUMER_OFFSETS, partition_of(group, partitions))
+            return self.add_partitions(transactional_id, producer_id, producer_epoch, [offsets])
+        future = AppendFuture[AddPartitionsResult]()
+        set_result(future, AddPartitionsResult(ErrorCode.COORDINATOR_NOT_AVAILABLE, {}))
+        return future
+
+    def end_transaction(
+        self, transactional_id: str, producer_id: int, producer_epoch: int, *, is_commit: bool,
+        transaction_version: int = 1,
+    ) -> AppendFuture[EndTransactionResult]:  # fmt: skip
+        """Commit or abort a transaction (EndTxn)."""
+        future = AppendFuture[EndTransactionResult]()
+        self._ask(
+            transactional_id, _Call(future, EndTransactionResult),
+            lambda machine, call: machine.end_transaction(
+                call, producer_id, producer_epoch, self._now_ms, is_commit=is_commit,
+                transaction_version=transaction_version,
+            ),
+        )  # fmt: skip
+        return future
+
+    def describe(self, transactional_id: str) -> TransactionDescription:
+        """Return what is stored of an id (DescribeTransactions)."""
+        shard = self._shard_of(transactional_id)
+        if isinstance(shard, ErrorCode):
+            return TransactionDescription(shard)
+        with self._lock:
+            entry = shard.entries.get(transactional_id)
+        metadata = None if entry is None else entry.machine.metadata
+        if metadata is None:
+            return TransactionDescription(ErrorCode.TRANSACTIONAL_ID_NOT_FOUND)
+        return TransactionDescription(ErrorCode.NONE, metadata)
+
+    def list_transactions(
+        self, states: Collection[TransactionState] = (), producer_ids: Collection[int] = ()
+    ) -> ListTransactionsResult:  # fmt: skip
+        """Return the transactional ids of this broker (ListTransactions).
+
+        Args:
+            states: only those in these states; empty: in any.
+            producer_ids: only those of these producers; empty: of any.
+        """
+        with self._lock:
+            shards = list(self._shards.values())
+            entries = [entry for shard in shards for entry in shard.entries.values()]
+        listed = [(entry.transactional_id, entry.machine.metadata) for entry in entries]
+        found = [
+            (name, metadata)
+            for name, metadata in listed
+            if metadata is not None
+            and (not states or metadata.state in states)
+            and (not producer_ids or metadata.producer_id in producer_ids)
+        ]
+        is_loaded = all(shard.is_loaded for shard in shards)
+        return ListTransactionsResult(
+            ErrorCode.NONE if is_loaded else ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, sorted(found, key=lambda at: at[0])
+        )
+
+    def _shard_of(self, transactional_id: str) -> _Shard | ErrorCode:
+        partition = self.partition_for(transactional_id)
+        if partition is None:
+            return ErrorCode.COORDINATOR_NOT_AVAILABLE
+        with self._lock:
+            shard = self._shards.get(partition.partition)
+            if shard is None:
+                return ErrorCode.NOT_COORDINATOR
+            return shard if shard.is_loaded else ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+
+    def _ask(
+        self, transactional_id: str, call: _Call, event: Callable[[TransactionMachine, _Call], Effects], *,
+        creates: bool = False,
+    ) -> None:  # fmt: skip
+        shard = self._shard_of(transactional_id)
+        if isinstance(shard, ErrorCode):
+            set_result(call.future, call.failure(shard))
+            return
+        with self._lock:
+            is_over = shard.is_over
+            entry = shard.entries.get(transactional_id)
+            if not is_over and entry is None and creates:
+                entry = shard.entries[transactional_id] = _Entry(transactional_id, TransactionMachine(shard.epoch))
+            if not is_over and entry is not None:
+                shard.calls.add(call)
+        if is_over or entry is None:
+            code = ErrorCode.NOT_COORDINATOR if is_over else ErrorCode.INVALID_PRODUCER_ID_MAPPING
+            set_result(call.future, call.failure(code))
+            return
+        self._run(shard, entry, lambda machine: event(machine, call))
+
+    # ---- roles ----------------------------------------------------------------------------------------------
+
+    def _role_changed(self, partition: TopicPartition, _: int | None) -> None:
+        """The role that counts is that of now: two threads may bring news in any order."""
+        if partition.topic != TRANSACTION_STATE:
+            return
+        calls: set[_Call] = set()
+        shard = None
+        with self._lock:
+            replica = self._replicas.partition(partition)
+            epoch = None if replica is None or self._is_over else replica.leader_epoch
+            known = self._shards.get(partition.partition)
+            if known is not None and known.epoch != epoch:
+                del self._shards[partition.partition]
+                known.is_over = True
+                calls, known.calls = known.calls, set()
+                known = None
+            if known is None and epoch is not None:
+                shard = self._shards[partition.partition] = _Shard(partition, epoch)
+        for call in calls:
+            set_result(call.future, call.failure(ErrorCode.NOT_COORDINATOR))
+        if shard is not None:
+            self._submit(partial(self._load, shard))
+
+    def _load(self, shard: _Shard) -> None:
+        """Read what is committed. All of earlier leaders is, once the high watermark has reached this epoch."""
+        replica = self._replicas.partition(shard.partition)
+        if shard.is_over or replica is None:
+            return
+        states: dict[str, TransactionMetadata] = {}
+        records = 0
+        try:
+            code, _ = replica.latest_offset(FetchIsolation.HIGH_WATERMARK)
+            if code is not ErrorCode.NONE:
+                self._after(self.config.backoff_ms // 10 + 1, partial(self._submit, partial(self._load, shard)))
+                return
+            for batch in replica.committed_batches():
+                for transactional_id, metadata in decode_record_batch(batch):
+                    records += 1
+                    if metadata is None:
+                        states.pop(transactional_id, None)
+                    else:
+                        states[transactional_id] = metadata
+        except (ReplogError, OSError) as error:
+            logger.warning("%s: it is loaded again: %s", shard.partition, error)
+            self._after(self.config.backoff_ms, partial(self._submit, partial(self._load, shard)))
+            return
+        entries = {name: _Entry(name, TransactionMachine(shard.epoch, metadata)) for name, metadata in states.items()}
+        with self._lock:
+            if shard.is_over or replica.leader_epoch != shard.epoch:
+                return  # the change of role is told, or was
+            shard.entries, shard.records, shard.is_loaded = entries, records, True
+        logger.info("%s: %d transactional ids are loaded in epoch %d", shard.partition, len(entries), shard.epoch)
+        for entry in entries.values():
+            self._run(shard, entry, TransactionMachine.begin)
+
+    # ---- effects --------------------------------------------------------------------------------------------
+
+    def _run(self, shard: _Shard, entry: _Entry, event: Callable[[TransactionMachine], Effects]) -> None:
+        with entry.lock:
+            effects = event(entry.machine)
+        for effect in effects:
+            self._perform(shard, entry, effect)
+
+    def _perform(self, shard: _Shard, entry: _Entry, effect: TransactionEffect) -> None:
+        match effect:
+            case Reply(call, result):
+                assert isinstance(call, _Call)
+                with self._lock:
+                    shard.calls.discard(call)
+                set_result(call.future, result)
+            case AppendState(metadata, is_again):
+                append = partial(self._append, shard, entry, metadata)
+                if is_again:
+                    self._after(self.config.backoff_ms, append)
+                else:
+                    append()
+            case AllocateProducerId():
+                self._submit(partial(self._allocate, shard, entry))
+            case WriteMarkers(number, marker, partitions, version):
+                self._write(shard, entry, number, marker, version, partitions)
+            case Forget():
+                with self._lock:
+                    if shard.entries.get(entry.transactional_id) is entry:
+                        del shard.entries[entry.transactional_id]
+                    shard.unrefreshed.discard(entry.transactional_id)
+
+    def _append(self, shard: _Shard, entry: _Entry, metadata: TransactionMetadata | None) -> None:
+        if shard.is_over:
+            return
+        batch = encode_record_batch([(entry.transactional_id, metadata)], self._now_ms)
+        future = self._replicas.append_records(
+            ACKS_ALL, {shard.partition: batch}, timeout_ms=self.config.append_timeout_ms,
+            origin=AppendOrigin.COORDINATOR, internal_topics_allowed=True, leader_epoch=shard.epoch,
+        )  # fmt: skip
+        future.add_done_callback(partial(self._appended, shard, entry))
+
+    def _appended(self, shard: _Shard, entry: _Entry, future: AppendFuture[ProduceResponses]) -> None:
+        response = future.result()[shard.partition]
+        if shard.is_over:
+            return
+        if response.code is ErrorCode.NONE:
+            with self._lock:
+                shard.records += 1
+                if shard.mark is not None and response.base_offset >= shard.mark:
+                    shard.unrefreshed.discard(entry.transactional_id)
+            self._run(shard, entry, lambda machine: machine.appended(self._now_ms))
+            return
+        code = ErrorCode.COORDINATOR_NOT_AVAILABLE
+        if response.code is ErrorCode.NOT_LEADER_OR_FOLLOWER:
+            code = ErrorCode.NOT_COORDINATOR
+        if _may_be_appended(response):
+            logger.info("%s: the outcome of an append is unknown: %s", shard.partition, response.code.name)
+            self._run(shard, entry, lambda machine: machine.append_unknown(code))
+        else:
+            self._run(shard, entry, lambda machine: machine.append_refused(code))
+
+    def _allocate(self, shard: _Shard, entry: _Entry) -> None:
+        try:
+            producer_id = self._producer_ids.next()
+        except ReplogError as error:
+            logger.warning("%s: there is no producer id, for now: %s", entry.transactional_id, error)
+            self._run(shard, entry, TransactionMachine.producer_id_refused)
+            return
+        self._run(shard, entry, lambda machine: machine.producer_id_allocated(producer_id))
+
+    # ---- markers --------------------------------------------------------------------------------------------
+
+    def _write(
+        self, shard: _Shard, entry: _Entry, number: int, marker: TransactionMarker, version: int,
+        partitions: Iterable[TopicPartition],
+    ) -> None:  # fmt: skip
+        """Write a marker to partitions; those that fail are tried again, for ever."""
+        if shard.is_over:
+            return
+        by_leader: dict[str, list[TopicPartition]] = {}
+        for partition in sorted(partitions):
+            by_leader.setdefault(self._view.leader_of(partition), []).append(partition)
+        for leader, led in by_leader.items():
+            if not leader:
+                self._submit(partial(self._look_for, shard, entry, number, marker, version, led))
+                continue
+            markers = [MarkersToWrite(marker, led, version)]
+            if leader == self._broker:
+                future = write_markers(self._replicas, markers, self._now_ms, self.config.append_timeout_ms)
+            else:
+                future = self._transport.write_markers(leader, markers)
+            future.add_done_callback(partial(self._written, shard, entry, number, marker, version, led))
+
+    def _written(
+        self, shard: _Shard, entry: _Entry, number: int, marker: TransactionMarker, version: int,
+        partitions: list[TopicPartition], future: AppendFuture[MarkerCodes],
+    ) -> None:  # fmt: skip
+        codes = {} if future.exception() is not None else future.result()[0]
+        missing = [partition for partition in partitions if codes.get(partition) is not ErrorCode.NONE]
+        for partition in partitions:
+            if codes.get(partition) is ErrorCode.NONE:
+                self._note_written(shard, entry, number, partition)
+        if missing:
+            logger.debug("%s: a marker is written again to %s: %s", entry.transactional_id, missing, codes)
+            again = partial(self._write, shard, entry, number, marker, version, missing)
+            self._after(self.config.backoff_ms, again)
+
+    def _note_written(self, shard: _Shard, entry: _Entry, number: int, partition: TopicPartition) -> None:
+        if not shard.is_over:
+            self._run(shard, entry, lambda machine: machine.marker_written(number, partition, self._now_ms))
+
+    def _look_for(
+        self, shard: _Shard, entry: _Entry, number: int, marker: TransactionMarker, version: int,
+        partitions: list[TopicPartition],
+    ) -> None:  # fmt: skip
+        """A partition that was deleted needs no marker. Only the metadata store knows."""
+        missing = []
+        for partition in partitions:
+            is_deleted = False
+            with suppress(ReplogError):
+                is_deleted = not self._view.exists(partition)
+            if is_deleted:
+                self._note_written(shard, entry, number, partition)
+            else:
+                missing.append(partition)
+        if missing:
+            again = partial(self._write, shard, entry, number, marker, version, missing)
+            self._after(self.config.backoff_ms, again)
+
+    # ---- time -----------------------------------------------------------------------------------------------
+
+    def expire(self) -> None:
+        """Do what its time has come for: repeat what failed, abort transactions, remove ids, shorten logs."""
+        now_us = self._clock.monotonic_us()
+        due: list[Callable[[], object]] = []
+        with self._lock:
+            while self._later and self._later[0][0] <= now_us:
+                due.append(heapq.heappop(self._later)[2])
+            is_time = now_us >= self._check_at_us
+            if is_time:
+                self._check_at_us = now_us + self.config.check_ms * 1000
+            shards = [shard for shard in self._shards.values() if shard.is_loaded] if is_time else []
+        for call in due:
+            call()
+        now_ms = self._now_ms
+        for shard in shards:
+            with self._lock:
+                entries = list(shard.entries.values())
+            for entry in entries:
+                self._run(shard, entry, lambda machine: machine.expire(now_ms, self.config.expiration_ms))
+            self._shorten(shard)
+
+    def _shorten(self, shard: _Shard) -> None:
+        """Append what is live again, and let the records before that go once it is committed."""
+        replica = self._replicas.partition(shard.partition)
+        if replica is None:
+            return
+        with self._lock:
+            has_mark, is_long = shard.mark is not None, shard.records > len(shard.entries) + self.config.log_slack
+        if not has_mark:
+            code, latest = replica.latest_offset(FetchIsolation.HIGH_WATERMARK)
+            if not is_long or code is not ErrorCode.NONE:
+                return
+            with self._lock:
+                shard.mark = latest
+                shard.unrefreshed = {
+                    name for name, entry in shard.entries.items() if entry.machine.metadata is not None
+                }
+        with self._lock:
+            entries = [shard.entries[name] for name in shard.unrefreshed if name in shard.entries]
+        for entry in entries:
+            self._run(shard, entry, TransactionMachine.refresh)
+        with self._lock:
+            mark = shard.mark
+            if shard.unrefreshed or shard.is_over or mark is None:
+                return
+            shard.mark, shard.records = None, len(shard.entries)
+        code = replica.trim(mark)
+        logger.info("%s: the records before %d may go: %s", shard.partition, mark, code.name)
+
+    def _after(self, ms: int, call: Callable[[], object]) -> None:
+        due_us = self._clock.monotonic_us() + ms * 1000
+        with self._lock:
+            heapq.heappush(self._later, (due_us, next(self._order), call))
+
+    # ---- what may block -------------------------------------------------------------------------------------
+
+    def _submit(self, call: Callable[[], object]) -> None:
+        with suppress(RuntimeError):  # it is closed
+            self._worker.submit(self._guarded, call)
+
+    def _guarded(self, call: Callable[[], object]) -> None:
+        try:
+            call()
+        except Exception:  # the future of the pool is looked at by nobody
+            logger.exception("broker %s: a step of the transaction coordinator failed", self._broker)
+
+    def _create(self) -> None:
+        try:
+            self._view.create_transaction_state()
+        except ReplogError as error:
+            logger.warning("%s is not created, which is tried again: %s", TRANSACTION_STATE, error)
+        finally:
+            with self._lock:
+                self._is_creating = False
+
+    def _init_idempotent(self, call: _Call) -> None:
+        try:
+            result = InitProducerIdResult(ErrorCode.NONE, self._producer_ids.next(), 0)
+        except ReplogError as error:
+            logger.warning("there is no producer id, for now: %s", error)
+            result = InitProducerIdResult(ErrorCode.COORDINATOR_NOT_AVAILABLE)
+        with self._lock:
+            self._idempotent.discard(call)
+        set_result(call.future, result)
+
+    def _let_go(self) -> None:
+        """Answer what waits; close this object before the partitions and the store."""
+        with self._lock:
+            self._is_over = True
+            shards, self._shards, self._later = list(self._shards.values()), {}, []
+            for shard in shards:
+                shard.is_over = True
+            calls = [*self._idempotent, *(call for shard in shards for call in shard.calls)]
+        for call in calls:
+            set_result(call.future, call.failure(ErrorCode.NOT_COORDINATOR))
+        self._worker.shutdown(wait=True, cancel_futures=True)
+
+
+def _may_be_appended(response: PartitionProduceResponse) -> bool:
+    return response.base_offset >= 0 or response.code in _UNCERTAIN
+
+
+def _all_partitions(partitions: Collection[TopicPartition], code: ErrorCode) -> AddPartitionsResult:
+    return AddPartitionsResult(code, dict.fromkeys(partitions, code))

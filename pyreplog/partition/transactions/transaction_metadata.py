@@ -1,0 +1,72 @@
+"""TransactionMetadata: a transactional id, its producer and its newest transaction, as the coordinator's log has it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import IntEnum
+
+from pyreplog.partition.topic_partition import TopicPartition
+
+NO_PRODUCER_ID = -1
+NO_EPOCH = -1
+EPOCH_MAX = (1 << 15) - 1
+EPOCH_EXHAUSTED = EPOCH_MAX - 1
+"""A producer of this epoch is given another id instead of a higher epoch: one epoch is left to fence it with."""
+
+
+class TransactionState(IntEnum):
+    """The state of a transactional id, with Kafka's numbers in the log."""
+
+    EMPTY = 0
+    """No transaction has begun since the producer was initialised."""
+    ONGOING = 1
+    PREPARE_COMMIT = 2
+    """It is decided, and markers are written."""
+    PREPARE_ABORT = 3
+    COMPLETE_COMMIT = 4
+    """All markers are written."""
+    COMPLETE_ABORT = 5
+    DEAD = 6
+    """The id expired. In the log this is a key without a value."""
+    PREPARE_EPOCH_FENCE = 7
+    """An older producer is being fenced and its transaction aborted. Never in the log."""
+
+    @property
+    def is_prepared(self) -> bool:
+        return self in (TransactionState.PREPARE_COMMIT, TransactionState.PREPARE_ABORT)
+
+
+@dataclass(frozen=True, slots=True)
+class TransactionMetadata:
+    """One transactional id.
+
+    Attributes:
+        producer_id: of its producer.
+        producer_epoch: of its producer; earlier ones are fenced. Of a transaction that ends, that of its markers.
+        timeout_ms: a transaction that takes longer is aborted, milliseconds.
+        state: what its newest transaction does.
+        partitions: that have records of the transaction, or may get some.
+        updated_ms: time of the last change, milliseconds since 1970-01-01 UTC.
+        started_ms: when the transaction began; -1: there is none.
+        last_producer_epoch: of the producer that asked for a higher one (KIP-360); -1: none did.
+        previous_producer_id: the id before the epochs were used up; -1: none.
+        next_producer_id: the id when the transaction is complete; -1: it stays.
+        transaction_version: 2: each transaction ends with a higher epoch (KIP-890); 1: it keeps its epoch.
+    """
+
+    producer_id: int
+    producer_epoch: int
+    timeout_ms: int
+    state: TransactionState
+    partitions: frozenset[TopicPartition] = frozenset()
+    updated_ms: int = -1
+    started_ms: int = -1
+    last_producer_epoch: int = NO_EPOCH
+    previous_producer_id: int = NO_PRODUCER_ID
+    next_producer_id: int = NO_PRODUCER_ID
+    transaction_version: int = 1
+
+    @property
+    def is_exhausted(self) -> bool:
+        """Whether its next epoch would be the last one."""
+        return self.producer_epoch >= EPOCH_EXHAUSTED

@@ -1,0 +1,27 @@
+"""The plugin of pytest: clusters and servers as fixtures. pytest loads it by its entry point."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import pytest
+
+from pyreplog.testing import temporary_cluster, temporary_topic_server
+
+if TYPE_CHECKING:
+    from pyreplog.cluster import Cluster
+
+
+@pytest.fixture
+def pyreplog_cluster() -> Iterator[Cluster]:
+    """Give an embedded `Cluster` of this test, empty, with one bookie."""
+    with temporary_cluster() as cluster:
+        yield cluster
+
+
+@pytest.fixture
+def pyreplog_server() -> Iterator[str]:
+    """Give the URL of a topic server of this test, which has no topics yet."""
+    with temporary_topic_server() as url:
+        yield url

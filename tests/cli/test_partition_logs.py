@@ -1,0 +1,106 @@
+"""cat, tail and stat of a partition's log show the records of its batches."""
+
+from __future__ import annotations
+
+import json
+import random
+from pathlib import Path
+
+from pyreplog.partition.protocol.record_batch import stamped
+from pyreplog.record_batches.batches import build_batch
+from tests.cli.support import Run
+from tests.partition.kafka_batches import TOPIC_ID, Expected, Writer, partition_path
+
+
+def rows_of(out: str) -> list[tuple[int, bool, bool]]:
+    rows = [json.loads(line) for line in out.splitlines()]
+    return [(row["entry"], row["key"] is None, row["value"] is None) for row in rows]
+
+
+def of(rows: list[Expected]) -> list[tuple[int, bool, bool]]:
+    return [(row.offset, row.key is None, row.value is None) for row in rows]
+
+
+def test_cat_shows_the_records_of_batches(tmp_path: Path, run: Run, seed: int) -> None:
+    writer = Writer(path := partition_path(tmp_path), random.Random(seed))
+    with writer.log:
+        writer.at_random(50)
+        writer.show()
+        assert rows_of(run("cat", path, "--json").out) == of(writer.seen(committed=False))
+        committed = rows_of(run("cat", path, "--json", "--isolation", "read_committed").out)
+        assert committed == of(writer.seen(committed=True))
+
+
+def test_cat_begins_and_ends_within_a_batch(tmp_path: Path, run: Run, seed: int) -> None:
+    writer = Writer(path := partition_path(tmp_path), random.Random(seed))
+    with writer.log:
+        writer.append(count=40)
+        writer.show()
+        assert [row[0] for row in rows_of(run("cat", path, "--json", "--from", 7, "--to", 12).out)] == list(
+            range(7, 12)
+        )
+        assert [row[0] for row in rows_of(run("tail", path, "--json", "-n", 3).out)] == [37, 38, 39]
+
+
+def test_cat_ends_at_the_high_watermark(tmp_path: Path, run: Run, seed: int) -> None:
+    writer = Writer(path := partition_path(tmp_path), random.Random(seed))
+    with writer.log:
+        writer.append(count=4)
+        writer.show()
+        writer.append(count=4)
+        assert [row[0] for row in rows_of(run("cat", path, "--json").out)] == [0, 1, 2, 3]
+
+
+def test_a_record_has_its_own_fields(tmp_path: Path, run: Run) -> None:
+    writer = Writer(path := partition_path(tmp_path), random.Random(1))
+    with writer.log:
+        writer.append(count=5)
+        writer.show()
+        lines = [json.loads(line) for line in run("cat", path, "--json").out.splitlines()]
+        assert [line["timestamp"] for line in lines] == [row.timestamp_ms * 1000 for row in writer.rows]
+        assert [len(line["headers"]) for line in lines] == [len(row.headers) for row in writer.rows]
+
+
+def test_stat_says_which_partition_it_is(tmp_path: Path, run: Run, seed: int) -> None:
+    writer = Writer(path := partition_path(tmp_path, 3), random.Random(seed))
+    with writer.log:
+        writer.append(count=4)
+        writer.append(7, count=2)
+        writer.end(7, is_commit=False)
+        writer.append(8, count=2)
+        writer.show()
+        fields = run("stat", path, "--json").json["partition"]
+        assert (fields["topic_id"], fields["partition"]) == (TOPIC_ID, 3)
+        assert (fields["high_watermark"], fields["last_stable_offset"]) == (9, 7)
+        assert (fields["batches"], fields["records"], fields["markers"]) == (4, 8, 1)
+        assert fields["producers"] == [7, 8] and fields["aborted_transactions"] == 1
+        assert [epoch["epoch"] for epoch in fields["epochs"]] == [1]
+        assert f"3 of topic {TOPIC_ID}" in run("stat", path).out
+
+
+def test_fsck_names_the_batch_that_is_damaged_inside(tmp_path: Path, run: Run, seed: int) -> None:
+    writer = Writer(path := partition_path(tmp_path), random.Random(seed))
+    with writer.log:
+        writer.append(count=4)
+        writer.append(7, count=2)
+        writer.end(7, is_commit=True)
+        writer.show()
+        assert run("fsck", path).code == 0
+        bad = stamped(build_batch([b"a", b"b"], timestamps_ms=[1, 2]), 7, 1)
+        bad[-2] ^= 1
+        writer.append_bytes(bad, 2)
+        writer.append(count=2)
+        writer.show()
+        done = run("fsck", path)
+        assert done.code == 4 and "records 7 to 8" in done.out
+
+
+def test_a_backup_keeps_the_numbers_of_batches(tmp_path: Path, run: Run, seed: int) -> None:
+    writer = Writer(path := partition_path(tmp_path), random.Random(seed))
+    with writer.log:
+        writer.at_random(40)
+        writer.show()
+        assert run("backup", path, tmp_path / "backup").code == 0
+        assert run("restore", tmp_path / "backup", tmp_path / "restored").code == 0
+        wanted = of(writer.seen(committed=True))
+        assert rows_of(run("cat", tmp_path / "restored", "--json", "--isolation", "read_committed").out) == wanted

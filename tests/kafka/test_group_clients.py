@@ -1,0 +1,157 @@
+"""Groups of stock consumers: subscriptions, commits, members that come and go, a coordinator that goes."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from aiokafka import AIOKafkaConsumer
+from confluent_kafka import Consumer, ConsumerGroupTopicPartitions, TopicPartition
+from confluent_kafka.admin import AdminClient
+
+from tests.kafka.kafka_brokers import KafkaBrokers
+from tests.kafka.test_confluent import produce_all
+from tests.waiting import PATIENCE_S, until
+
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore", DeprecationWarning)  # it reads its files with importlib.resources.read_text
+    from kafka import KafkaConsumer
+
+VALUES = [b"%d" % number for number in range(100)]
+
+
+@pytest.fixture
+def brokers(tmp_path: Path) -> Iterator[KafkaBrokers]:
+    with KafkaBrokers(tmp_path, rebalance_delay_ms=0, offsets_partitions=4) as cluster:
+        cluster.start("1")
+        cluster.create(partitions=2)
+        yield cluster
+
+
+def member(brokers: KafkaBrokers, group: str = "billing", **settings: Any) -> Consumer:
+    consumer = Consumer({
+        "bootstrap.servers": brokers.addresses, "group.id": group, "auto.offset.reset": "earliest",
+        "enable.auto.commit": False, "session.timeout.ms": 6_000, "heartbeat.interval.ms": 200, **settings,
+    })  # fmt: skip
+    consumer.subscribe(["events"])
+    return consumer
+
+
+def take(consumer: Consumer, count: int) -> list[bytes]:
+    values: list[bytes] = []
+    deadline_s = time.monotonic() + PATIENCE_S
+    while len(values) < count:
+        assert time.monotonic() < deadline_s, f"{len(values)} of {count}"
+        for message in consumer.consume(count - len(values), 0.5):
+            assert message.error() is None, message.error()
+            values.append(message.value() or b"")
+    return values
+
+
+def test_offsets_are_committed_and_found_again(brokers: KafkaBrokers) -> None:
+    produce_all(brokers, VALUES)
+    first = member(brokers)
+    assert take(first, 60) == VALUES[:60]
+    first.commit(asynchronous=False)
+    first.close()
+    second = member(brokers)
+    assert take(second, 40) == VALUES[60:]
+    second.close()
+
+
+def test_two_members_share_the_partitions(brokers: KafkaBrokers) -> None:
+    first, second = member(brokers), member(brokers)
+
+    def are_shared() -> bool:
+        for consumer in (first, second):
+            consumer.poll(0.05)
+        return [len(consumer.assignment()) for consumer in (first, second)] == [1, 1]
+
+    until(are_shared)
+    second.close()
+
+    def is_alone() -> bool:
+        first.poll(0.05)
+        return len(first.assignment()) == 2
+
+    until(is_alone)
+    first.close()
+
+
+def test_groups_are_administered(brokers: KafkaBrokers) -> None:
+    produce_all(brokers, VALUES)
+    consumer = member(brokers)
+    take(consumer, 10)
+    consumer.commit(asynchronous=False)
+    admin = AdminClient({"bootstrap.servers": brokers.addresses})
+    listed = admin.list_consumer_groups(request_timeout=PATIENCE_S).result(PATIENCE_S)
+    assert [group.group_id for group in listed.valid] == ["billing"] and not listed.errors
+    described = admin.describe_consumer_groups(["billing"], request_timeout=PATIENCE_S)["billing"].result(PATIENCE_S)
+    assert described.state.name == "STABLE" and len(described.members) == 1
+    asked = ConsumerGroupTopicPartitions("billing", [TopicPartition("events", 0)])
+    (future,) = admin.list_consumer_group_offsets([asked]).values()
+    assert future.result(PATIENCE_S).topic_partitions[0].offset == 10
+    consumer.close()
+    admin.delete_consumer_groups(["billing"], request_timeout=PATIENCE_S)["billing"].result(PATIENCE_S)
+    assert not admin.list_consumer_groups(request_timeout=PATIENCE_S).result(PATIENCE_S).valid
+
+
+def test_kafka_python_subscribes(brokers: KafkaBrokers) -> None:
+    produce_all(brokers, VALUES)
+    for start in (0, 50):
+        consumer = KafkaConsumer(
+            "events", bootstrap_servers=brokers.addresses, group_id="python", auto_offset_reset="earliest",
+            enable_auto_commit=False, max_poll_records=50,
+        )  # fmt: skip
+        values: list[bytes] = []
+
+        def poll(consumer: Any = consumer, values: list[bytes] = values) -> bool:
+            for records in consumer.poll(timeout_ms=500).values():
+                values.extend(record.value for record in records)
+            return len(values) >= 50
+
+        try:
+            until(poll)
+            assert values[:50] == VALUES[start : start + 50]
+            consumer.commit()
+        finally:
+            consumer.close()
+
+
+def test_aiokafka_subscribes(brokers: KafkaBrokers) -> None:
+    produce_all(brokers, VALUES)
+
+    async def run() -> None:
+        for start in (0, 50):
+            consumer = AIOKafkaConsumer(
+                "events", bootstrap_servers=brokers.addresses, group_id="aio", auto_offset_reset="earliest",
+                enable_auto_commit=False,
+            )  # fmt: skip
+            await consumer.start()
+            try:
+                assert [(await consumer.getone()).value for _ in range(50)] == VALUES[start : start + 50]
+                await consumer.commit()
+            finally:
+                await consumer.stop()
+
+    asyncio.run(asyncio.wait_for(run(), 2 * PATIENCE_S))
+
+
+def test_committed_offsets_survive_their_coordinator(tmp_path: Path) -> None:
+    with KafkaBrokers(tmp_path, rebalance_delay_ms=0, offsets_partitions=1) as brokers:
+        brokers.start("1", "2", "3")
+        brokers.create(replication_factor=3)
+        produce_all(brokers, VALUES)
+        first = member(brokers)
+        assert take(first, 60) == VALUES[:60]
+        first.commit(asynchronous=False)
+        first.close()
+        brokers.stop(brokers.leader("__consumer_offsets"))
+        second = member(brokers)
+        assert take(second, 40) == VALUES[60:]
+        second.close()

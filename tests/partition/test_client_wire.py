@@ -1,0 +1,160 @@
+"""Requests of clients: what is encoded is decoded, and bytes that are no message are refused."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pyreplog.errors import InvalidMessageError, UnsupportedRequestError
+from pyreplog.partition.client_wire import (
+    ClientRequest,
+    ConsumeRequest,
+    ConsumeResponse,
+    ListOffsetsRequest,
+    ProduceRequest,
+    WriteMarkersRequest,
+    decode_codes,
+    decode_consume_responses,
+    decode_offsets,
+    decode_produce_responses,
+    decode_request,
+    encode_codes,
+    encode_consume_responses,
+    encode_offsets,
+    encode_produce_responses,
+    encode_request,
+)
+from pyreplog.partition.protocol.error_codes import ErrorCode
+from pyreplog.partition.requests import (
+    AbortedTransaction,
+    ConsumerFetch,
+    FetchIsolation,
+    FetchParams,
+    PartitionOffsets,
+    PartitionProduceResponse,
+)
+from pyreplog.partition.topic_partition import TopicPartition
+from pyreplog.partition.wire import encode_error
+
+GOLDEN = Path(__file__).parents[1] / "golden" / "client-wire-v2.json"
+
+NAMES = st.text(st.characters(codec="utf-8"), min_size=1, max_size=30)
+I64 = st.integers(-(1 << 63), (1 << 63) - 1)
+U63 = st.integers(0, (1 << 63) - 1)
+U32 = st.integers(0, (1 << 32) - 1)
+PARTITIONS = st.builds(TopicPartition, NAMES, st.integers(0, (1 << 31) - 1))
+CODES = st.sampled_from(ErrorCode)
+TEXTS = st.text(st.characters(codec="utf-8"), max_size=40)
+ISOLATIONS = st.sampled_from([FetchIsolation.HIGH_WATERMARK, FetchIsolation.TXN_COMMITTED])
+FETCHES = st.builds(ConsumerFetch, U63, U32, st.none() | U63)
+REQUESTS: st.SearchStrategy[ClientRequest] = st.one_of(
+    st.builds(
+        WriteMarkersRequest, I64, st.integers(-1, 32767), st.integers(-1, (1 << 31) - 1), st.booleans(),
+        st.lists(PARTITIONS, max_size=4).map(tuple),
+    ),
+    st.builds(
+        ProduceRequest, st.sampled_from([-1, 0, 1]), U32, st.booleans(),
+        st.dictionaries(PARTITIONS, st.binary(max_size=50), max_size=4),
+    ),
+    st.builds(
+        ConsumeRequest,
+        st.builds(FetchParams, ISOLATIONS, U32, U32, U32, st.just(False), st.booleans()),
+        st.dictionaries(PARTITIONS, FETCHES, max_size=4),
+    ),
+    st.builds(ListOffsetsRequest, st.dictionaries(PARTITIONS, st.none() | I64, max_size=4)),
+)  # fmt: skip
+ABORTED = st.lists(st.builds(AbortedTransaction, I64, I64), max_size=3)
+CONSUMED = st.builds(
+    ConsumeResponse, CODES, I64, I64, I64, I64, st.binary(max_size=50).map(lambda data: [data] if data else ()),
+    ABORTED, TEXTS,
+)  # fmt: skip
+
+
+def joined(pieces: list[Any]) -> bytes:
+    return b"".join(bytes(piece) for piece in pieces)
+
+
+@given(REQUESTS)
+def test_requests_come_back(request: ClientRequest) -> None:
+    assert decode_request(joined(encode_request(request))) == request
+
+
+@given(st.dictionaries(PARTITIONS, CODES, max_size=4))
+def test_codes_come_back(codes: dict[TopicPartition, ErrorCode]) -> None:
+    assert decode_codes(encode_codes(codes)) == codes
+
+
+@given(st.dictionaries(PARTITIONS, st.builds(PartitionProduceResponse, CODES, I64, I64, I64, I64, TEXTS), max_size=4))
+def test_produce_responses_come_back(responses: dict[TopicPartition, PartitionProduceResponse]) -> None:
+    assert decode_produce_responses(encode_produce_responses(responses)) == responses
+
+
+@given(st.dictionaries(PARTITIONS, CONSUMED, max_size=4))
+def test_consume_responses_come_back(responses: dict[TopicPartition, ConsumeResponse]) -> None:
+    assert decode_consume_responses(joined(encode_consume_responses(responses))) == responses
+
+
+@given(st.dictionaries(PARTITIONS, st.builds(PartitionOffsets, CODES, I64, I64, I64, I64, I64), max_size=4))
+def test_offsets_come_back(offsets: dict[TopicPartition, PartitionOffsets]) -> None:
+    assert decode_offsets(encode_offsets(offsets)) == offsets
+
+
+@given(REQUESTS, st.data())
+def test_requests_that_are_cut_or_longer_are_refused(request: ClientRequest, data: st.DataObject) -> None:
+    whole = joined(encode_request(request))
+    for broken in (whole[: data.draw(st.integers(0, len(whole) - 1))], whole + b"\0"):
+        with pytest.raises(InvalidMessageError):
+            decode_request(broken)
+
+
+@given(st.integers(3, 5), st.binary(max_size=80))
+def test_any_bytes_are_a_request_or_refused(kind: int, body: bytes) -> None:
+    try:
+        decode_request(bytes([kind]) + body)
+    except InvalidMessageError:
+        return
+
+
+def test_a_partition_has_one_batch_in_a_request() -> None:
+    one = joined(encode_request(ProduceRequest(-1, 1, False, {TopicPartition("a", 0): b"xy"})))
+    entry = one[11:-2]
+    with pytest.raises(InvalidMessageError, match="one batch a partition"):
+        decode_request(one[:7] + (2).to_bytes(4, "big") + entry + entry + b"xyxy")
+
+
+def test_requests_of_later_versions_are_refused() -> None:
+    with pytest.raises(UnsupportedRequestError, match="request 6"):
+        decode_request(b"\6")
+    for decode in (decode_codes, decode_produce_responses, decode_consume_responses, decode_offsets):
+        with pytest.raises(UnsupportedRequestError, match="no such"):
+            decode(encode_error("no such request"))
+
+
+def samples() -> dict[str, bytes]:
+    """One message of each kind."""
+    name, other = TopicPartition("flights", 3), TopicPartition("gates", 0)
+    params = FetchParams(FetchIsolation.TXN_COMMITTED, 500, 1, 1 << 20)
+    return {
+        "write markers": joined(encode_request(WriteMarkersRequest(7, 1, 2, True, (name, other)))),
+        "produce": joined(encode_request(ProduceRequest(-1, 30_000, True, {name: b"batch", other: b"b2"}))),
+        "consume": joined(encode_request(ConsumeRequest(params, {name: ConsumerFetch(5, 1000, 2)}))),
+        "list offsets": joined(encode_request(ListOffsetsRequest({name: None, other: -1}))),
+        "codes": encode_codes({name: ErrorCode.NONE, other: ErrorCode.NOT_LEADER_OR_FOLLOWER}),
+        "produced": encode_produce_responses({name: PartitionProduceResponse(ErrorCode.NONE, 5, 8, 0, -1, "")}),
+        "consumed": joined(
+            encode_consume_responses(
+                {name: ConsumeResponse(ErrorCode.NONE, 9, 8, 0, 8, [b"batch"], [AbortedTransaction(7, 6)], "")}
+            )
+        ),
+        "offsets": encode_offsets({name: PartitionOffsets(ErrorCode.NONE, 0, 10, 9, 8, 5)}),
+    }
+
+
+def test_the_bytes_are_those_of_the_golden_file() -> None:
+    """A change of these bytes is a new version of the protocol."""
+    assert {kind: body.hex() for kind, body in samples().items()} == json.loads(GOLDEN.read_text())

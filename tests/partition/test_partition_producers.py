@@ -1,0 +1,244 @@
+"""Producers of a partition over changes of leaders, retention and time: one owner knows them, in all roles."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pytest
+
+from pyreplog.errors import InvalidMessageError
+from pyreplog.partition.protocol.append_origin import AppendOrigin
+from pyreplog.partition.protocol.error_codes import ErrorCode
+from pyreplog.partition.protocol.record_batch import TRANSACTIONAL, end_marker
+from pyreplog.partition.protocol.transactions import TransactionMarker
+from pyreplog.partition.requests import PartitionProduceResponse
+from pyreplog.partition.store.partition_log import PartitionLog
+from pyreplog.partition.store.producer_snapshot import decode_snapshot, snapshot_bases, snapshot_path
+from pyreplog.partition.store.producer_state_manager import ProducerStateManager
+from tests.ha.streams import SEGMENT_BYTES
+
+from .managers import EVENTS, LAG_US, WALL_US, Broker, Cluster, batch, messages
+
+DAY_US = 86_400_000_000
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Iterator[Cluster]:
+    cluster = Cluster(tmp_path)
+    cluster.lead("a")
+    cluster.settle()
+    yield cluster
+    cluster.close()
+
+
+@pytest.fixture
+def a(cluster: Cluster) -> Broker:
+    return cluster.brokers["a"]
+
+
+def append(broker: Broker, records: Any, **settings: Any) -> PartitionProduceResponse:
+    return broker.manager.append_records(1, {EVENTS: records}, **settings).result(0)[EVENTS]
+
+
+def of_producer(number: int, sequence: int, size: int = 20, **settings: Any) -> bytes:
+    return batch(size=size, producer_id=number, producer_epoch=0, base_sequence=sequence, **settings)
+
+
+def move(cluster: Cluster, name: str) -> Broker:
+    cluster.lead(name)
+    cluster.settle()
+    assert cluster.brokers[name].partition.is_leader
+    return cluster.brokers[name]
+
+
+@pytest.fixture
+def bytes_replayed(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Of logs, by each look of a replica for producers."""
+    sizes: list[int] = []
+    read: Callable[..., Any] = PartitionLog.read_positions
+
+    def counted(log: PartitionLog, start: int, end: int | None = None, **settings: Any) -> Any:
+        sizes.append((log.end_mark.position if end is None else end) - start)
+        return read(log, start, end, **settings)
+
+    monkeypatch.setattr(PartitionLog, "read_positions", counted)
+    return sizes
+
+
+def test_a_new_leader_does_not_read_its_log_again(cluster: Cluster, a: Broker, bytes_replayed: list[int]) -> None:
+    for number in range(60):
+        append(a, messages(bytes(30_000)))
+        assert append(a, of_producer(7, number, 20_000)).code is ErrorCode.NONE
+        cluster.settle(4)
+    size = a.log.end_mark.position
+    assert size > 2_500_000
+    bytes_replayed.clear()
+    b = move(cluster, "b")
+    assert sum(bytes_replayed) < 400_000
+    assert append(b, of_producer(7, 59)).base_offset == 119, "the last one is known"
+    assert append(b, of_producer(7, 61)).code is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+
+
+def test_a_replica_that_starts_begins_with_its_snapshots(
+    cluster: Cluster, a: Broker, bytes_replayed: list[int]
+) -> None:
+    for number in range(20):
+        append(a, of_producer(7, number, 20_000))
+        cluster.settle(4)
+    b = cluster.brokers["b"]
+    move(cluster, "b")
+    b.partition.write_producer_snapshots()
+    assert len(snapshot_bases(b.log.path)) == (b.log.end_mark.position - 1) // SEGMENT_BYTES
+    move(cluster, "a")
+    b.restart()
+    cluster.settle()
+    bytes_replayed.clear()
+    move(cluster, "b")
+    assert sum(bytes_replayed) <= 2 * SEGMENT_BYTES
+    assert append(b, of_producer(7, 15)).base_offset == 15
+
+
+@pytest.mark.parametrize("how", ["the leader itself", "a follower", "a follower that was empty", "one that restarts"])
+def test_retention_forgets_no_producer(cluster: Cluster, a: Broker, how: str) -> None:
+    """KIP-360. Its batches are gone; it is told of them all the same, and may not begin anywhere."""
+    c = cluster.brokers["c"]
+    c.is_fetching = how != "a follower that was empty"
+    assert append(a, of_producer(7, 0)).base_offset == 0
+    assert append(a, of_producer(7, 1)).base_offset == 1
+    for _ in range(30):
+        append(a, messages(bytes(9000)))
+        cluster.settle(4)
+    if not c.is_fetching:
+        cluster.clock.advance(LAG_US + 1)
+        append(a, messages(b"x"))
+        cluster.settle()
+        a.manager.check_isr()
+        cluster.settle()
+    assert a.partition.trim(20) is ErrorCode.NONE
+    cluster.settle()
+    c.is_fetching = True
+    append(a, messages(b"x"))
+    cluster.settle()
+    assert c.log.start == a.log.start > 2
+    leader = a if how == "the leader itself" else c
+    if how == "one that restarts":
+        c.restart()
+        cluster.settle()
+    if leader is c:
+        move(cluster, "c")
+    assert append(leader, of_producer(7, 1)).base_offset == 1, "a duplicate"
+    assert append(leader, of_producer(7, 5)).code is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+    assert append(leader, of_producer(7, 2)).code is ErrorCode.NONE
+
+
+def test_a_snapshot_that_no_peer_has_is_given_up(cluster: Cluster, a: Broker, caplog: pytest.LogCaptureFixture) -> None:
+    append(a, of_producer(7, 0))
+    for _ in range(30):
+        append(a, messages(bytes(9000)))
+        cluster.settle(4)
+    assert a.partition.trim(20) is ErrorCode.NONE
+    append(a, messages(b"x"))
+    cluster.settle()
+    b = cluster.brokers["b"]
+    for base in snapshot_bases(b.log.path):
+        snapshot_path(b.log.path, base).unlink()
+    b.restart()
+    cluster.settle()
+    move(cluster, "b")
+    assert "producers of what retention removed are not known" in caplog.text
+    assert append(b, of_producer(7, 5)).code is ErrorCode.NONE
+    assert b.partition.trim(b.log.high_watermark.entry) is ErrorCode.NONE
+
+
+def test_a_wrong_snapshot_of_the_leader_is_not_taken(cluster: Cluster, a: Broker) -> None:
+    append(a, of_producer(7, 0))
+    for _ in range(30):
+        append(a, messages(bytes(9000)))
+        cluster.settle(4)
+    assert a.partition.trim(20) is ErrorCode.NONE
+    manager = ProducerStateManager(a.log, lambda _: None)
+    data = manager.snapshot_at_start()
+    assert data is not None
+    for start, wrong in ((a.log.start_mark, data[:-1]), (a.log.mark_of(a.log.start + 1), data)):
+        with pytest.raises(InvalidMessageError):
+            manager.keep_for_reset(start, wrong)
+
+
+def test_idle_producers_are_forgotten(cluster: Cluster, a: Broker) -> None:
+    append(a, of_producer(7, 0))
+    token = a.partition.begin_verification(8)
+    opened = append(a, of_producer(8, 0, attributes=TRANSACTIONAL), verifications={EVENTS: token})
+    assert opened.code is ErrorCode.NONE
+    cluster.settle()
+    cluster.clock.advance(DAY_US // 2)
+    append(a, of_producer(9, 0))
+    cluster.clock.advance(DAY_US // 2 + 1)
+    a.manager.expire_producers(DAY_US)
+    assert a.partition.producer_count == 2, "one is young, one has an open transaction"
+    assert append(a, of_producer(7, 55)).code is ErrorCode.NONE
+    assert append(a, of_producer(9, 55)).code is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+    marker = end_marker(TransactionMarker(8, 1, 1, True), WALL_US // 1000)
+    assert append(a, marker, origin=AppendOrigin.COORDINATOR).code is ErrorCode.NONE
+    cluster.clock.advance(DAY_US - 1)
+    a.manager.expire_producers(DAY_US)
+    assert a.partition.producer_count == 2, "two were at work not quite a day ago"
+    cluster.clock.advance(2)
+    a.manager.expire_producers(DAY_US)
+    assert a.partition.producer_count == 1, "it is not known that its marker is committed"
+    append(a, messages(b"x"))
+    cluster.settle()
+    a.manager.expire_producers(DAY_US)
+    assert a.partition.producer_count == 0
+
+
+def test_transactions_of_a_follower_are_forgotten_when_they_are_committed(cluster: Cluster, a: Broker) -> None:
+    """Else the snapshots of a follower would grow for ever."""
+    for number in range(40):
+        token = a.partition.begin_verification(8)
+        records = batch(size=20_000, producer_id=8, producer_epoch=number, base_sequence=0, attributes=TRANSACTIONAL)
+        assert append(a, records, verifications={EVENTS: token}).code is ErrorCode.NONE
+        marker = end_marker(TransactionMarker(8, number + 1, 1, True), WALL_US // 1000)
+        assert append(a, marker, origin=AppendOrigin.COORDINATOR).code is ErrorCode.NONE
+        cluster.settle(4)
+    b = cluster.brokers["b"]
+    move(cluster, "b")
+    b.partition.write_producer_snapshots()
+    last = snapshot_path(b.log.path, snapshot_bases(b.log.path)[-1])
+    assert len(decode_snapshot(last, last.read_bytes()).transactions.unreplicated) < 30
+
+
+def test_producers_are_those_of_the_log_whatever_happens(tmp_path: Path, seed: int) -> None:
+    """Leaders change, logs are trimmed, brokers restart: sequence numbers of one producer stay without a gap."""
+    rng, cluster = Random(seed), Cluster(tmp_path)
+    cluster.lead("a")
+    cluster.settle()
+    leader, sequence = cluster.brokers["a"], 0
+    for _ in range(40):
+        for _ in range(rng.randint(1, 6)):
+            append(leader, messages(bytes(rng.choice((10, 9000, 20_000)))))
+            if sequence:
+                gap = append(leader, of_producer(7, sequence + 1))
+                assert gap.code is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+            response = append(leader, of_producer(7, sequence, rng.choice((20, 5000))))
+            assert response.code is ErrorCode.NONE
+            again = append(leader, of_producer(7, sequence))
+            assert (again.code, again.base_offset) == (ErrorCode.NONE, response.base_offset)
+            sequence += 1
+        cluster.settle()
+        action = rng.random()
+        if action < 0.4:
+            leader = move(cluster, rng.choice("abc"))
+        elif action < 0.6:
+            rng.choice([broker for broker in cluster.brokers.values() if broker is not leader]).restart()
+            cluster.settle()
+        elif action < 0.8 and leader.log.high_watermark.entry:
+            assert (
+                leader.partition.trim(rng.randint(leader.log.start, leader.log.high_watermark.entry)) is ErrorCode.NONE
+            )
+            cluster.settle()
+        else:
+            leader.partition.write_producer_snapshots()
+    cluster.close()
