@@ -10,7 +10,7 @@ from pyreplog.clock import SystemClock
 from pyreplog.errors import TopicExistsError
 from pyreplog.handles import Handle
 from pyreplog.kafka.config import KafkaConfig
-from pyreplog.kafka.groups.group_config import GroupConfig
+from pyreplog.kafka.groups.consumer_group_config import ConsumerGroupConfig
 from pyreplog.kafka.groups.group_coordinator import GroupCoordinator
 from pyreplog.kafka.groups.offsets_log import OFFSETS_TOPIC, ReplicaManagerOffsetsLog
 from pyreplog.partition.broker import Broker
@@ -33,7 +33,7 @@ class Coordinators(Handle):
     """
 
     def __init__(self, broker: Broker, config: KafkaConfig) -> None:
-        groups = GroupConfig(
+        groups = ConsumerGroupConfig(
             offsets_partitions=config.offsets_partitions, initial_rebalance_delay_ms=config.rebalance_delay_ms
         )
         self._broker, self._config, self._clock = broker, config, SystemClock()

@@ -78,18 +78,27 @@ class Scan:
         wanted = select(result, part.wanted)
         if not len(wanted):
             return
-        if segment.version < COUNTED or (first := find_batch(wanted, 0)) == len(wanted):
+        if segment.version < COUNTED:
             yield arrow_batch(wanted, self._schema, part.origin)
-            return
-        yield from self._logged_rows(segment, part, wanted, first)
+        elif (first := find_batch(wanted, 0)) == len(wanted):
+            yield from self._entry_rows(part, wanted)
+        else:
+            yield from self._logged_rows(part, wanted, first)
 
-    def _logged_rows(self, segment: Segment, part: Slice, batch: RecordBatch, first: int) -> Iterator[pa.RecordBatch]:
+    def _entry_rows(self, part: Slice, batch: RecordBatch) -> Iterator[pa.RecordBatch]:
+        """Yield a row for each entry that is no record batch; its offset is the last of its numbers."""
+        if part.wanted.entries is not None:
+            batch = batch.select((batch.entry < part.wanted.entries[1]).nonzero()[0])
+        if len(batch):
+            yield arrow_batch(batch, self._schema, part.origin)
+
+    def _logged_rows(self, part: Slice, batch: RecordBatch, first: int) -> Iterator[pa.RecordBatch]:
         """Yield the records of Kafka's record batches, the first of which has this index, and the entries between."""
         low, high = part.wanted.entries or (0, _NUMBER_MAX)
         skipped, at = in_aborted(batch, part.wanted.aborted), 0
         while at < len(batch):
             if at < first:
-                yield arrow_batch(batch.select(np.arange(at, first)), self._schema, part.origin)
+                yield from self._entry_rows(part, batch.select(np.arange(at, first)))
                 at = first
             if at == len(batch):
                 return

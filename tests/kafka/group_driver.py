@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from pyreplog.kafka.groups.classic_group import ClassicGroup, Effects
+from pyreplog.kafka.groups.consumer_group_config import ConsumerGroupConfig
 from pyreplog.kafka.groups.error_codes import GroupErrorCode
-from pyreplog.kafka.groups.group_config import GroupConfig
 from pyreplog.kafka.groups.group_effects import AppendRecords, GroupDeleted, Moment, Respond
 from pyreplog.kafka.groups.group_records import (
     GroupMetadataKey,
@@ -47,7 +47,7 @@ class Driver:
     """It drives the machine. `holds`: appends wait for `commit_one`, `fail_one` and `lose_one`."""
 
     def __init__(self, group: ClassicGroup | None = None, **settings: Any) -> None:
-        self.config = GroupConfig(**{"initial_rebalance_delay_ms": 0, **settings})
+        self.config = ConsumerGroupConfig(**{"initial_rebalance_delay_ms": 0, **settings})
         self.ids = 0
         self.group = ClassicGroup("g", self.config, self._new_id) if group is None else group
         self.now_ms = 0

@@ -16,8 +16,8 @@ import pytest
 
 from pyreplog.clock import SystemClock
 from pyreplog.future import AppendFuture
+from pyreplog.kafka.groups.consumer_group_config import ConsumerGroupConfig
 from pyreplog.kafka.groups.error_codes import GroupErrorCode, code_of_append, code_of_store
-from pyreplog.kafka.groups.group_config import GroupConfig
 from pyreplog.kafka.groups.group_coordinator import GroupCoordinator, new_member_id, partition_of_group
 from pyreplog.kafka.groups.group_requests import (
     GroupState,
@@ -52,7 +52,7 @@ class Brokers:
     def __init__(self, path: Path, **settings: Any) -> None:
         self.cluster = Cluster(path, topics=(OFFSETS,))
         values = {"offsets_partitions": 1, "initial_rebalance_delay_ms": 0, **settings}
-        self.config = GroupConfig(**values)
+        self.config = ConsumerGroupConfig(**values)
         self.coordinators = {name: self._coordinator(name) for name in self.cluster.brokers}
         self.leader = ""
 
@@ -381,7 +381,7 @@ class _Embedded:
             config=BrokerConfig(segment_bytes=1 << 20, lag_ms=2_000, lease_ms=500),
         )
         transport.register("a", self.broker.replicas)
-        config = GroupConfig(offsets_partitions=1)
+        config = ConsumerGroupConfig(offsets_partitions=1)
         log = ReplicaManagerOffsetsLog(self.broker.replicas, config.append_timeout_ms)
         self.coordinator = GroupCoordinator(log, SystemClock(), config)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from collections.abc import Iterator
 from typing import Any
@@ -144,3 +145,32 @@ def test_texts_that_are_no_values() -> None:
     for name, text in (("retention.ms", "soon"), ("min.insync.replicas", "-1"), ("requires.sync", "1"), ("x", "1")):
         with pytest.raises(ConfigError):
             parse_setting(name, text)
+
+
+NUMBERS = {
+    "retention.ms": (0, 1 << 52),
+    "retention.bytes": (0, 1 << 62),
+    "segment.bytes": (1 << 16, 1 << 30),
+    "segment.ms": (1, 1 << 52),
+    "min.insync.replicas": (1, 64),
+    "max.message.bytes": (0, 1 << 30),
+    "message.timestamp.before.max.ms": (0, 1 << 62),
+    "message.timestamp.after.max.ms": (0, 1 << 62),
+    "delete.retention.ms": (0, 1 << 52),
+}
+
+
+@pytest.mark.parametrize("name", NUMBERS)
+def test_numbers_are_refused_outside_their_bounds(name: str) -> None:
+    low, high = NUMBERS[name]
+    for value in (low, high):
+        assert TopicSettings.of({name: value}).values()[name] == value
+        assert parse_setting(name, str(value)) == value
+    for value in (low - 1, high + 1):
+        with pytest.raises(ConfigError, match=rf"^{name}: expected {low} to {high}.*found '{value}'"):
+            TopicSettings.of({name: value})
+
+
+def test_all_numbers_are_looked_at() -> None:
+    fields = {field.name for field in dataclasses.fields(TopicSettings) if str(field.type) in ("int", "int | None")}
+    assert {SETTINGS[name].field for name in NUMBERS} == fields

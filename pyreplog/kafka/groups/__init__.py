@@ -10,6 +10,6 @@
 | `group_records` | the records of `__consumer_offsets`, with Kafka's schemas |
 | `group_requests` | what the coordinator takes and gives |
 | `offsets_log` | what the coordinator needs of the partitions, and how a replica manager gives it |
-| `group_config` | settings |
+| `consumer_group_config` | settings |
 | `error_codes` | the error codes of groups, with Kafka's numbers |
 """

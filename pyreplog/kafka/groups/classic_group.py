@@ -7,8 +7,8 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+from pyreplog.kafka.groups.consumer_group_config import ConsumerGroupConfig
 from pyreplog.kafka.groups.error_codes import GroupErrorCode, code_of_store
-from pyreplog.kafka.groups.group_config import GroupConfig
 from pyreplog.kafka.groups.group_effects import (
     AppendRecords,
     GroupDeleted,
@@ -145,7 +145,7 @@ class ClassicGroup:
         new_member_id: makes a name that no member has or had, from the client's.
     """
 
-    def __init__(self, group_id: str, config: GroupConfig, new_member_id: Callable[[str], str]) -> None:
+    def __init__(self, group_id: str, config: ConsumerGroupConfig, new_member_id: Callable[[str], str]) -> None:
         self.group_id = group_id
         self.state = GroupState.EMPTY
         self.generation = 0

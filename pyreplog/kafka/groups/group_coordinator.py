@@ -11,8 +11,8 @@ from typing import TypeVar
 from pyreplog.clock import Clock
 from pyreplog.event_queue import EventQueue
 from pyreplog.future import AppendFuture, set_result
+from pyreplog.kafka.groups.consumer_group_config import ConsumerGroupConfig
 from pyreplog.kafka.groups.error_codes import GroupErrorCode
-from pyreplog.kafka.groups.group_config import GroupConfig
 from pyreplog.kafka.groups.group_effects import GroupEffect, Moment, Respond
 from pyreplog.kafka.groups.group_requests import (
     DescribedGroup,
@@ -84,10 +84,10 @@ class GroupCoordinator:
     """
 
     def __init__(
-        self, log: OffsetsLog, clock: Clock, config: GroupConfig | None = None, *,
+        self, log: OffsetsLog, clock: Clock, config: ConsumerGroupConfig | None = None, *,
         new_member_id: Callable[[str], str] = new_member_id, executor: Callable[[], Executor] = EventQueue,
     ) -> None:  # fmt: skip
-        self.config = GroupConfig() if config is None else config
+        self.config = ConsumerGroupConfig() if config is None else config
         self._log, self._clock = log, clock
         self._new_member_id, self._executor = new_member_id, executor
         self._shards: dict[int, GroupShard] = {}

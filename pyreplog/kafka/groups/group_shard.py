@@ -14,8 +14,8 @@ from pyreplog.clock import Clock
 from pyreplog.errors import ReplogError
 from pyreplog.future import AppendFuture, set_result
 from pyreplog.kafka.groups.classic_group import ClassicGroup
+from pyreplog.kafka.groups.consumer_group_config import ConsumerGroupConfig
 from pyreplog.kafka.groups.error_codes import UNKNOWN_OUTCOMES, GroupErrorCode, code_of_append
-from pyreplog.kafka.groups.group_config import GroupConfig
 from pyreplog.kafka.groups.group_effects import AppendRecords, GroupEffect, Moment, Respond
 from pyreplog.kafka.groups.group_records import (
     GroupMetadataKey,
@@ -87,7 +87,7 @@ class GroupShard:
     """
 
     def __init__(
-        self, partition: int, epoch: int, log: OffsetsLog, clock: Clock, config: GroupConfig,
+        self, partition: int, epoch: int, log: OffsetsLog, clock: Clock, config: ConsumerGroupConfig,
         new_member_id: Callable[[str], str], executor: Executor,
     ) -> None:  # fmt: skip
         self.partition, self.epoch = partition, epoch

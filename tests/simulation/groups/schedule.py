@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from random import Random
 
+from pyreplog.kafka.groups.consumer_group_config import ConsumerGroupConfig
 from pyreplog.kafka.groups.error_codes import GroupErrorCode
-from pyreplog.kafka.groups.group_config import GroupConfig
 from pyreplog.kafka.groups.group_requests import GroupState
 from pyreplog.partition.topic_partition import TopicPartition
 
@@ -82,7 +82,7 @@ class Schedule:
         self.world = World(seed, tracing=tracing)
         self.plan = plan = Plan.draw(self.world.random)
         self.world.note(plan)
-        self.config = GroupConfig(
+        self.config = ConsumerGroupConfig(
             offsets_partitions=1, min_session_timeout_ms=1, initial_rebalance_delay_ms=plan.initial_delay_ms,
             new_member_join_timeout_ms=1_000, load_bytes=plan.load_bytes, rewrite_bytes=plan.rewrite_bytes,
             retention_check_ms=200, offsets_retention_ms=3_600_000, max_size=plan.max_size,

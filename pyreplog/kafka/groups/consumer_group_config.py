@@ -10,7 +10,7 @@ _INT_MAX = (1 << 31) - 1
 
 
 @dataclass(frozen=True, kw_only=True)
-class GroupConfig(Settings):
+class ConsumerGroupConfig(Settings):
     """Settings of the coordinator of groups, with Kafka's defaults.
 
     Attributes:
