@@ -12,7 +12,7 @@
 | `origins` | which messages of other clusters a topic has: gates for what is replicated into it |
 | `topic` | queues and streams on ledgers, here or at a server |
 | `geo` | geo-replication: topics are sent to other clusters |
-| `kafka` | the Kafka listener; so far its wire: requests and responses |
+| `kafka` | the Kafka listener: every Kafka client as a guest |
 | `autorecovery` | an auditor, workers and operators: lost copies are made again; moves, drains, repairs, health |
 | `tables`, `reports`, `spark` | all of it as Arrow columns; reports on it; Spark's data source |
 | `offload` | sealed segments on object storage |
@@ -199,6 +199,7 @@ if TYPE_CHECKING:
     from pyreplog.log.opening import open
     from pyreplog.log.reader import LogReader
     from pyreplog.loglike import AppenderLike, LogLike
+    from pyreplog.partition.client.partition_client import PartitionClient
     from pyreplog.topic.client.consumer import Consumer
     from pyreplog.topic.client.partitions.partitioned_consumer import PartitionedConsumer
     from pyreplog.topic.client.partitions.partitioned_producer import PartitionedProducer
@@ -227,6 +228,7 @@ _LATER = {
     "LogLike": "loglike",
     "LogReader": "log.reader",
     "ManualClock": "clock",
+    "PartitionClient": "partition.client.partition_client",
     "PartitionOffset": "topic.model.positions",
     "PartitionRange": "topic.model.positions",
     "PartitionedConsumer": "topic.client.partitions.partitioned_consumer",
@@ -343,6 +345,7 @@ __all__ = [
     "OtherRecordError",
     "OutOfRangeError",
     "OutcomeUnknownError",
+    "PartitionClient",
     "PartitionError",
     "PartitionOffset",
     "PartitionRange",

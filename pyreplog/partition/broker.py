@@ -145,6 +145,7 @@ class Broker(Handle):
         directories: more directories for logs, on other disks; made if they do not exist. A replica lies in one of all;
             a new one goes where fewest are. If a disk fails, the replicas of the others go on. The identity of the
             broker stays in `directory`.
+        files: how files are opened and synced; None: as the operating system does.
         marker_transport: brings markers of transactions to other brokers; None: `transport`, if that can.
 
     Raises:
@@ -299,7 +300,7 @@ class Broker(Handle):
         return self._store
 
     def advertise_kafka(self, address: str) -> None:
-        """Let all brokers and their clients know where Kafka clients reach this one.
+        """Publish where Kafka clients reach this broker, to all brokers and their clients.
 
         Args:
             address: "host:port"; "": nowhere.
@@ -310,7 +311,12 @@ class Broker(Handle):
         self._lease.refresh(kafka_address=address)
 
     def partition(self, topic: str, number: int) -> Partition | None:
-        """Return a replica of this broker; None: it has none of this partition."""
+        """Return a replica of this broker; None: it has none of this partition.
+
+        Args:
+            topic: name of the topic.
+            number: number of the partition.
+        """
         return self.replicas.partition(TopicPartition(topic, number))
 
     def delete_records(

@@ -127,5 +127,9 @@ class BrokerConfig(Settings):
         self._check_int("transactional_id_expiration_ms", 1, 1 << 40)
 
     def log_config(self, segment_bytes: int | None = None) -> LogConfig:
-        """Return the settings of a partition's log; segment_bytes: of its topic, None: it does not say."""
+        """Return the settings of a partition's log.
+
+        Args:
+            segment_bytes: what its topic says; None: nothing.
+        """
         return LogConfig(segment_bytes=self.segment_bytes if segment_bytes is None else segment_bytes)

@@ -44,7 +44,7 @@ _RETRY_S = 0.2
 
 
 class PartitionClient(Handle):
-    """A client of a cluster of partitions. `connect` and `embedded` make it.
+    """A client of a cluster of partitions, made by `connect` or `embedded`.
 
     It knows leaders from the metadata store, and tries requests again until a leader answers or the time of the call is
     over. Any thread may use it. In an event loop use `async with` and the `_async` forms.
@@ -228,6 +228,9 @@ class PartitionClient(Handle):
 
     def delete_topic(self, name: str) -> None:
         """Delete a topic, with all that it holds. Controllers remove it a little later.
+
+        Args:
+            name: name of the topic.
 
         Raises:
             NoSuchTopicError: there is no such topic.

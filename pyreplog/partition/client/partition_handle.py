@@ -48,7 +48,7 @@ class ReadSettings(Protocol):
 
 
 class PartitionHandle:
-    """One partition of a topic: append, read, follow. `Partitions` gives it; it needs no closing.
+    """One partition of a topic, made by `Partitions`: append, read, follow. It needs no closing.
 
     Offsets are dense but where transactions end; ranges are half-open. What is read is committed. Any thread may use
     it.
@@ -92,10 +92,15 @@ class PartitionHandle:
         self, value: ReadableBuffer | None, key: ReadableBuffer | None = None, *, headers: Headers = (),
         event_time: Time | None = None,
     ) -> AppendFuture[int]:  # fmt: skip
-        """Append one record without waiting for its outcome; see `PartitionProducer.submit`.
+        """Append one record without waiting for its outcome.
+
+        The arguments are those of `PartitionProducer.submit`.
 
         Returns:
             A future of its offset.
+
+        Raises:
+            ReplogError: as `PartitionProducer.submit`.
         """
         producer = self._topic.shared_producer()
         submitted = producer.submit(value, key, partition=self.number, headers=headers, event_time=event_time)
@@ -115,10 +120,15 @@ class PartitionHandle:
         self, values: Iterable[ReadableBuffer | None], keys: Iterable[ReadableBuffer | None] | None = None, *,
         event_times: Iterable[Time | None] | None = None,
     ) -> AppendFuture[list[int]]:  # fmt: skip
-        """Append several records without waiting for their outcome; see `PartitionProducer.submit_batch`.
+        """Append several records without waiting for their outcome.
+
+        The arguments are those of `PartitionProducer.submit_batch`.
 
         Returns:
             A future of their offsets.
+
+        Raises:
+            ReplogError: as `PartitionProducer.submit_batch`.
         """
         producer = self._topic.shared_producer()
         submitted = producer.submit_batch(values, keys, partition=self.number, event_times=event_times)
@@ -138,7 +148,16 @@ class PartitionHandle:
         self, value: ReadableBuffer | None, key: ReadableBuffer | None = None, *, headers: Headers = (),
         event_time: Time | None = None,
     ) -> int:  # fmt: skip
-        """Append one record, wait for its outcome, and return its offset; see `PartitionProducer.submit`."""
+        """Append one record, and wait for its outcome.
+
+        The arguments are those of `PartitionProducer.submit`.
+
+        Returns:
+            Its offset.
+
+        Raises:
+            ReplogError: as `PartitionProducer.append`.
+        """
         check_may_block("append")
         return self.submit(value, key, headers=headers, event_time=event_time).result()
 
@@ -146,7 +165,16 @@ class PartitionHandle:
         self, values: Iterable[ReadableBuffer | None], keys: Iterable[ReadableBuffer | None] | None = None, *,
         event_times: Iterable[Time | None] | None = None,
     ) -> list[int]:  # fmt: skip
-        """Append several records, wait for their outcome, and return their offsets."""
+        """Append several records, and wait for their outcome.
+
+        The arguments are those of `PartitionProducer.submit_batch`.
+
+        Returns:
+            Their offsets.
+
+        Raises:
+            ReplogError: as `PartitionProducer.append_batch`.
+        """
         check_may_block("append_batch")
         return self.submit_batch(values, keys, event_times=event_times).result()
 
@@ -154,7 +182,16 @@ class PartitionHandle:
         self, value: ReadableBuffer | None, key: ReadableBuffer | None = None, *, headers: Headers = (),
         event_time: Time | None = None,
     ) -> int:  # fmt: skip
-        """The coroutine form of `append`; it waits for room."""
+        """Append one record, and await room for it and its outcome.
+
+        The arguments are those of `PartitionProducer.submit`.
+
+        Returns:
+            Its offset.
+
+        Raises:
+            ReplogError: as `PartitionProducer.append`.
+        """
         producer = self._topic.shared_producer()
         position = await producer.append_async(
             value, key, partition=self.number, headers=headers, event_time=event_time
@@ -165,7 +202,16 @@ class PartitionHandle:
         self, values: Iterable[ReadableBuffer | None], keys: Iterable[ReadableBuffer | None] | None = None, *,
         event_times: Iterable[Time | None] | None = None,
     ) -> list[int]:  # fmt: skip
-        """The coroutine form of `append_batch`; it waits for room."""
+        """Append several records, and await room for them and their outcome.
+
+        The arguments are those of `PartitionProducer.submit_batch`.
+
+        Returns:
+            Their offsets.
+
+        Raises:
+            ReplogError: as `PartitionProducer.append_batch`.
+        """
         producer = self._topic.shared_producer()
         positions = await producer.append_batch_async(values, keys, partition=self.number, event_times=event_times)
         return [position.offset for position in positions]
@@ -236,6 +282,7 @@ class PartitionHandle:
             OutOfRangeError: the log does not reach there.
             PartitionUnavailableError: no leader answered in time.
             InvalidRecordBatchError: what arrived is damaged.
+            InvalidArgumentError: the offset is negative, or the isolation is unknown.
         """
         check_may_block("fetch")
         if offset < 0:
@@ -295,20 +342,40 @@ class PartitionHandle:
         return PartitionFollower(self, start, timeout)
 
     def follow(self, start: int | None = None, *, timeout: float | None = None) -> Iterator[ConsumerRecord]:
-        """Iterate over records one by one, and wait for more at the end. Arguments are those of `follow_batches`."""
+        """Iterate over records one by one, and wait for more at the end.
+
+        The arguments are those of `follow_batches`.
+
+        Raises:
+            ReplogError: as `fetch`.
+        """
         for batch in PartitionFollower(self, start, timeout):
             yield from batch
 
     async def follow_async(
         self, start: int | None = None, *, timeout: float | None = None
     ) -> AsyncIterator[ConsumerRecord]:  # fmt: skip
-        """The form of `follow` for `async for`."""
+        """Iterate over records by `async for`, and await more at the end.
+
+        The arguments are those of `follow_batches`.
+
+        Raises:
+            ReplogError: as `fetch`.
+        """
         async for batch in PartitionFollower(self, start, timeout):
             for record in batch:
                 yield record
 
     def get(self, offset: int) -> ConsumerRecord:
-        """Return one record. Raises as `fetch`, and OutOfRangeError if there is no record of this offset."""
+        """Return one record.
+
+        Args:
+            offset: its offset.
+
+        Raises:
+            OutOfRangeError: no record has this offset: it was not appended yet, or a transaction's marker has it.
+            ReplogError: as `fetch`.
+        """
         batch = self.fetch(offset, max_bytes=1)
         if not len(batch) or batch[0].offset != offset:
             raise out_of_range(self._name, offset, 0, batch.end)

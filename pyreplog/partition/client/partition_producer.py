@@ -73,7 +73,11 @@ class ProducerConfig(NamedTuple):
     compression: str = "none"
 
     def check(self) -> None:
-        """Raise InvalidArgumentError if a setting is out of its bounds."""
+        """Refuse settings that are out of their bounds.
+
+        Raises:
+            InvalidArgumentError: one is; the message names it.
+        """
         if self.acks not in REQUIRED_ACKS or (self.durable and self.acks != ACKS_ALL):
             wanted = "-1 for durable records" if self.durable else "-1, 0 or 1"
             raise InvalidArgumentError(f"acks: expected {wanted}, found {self.acks}")
@@ -87,7 +91,7 @@ class ProducerConfig(NamedTuple):
 
 
 class PartitionProducer(Handle):
-    """An idempotent producer of one topic. `Partitions.producer` makes it.
+    """An idempotent producer of one topic, made by `Partitions.producer`.
 
     ONE batch is on its way per partition: records of a partition are appended in the order of the calls, once, over
     changes of leaders, lost connections and unknown outcomes (with acks=-1). What is submitted meanwhile forms the next
@@ -228,7 +232,16 @@ class PartitionProducer(Handle):
         self, value: ReadableBuffer | None, key: ReadableBuffer | None = None, *, partition: int | None = None,
         headers: Headers = (), event_time: Time | None = None,
     ) -> RecordPosition:  # fmt: skip
-        """Append one record, and wait for its outcome. Arguments and errors are those of `submit` and its future."""
+        """Append one record, and wait for its outcome.
+
+        The arguments are those of `submit`.
+
+        Returns:
+            Where it was appended.
+
+        Raises:
+            ReplogError: as `submit` and its future.
+        """
         check_may_block("append")
         return self.submit(value, key, partition=partition, headers=headers, event_time=event_time).result()
 
@@ -236,7 +249,16 @@ class PartitionProducer(Handle):
         self, values: Iterable[ReadableBuffer | None], keys: Iterable[ReadableBuffer | None] | None = None, *,
         partition: int | None = None, event_times: Iterable[Time | None] | None = None,
     ) -> list[RecordPosition]:  # fmt: skip
-        """Append several records, and wait for their outcome. Arguments and errors are those of `submit_batch`."""
+        """Append several records, and wait for their outcome.
+
+        The arguments are those of `submit_batch`.
+
+        Returns:
+            Where each was appended.
+
+        Raises:
+            ReplogError: as `submit_batch` and its future.
+        """
         check_may_block("append_batch")
         return self.submit_batch(values, keys, partition=partition, event_times=event_times).result()
 
@@ -244,7 +266,16 @@ class PartitionProducer(Handle):
         self, value: ReadableBuffer | None, key: ReadableBuffer | None = None, *, partition: int | None = None,
         headers: Headers = (), event_time: Time | None = None,
     ) -> RecordPosition:  # fmt: skip
-        """The coroutine form of `append`; it waits for room."""
+        """Append one record, and await room for it and its outcome.
+
+        The arguments are those of `submit`.
+
+        Returns:
+            Where it was appended.
+
+        Raises:
+            ReplogError: as `submit` and its future.
+        """
         while True:
             await self.room()
             try:
@@ -257,7 +288,16 @@ class PartitionProducer(Handle):
         self, values: Iterable[ReadableBuffer | None], keys: Iterable[ReadableBuffer | None] | None = None, *,
         partition: int | None = None, event_times: Iterable[Time | None] | None = None,
     ) -> list[RecordPosition]:  # fmt: skip
-        """The coroutine form of `append_batch`; it waits for room."""
+        """Append several records, and await room for them and their outcome.
+
+        The arguments are those of `submit_batch`.
+
+        Returns:
+            Where each was appended.
+
+        Raises:
+            ReplogError: as `submit_batch` and its future.
+        """
         value_list, key_list = list(values), None if keys is None else list(keys)
         times = None if event_times is None else list(event_times)
         while True:

@@ -17,9 +17,9 @@ from pyreplog.partition.topic_partition import TopicPartition
 
 
 class Partitions:
-    """A topic: a sequence of `PartitionHandle`. `PartitionClient.topic` gives it, and closes it together with itself.
+    """The partitions of a topic, a sequence of `PartitionHandle`, made by `PartitionClient.topic`.
 
-    Any thread may use it.
+    The client closes it together with itself. Any thread may use it.
     """
 
     def __init__(
