@@ -24,6 +24,7 @@ from pyreplog.geo.server_registration import GeoServer
 from pyreplog.ledger.ledger_metadata import LedgerMetadata
 from pyreplog.metadata.values import MetadataValue, field_names
 from pyreplog.partition.metadata.broker_registration import BrokerAvailability, BrokerMetadata
+from pyreplog.partition.metadata.producer_ids import ProducerIdBlock
 from pyreplog.partition.metadata.topic_metadata import TopicMetadata
 from pyreplog.partition.protocol.partition_state import PartitionState
 from pyreplog.topic.model.chain import LedgerChain
@@ -34,7 +35,7 @@ STORED: dict[type[MetadataValue], str] = {
     "hold_alarm_ms",
     AutoRecoveryStatus: "auditor at_us ledgers_left alarms failed open_ledgers progress",
     BookieState: "phase since_us reason",
-    BrokerAvailability: "incarnation address is_stopping",
+    BrokerAvailability: "incarnation address is_stopping kafka_address",
     BrokerMetadata: "directory incarnation rack",
     CheckProgress: "began_us next_ledger checked differing",
     GeoServer: "address host pid",
@@ -42,8 +43,9 @@ STORED: dict[type[MetadataValue], str] = {
     LedgerMetadata: "ledger ensemble_size write_quorum ack_quorum fragments proof durability state last_entry length "
     "messages created_us token custom",
     LostEntries: "ranges is_coarse",
-    PartitionState: "replicas isr min_isr elr leader epoch target is_unclean",
+    PartitionState: "replicas isr min_isr elr leader epoch target is_unclean original replaced",
     PartitionedMetadata: "partitions created_us token",
+    ProducerIdBlock: "next_id",
     RebalanceMoves: "since_us moves failed",
     RemoteCluster: "uuid url secret_file tls_ca tls_cert tls_key",
     StoredPolicy: "settings",
@@ -51,7 +53,7 @@ STORED: dict[type[MetadataValue], str] = {
     TimedReason: "since_us reason",
     TopicControls: "paused resync",
     TopicMetadata: "topic_id partitions replication_factor min_isr requires_sync unclean_election assignment created_us "
-    "is_deleted",
+    "is_deleted settings",
     WorkerStatus: "since_us copied_ledgers copied_entries copied_bytes lost_entries failures bytes_per_s ledgers_left "
     "bytes_left one_copy_left",
 }
