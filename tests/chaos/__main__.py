@@ -1,4 +1,4 @@
-"""`python -m tests.chaos [ledgers|topics|groups] [--seconds S] [--seed N]`: see the package."""
+"""`python -m tests.chaos [ledgers|topics|groups|partitions] [--seconds S] [--seed N]`: see the package."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ import sys
 import tempfile
 from pathlib import Path
 
-from tests.chaos import groups, ledgers, topics
+from tests.chaos import groups, ledgers, partitions, topics
 from tests.chaos.victims import FAKETIME
 
-SERVICES = {"ledgers": ledgers.run, "topics": topics.run, "groups": groups.run}
+SERVICES = {"ledgers": ledgers.run, "topics": topics.run, "groups": groups.run, "partitions": partitions.run}
 
 
 def main() -> int:

@@ -101,8 +101,8 @@ class _Judgement:
                 yield from self._source(read.partition, offset, value)
                 if value in self._writer and self._writer[value][0].began > transaction.ended:
                     yield Anomaly("future read", f"{value} at {read.partition}:{offset}")
-            for offset in log.keys() - seen.keys():
-                if read.start <= offset < read.end:
+            for offset in range(read.start, read.end):
+                if offset in log and offset not in seen:
                     yield Anomaly("gap", f"{log[offset]} at {read.partition}:{offset} was left out")
 
     def _order(self) -> Iterator[Anomaly]:

@@ -1,0 +1,142 @@
+"""Three brokers, of which one at a time is disturbed; the history of their clients is judged by its rules."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import Counter
+from pathlib import Path
+from random import Random
+
+from pyreplog import PartitionClient
+from pyreplog.errors import OutcomeUnknownError, PartitionError, ReplogError
+from pyreplog.partition.client.partition_producer import ProducerConfig
+from pyreplog.partition.client.partitions import Partitions
+from tests.chaos.faults import Availability, Faults, Worker
+from tests.chaos.faults import Outcome as Verdict
+from tests.chaos.victims import Victim
+from tests.histories.anomalies import anomalies
+from tests.histories.history import Append, History, Outcome, Read
+from tests.waiting import until
+
+BROKERS, PARTITIONS, WRITERS = 3, 4, 3
+BOUND_S = 30.0
+TIMEOUT_S = 10.0
+PAUSE_S = 0.005
+TOPIC = "chaos"
+
+
+class Writer(Worker):
+    """Appends values to partitions by turns; what is refused was not appended."""
+
+    def __init__(self, topic: Partitions, name: str, seed: int, history: History, availability: Availability) -> None:
+        self._topic, self._name, self._random = topic, name, Random(f"{seed}/{name}")
+        self._history, self._availability = history, availability
+        super().__init__()
+        self.errors = Counter[str]()
+
+    def _run(self) -> None:
+        number = 0
+        with self._topic.producer() as producer:
+            while not self._over.wait(PAUSE_S):
+                partition, value = self._random.randrange(PARTITIONS), f"{self._name}/{number}"
+                number += 1
+                began, offset = time.monotonic(), None
+                try:
+                    offset = producer.append(value.encode(), partition=partition).offset
+                    outcome = Outcome.COMMITTED
+                    self._availability.acknowledge()
+                except OutcomeUnknownError as error:
+                    self.errors[type(error).__name__] += 1
+                    outcome = Outcome.UNKNOWN
+                except PartitionError as error:
+                    self.errors[type(error).__name__] += 1
+                    outcome = Outcome.ABORTED
+                self._history.add(began, outcome, [Append(partition, value, offset)])
+
+
+class Reader(Worker):
+    """Reads each partition from its start on, again and again what is new."""
+
+    def __init__(self, topic: Partitions, history: History) -> None:
+        self._topic, self._history = topic, history
+        super().__init__()
+        self.errors = Counter[str]()
+
+    def _run(self) -> None:
+        ends = dict.fromkeys(range(PARTITIONS), 0)
+        while not self._over.wait(PAUSE_S):
+            for partition in ends:
+                try:
+                    began = time.monotonic()
+                    read = read_from(self._topic, partition, ends[partition])
+                except ReplogError as error:
+                    self.errors[type(error).__name__] += 1
+                    continue
+                if read.end > read.start:
+                    self._history.add(began, Outcome.COMMITTED, reads=[read])
+                    ends[partition] = read.end
+
+
+def read_from(topic: Partitions, partition: int, start: int) -> Read:
+    """Read what is committed from an offset on."""
+    batch = topic[partition].fetch(start, wait=0.05)
+    return Read(partition, start, batch.end, tuple((record.offset, (record.value or b"").decode()) for record in batch))
+
+
+def run(folder: Path, seconds: float, seed: int) -> Verdict:
+    """Disturb brokers for so long, and judge what their clients saw."""
+    url = f"sqlite:{folder / 'metadata.sqlite'}"
+    victims = [
+        Victim(
+            f"broker-{number}", folder,
+            ["pyreplog", "broker", str(folder / f"broker-{number}"), "--json", "--metadata", url,
+             "--set", "lease_ms=1000", "--set", "lag_ms=2000", "--set", "segment_bytes=1048576"],
+        )
+        for number in range(BROKERS)
+    ]  # fmt: skip
+    availability, history = Availability("append", BOUND_S), History()
+    try:
+        for victim in victims:
+            victim.start()
+        with PartitionClient.connect(url, config=ProducerConfig(timeout_s=TIMEOUT_S)) as client:
+            topic = client.create_topic(TOPIC, partitions=PARTITIONS, replication_factor=BROKERS, min_isr=2)
+            reader = Reader(topic, history)
+            writers = [Writer(topic, f"w{number}", seed, history, availability) for number in range(WRITERS)]
+            faults = Faults(victims, seed)
+            for worker in (*writers, reader, faults):
+                worker.start()
+            threading.Event().wait(seconds)
+            faults.end()
+            held = availability.report(faults)
+            for worker in (*writers, reader):
+                worker.end()
+            for partition in range(PARTITIONS):
+                history.final[partition] = until(lambda number=partition: whole(topic, number), pause_s=0.1)  # type: ignore[misc]
+    finally:
+        for victim in victims:
+            victim.end()
+    found = anomalies(history)
+    for anomaly in found[:20]:
+        print(f"  {anomaly.kind}: {anomaly.what}")
+    outcomes = Counter(transaction.outcome.value for transaction in history.transactions if transaction.appends)
+    errors = sum((worker.errors for worker in (*writers, reader)), Counter[str]())
+    print(f"  {dict(outcomes)}; {len(found)} anomalies; errors: {dict(errors)}")
+    return Verdict(availability.acknowledged, len(found), held)
+
+
+def whole(topic: Partitions, partition: int) -> dict[int, str] | None:
+    """Read a partition from its start to its end; None: no leader answers yet, or not all is committed."""
+    values: dict[int, str] = {}
+    try:
+        offsets = topic[partition].offsets()
+        if offsets.high_watermark < offsets.end:
+            return None
+        at = 0
+        while at < offsets.end:
+            read = read_from(topic, partition, at)
+            values |= dict(read.records)
+            at = read.end
+    except ReplogError:
+        return None
+    return values
