@@ -133,10 +133,9 @@ class ApiContext:
         topic = self.metadata.topic(name)
         return None if topic is None or topic.is_deleted else topic
 
-    def topic_names(self) -> dict[bytes, str]:
-        """Return the names of all topics by their ids of 16 bytes."""
-        topics = self.metadata.topics().items()
-        return {bytes.fromhex(topic.topic_id): name for name, topic in topics if not topic.is_deleted}
+    def topic_name(self, topic_id: bytes) -> str | None:
+        """Return the name of the topic with an id of 16 bytes; None: there is none, or it is being deleted."""
+        return self.metadata.topic_name(topic_id.hex())
 
     # ---- what takes time ------------------------------------------------------------------------------------
 

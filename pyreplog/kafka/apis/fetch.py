@@ -68,8 +68,7 @@ def _topic_names(api: ApiContext, request: RequestContext, message: FetchRequest
     """Return the names of the topics of a fetch; None: no topic has this id."""
     if request.version < _TOPIC_IDS_FROM:
         return [topic.topic for topic in message.topics]
-    names = api.topic_names() if message.topics else {}
-    return [names.get(topic.topic_id) for topic in message.topics]
+    return [api.topic_name(topic.topic_id) for topic in message.topics]
 
 
 def _respond(

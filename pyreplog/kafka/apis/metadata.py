@@ -92,9 +92,8 @@ def _respond(
             if not metadata.is_deleted:
                 topics.append(describe_topic(api, name, metadata, living, operations))
     else:
-        names = api.topic_names() if any(topic.name is None for topic in message.topics or ()) else {}
         for topic in message.topics or ():
-            name_or_none = topic.name if topic.name is not None else names.get(topic.topic_id)
+            name_or_none = topic.name if topic.name is not None else api.topic_name(topic.topic_id)
             found = None if name_or_none is None else api.topic(name_or_none)
             if found is None or name_or_none is None:
                 topics.append(_unknown(topic.name, topic.topic_id, codes or {}))

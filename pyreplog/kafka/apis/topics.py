@@ -170,9 +170,9 @@ def handle_delete_topics(api: ApiContext, request: RequestContext, message: Dele
 
 def _delete_topics(api: ApiContext, message: DeleteTopicsRequest) -> list[DeleteTopicsDeletableTopicResult]:
     names: list[tuple[str | None, bytes]] = [(name, ZERO_UUID) for name in message.topic_names]
-    known = api.topic_names() if any(topic.name is None for topic in message.topics) else {}
     names += [
-        (known.get(topic.topic_id) if topic.name is None else topic.name, topic.topic_id) for topic in message.topics
+        (api.topic_name(topic.topic_id) if topic.name is None else topic.name, topic.topic_id)
+        for topic in message.topics
     ]
     results = []
     for name, topic_id in dict.fromkeys(names):

@@ -66,6 +66,7 @@ class MetadataCache:
         self._store, self._listener, self._retry = store, listener, retry
         self._lock = threading.Lock()  # guards the table of folders, and is held while this object is made
         self._states: dict[str, FollowedFolder[PartitionState]] = {}  # by topic id; replaced as a whole
+        self._names: dict[str, str] = {}  # likewise, of topics that are not being deleted
         self._is_closed = False
         with self._lock:  # the first calls come at once, from a thread of the store
             self._brokers = FollowedFolder(store, BROKERS, BrokerMetadata.decode, self._brokers_changed, retry)
@@ -87,11 +88,17 @@ class MetadataCache:
         """Return a topic; None: there is none."""
         return self._topics.get(quote_name(name))
 
+    def topic_name(self, topic_id: str) -> str | None:
+        """Return the name of the topic with an id; None: there is none, or it is being deleted."""
+        return self._names.get(topic_id)
+
     def _topics_changed(self, _: Set[str]) -> None:
         with self._lock:
             if self._is_closed:
                 return
-            wanted = {topic.topic_id for _, topic in self._topics.items()}
+            topics = self.topics()
+            self._names = {topic.topic_id: name for name, topic in topics.items() if not topic.is_deleted}
+            wanted = {topic.topic_id for topic in topics.values()}
             gone = [folder for topic_id, folder in self._states.items() if topic_id not in wanted]
             states = {topic_id: folder for topic_id, folder in self._states.items() if topic_id in wanted}
             for topic_id in wanted - states.keys():
