@@ -6,7 +6,8 @@ import argparse
 from pathlib import Path
 
 from pyreplog.cli.explaining import layout, rawsegment
-from pyreplog.cli.explaining.explain import Explained, explain_header, explain_record
+from pyreplog.cli.explaining.explain import explain_header, explain_record
+from pyreplog.cli.explaining.explained import Explained
 from pyreplog.cli.explaining.rawsegment import RawSegment
 from pyreplog.cli.shared.output import print_json, say
 from pyreplog.errors import CorruptionError, OutOfRangeError

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import random
 from pathlib import Path
+
+import pytest
 
 from pyreplog.partition.protocol.record_batch import stamped
 from pyreplog.record_batches.batches import build_batch
@@ -104,3 +107,41 @@ def test_a_backup_keeps_the_numbers_of_batches(tmp_path: Path, run: Run, seed: i
         assert run("restore", tmp_path / "backup", tmp_path / "restored").code == 0
         wanted = of(writer.seen(committed=True))
         assert rows_of(run("cat", tmp_path / "restored", "--json", "--isolation", "read_committed").out) == wanted
+
+
+def test_dump_explains_the_header_of_a_batch(tmp_path: Path, run: Run) -> None:
+    writer = Writer(path := partition_path(tmp_path), random.Random(1), codecs=(4,))
+    with writer.log:
+        writer.append(count=3)
+        writer.append(producer=7, count=2)
+        writer.end(7, is_commit=False)
+        writer.show()
+    for entry, expected in {
+        1: {"base_offset": "offset 0 is the first", "last_delta": "offset 2 is the last", "records": "3 records",
+            "attributes": "compressed: zstd", "producer_id": "no producer"},
+        3: {"base_offset": "offset 3 is the first", "producer_id": "producer 7",
+            "attributes": "compressed: zstd, transactional"},
+        5: {"attributes": "not compressed, transactional, control", "marker": "aborts its transaction; version 0"},
+    }.items():  # fmt: skip
+        result = run("dump", path, "--entry", entry, "--json")
+        fields = {field["name"]: field for field in result.json["fields"]}
+        assert {name: fields[name]["meaning"] for name in expected} == expected
+        assert (result.code, result.json["intact"]) == (0, True)
+        places = sorted((field["offset"], field["length"]) for field in fields.values())
+        assert all(start + length == following for (start, length), (following, _) in itertools.pairwise(places))
+
+
+@pytest.mark.parametrize(
+    ("field", "at", "data"), [("batch_crc", 60, b"\1"), ("base_offset", 7, b"\7"), ("last_delta", 26, b"\7")]
+)
+def test_dump_finds_what_is_wrong_in_a_batch(tmp_path: Path, run: Run, field: str, at: int, data: bytes) -> None:
+    """In a record whose own checksum is right: whoever appended it wrote it so."""
+    writer = Writer(path := partition_path(tmp_path), random.Random(1), codecs=(0,))
+    with writer.log:
+        batch = bytearray(stamped(build_batch([b"a", b"b"], timestamps_ms=[1, 2]), 0, 1))
+        batch[at : at + len(data)] = data
+        writer.append_bytes(batch, 2)
+        writer.show()
+    result = run("dump", path, "--entry", 1, "--json")
+    wrong = [each["name"] for each in result.json["fields"] if each["ok"] is False]
+    assert result.code == 4 and field in wrong and "crc" not in wrong

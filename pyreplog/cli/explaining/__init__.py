@@ -4,5 +4,6 @@
 |---|---|
 | `layout` | the places of fields |
 | `rawsegment` | a segment that is read without trusting its content |
-| `explain` | explanations of its fields |
+| `explain`, `explain_batch` | explanations of its fields; of those of a Kafka record batch in it |
+| `explained` | what is said of one field |
 """

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import struct
 import uuid
-from dataclasses import dataclass
 
 from pyreplog._native.system.checksum import crc32c
 from pyreplog.cli.explaining import layout
+from pyreplog.cli.explaining.explain_batch import explain_batch, is_record_batch
+from pyreplog.cli.explaining.explained import Explained
 from pyreplog.cli.explaining.layout import Field
 from pyreplog.cli.explaining.rawsegment import RawSegment
 from pyreplog.cli.shared.output import moment, plural
@@ -16,17 +17,6 @@ _TEXT_BYTES = 200
 _ORIGIN = struct.Struct("<Qqq")
 _GAP_BYTES = 17
 _FIRST_ENTRIES = {-1: "records of many ledgers", -2: "prepared, no record yet"}
-
-
-@dataclass(frozen=True)
-class Explained:
-    """One field. offset: in the segment file. ok: None if there is nothing to check the value against."""
-
-    name: str
-    offset: int
-    data: bytes
-    meaning: str
-    ok: bool | None = None
 
 
 def explain_header(segment: RawSegment) -> list[Explained]:
@@ -191,10 +181,25 @@ class _RecordDump:
         if self._values["form"] & layout.FORM_KEY:
             explained.append(Explained("key", self._offset + at, self._bytes(at, key), _text(self._bytes(at, key))))
         value = self._bytes(at + key, length - at - key)
-        explained.append(Explained("value", self._offset + at + key, value, f"{_size(len(value))}: {_text(value)}"))
+        if self._takes_numbers() and is_record_batch(value):
+            explained += self._batch(self._offset + at + key, value)
+        else:
+            explained.append(Explained("value", self._offset + at + key, value, f"{_size(len(value))}: {_text(value)}"))
         padding = self._bytes(length, layout.stride(length) - length)
         if padding:
             explained.append(Explained("padding", self._offset + length, padding, "zero", not any(padding)))
+        return explained
+
+    def _takes_numbers(self) -> bool:
+        return self._values["kind"] == layout.KIND_BATCH and bool(self._values["form"] & layout.FORM_COUNT)
+
+    def _batch(self, offset: int, value: bytes) -> list[Explained]:
+        count = self._values["count"]
+        first = self._segment.number("first_entry") + self._values["entry_delta"] - count + 1
+        explained = explain_batch(value, offset, first, count)
+        rest = explained[-1].offset + len(explained[-1].data) - offset
+        if rest < len(value):
+            explained.append(Explained("value", offset + rest, value[rest:], f"{_size(len(value) - rest)} of records"))
         return explained
 
     def _attributes(self, at: int, stop: int) -> list[Explained]:

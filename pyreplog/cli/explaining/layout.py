@@ -31,20 +31,24 @@ SEGMENT_MAGIC = b"REPLOG01"
 
 @dataclass(frozen=True)
 class Field:
-    """A field: its name in layout.h, its offset in the structure (bytes), and its code of `struct` (little-endian)."""
+    """A field: its name in layout.h, its offset in the structure (bytes), and its code of `struct`.
+
+    order: of its bytes: "<" or, in Kafka's structures, ">".
+    """
 
     name: str
     offset: int
     code: str
+    order: str = "<"
 
     @property
     def size(self) -> int:
         """Bytes of the field."""
-        return struct.calcsize("<" + self.code)
+        return struct.calcsize(self.order + self.code)
 
     def value(self, data: bytes) -> int | bytes:
         """Return the value of the field in the bytes of a structure."""
-        value: int | bytes = struct.unpack_from("<" + self.code, data, self.offset)[0]
+        value: int | bytes = struct.unpack_from(self.order + self.code, data, self.offset)[0]
         return value
 
 
@@ -63,6 +67,20 @@ SEGMENT = (
     Field("uuid", 16, "16s"), Field("base", 32, "q"), Field("size", 40, "q"), Field("first_entry", 48, "q"),
     Field("epoch", 56, "I"), Field("reserved", 60, "I"),
 )  # fmt: skip
+
+RECORD_BATCH = tuple(
+    Field(name, offset, code, ">")
+    for name, offset, code in (
+        ("base_offset", 0, "q"), ("batch_length", 8, "i"), ("leader_epoch", 12, "i"), ("magic", 16, "b"),
+        ("batch_crc", 17, "I"), ("attributes", 21, "h"), ("last_delta", 23, "i"), ("base_time", 27, "q"),
+        ("max_time", 35, "q"), ("producer_id", 43, "q"), ("producer_epoch", 51, "h"), ("base_sequence", 53, "i"),
+        ("records", 57, "i"),
+    )
+)  # fmt: skip
+"""The header of Kafka's record batches, magic 2. It lies at the beginning of a value."""
+RECORD_BATCH_HEADER, RECORD_BATCH_MAGIC = 61, 2
+BATCH_LENGTH_FROM, BATCH_CRC_FROM = 12, 21
+CODEC_MASK, LOG_APPEND_TIME, TRANSACTIONAL, CONTROL = 0x07, 0x08, 0x10, 0x20
 
 
 def stride(length: int) -> int:
