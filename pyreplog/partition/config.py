@@ -55,6 +55,9 @@ class BrokerConfig(Settings):
         lag_ms: a follower that was not caught up for so long leaves the ISR (`replica.lag.time.max.ms`), milliseconds.
         fetch_wait_ms: a follower's fetch waits so long for records (`replica.fetch.wait.max.ms`), milliseconds.
         fetch_bytes_max: bytes of one fetch of a follower, of all partitions (`replica.fetch.response.max.bytes`).
+        catch_up_bytes_per_s: bytes per second that the broker fetches for replicas that are not in the ISR, as while a
+            reassignment moves partitions to it (`follower.replication.throttled.rate`, KIP-73); None: no limit.
+            Replicas in the ISR are never held back.
         backoff_ms: milliseconds after which a fetch that failed is sent again (`replica.fetch.backoff.ms`).
         sync_ms: logs of topics whose replicas count what is on their disks are synced so often, milliseconds; at once
             if a produce waits for it, or a leader.
@@ -86,6 +89,7 @@ class BrokerConfig(Settings):
     lag_ms: int = 30_000
     fetch_wait_ms: int = 500
     fetch_bytes_max: int = 10 << 20
+    catch_up_bytes_per_s: int | None = None
     backoff_ms: int = 100
     sync_ms: int = 5
     checkpoint_ms: int = 5_000
@@ -109,6 +113,7 @@ class BrokerConfig(Settings):
         self._check_int("lag_ms", 100, 86_400_000)
         self._check_int("fetch_wait_ms", 0, 60_000)
         self._check_int("fetch_bytes_max", 1, 1 << 30)
+        self._check_int("catch_up_bytes_per_s", 1, 1 << 50, optional=True)
         self._check_int("backoff_ms", 1, 60_000)
         self._check_int("sync_ms", 1, 60_000)
         self._check_int("checkpoint_ms", 1, 3_600_000)

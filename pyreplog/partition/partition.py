@@ -233,6 +233,12 @@ class Partition:
         return self._leading is not None
 
     @property
+    def is_in_sync(self) -> bool:
+        """Whether the replica is in the ISR, as this broker knows."""
+        state = self._state
+        return state is not None and self.member in state.isr
+
+    @property
     def leader_epoch(self) -> int | None:
         """Number of the epoch in which it leads; None: it does not."""
         leading = self._leading

@@ -3,6 +3,9 @@
 There is a thread for each broker that leads some of them. It carries out all answers that are there, and then sends
 all fetches that came of them in one request. So a request has the partitions that are ready, and partitions that wait
 for records hold up none: a few requests may be under way at once.
+
+Replicas that are not in the ISR may share a limit of bytes per second (KIP-73): their fetches wait until it allows
+some. Those in the ISR are never held back, so that no limit makes a replica leave it.
 """
 
 from __future__ import annotations
@@ -13,7 +16,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from heapq import heappop, heappush
 from itertools import count
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from pyreplog.clock import Clock
 from pyreplog.future import AppendFuture, set_exception
@@ -21,9 +24,10 @@ from pyreplog.handles import Handle
 from pyreplog.partition.config import BrokerConfig
 from pyreplog.partition.delayed_fetch import FetchResponses
 from pyreplog.partition.partition import Partition
-from pyreplog.partition.protocol.messages import Fetch, FetchRefused
+from pyreplog.partition.protocol.messages import Fetch, FetchedRecords, FetchRefused, FetchResponse
 from pyreplog.partition.requests import FetchIsolation, FetchParams, PartitionFetch, ReplicaFetch
 from pyreplog.partition.topic_partition import TopicPartition
+from pyreplog.stream.rate_limiter import RateLimiter
 
 logger = logging.getLogger(__name__)
 
@@ -60,6 +64,7 @@ class ReplicaFetcher(Handle):
         clock: Clock,
     ) -> None:  # fmt: skip
         self._transport, self._find, self._config, self._clock = transport, find, config, clock
+        self._catch_up = _CatchUpQuota(config.catch_up_bytes_per_s, clock)
         self._lock = threading.Lock()  # guards what follows
         self._threads: dict[str, _LeaderThread] = {}
         self._assigned: dict[TopicPartition, _LeaderThread] = {}  # by which the last fetch of a partition was sent
@@ -102,7 +107,7 @@ class ReplicaFetcher(Handle):
             return None
         thread = self._threads.get(leader)
         if thread is None:
-            thread = _LeaderThread(leader, self._transport, self._find, self._config, self._clock)
+            thread = _LeaderThread(leader, self._transport, self._find, self._config, self._clock, self._catch_up)
             self._threads[leader] = thread
         return thread
 
@@ -113,21 +118,72 @@ class ReplicaFetcher(Handle):
             thread.stop()
 
 
+class _CatchUpQuota:
+    """What replicas outside of the ISR may fetch. Any thread may use it.
+
+    A fetch reserves bytes when it is sent; what its answer did not bring is given back.
+
+    Args:
+        rate: bytes per second; None: no limit.
+        clock: the time.
+    """
+
+    def __init__(self, rate: int | None, clock: Clock) -> None:
+        self._clock, self._lock = clock, threading.Lock()
+        self._limiter = RateLimiter.of(rate, clock.monotonic_us())
+
+    @property
+    def is_limited(self) -> bool:
+        return self._limiter is not None
+
+    def reserve(self, max_bytes: int) -> int:
+        """Take up to `max_bytes` of what is allowed now; return how many were taken."""
+        assert self._limiter is not None
+        with self._lock:
+            reserved = min(self._limiter.allowed(self._clock.monotonic_us()), max_bytes)
+            self._limiter.spend(reserved)
+            return reserved
+
+    def settle(self, reserved: int, fetched: int) -> None:
+        """Count what a fetch has brought: the first batch comes even if it is larger than what was reserved."""
+        assert self._limiter is not None
+        with self._lock:
+            self._limiter.spend(fetched - reserved)
+
+    def next_us(self) -> int:
+        """Return the monotonic microseconds from which on a fetch is allowed."""
+        assert self._limiter is not None
+        with self._lock:
+            now_us = self._clock.monotonic_us()
+            self._limiter.allowed(now_us)
+            return now_us + self._limiter.wait_us()
+
+
+class _Sent(NamedTuple):
+    """A request. reserved: bytes of the quota, by partition, of those outside of the ISR."""
+
+    fetches: Mapping[TopicPartition, PartitionFetch]
+    reserved: Mapping[TopicPartition, int]
+
+
 class _LeaderThread:
     """The thread that talks to one leader."""
 
     def __init__(
         self, leader: str, transport: BrokerTransport, find: Callable[[TopicPartition], Partition | None],
-        config: BrokerConfig, clock: Clock,
+        config: BrokerConfig, clock: Clock, catch_up: _CatchUpQuota,
     ) -> None:  # fmt: skip
         self._leader, self._transport, self._find, self._clock = leader, transport, find, clock
+        self._catch_up = catch_up
         self._backoff_us = config.backoff_ms * 1000
         self._params = FetchParams(
             FetchIsolation.LOG_END, config.fetch_wait_ms, 1, config.fetch_bytes_max, only_leader=True
         )
         self._changed = threading.Condition()  # guards all that follows
         self._fetches: dict[TopicPartition, Fetch] = {}  # to be sent
-        self._done: list[tuple[Mapping[TopicPartition, PartitionFetch], AppendFuture[FetchResponses]]] = []
+        self._held: dict[TopicPartition, Fetch] = {}  # until the quota of replicas outside of the ISR allows them
+        self._is_held = False  # the end of that time is among those that are due
+        self._done: list[tuple[_Sent, AppendFuture[FetchResponses]]] = []
         self._due: list[tuple[int, int, Callable[[], None]]] = []
         self._numbers = count()
         self._requests = 0  # under way
@@ -138,6 +194,7 @@ class _LeaderThread:
     def send(self, partition: TopicPartition, fetch: Fetch) -> None:
         """Send a fetch soon. A newer one of the same partition takes its place: the machine has abandoned it."""
         with self._changed:
+            self._held.pop(partition, None)
             self._fetches[partition] = fetch
             self._changed.notify()
 
@@ -145,6 +202,7 @@ class _LeaderThread:
         """Send no fetch of a partition that has not been sent: another broker leads it."""
         with self._changed:
             self._fetches.pop(partition, None)
+            self._held.pop(partition, None)
 
     def call_later(self, call: Callable[[], None]) -> None:
         """Call something after a back-off."""
@@ -171,16 +229,43 @@ class _LeaderThread:
                 due = []
                 while self._due and self._due[0][0] <= now_us:
                     due.append(heappop(self._due)[2])
-            for fetches, future in done:
-                self._take_answer(fetches, future)
+            for request, future in done:
+                self._take_answer(request, future)
             for call in due:
                 self._guarded(call)
             with self._changed:
                 if not self._fetches or self._done or self._requests >= _REQUESTS_MAX or self._stopping:
                     continue
                 sent, self._fetches = self._fetches, {}
+                request = self._request(sent)
+                if not request.fetches:
+                    continue
                 self._requests += 1
-            self._send({name: ReplicaFetch(fetch, self._params.max_bytes) for name, fetch in sent.items()})
+            self._send(request)
+
+    def _request(self, fetches: Mapping[TopicPartition, Fetch]) -> _Sent:
+        """Return what to send now, and hold the fetches that the quota does not allow yet. The lock is held."""
+        max_bytes = self._params.max_bytes
+        if not self._catch_up.is_limited:
+            return _Sent({name: ReplicaFetch(fetch, max_bytes) for name, fetch in fetches.items()}, {})
+        sent, reserved = dict[TopicPartition, PartitionFetch](), dict[TopicPartition, int]()
+        for name, fetch in fetches.items():
+            partition = self._find(name)
+            if partition is None or partition.is_in_sync:
+                sent[name] = ReplicaFetch(fetch, max_bytes)
+            elif allowed := self._catch_up.reserve(max_bytes):
+                sent[name], reserved[name] = ReplicaFetch(fetch, allowed), allowed
+            else:
+                self._held[name] = fetch
+        if self._held and not self._is_held:
+            self._is_held = True
+            heappush(self._due, (self._catch_up.next_us(), next(self._numbers), self._release_held))
+        return _Sent(sent, reserved)
+
+    def _release_held(self) -> None:
+        with self._changed:
+            self._is_held = False
+            self._fetches, self._held = {**self._held, **self._fetches}, {}
 
     def _has_work(self) -> bool:
         is_sending = bool(self._fetches) and self._requests < _REQUESTS_MAX
@@ -189,30 +274,29 @@ class _LeaderThread:
     def _pause_s(self) -> float | None:
         return max(self._due[0][0] - self._clock.monotonic_us(), 0) / 1e6 if self._due else None
 
-    def _send(self, fetches: Mapping[TopicPartition, PartitionFetch]) -> None:
+    def _send(self, request: _Sent) -> None:
         try:
-            future = self._transport.fetch(self._leader, self._params, fetches)
+            future = self._transport.fetch(self._leader, self._params, request.fetches)
         except Exception as error:  # as an answer that says so
             future = AppendFuture[FetchResponses]()
             set_exception(future, error)
-        future.add_done_callback(partial(self._answered, fetches))
+        future.add_done_callback(partial(self._answered, request))
 
-    def _answered(
-        self, fetches: Mapping[TopicPartition, PartitionFetch], future: AppendFuture[FetchResponses]
-    ) -> None:  # fmt: skip
+    def _answered(self, request: _Sent, future: AppendFuture[FetchResponses]) -> None:
         with self._changed:
             self._requests -= 1
-            self._done.append((fetches, future))
+            self._done.append((request, future))
             self._changed.notify()
 
-    def _take_answer(
-        self, fetches: Mapping[TopicPartition, PartitionFetch], future: AppendFuture[FetchResponses]
-    ) -> None:  # fmt: skip
+    def _take_answer(self, request: _Sent, future: AppendFuture[FetchResponses]) -> None:
         error = future.exception()
         if error is not None:
             logger.info("broker %s did not answer a fetch, it is sent again: %s", self._leader, error)
         responses: FetchResponses = {} if error is not None else future.result()
-        for name, fetch in fetches.items():
+        for name, reserved in request.reserved.items():
+            data = responses.get(name)
+            self._catch_up.settle(reserved, _size_of(None if data is None else data.response))
+        for name, fetch in request.fetches.items():
             assert isinstance(fetch, ReplicaFetch)
             partition, data = self._find(name), responses.get(name)
             if partition is None:
@@ -228,3 +312,8 @@ class _LeaderThread:
             call()
         except Exception:  # the other partitions go on
             logger.exception("a follower of broker %s failed", self._leader)
+
+
+def _size_of(response: FetchResponse | None) -> int:
+    """Return the bytes of the log that an answer brings."""
+    return response.end.position - response.position.position if isinstance(response, FetchedRecords) else 0

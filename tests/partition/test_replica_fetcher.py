@@ -43,6 +43,7 @@ class Replica:
         self.name, self._fetcher = name, fetcher
         self.events: list[str] = []
         self.leader = "a"
+        self.is_in_sync = True
 
     def fetch_answered(self, response: FetchResponse) -> None:
         self.events.append(f"answered {response.number}")
@@ -77,12 +78,12 @@ class Brokers:
 
 
 class Setting:
-    def __init__(self) -> None:
+    def __init__(self, catch_up_bytes_per_s: int | None = None) -> None:
         self.clock, self.brokers = ManualClock(1), Brokers()
         self.replicas = {name: Replica(name, lambda: self.fetcher) for name in (T0, T1, T2)}
         self.fetcher = ReplicaFetcher(
             self.brokers, lambda name: cast("Partition | None", self.replicas.get(name)),
-            BrokerConfig(backoff_ms=BACKOFF_MS), self.clock,
+            BrokerConfig(backoff_ms=BACKOFF_MS, catch_up_bytes_per_s=catch_up_bytes_per_s), self.clock,
         )  # fmt: skip
 
     def request(self, index: int) -> tuple[str, list[TopicPartition], AppendFuture[FetchResponses]]:
@@ -214,6 +215,71 @@ def test_a_partition_that_fails_stops_no_other(
     until(lambda: "this one fails" in caplog.text)
     setting.fetcher.send_fetch(T1, "a", fetch(1))
     assert setting.request(1)[1] == [T1]
+
+
+RATE = 100_000  # bytes per second; a tenth of that at once
+
+
+@pytest.fixture
+def limited() -> Iterator[Setting]:
+    setting = Setting(RATE)
+    yield setting
+    setting.fetcher.close()
+
+
+def brought(number: int, size: int) -> FetchedRecords:
+    return records(number)._replace(end=ORIGIN._replace(position=size))
+
+
+def max_bytes(setting: Setting, index: int, name: TopicPartition) -> int:
+    return setting.brokers.requests[index][1][name].max_bytes
+
+
+def test_replicas_that_catch_up_share_a_limit(limited: Setting) -> None:
+    """What was fetched beyond it is waited for, and what was not fetched is allowed to others."""
+    limited.replicas[T0].is_in_sync = limited.replicas[T1].is_in_sync = False
+    limited.fetcher.send_fetch(T0, "a", fetch(1))
+    assert limited.request(0)[1] == [T0] and max_bytes(limited, 0, T0) == RATE // 10
+    limited.fetcher.send_fetch(T1, "a", fetch(1))  # held
+    limited.fetcher.send_fetch(T2, "a", fetch(1))
+    assert limited.request(1)[1] == [T2] and max_bytes(limited, 1, T2) > RATE, "one of the ISR is not held back"
+    limited.answer(0, (T0, brought(1, 2 * RATE)))  # one batch of two seconds
+    until(lambda: limited.replicas[T0].events == ["answered 1"])
+    limited.answer(1, (T2, brought(1, RATE)))
+    assert limited.request(2)[1] == [T2]
+    limited.clock.advance(1_800_000)
+    limited.answer(2, (T2, brought(2, 0)))
+    assert limited.request(3)[1] == [T2], "the others are held for 1.9 s"
+    until(lambda: limited.clock.advance(10_000) or len(limited.brokers.requests) == 5)
+    limited.answer(3)
+    (caught_up,) = limited.brokers.requests[4][1]
+    limited.answer(4, (caught_up, brought(1, 1)))  # hardly anything: the rest is given back
+    assert caught_up in (T0, T1)
+    until(lambda: limited.clock.advance(1000) or len(limited.brokers.requests) == 6)
+
+
+def test_a_replica_that_joins_the_isr_is_held_back_no_more(limited: Setting) -> None:
+    limited.replicas[T0].is_in_sync = limited.replicas[T1].is_in_sync = False
+    limited.fetcher.send_fetch(T0, "a", fetch(1))
+    limited.request(0)
+    limited.fetcher.send_fetch(T1, "a", fetch(1))  # held
+    limited.answer(0, (T0, brought(1, 100 * RATE)))
+    limited.replicas[T1].is_in_sync = True
+    limited.fetcher.send_fetch(T1, "a", fetch(2))
+    assert limited.request(1)[1] == [T1]
+
+
+def test_a_fetch_that_is_held_is_forgotten_with_its_replica(limited: Setting) -> None:
+    limited.replicas[T0].is_in_sync = limited.replicas[T1].is_in_sync = False
+    limited.fetcher.send_fetch(T0, "a", fetch(1))
+    limited.request(0)
+    limited.fetcher.send_fetch(T1, "a", fetch(1))
+    limited.fetcher.send_fetch(T2, "a", fetch(1))
+    limited.request(1)  # by now the other one is held
+    limited.fetcher.forget(T1)
+    limited.answer(0, (T0, brought(1, 0)))
+    until(lambda: limited.clock.advance(200_000) or len(limited.brokers.requests) >= 3)
+    assert all(T1 not in fetches for _, fetches, _ in limited.brokers.requests)
 
 
 def test_after_the_close_nothing_is_sent(setting: Setting) -> None:

@@ -53,6 +53,7 @@ BOUNDS: dict[type[Settings], dict[str, tuple[int, int]]] = {
     BrokerConfig: {
         "lease_ms": (100, DAY_MS), "segment_bytes": (1 << 16, 1 << 30), "lag_ms": (100, DAY_MS),
         "fetch_wait_ms": (0, 60_000), "fetch_bytes_max": (1, 1 << 30), "backoff_ms": (1, 60_000),
+        "catch_up_bytes_per_s": (1, 1 << 50),
         "sync_ms": (1, 60_000), "checkpoint_ms": (1, HOUR_MS), "balance_ms": (1, 1 << 40), "stop_ms": (0, HOUR_MS),
         "retention_check_ms": (1, 1 << 40),
         "replace_after_ms": (0, 1 << 40),
