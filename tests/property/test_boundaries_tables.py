@@ -74,6 +74,7 @@ class _Columns:
         self.entry = self.offset = np.array(numbers, np.int64)
         self.timestamp = self.publish_time = np.array(times, np.int64)
         self.ledger, self.position = np.array(ledgers, np.int64), np.arange(len(numbers))
+        self.entry_count = np.ones(len(numbers), np.int64)
         self.kept = list(range(len(numbers)))
 
     def __len__(self) -> int:

@@ -67,8 +67,9 @@ def test_options_of_reading() -> None:
 def test_options_of_streams() -> None:
     names = {name for name, _ in table("Streaming", "option")}
     assert set(OF_STREAMS) < names
+    values = {"failOnDataLoss": "false", "isolation": "read_committed"}
     for name in names - {"subscription"}:
-        StreamOptions.of({"path": "a", name: "false" if name == "failOnDataLoss" else "5"})
+        StreamOptions.of({"path": "a", name: values.get(name, "5")})
     assert StreamOptions.of({"path": "a", "topics": "t", "subscription": "s"}).subscription == "s"
     assert names - set(OF_STREAMS) < known(ReadOptions, "there are")
 
