@@ -106,3 +106,6 @@ def test_a_flush_ends_in_time(here: Served, wire: Wire) -> None:
     for each in (topic, parts, *producers):
         with pytest.raises(OutcomeUnknownError):
             each.flush(timeout=0.1)
+    wire.cut()
+    for each in (topic, parts):
+        each.flush(timeout=PATIENCE_S)  # the clients connect again; else closing them would wait
