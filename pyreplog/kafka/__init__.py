@@ -8,6 +8,7 @@
 | `config` | settings |
 | `sasl` | users, and how they prove who they are |
 | `groups`, `coordinators` | groups of consumers; what drives them |
+| `metrics` | numbers for Prometheus, also of groups and their lag |
 | `error_codes`, `node_ids` | Kafka's numbers for errors, and for brokers |
 | `wire` | requests and responses, as bytes and as objects |
 """

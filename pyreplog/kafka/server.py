@@ -29,6 +29,7 @@ from pyreplog.kafka.config import KafkaConfig
 from pyreplog.kafka.connection import Answer, KafkaConnection
 from pyreplog.kafka.coordinators import Coordinators
 from pyreplog.kafka.error_codes import KafkaErrorCode
+from pyreplog.kafka.groups.group_coordinator import GroupCoordinator
 from pyreplog.kafka.node_ids import node_id_of
 from pyreplog.kafka.sasl import SaslSession, SaslUsers
 from pyreplog.kafka.wire.codec import Request, decode_request, encode_response
@@ -137,6 +138,16 @@ class KafkaServer(Handle):
         self._look_s = min(_LOOK_S_MAX, min(self.config.idle_ms, self.config.request_ms, self.config.stall_ms) / 4000)
         self._reactor.call_later(self._look_s, weak_callback(self._check_time))
         self._reactor.start()
+
+    @property
+    def broker(self) -> Broker:
+        """The broker whose partitions are served."""
+        return self._broker
+
+    @property
+    def groups(self) -> GroupCoordinator:
+        """The coordinator of the groups of consumers that this broker looks after."""
+        return self._coordinators.groups
 
     @property
     def node_id(self) -> int:

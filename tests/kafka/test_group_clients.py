@@ -14,6 +14,7 @@ from aiokafka import AIOKafkaConsumer
 from confluent_kafka import Consumer, ConsumerGroupTopicPartitions, TopicPartition
 from confluent_kafka.admin import AdminClient
 
+from pyreplog.kafka.metrics import kafka_metrics
 from tests.kafka.kafka_brokers import KafkaBrokers
 from tests.kafka.test_confluent import produce_all
 from tests.waiting import PATIENCE_S, until
@@ -155,3 +156,37 @@ def test_committed_offsets_survive_their_coordinator(tmp_path: Path) -> None:
         second = member(brokers)
         assert take(second, 40) == VALUES[60:]
         second.close()
+
+
+def test_metrics_tell_of_groups_and_their_lag(brokers: KafkaBrokers) -> None:
+    def value(name: str, **labels: str) -> float | None:
+        """Of the sample with these labels, besides that of the broker."""
+        samples = {metric.name: metric.samples for metric in kafka_metrics(brokers.servers["1"])}[
+            f"pyreplog_kafka_{name}"
+        ]
+        found = [value for has, value in samples if has == {"broker": "1", **labels}]
+        return float(found[0]) if found else None  # type: ignore[arg-type]
+
+    assert value("groups", state="Stable") == 0 and value("connections") == 0
+    produce_all(brokers, VALUES)
+    consumer = member(brokers)
+    take(consumer, 60)
+    consumer.commit(asynchronous=False)
+    committed = {
+        each.partition: each.offset for each in consumer.committed([TopicPartition("events", at) for at in (0, 1)])
+    }
+    assert value("groups", state="Stable") == 1 and value("group_members", group="billing") == 1
+    assert (value("connections") or 0) > 0
+    lags = 0.0
+    for number, offset in committed.items():
+        where = {"group": "billing", "topic": "events", "partition": str(number)}
+        if offset >= 0:
+            assert value("group_offset", **where) == offset
+            lags += value("group_lag", **where) or 0
+        else:
+            assert value("group_lag", **where) is None
+            lags += brokers.brokers["1"].partition("events", number).high_watermark.entry  # type: ignore[union-attr]
+    assert lags == 40
+    consumer.close()
+    until(lambda: value("groups", state="Empty") == 1)
+    assert value("group_members", group="billing") == 0
