@@ -38,6 +38,7 @@ COMMANDS = (
     "bookie",
     "autorecovery",
     "broker",
+    "kafka",
     "ha",
     "topic",
     "subscription",

@@ -143,6 +143,19 @@ class KafkaServer(Handle):
         """Id of this broker in Kafka's protocol."""
         return self._api.node_id
 
+    def replace_users(self, users: SaslUsers) -> None:
+        """Use other users for later connections. Any thread may call it.
+
+        Args:
+            users: all that there are from now on.
+
+        Raises:
+            InvalidArgumentError: the listener was made without users.
+        """
+        if self._users is None:
+            raise InvalidArgumentError("users: expected a listener that was made with users, found one without")
+        self._users = users
+
     # ---- connections ----------------------------------------------------------------------------------------
 
     def _accept(self, _: int) -> None:
