@@ -6,13 +6,18 @@ import signal
 import socket
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
+from pyreplog.kafka.wire.schema import ApiKey
+from pyreplog.record_batches.batches import build_batch
 from tests.cli.support import Done, Run, process
+from tests.kafka.kafka_brokers import RawClient
+from tests.kafka.kafka_brokers import produce as produce_request
 from tests.ledger.processes import Cast, Process
 from tests.net.test_tls import Authority
 from tests.waiting import PATIENCE_S, until
@@ -101,15 +106,21 @@ def test_one_command_is_a_kafka(cast: Cast) -> None:
 
 
 def test_partitions_that_were_there_are_led_when_the_address_is_printed(cast: Cast) -> None:
-    """A client that asks and is told of no leader waits a second before it asks again."""
-    server = start(cast, "--set", "kafka.partitions=20")
+    """A client that is told of no leader waits a second before it asks again."""
+    partitions = 50
+    server = start(cast, "--set", f"kafka.partitions={partitions}")
     produce(server.hears("bootstrap"), [b"x"])
     server.kill()
     server = start(cast)
-    topic = (
-        AdminClient({"bootstrap.servers": server.hears("bootstrap")}).list_topics(timeout=PATIENCE_S).topics["events"]
-    )
-    assert [partition.leader for partition in topic.partitions.values()] == [1] * 20
+    host, _, port = server.hears("bootstrap").rpartition(":")
+    batch = build_batch([b"x"], timestamps_ms=[1_790_000_000_000])
+    listener: Any = SimpleNamespace(address=(host, int(port)))
+    with RawClient(listener) as client:
+        requests = [produce_request(batch, partition=number) for number in reversed(range(partitions))]
+        numbers = [client.send(ApiKey.PRODUCE, 9, request) for request in requests]
+        for number in numbers:
+            (topic,) = client.answer(ApiKey.PRODUCE, 9, number).responses
+            assert [partition.error_code for partition in topic.partition_responses] == [0]
     end(server)
 
 
