@@ -9,7 +9,7 @@ import sys
 from pyreplog.cli.shared import kafka_listener, serving, settings
 from pyreplog.cli.shared.output import print_json, say
 from pyreplog.kafka import EmbeddedKafka, KafkaConfig, Server
-from pyreplog.kafka.embedded import SEGMENT_BYTES
+from pyreplog.kafka.embedded import LISTENER_SETTINGS, SEGMENT_BYTES
 from pyreplog.metrics import MetricsServer
 from pyreplog.net.sockets import address_text
 from pyreplog.partition.config import BrokerConfig
@@ -66,7 +66,7 @@ def _opened(arguments: argparse.Namespace, credentials: kafka_listener.ListenerC
     broker_config = BrokerConfig.of({"segment_bytes": SEGMENT_BYTES, **for_broker})
     stop_ms = min(broker_config.stop_ms, int(arguments.drain_s * HANDOVER * 1000))
     return EmbeddedKafka(
-        arguments.directory, config=KafkaConfig.of({"rebalance_delay_ms": 0, **for_listener}),
+        arguments.directory, config=KafkaConfig.of({**LISTENER_SETTINGS, **for_listener}),
         broker_config=dataclasses.replace(broker_config, stop_ms=stop_ms), host=host, port=port,
         advertised=advertise or "", tls=credentials.tls, users=credentials.users,
     )  # fmt: skip

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import ssl
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
 from pyreplog.coroutines import check_may_block
 from pyreplog.errors import InvalidArgumentError
 from pyreplog.handles import Handle
 from pyreplog.kafka.config import KafkaConfig
+from pyreplog.kafka.groups.offsets_log import OFFSETS_TOPIC
 from pyreplog.kafka.sasl import SaslUsers
 from pyreplog.kafka.server import KafkaServer
 from pyreplog.log.files import RealFiles
@@ -21,7 +23,9 @@ from pyreplog.partition.broker import Broker
 from pyreplog.partition.config import BrokerConfig
 
 SEGMENT_BYTES = 4 << 20
-"""Size of segment files: small, because the topic of group offsets alone has 50 partitions, each with a file."""
+"""Size of segment files: small, because each is made before the first record."""
+LISTENER_SETTINGS: Mapping[str, Any] = {"offsets_partitions": 4, "rebalance_delay_ms": 0}
+"""Settings of the listeners of one process that differ from those of `KafkaConfig`."""
 _BROKERS_MAX = 100
 _LEADERS_S = 5.0
 _LOOK_S = 0.005
@@ -38,7 +42,8 @@ class EmbeddedKafka(Handle):
         directory: of the brokers and of the metadata, made if it does not exist.
         brokers: their number, 1 to 100; at least as many as before.
         config: settings of the listeners; None: those of `KafkaConfig`, but that topics have up to three replicas, of
-            which two must be in sync if there are three, and that groups do not wait for more members at their start.
+            which two must be in sync if there are three, that groups do not wait for more members at their start, and
+            that the topic of their offsets has four partitions.
         broker_config: settings of the brokers; None: those of `BrokerConfig`, with segment files of 4 MiB.
         host: where the listeners listen.
         port: of the listener; 0: free ones.
@@ -74,7 +79,7 @@ class EmbeddedKafka(Handle):
         self.metadata_url = f"sqlite:{path.absolute() / 'metadata'}"
         """The URL of the metadata store."""
         config = config or KafkaConfig(
-            replication_factor=min(brokers, 3), min_isr=2 if brokers > 2 else 1, rebalance_delay_ms=0
+            replication_factor=min(brokers, 3), min_isr=2 if brokers > 2 else 1, **LISTENER_SETTINGS
         )
         broker_config = broker_config or BrokerConfig(segment_bytes=SEGMENT_BYTES)
         self._brokers: dict[str, Broker] = {}
@@ -83,13 +88,15 @@ class EmbeddedKafka(Handle):
             self._store = stack.enter_context(open_store(self.metadata_url))
             for name in map(str, range(1, brokers + 1)):
                 self._brokers[name] = stack.enter_context(Broker(path / name, name, self._store, config=broker_config))
-            self._wait_for_leaders()
+            self._wait_until(self._has_leaders)  # of the partitions that were there before
             for name, broker in self._brokers.items():
                 self._servers[name] = stack.enter_context(
                     KafkaServer(
                         broker, config=config, host=host, port=port, advertised=advertised, tls=tls, users=users
                     )
                 )
+            self._servers["1"].create_offsets_topic()
+            self._wait_until(lambda: self._has_offsets_topic() and self._has_leaders())
             super().__init__(f"Kafka in {path}")
             self._stack = stack.pop_all()
 
@@ -113,15 +120,20 @@ class EmbeddedKafka(Handle):
         """The metadata store, which this object closes."""
         return self._store
 
-    def _wait_for_leaders(self) -> None:
-        """Wait until the partitions that were there before are led. Clients that came earlier would wait longer."""
+    def _wait_until(self, is_ready: Callable[[], bool]) -> None:
+        """Wait a while for leaders. A client that is told of no leader waits a second before it asks again."""
         deadline_s = time.monotonic() + _LEADERS_S
-        while not self._has_leaders() and time.monotonic() < deadline_s:
+        while not is_ready() and time.monotonic() < deadline_s:
             time.sleep(_LOOK_S)
+
+    def _has_offsets_topic(self) -> bool:
+        metadata = self._brokers["1"].metadata
+        topic = metadata.topic(OFFSETS_TOPIC)
+        return topic is not None and len(metadata.partitions(topic.topic_id)) == topic.partitions
 
     def _has_leaders(self) -> bool:
         """Whether all partitions are led of which a broker of this process is in sync."""
-        metadata = next(iter(self._brokers.values())).metadata
+        metadata = self._brokers["1"].metadata
         if not metadata.wait(0):
             return False
         for name, topic in metadata.topics().items():
