@@ -39,6 +39,7 @@ COMMANDS = (
     "autorecovery",
     "broker",
     "kafka",
+    "partitions",
     "ha",
     "topic",
     "subscription",
