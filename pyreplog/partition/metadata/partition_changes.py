@@ -6,7 +6,7 @@ controller do what follows: they copy replicas, and complete reassignments.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from enum import Enum
 from typing import NamedTuple
 
@@ -194,12 +194,24 @@ def list_reassignments(
     """
     return {
         partition: Reassignment(state.replicas, state.adding, state.removing, state.target)
-        for partition, state in _states(store, topics)
+        for partition, state in read_states(store, topics)
         if state.target
     }
 
 
-def _states(store: MetadataStore, topics: Iterable[str] | None) -> Iterable[tuple[TopicPartition, PartitionState]]:
+def read_states(
+    store: MetadataStore, topics: Iterable[str] | None = None
+) -> Iterator[tuple[TopicPartition, PartitionState]]:
+    """Iterate over partitions and their states, in the order of topics and numbers.
+
+    Args:
+        store: metadata store.
+        topics: of these; None: of all topics. Those that do not exist, or are being deleted, are left out.
+
+    Raises:
+        InvalidMetadataError: a value is malformed.
+        ReplogError: errors of the store.
+    """
     for name in list_topics(store) if topics is None else topics:
         topic = find_topic(store, name)
         if topic is None or topic.is_deleted:
@@ -228,7 +240,7 @@ def elect_leaders(
         ReplogError: the brokers or the topics cannot be read; nothing was changed.
     """
     brokers = read_brokers(store)
-    chosen = [name for name, _ in _states(store, None)] if partitions is None else partitions
+    chosen = [name for name, _ in read_states(store, None)] if partitions is None else partitions
     results = {name: _change_state(store, name, _Elect(election_type, brokers)) for name in chosen}
     if partitions is None:
         return {name: at for name, at in results.items() if at.code is not ErrorCode.ELECTION_NOT_NEEDED}
