@@ -58,7 +58,7 @@ class Cluster:
             self.stores[name] = SQLiteStore(self._path / "metadata")
             broker = Broker(self._path / name, name, self.stores[name], self.transport, config=config)
             if self.transport is not None:
-                self.transport.register(name, broker.replicas)
+                self.transport.register(name, broker.replicas, broker.transactions.verify)
             self.brokers[name] = broker
 
     def stop(self, name: str) -> None:

@@ -14,7 +14,6 @@ from pyreplog.partition.metadata.producer_ids import BLOCK, ProducerIds
 from pyreplog.partition.protocol.error_codes import ACKS_ALL, ErrorCode
 from pyreplog.partition.requests import FetchIsolation
 from pyreplog.partition.topic_partition import TopicPartition
-from pyreplog.partition.transactions.append_guard import AppendGuard
 from pyreplog.partition.transactions.transaction_coordinator import TransactionCoordinator
 from pyreplog.partition.transactions.transaction_log import TRANSACTION_STATE, partition_of
 from pyreplog.partition.transactions.transaction_metadata import TransactionState
@@ -77,8 +76,7 @@ class Client:
         )  # fmt: skip
 
         def attempt() -> tuple[ErrorCode] | None:
-            replicas = self.cluster.leader(partition.partition).replicas
-            guard = AppendGuard(replicas, self.coordinator())
+            guard = self.cluster.leader(partition.partition).append_guard
             code = guard.append_records(ID, ACKS_ALL, {partition: records}).result(PATIENCE_S)[partition].code
             return None if code in PASSING else (code,)
 
@@ -111,9 +109,9 @@ class Client:
         until(is_stable)
 
 
-@pytest.fixture
-def cluster(tmp_path: Path) -> Iterator[Cluster]:
-    cluster = Cluster(tmp_path, over_tcp=False)
+@pytest.fixture(params=["in one process", "over TCP"])
+def cluster(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Cluster]:
+    cluster = Cluster(tmp_path, over_tcp=request.param == "over TCP")
     cluster.start("a", "b", "c", transaction_state_partitions=3)
     cluster.create(partitions=3, min_isr=2)
     yield cluster

@@ -11,7 +11,8 @@ since it was asked.
 A marker that arrives late would end the next transaction of its producer. With transaction version 2 (KIP-890) the
 marker has a higher producer epoch than the batches that it ends, so such a marker is told from that of the open
 transaction (KIP-1228). With version 1 their epochs are equal: a coordinator must not complete a transaction while a
-request of its own with a marker may still arrive.
+request of its own with a marker may still arrive. A request names the leader epoch in which it counts, and a broker
+takes no marker on a connection that its coordinator has given up (`BrokerService`).
 """
 
 from __future__ import annotations
