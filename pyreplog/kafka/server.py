@@ -48,7 +48,6 @@ from pyreplog.net.sockets import (
 )
 from pyreplog.net.tls import TlsStream
 from pyreplog.partition.broker import Broker
-from pyreplog.partition.metadata.producer_ids import ProducerIds
 
 logger = logging.getLogger(__name__)
 
@@ -127,7 +126,6 @@ class KafkaServer(Handle):
                 self._reactor,
                 self._pool,
                 name_of_cluster,
-                ProducerIds(broker.store),
                 self._coordinators,
             )
             broker.advertise_kafka(self.advertised)

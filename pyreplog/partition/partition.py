@@ -54,7 +54,7 @@ from pyreplog.partition.protocol.leading import LeadingReplica
 from pyreplog.partition.protocol.messages import DivergingEpoch, Fetch, FetchedRecords, FetchRefused, FetchResponse
 from pyreplog.partition.protocol.partition_state import Brokers, Member, PartitionState
 from pyreplog.partition.protocol.record_batch import CheckedBatch, RecordBatchHead, head_of, marker_of, stamped
-from pyreplog.partition.protocol.transactions import EndedTransaction, TransactionMarker
+from pyreplog.partition.protocol.transactions import NO_SEQUENCE, EndedTransaction, TransactionMarker
 from pyreplog.partition.requests import (
     AbortedTransaction,
     ConsumerFetch,
@@ -936,12 +936,23 @@ class Partition:
     def _leads_in(self, epoch: int) -> bool:
         return self.failure is None and self._leading is not None and self._leading.epoch.number == epoch
 
-    def begin_verification(self, producer_id: int) -> int:
-        """Note that a transaction's coordinator is asked whether it is open; return a token for `append`."""
+    def begin_verification(self, producer_id: int, first_sequence: int = NO_SEQUENCE) -> int | None:
+        """Note that a transaction's coordinator is asked whether it is open.
+
+        Args:
+            producer_id: of the producer.
+            first_sequence: of the batch that waits for the answer; -1: it has none.
+
+        Returns:
+            A token for `append`; None: the coordinator need not be asked, the log knows that it is open.
+        """
         with self._lock:
             if self._leading is None:
                 return _NO_VERIFICATION
-            return self._known_producers().transactions.begin_verification(producer_id)
+            transactions = self._known_producers().transactions
+            if transactions.is_open(producer_id):
+                return None
+            return transactions.begin_verification(producer_id, first_sequence)
 
     def _append(
         self, records: Records, checked: CheckedBatch | None, checks: OriginChecks, acks: int,
@@ -1032,7 +1043,7 @@ class Partition:
             if code is not ErrorCode.NONE and (checks.sequences or code is ErrorCode.INVALID_PRODUCER_EPOCH):
                 return None, code
         if head.is_transactional and checks.transactions:
-            return None, transactions.check(head.producer_id, verification)
+            return None, transactions.check(head.producer_id, head.producer_epoch, verification, head.base_sequence)
         return None, ErrorCode.NONE
 
     def _end_of(self, offset: int) -> LogPosition:

@@ -11,7 +11,7 @@
 | `topics` | CreateTopics, DeleteTopics, CreatePartitions, DeleteRecords |
 | `refusals` | error codes for changes that are refused |
 | `configs` | DescribeConfigs, AlterConfigs, IncrementalAlterConfigs |
-| `producer_ids` | InitProducerId |
+| `transactions` | InitProducerId, AddPartitionsToTxn, AddOffsetsToTxn, EndTxn, TxnOffsetCommit |
 | `authentication` | SaslHandshake, SaslAuthenticate |
 | `elections` | ElectLeaders |
 | `find_coordinator` | FindCoordinator |

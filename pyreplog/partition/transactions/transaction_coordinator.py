@@ -56,7 +56,6 @@ from pyreplog.partition.transactions.transaction_transport import TransactionTra
 
 logger = logging.getLogger(__name__)
 
-CONSUMER_OFFSETS = "__consumer_offsets"
 _ID_BYTES_MAX = 8192
 _UNCERTAIN = (ErrorCode.UNKNOWN_SERVER_ERROR, ErrorCode.KAFKA_STORAGE_ERROR)
 """Errors after which a record may be in the log, even if its offset is not known."""
@@ -236,6 +235,10 @@ class TransactionCoordinator(Handle):
             self._submit(self._create)
         return None
 
+    def create_topic(self) -> None:
+        """Create the topic of the coordinators, if there is none. Blocks. Raises errors of the store."""
+        self._view.create_transaction_state()
+
     def init_producer_id(
         self, transactional_id: str | None, timeout_ms: int, producer_id: int = -1, producer_epoch: int = -1, *,
         transaction_version: int = 1,
@@ -278,7 +281,7 @@ class TransactionCoordinator(Handle):
     def add_partitions(
         self, transactional_id: str, producer_id: int, producer_epoch: int, partitions: Collection[TopicPartition]
     ) -> AppendFuture[AddPartitionsResult]:  # fmt: skip
-        """Add partitions to a transaction (AddPartitionsToTxn)."""
+        """Add partitions to a transaction (AddPartitionsToTxn, AddOffsetsToTxn)."""
         future = AppendFuture[AddPartitionsResult]()
         self._ask(
             transactional_id, _Call(future, partial(_all_partitions, partitions)),
@@ -304,18 +307,6 @@ class TransactionCoordinator(Handle):
         transactional_id, producer_id, producer_epoch, partitions = request
         verified = self.verify_partitions(transactional_id, producer_id, producer_epoch, partitions)
         verified.add_done_callback(lambda done: set_result(future, {**done.result().partitions}))
-        return future
-
-    def add_offsets(
-        self, transactional_id: str, producer_id: int, producer_epoch: int, group: str
-    ) -> AppendFuture[AddPartitionsResult]:  # fmt: skip
-        """Add the partition that keeps a group's offsets to a transaction (AddOffsetsToTxn)."""
-        partitions = self._view.partition_count(CONSUMER_OFFSETS)
-        if partitions:
-            offsets = TopicPartition(CONSUMER_OFFSETS, partition_of(group, partitions))
-            return self.add_partitions(transactional_id, producer_id, producer_epoch, [offsets])
-        future = AppendFuture[AddPartitionsResult]()
-        set_result(future, AddPartitionsResult(ErrorCode.COORDINATOR_NOT_AVAILABLE, {}))
         return future
 
     def end_transaction(
