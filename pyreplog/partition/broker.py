@@ -218,13 +218,12 @@ class Broker(Handle):
             undo.callback(self._states.close)
             self.producer_ids = ProducerIds(store)
             """Ids of producers."""
-            if transaction_transport is None:
-                transaction_transport = transport if isinstance(transport, TransactionTransport) else NoTransport()
-            self.transactions = self._coordinate(transaction_transport)
+            transactions = _transactions_over(transaction_transport or transport)
+            self.transactions = self._coordinate(transactions)
             """The coordinator of the transactional ids whose partitions this broker leads."""
             undo.callback(self.transactions.close)
             service.verify = self.transactions.verify
-            self.verifier = RemoteVerifier(name, self.transactions, transaction_transport)
+            self.verifier = RemoteVerifier(name, self.transactions, transactions)
             """Asks the coordinators of all transactional ids."""
             self.append_guard = AppendGuard(self.replicas, self.verifier)
             """Appends for producers with a transactional id."""
@@ -766,6 +765,10 @@ class Broker(Handle):
                 logger.error("broker %s: %s is not closed cleanly: %s", self.name, replica.path, error)
         if is_clean:
             UncleanShutdownMarker(self.directory, self._files).remove()
+
+
+def _transactions_over(transport: object) -> TransactionTransport:
+    return transport if isinstance(transport, TransactionTransport) else NoTransport()
 
 
 def _log_uuid(partition: PartitionId) -> bytes:

@@ -63,6 +63,17 @@ def test_a_batch_behind_the_marker_begins_no_transaction() -> None:
     assert log.check(1, 0, None) is ErrorCode.NONE, "it is open"
 
 
+def test_a_batch_does_not_overtake_one_that_waits_for_the_coordinator() -> None:
+    """The log knows neither its producer nor the transaction, and would take any sequence number."""
+    log = LogTransactions()
+    verification = log.begin_verification(1, 0)
+    assert log.begin_verification(1, 5) == verification
+    assert log.check(1, 0, verification, 5) is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+    assert log.check(1, 0, verification, 0) is ErrorCode.NONE
+    log.append(1, 0, mark(0))
+    assert log.check(1, 0, verification, 5) is ErrorCode.NONE
+
+
 def test_a_batch_of_an_older_epoch_is_not_part_of_the_transaction_of_a_newer_one() -> None:
     """Batches without sequence numbers, which commit offsets, are fenced here alone."""
     log = LogTransactions()
