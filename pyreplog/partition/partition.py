@@ -57,6 +57,7 @@ from pyreplog.partition.protocol.record_batch import CheckedBatch, RecordBatchHe
 from pyreplog.partition.protocol.transactions import NO_SEQUENCE, EndedTransaction, TransactionMarker
 from pyreplog.partition.requests import (
     AbortedTransaction,
+    ActiveProducer,
     ConsumerFetch,
     FetchIsolation,
     FetchParams,
@@ -352,6 +353,28 @@ class Partition:
         """
         for batch in self._log.read_event_times(time_us, EVENT_TIME_MAX_US):
             yield from batch
+
+    def active_producers(self) -> tuple[ErrorCode, list[ActiveProducer]]:
+        """Return the producers that a leader knows, by id (DescribeProducers), or the error."""
+        with self._lock:
+            if self.failure is not None:
+                return ErrorCode.KAFKA_STORAGE_ERROR, []
+            if self._leading is None:
+                return ErrorCode.NOT_LEADER_OR_FOLLOWER, []
+            known = self._known_producers()
+            idempotent, transactional = known.producers.snapshot(), known.transactions.snapshot().producers
+        producers = {
+            number: ActiveProducer(
+                number, entry.epoch, entry.batches[-1].last_sequence if entry.batches else -1, entry.used_us // 1000
+            )
+            for number, entry in idempotent
+        }
+        for number, epoch, coordinator_epoch, first in transactional:
+            producers[number] = producers.get(number, ActiveProducer(number, epoch))._replace(
+                producer_epoch=epoch, coordinator_epoch=-1 if coordinator_epoch is None else coordinator_epoch,
+                transaction_start=-1 if first is None else first.entry,
+            )  # fmt: skip
+        return ErrorCode.NONE, [producers[number] for number in sorted(producers)]
 
     # ---- what coordinators of this broker ask ---------------------------------------------------------------
 

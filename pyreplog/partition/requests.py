@@ -117,6 +117,26 @@ class ReplicaFetch(NamedTuple):
 PartitionFetch: TypeAlias = ConsumerFetch | ReplicaFetch
 
 
+class ActiveProducer(NamedTuple):
+    """A producer that a log knows (DescribeProducers).
+
+    Attributes:
+        producer_id: of the producer.
+        producer_epoch: of its last batch or marker.
+        last_sequence: of its last batch; -1: none is known.
+        last_used_ms: when that was appended, milliseconds since 1970-01-01 UTC; -1: that is not known.
+        coordinator_epoch: of its last marker; -1: there is none.
+        transaction_start: offset at which its open transaction begins; -1: none is open.
+    """
+
+    producer_id: int
+    producer_epoch: int
+    last_sequence: int = -1
+    last_used_ms: int = -1
+    coordinator_epoch: int = -1
+    transaction_start: int = -1
+
+
 class WriteMarkersRequest(NamedTuple):
     """A transaction coordinator ends a transaction in partitions that the receiver leads.
 

@@ -14,9 +14,13 @@ from pyreplog.kafka.wire.messages import (
     AddOffsetsToTxnRequest,
     AddPartitionsToTxnRequest,
     AddPartitionsToTxnTopic,
+    DescribeProducersRequest,
+    DescribeProducersTopicRequest,
+    DescribeTransactionsRequest,
     EndTxnRequest,
     FindCoordinatorRequest,
     InitProducerIdRequest,
+    ListTransactionsRequest,
     OffsetFetchRequest,
     OffsetFetchRequestTopic,
     TxnOffsetCommitRequest,
@@ -87,9 +91,9 @@ class Client:
 
     def add_offsets(self) -> int:
         request = AddOffsetsToTxnRequest(self.transactional_id, self.producer_id, self.epoch, self.group)
-        return self._code(ApiKey.ADD_OFFSETS_TO_TXN, request)
+        return self.code_of(ApiKey.ADD_OFFSETS_TO_TXN, request)
 
-    def _code(self, key: ApiKey, request: Any) -> int:
+    def code_of(self, key: ApiKey, request: Any) -> int:
         def attempt() -> tuple[int] | None:
             code = self.ask(key, request).error_code
             return None if code in PASSING else (code,)
@@ -126,7 +130,7 @@ class Client:
 
     def end(self, *, is_commit: bool) -> int:
         request = EndTxnRequest(self.transactional_id, self.producer_id, self.epoch, is_commit)
-        return self._code(ApiKey.END_TXN, request)
+        return self.code_of(ApiKey.END_TXN, request)
 
     def offset(self, *, is_stable: bool = False) -> tuple[int, int]:
         """Offset and code that OffsetFetch gives."""
@@ -246,11 +250,55 @@ def test_bad_requests(client: Client) -> None:
         AddOffsetsToTxnRequest("nobody", 5, 0, "g"), EndTxnRequest("nobody", 5, 0, True)
     ):  # fmt: skip
         key = ApiKey.END_TXN if isinstance(message, EndTxnRequest) else ApiKey.ADD_OFFSETS_TO_TXN
-        assert client.ask(key, message).error_code == ErrorCode.INVALID_PRODUCER_ID_MAPPING
+        assert client.code_of(key, message) == ErrorCode.INVALID_PRODUCER_ID_MAPPING
     assert client.ask(ApiKey.ADD_OFFSETS_TO_TXN, AddOffsetsToTxnRequest("nobody", 5, 0, "")).error_code == 24
     kind = FindCoordinatorRequest(coordinator_keys=("x",), key_type=2)
     (found,) = client.raw.ask(ApiKey.FIND_COORDINATOR, 4, kind).coordinators
     assert found.error_code == ErrorCode.INVALID_REQUEST
+
+
+def test_transactions_are_described_and_listed(client: Client) -> None:
+    assert client.init() == 0
+
+    def described() -> Any:
+        request = DescribeTransactionsRequest((client.transactional_id, "nobody", ""))
+        found, nobody, nameless = client.ask(ApiKey.DESCRIBE_TRANSACTIONS, request).transaction_states
+        assert (nobody.error_code, nobody.transactional_id) == (ErrorCode.TRANSACTIONAL_ID_NOT_FOUND, "nobody")
+        assert nameless.error_code == ErrorCode.INVALID_REQUEST
+        assert (found.producer_id, found.producer_epoch) == (client.producer_id, client.epoch)
+        return found
+
+    def listed(*states: str, producer: int = -1) -> tuple[set[tuple[str, str]], tuple[str, ...]]:
+        request = ListTransactionsRequest(states, (client.producer_id if producer < 0 else producer,))
+        answer = client.ask(ApiKey.LIST_TRANSACTIONS, request)
+        assert answer.error_code == 0
+        names = {(each.transactional_id, each.transaction_state) for each in answer.transaction_states}
+        return names, tuple(answer.unknown_state_filters)
+
+    def producers(number: int = 0, topic: str = "events") -> Any:
+        request = DescribeProducersRequest((DescribeProducersTopicRequest(topic, (number,)),))
+        (partition,) = client.ask(ApiKey.DESCRIBE_PRODUCERS, request).topics[0].partitions
+        known = {each.producer_id: each for each in partition.active_producers}
+        return partition.error_code, known.get(client.producer_id)
+
+    name = client.transactional_id
+    assert described().transaction_state == "Empty" and producers() == (0, None)
+    assert {*client.add(EVENTS).values()} == {0} and client.produce() == 0 and client.produce() == 0
+    found = described()
+    assert (found.transaction_state, found.transaction_timeout_ms) == ("Ongoing", 60_000)
+    assert [(each.topic, [*each.partitions]) for each in found.topics] == [("events", [0, 1])]
+    assert found.transaction_start_time_ms > 0
+    assert listed("Ongoing", "Waiting") == ({(name, "Ongoing")}, ("Waiting",))
+    assert listed("Waiting") == (set(), ("Waiting",)) and listed("Empty") == (set(), ())
+    assert listed() == ({(name, "Ongoing")}, ()) and listed(producer=1 << 40) == (set(), ())
+    code, producer = producers()
+    assert code == 0 and (producer.producer_epoch, producer.last_sequence) == (client.epoch, 1)
+    assert producer.current_txn_start_offset >= 0 and producer.last_timestamp > 0
+    assert client.end(is_commit=True) == 0
+    until(lambda: described().transaction_state == "CompleteCommit")
+    code, producer = producers()
+    assert producer.current_txn_start_offset == -1 and producer.coordinator_epoch > 0
+    assert producers(9)[0] == producers(0, "nowhere")[0] == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
 
 def test_idempotent_producers_need_no_coordinator(client: Client) -> None:

@@ -11,6 +11,7 @@
 | `topics` | CreateTopics, DeleteTopics, CreatePartitions, DeleteRecords |
 | `refusals` | error codes for changes that are refused |
 | `configs` | DescribeConfigs, AlterConfigs, IncrementalAlterConfigs |
+| `describe_transactions` | DescribeTransactions, ListTransactions, DescribeProducers |
 | `transactions` | InitProducerId, AddPartitionsToTxn, AddOffsetsToTxn, EndTxn, TxnOffsetCommit |
 | `authentication` | SaslHandshake, SaslAuthenticate |
 | `elections` | ElectLeaders |

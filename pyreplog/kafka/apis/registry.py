@@ -12,6 +12,11 @@ from pyreplog.kafka.apis.configs import (
     handle_incremental_alter_configs,
 )
 from pyreplog.kafka.apis.context import ApiContext, Outcome, RequestContext
+from pyreplog.kafka.apis.describe_transactions import (
+    handle_describe_producers,
+    handle_describe_transactions,
+    handle_list_transactions,
+)
 from pyreplog.kafka.apis.elections import handle_elect_leaders
 from pyreplog.kafka.apis.fetch import handle_fetch
 from pyreplog.kafka.apis.find_coordinator import handle_find_coordinator
@@ -78,5 +83,8 @@ APIS: Mapping[int, Api] = {
     ApiKey.SASL_HANDSHAKE: handle_sasl_handshake,
     ApiKey.SASL_AUTHENTICATE: handle_sasl_authenticate,
     ApiKey.DESCRIBE_CLUSTER: handle_describe_cluster,
+    ApiKey.DESCRIBE_PRODUCERS: handle_describe_producers,
+    ApiKey.DESCRIBE_TRANSACTIONS: handle_describe_transactions,
+    ApiKey.LIST_TRANSACTIONS: handle_list_transactions,
 }
 """By key. ApiVersions is the server's own: it tells of these."""
