@@ -51,7 +51,6 @@ from pyreplog.net.sockets import (
 )
 from pyreplog.net.tls import TlsStream
 from pyreplog.partition.broker import Broker
-from pyreplog.partition.metadata.producer_ids import ProducerIds
 from pyreplog.partition.metadata.topic_metadata import find_topic
 
 logger = logging.getLogger(__name__)
@@ -131,7 +130,6 @@ class KafkaServer(Handle):
                 self._reactor,
                 self._pool,
                 name_of_cluster,
-                ProducerIds(broker.store),
                 self._coordinators,
             )
             broker.advertise_kafka(self.advertised)

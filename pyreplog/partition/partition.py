@@ -54,9 +54,10 @@ from pyreplog.partition.protocol.leading import LeadingReplica
 from pyreplog.partition.protocol.messages import DivergingEpoch, Fetch, FetchedRecords, FetchRefused, FetchResponse
 from pyreplog.partition.protocol.partition_state import Brokers, Member, PartitionState
 from pyreplog.partition.protocol.record_batch import CheckedBatch, RecordBatchHead, head_of, marker_of, stamped
-from pyreplog.partition.protocol.transactions import EndedTransaction, TransactionMarker
+from pyreplog.partition.protocol.transactions import NO_SEQUENCE, EndedTransaction, TransactionMarker
 from pyreplog.partition.requests import (
     AbortedTransaction,
+    ActiveProducer,
     ConsumerFetch,
     FetchIsolation,
     FetchParams,
@@ -358,6 +359,28 @@ class Partition:
         """
         for batch in self._log.read_event_times(time_us, EVENT_TIME_MAX_US):
             yield from batch
+
+    def active_producers(self) -> tuple[ErrorCode, list[ActiveProducer]]:
+        """Return the producers that a leader knows, by id (DescribeProducers), or the error."""
+        with self._lock:
+            if self.failure is not None:
+                return ErrorCode.KAFKA_STORAGE_ERROR, []
+            if self._leading is None:
+                return ErrorCode.NOT_LEADER_OR_FOLLOWER, []
+            known = self._known_producers()
+            idempotent, transactional = known.producers.snapshot(), known.transactions.snapshot().producers
+        producers = {
+            number: ActiveProducer(
+                number, entry.epoch, entry.batches[-1].last_sequence if entry.batches else -1, entry.used_us // 1000
+            )
+            for number, entry in idempotent
+        }
+        for number, epoch, coordinator_epoch, first in transactional:
+            producers[number] = producers.get(number, ActiveProducer(number, epoch))._replace(
+                producer_epoch=epoch, coordinator_epoch=-1 if coordinator_epoch is None else coordinator_epoch,
+                transaction_start=-1 if first is None else first.entry,
+            )  # fmt: skip
+        return ErrorCode.NONE, [producers[number] for number in sorted(producers)]
 
     # ---- what coordinators of this broker ask ---------------------------------------------------------------
 
@@ -942,12 +965,23 @@ class Partition:
     def _leads_in(self, epoch: int) -> bool:
         return self.failure is None and self._leading is not None and self._leading.epoch.number == epoch
 
-    def begin_verification(self, producer_id: int) -> int:
-        """Note that a transaction's coordinator is asked whether it is open; return a token for `append`."""
+    def begin_verification(self, producer_id: int, first_sequence: int = NO_SEQUENCE) -> int | None:
+        """Note that a transaction's coordinator is asked whether it is open.
+
+        Args:
+            producer_id: of the producer.
+            first_sequence: of the batch that waits for the answer; -1: it has none.
+
+        Returns:
+            A token for `append`; None: the coordinator need not be asked, the log knows that it is open.
+        """
         with self._lock:
             if self._leading is None:
                 return _NO_VERIFICATION
-            return self._known_producers().transactions.begin_verification(producer_id)
+            transactions = self._known_producers().transactions
+            if transactions.is_open(producer_id):
+                return None
+            return transactions.begin_verification(producer_id, first_sequence)
 
     def _append(
         self, records: Records, checked: CheckedBatch | None, checks: OriginChecks, acks: int,
@@ -1038,7 +1072,7 @@ class Partition:
             if code is not ErrorCode.NONE and (checks.sequences or code is ErrorCode.INVALID_PRODUCER_EPOCH):
                 return None, code
         if head.is_transactional and checks.transactions:
-            return None, transactions.check(head.producer_id, verification)
+            return None, transactions.check(head.producer_id, head.producer_epoch, verification, head.base_sequence)
         return None, ErrorCode.NONE
 
     def _end_of(self, offset: int) -> LogPosition:

@@ -205,11 +205,11 @@ class GroupCoordinator:
         """Commit offsets (OffsetCommit)."""
         return self._commit(group_id, commit, None, None)
 
-    def begin_verification(self, group_id: str, producer_id: int) -> int:
+    def begin_verification(self, group_id: str, producer_id: int) -> int | None:
         """Note that the coordinator of a transaction is asked whether it may commit offsets of a group.
 
         Returns:
-            A token for `commit_transactional_offsets`.
+            A token for `commit_transactional_offsets`; None: the partition of the group knows the transaction already.
         """
         return self._log.begin_verification(self.partition_of(group_id), producer_id)
 

@@ -54,8 +54,12 @@ class OffsetsLog(Protocol):
         """Let records before an offset go, as far as that is possible."""
         ...
 
-    def begin_verification(self, partition: int, producer_id: int) -> int:
-        """Note that a transaction's coordinator is asked whether it is open; return a token for `append`."""
+    def begin_verification(self, partition: int, producer_id: int) -> int | None:
+        """Note that a transaction's coordinator is asked whether it is open.
+
+        Returns:
+            A token for `append`; None: it need not be asked.
+        """
         ...
 
 
@@ -105,7 +109,7 @@ class ReplicaManagerOffsetsLog:
         if replica is not None:
             replica.trim(before)
 
-    def begin_verification(self, partition: int, producer_id: int) -> int:
+    def begin_verification(self, partition: int, producer_id: int) -> int | None:
         """See `OffsetsLog`."""
         replica = self._replica(partition)
         return -1 if replica is None else replica.begin_verification(producer_id)
