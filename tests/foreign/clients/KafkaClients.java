@@ -178,7 +178,7 @@ public final class KafkaClients {
     private void describeTopic(String name) throws Exception {
         TopicDescription topic = admin.describeTopics(List.of(name)).allTopicNames().get().get(name);
         for (TopicPartitionInfo partition : topic.partitions()) {
-            answer.add(partition.partition() + " leader=" + partition.leader().id()
+            answer.add(partition.partition() + " leader=" + (partition.leader() == null ? -1 : partition.leader().id())
                 + " replicas=" + partition.replicas().stream().map(Node::id).toList()
                 + " isr=" + partition.isr().stream().map(Node::id).toList());
         }
