@@ -31,7 +31,7 @@ def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_the_readme() -> None:
     _, block = blocks(ROOT / "README.md")
-    assert len(block.splitlines()) == 11 and block == IN_PROCESS
+    assert len(block.splitlines()) <= 13 and block == IN_PROCESS
     run_as_promised(block, {})
 
 
