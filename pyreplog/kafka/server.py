@@ -166,7 +166,7 @@ class KafkaServer(Handle):
         self._coordinators.create_offsets_topic()
 
     def replace_users(self, users: SaslUsers) -> None:
-        """Use other users for later connections. Any thread may call it.
+        """Replace the users, for later connections. Any thread may call it.
 
         Args:
             users: all that there are from now on.
