@@ -29,7 +29,6 @@ from pyreplog.kafka.apis.registry import APIS
 from pyreplog.kafka.config import KafkaConfig
 from pyreplog.kafka.connection import Answer, KafkaConnection
 from pyreplog.kafka.coordinators import Coordinators
-from pyreplog.kafka.error_codes import KafkaErrorCode
 from pyreplog.kafka.groups.group_coordinator import GroupCoordinator
 from pyreplog.kafka.groups.offsets_log import OFFSETS_TOPIC
 from pyreplog.kafka.node_ids import node_id_of
@@ -52,6 +51,7 @@ from pyreplog.net.sockets import (
 from pyreplog.net.tls import TlsStream
 from pyreplog.partition.broker import Broker
 from pyreplog.partition.metadata.topic_metadata import find_topic
+from pyreplog.partition.protocol.error_codes import ErrorCode
 
 logger = logging.getLogger(__name__)
 
@@ -269,7 +269,7 @@ class KafkaServer(Handle):
         answer = connection.expect_answer()
         if request.message is None:  # KIP-511: the client may know only the layout of version 0
             request = request._replace(version=0)
-            self._answer(connection, answer, request, describe_versions(served, KafkaErrorCode.UNSUPPORTED_VERSION))
+            self._answer(connection, answer, request, describe_versions(served, ErrorCode.UNSUPPORTED_VERSION))
         else:
             self._answer(connection, answer, request, describe_versions(served))
 

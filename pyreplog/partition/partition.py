@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import NamedTuple, Protocol, TypeAlias
 
-from pyreplog._native.log.batch import RecordBatch
 from pyreplog._native.log.record import Record
 from pyreplog.clock import Clock
 from pyreplog.errors import (
@@ -249,19 +248,6 @@ class Partition:
         """Call back after each change of role, without locks held; see `ReplicaManager.watch_roles`."""
         self._role_watcher = callback
 
-    def committed_batches(self) -> Iterator[bytes]:
-        """Read the record batches from the start of the log to the high watermark, for a coordinator that loads them.
-
-        Raises:
-            TrimmedError: the log begins later meanwhile: read again.
-            ReplogError: errors of the log.
-        """
-        start, end = self._log.start_mark.position, self.high_watermark.position
-        if start < end:
-            for batch in self._log.read_positions(start, end, committed=False):
-                for index in (batch.kind == _BATCH_KIND).nonzero()[0].tolist():
-                    yield bytes(batch[index].value_view)
-
     @property
     def needs_sync(self) -> bool:
         """Whether what counts is on the disk, and there are records that are not (`sync`)."""
@@ -399,19 +385,22 @@ class Partition:
                 return None
             return self._log.start, leading.latest.entry, leading.end.entry
 
-    def read_committed(self, start: int, end: int) -> Iterator[RecordBatch]:
-        """Iterate over committed records. Reads the disk.
+    def committed_batches(self, start: int, end: int) -> Iterator[tuple[int, bytes]]:
+        """Iterate over committed record batches, with the offset of the first record of each. Reads the disk.
 
         Args:
-            start: offset of the first record.
+            start: offset of the first record; see `committed_range`.
             end: offset before which to stop, at most the high watermark.
 
         Raises:
-            ReplogError: errors of the log, which may be trimmed, cut or closed meanwhile.
+            ReplogError: errors of the log, which may be trimmed, cut or closed meanwhile: read again.
         """
         with self._lock:
             first, last = self._place_of(start), self._place_of(end)
-        yield from self._log.read_positions(first.position, last.position)
+        for batch in self._log.read_positions(first.position, last.position):
+            for index in (batch.kind == _BATCH_KIND).nonzero()[0].tolist():
+                record = batch[index]
+                yield record.entry - record.entry_count + 1, bytes(record.value_view)
 
     # ---- events ---------------------------------------------------------------------------------------------
 

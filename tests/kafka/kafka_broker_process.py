@@ -22,7 +22,7 @@ TRANSACTION_PARTITIONS = 2
 def main(directory: str, name: str, url: str) -> None:
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})  # threads that are made later inherit it
     config = BrokerConfig(
-        segment_bytes=1 << 20, lease_ms=1_000, lag_ms=2_000, transaction_state_partitions=TRANSACTION_PARTITIONS
+        segment_bytes=1 << 20, lease_ms=2_000, lag_ms=2_000, transaction_state_partitions=TRANSACTION_PARTITIONS
     )
     of_clients = KafkaConfig(rebalance_delay_ms=0, offsets_partitions=OFFSETS_PARTITIONS)
     with open_store(url) as store, Broker(Path(directory), name, store, config=config) as broker:

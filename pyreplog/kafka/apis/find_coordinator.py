@@ -10,13 +10,13 @@ from pyreplog.future import AppendFuture, set_result
 from pyreplog.kafka.apis.context import ApiContext, Outcome, RequestContext, then
 from pyreplog.kafka.apis.leaders import current_leader
 from pyreplog.kafka.apis.metadata import wait_for_leaders
-from pyreplog.kafka.error_codes import KafkaErrorCode
 from pyreplog.kafka.groups.offsets_log import OFFSETS_TOPIC
 from pyreplog.kafka.wire.messages import (
     FindCoordinatorCoordinator,
     FindCoordinatorRequest,
     FindCoordinatorResponse,
 )
+from pyreplog.partition.protocol.error_codes import ErrorCode
 from pyreplog.partition.topic_partition import TopicPartition
 from pyreplog.partition.transactions.transaction_log import TRANSACTION_STATE
 
@@ -65,10 +65,10 @@ def _respond(api: ApiContext, request: RequestContext, message: FindCoordinatorR
 
 
 def _find(api: ApiContext, kind: int, key: str) -> FindCoordinatorCoordinator:
-    code, text = KafkaErrorCode.COORDINATOR_NOT_AVAILABLE, "no broker that can be reached leads its partition"
+    code, text = ErrorCode.COORDINATOR_NOT_AVAILABLE, "no broker that can be reached leads its partition"
     if kind not in _TOPICS:
         text = f"key_type: expected {_GROUP}, a group, or {_TRANSACTION}, a transactional id, found {kind}"
-        return FindCoordinatorCoordinator(key, -1, "", -1, KafkaErrorCode.INVALID_REQUEST, text)
+        return FindCoordinatorCoordinator(key, -1, "", -1, ErrorCode.INVALID_REQUEST, text)
     if kind == _GROUP:
         partition: TopicPartition | None = TopicPartition(OFFSETS_TOPIC, api.groups.partition_of(key))
     else:
@@ -77,4 +77,4 @@ def _find(api: ApiContext, kind: int, key: str) -> FindCoordinatorCoordinator:
     if current is None:
         return FindCoordinatorCoordinator(key, -1, "", -1, code, text)
     broker, _ = current
-    return FindCoordinatorCoordinator(key, broker.node_id, broker.host, broker.port, KafkaErrorCode.NONE, None)
+    return FindCoordinatorCoordinator(key, broker.node_id, broker.host, broker.port, ErrorCode.NONE, None)

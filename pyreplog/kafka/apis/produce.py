@@ -9,7 +9,6 @@ from pyreplog.errors import InvalidRequestError, UnansweredProduceError
 from pyreplog.future import AppendFuture
 from pyreplog.kafka.apis.context import ApiContext, Outcome, RequestContext, then
 from pyreplog.kafka.apis.leaders import current_leader
-from pyreplog.kafka.error_codes import KafkaErrorCode
 from pyreplog.kafka.wire.messages import (
     ProduceLeaderIdAndEpoch,
     ProduceNodeEndpoint,
@@ -82,7 +81,7 @@ def _refusal(data: ReadableBuffer | None, version: int) -> PartitionProduceRespo
         return PartitionProduceResponse(ErrorCode.INVALID_RECORD, message="expected one record batch, found none")
     codec = view[_ATTRIBUTES_AT] & 7 if len(view) > _ATTRIBUTES_AT else 0
     if codec > _ZSTD or (codec == _ZSTD and version < _ZSTD_FROM):
-        code = cast("ErrorCode", KafkaErrorCode.UNSUPPORTED_COMPRESSION_TYPE)
+        code = ErrorCode.UNSUPPORTED_COMPRESSION_TYPE
         return PartitionProduceResponse(code, message=f"expected a codec of Produce v{version}, found {codec}")
     return None
 

@@ -10,9 +10,7 @@ from typing import Any
 
 from pyreplog.kafka.apis.context import ApiContext, Outcome, RequestContext, then
 from pyreplog.kafka.apis.find_coordinator import with_topic
-from pyreplog.kafka.error_codes import KafkaErrorCode
 from pyreplog.kafka.groups import group_requests
-from pyreplog.kafka.groups.error_codes import GroupErrorCode
 from pyreplog.kafka.groups.group_requests import OffsetToCommit
 from pyreplog.kafka.groups.offsets_log import OFFSETS_TOPIC
 from pyreplog.kafka.wire.messages import (
@@ -44,9 +42,9 @@ _FENCED_FROM_INIT, _FENCED_FROM = 4, 2
 _ABORTABLE_FROM = 4
 """The version of TxnOffsetCommit from which clients understand TRANSACTION_ABORTABLE (KIP-890)."""
 _UNVERIFIED = {
-    ErrorCode.PRODUCER_FENCED: GroupErrorCode.INVALID_PRODUCER_EPOCH,
-    ErrorCode.INVALID_PRODUCER_ID_MAPPING: GroupErrorCode.INVALID_PRODUCER_ID_MAPPING,
-    ErrorCode.TRANSACTION_ABORTABLE: GroupErrorCode.TRANSACTION_ABORTABLE,
+    ErrorCode.PRODUCER_FENCED: ErrorCode.INVALID_PRODUCER_EPOCH,
+    ErrorCode.INVALID_PRODUCER_ID_MAPPING: ErrorCode.INVALID_PRODUCER_ID_MAPPING,
+    ErrorCode.TRANSACTION_ABORTABLE: ErrorCode.TRANSACTION_ABORTABLE,
 }
 """What a TxnOffsetCommit is told that the coordinator of the transaction refuses. All else passes with time."""
 
@@ -90,8 +88,8 @@ def handle_add_partitions_to_txn(
         return AddPartitionsToTxnResponse(0, topics)
 
     if unknown or not wanted:
-        codes: dict[TopicPartition, int] = dict.fromkeys(wanted, KafkaErrorCode.OPERATION_NOT_ATTEMPTED)
-        return answer(codes | dict.fromkeys(unknown, KafkaErrorCode.UNKNOWN_TOPIC_OR_PARTITION))
+        codes: dict[TopicPartition, int] = dict.fromkeys(wanted, ErrorCode.OPERATION_NOT_ATTEMPTED)
+        return answer(codes | dict.fromkeys(unknown, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION))
 
     def added(result: AddPartitionsResult) -> AddPartitionsToTxnResponse:
         return answer({name: _code(code, request.version, _FENCED_FROM) for name, code in result.partitions.items()})
@@ -113,7 +111,7 @@ def _exists(api: ApiContext, name: TopicPartition) -> bool:
 def handle_add_offsets_to_txn(api: ApiContext, request: RequestContext, message: AddOffsetsToTxnRequest) -> Outcome:
     """Add the partition that keeps a group's offsets to a transaction."""
     if not message.group_id:
-        return AddOffsetsToTxnResponse(0, GroupErrorCode.INVALID_GROUP_ID)
+        return AddOffsetsToTxnResponse(0, ErrorCode.INVALID_GROUP_ID)
     offsets = TopicPartition(OFFSETS_TOPIC, api.groups.partition_of(message.group_id))
 
     def add(_: object) -> Any:
@@ -157,7 +155,7 @@ def handle_txn_offset_commit(api: ApiContext, request: RequestContext, message: 
                     each.committed_offset, each.committed_leader_epoch, each.committed_metadata or ""
                 )
             else:
-                unknown[name] = KafkaErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+                unknown[name] = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
     def answer(codes: dict[TopicPartition, int]) -> TxnOffsetCommitResponse:
         codes = {**codes, **unknown}
@@ -188,7 +186,7 @@ def handle_txn_offset_commit(api: ApiContext, request: RequestContext, message: 
     return then(asked, verified)
 
 
-def _unverified(code: ErrorCode, version: int) -> GroupErrorCode:
+def _unverified(code: ErrorCode, version: int) -> ErrorCode:
     if code is ErrorCode.TRANSACTION_ABORTABLE and version < _ABORTABLE_FROM:
-        return GroupErrorCode.INVALID_TXN_STATE
-    return _UNVERIFIED.get(code, GroupErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
+        return ErrorCode.INVALID_TXN_STATE
+    return _UNVERIFIED.get(code, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)

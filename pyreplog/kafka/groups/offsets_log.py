@@ -15,7 +15,6 @@ from pyreplog.partition.requests import PartitionProduceResponse
 from pyreplog.partition.topic_partition import TopicPartition
 
 OFFSETS_TOPIC = "__consumer_offsets"
-_BATCH_KIND = 2  # of records that hold a Kafka record batch
 
 
 class OffsetsLog(Protocol):
@@ -98,10 +97,7 @@ class ReplicaManagerOffsetsLog:
         replica = self._replica(partition)
         if replica is None:
             raise ClosedError(f"{OFFSETS_TOPIC}-{partition}: this broker has no such replica")
-        for batch in replica.read_committed(start, end):
-            for index in (batch.kind == _BATCH_KIND).nonzero()[0].tolist():
-                record = batch[index]
-                yield record.entry - record.entry_count + 1, bytes(record.value_view)
+        return replica.committed_batches(start, end)
 
     def delete_records(self, partition: int, before: int) -> None:
         """See `OffsetsLog`."""

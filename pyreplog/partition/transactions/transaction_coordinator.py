@@ -424,11 +424,11 @@ class TransactionCoordinator(Handle):
         states: dict[str, TransactionMetadata] = {}
         records = 0
         try:
-            code, _ = replica.latest_offset(FetchIsolation.HIGH_WATERMARK)
-            if code is not ErrorCode.NONE:
+            known = replica.committed_range(shard.epoch)
+            if known is None:
                 self._after(self.config.backoff_ms // 10 + 1, partial(self._submit, partial(self._load, shard)))
                 return
-            for batch in replica.committed_batches():
+            for _, batch in replica.committed_batches(*known[:2]):
                 for transactional_id, metadata in decode_record_batch(batch):
                     records += 1
                     if metadata is None:
