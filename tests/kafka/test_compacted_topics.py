@@ -49,9 +49,9 @@ def read_all(brokers: KafkaBrokers, start: int = 0) -> list[Message]:
         consumer.close()
 
 
-@pytest.mark.parametrize("codec", ["none", "gzip", "zstd"])
-def test_a_consumer_reads_the_latest_value_of_each_key(brokers: KafkaBrokers, codec: str, seed: int) -> None:
+def test_a_consumer_reads_the_latest_value_of_each_key(brokers: KafkaBrokers, seed: int) -> None:
     rng = random.Random(seed)
+    codec = rng.choice(("none", "gzip", "snappy", "lz4", "zstd"))
     create(brokers)
     producer = Producer(
         {"bootstrap.servers": brokers.addresses, "compression.type": codec, "batch.size": 20_000, "linger.ms": 5}

@@ -7,18 +7,23 @@ import shutil
 from pathlib import Path
 from random import Random
 
+import numpy as np
+
 import pyreplog
+from pyreplog._native.kafka.logged_batches import NUMBERS, LoggedRows, read_rows
 from pyreplog._native.kafka.record_batch import encode_batch, encode_records
+from pyreplog._native.kafka.record_set import read_record_set
 from pyreplog.log.files import RealFiles
 from pyreplog.log.fsck.check import check
 from pyreplog.log.reader import LogReader
 from pyreplog.partition.config import CompactionConfig
 from pyreplog.partition.protocol.record_batch import RecordBatchHead, end_marker, head_of, stamped
-from pyreplog.partition.protocol.transactions import EndedTransaction, TransactionMarker
+from pyreplog.partition.protocol.transactions import EndedTransaction, LogTransactions, TransactionMarker
 from pyreplog.partition.store.log_cleaner import CleaningBounds, LogCleaner
 from pyreplog.partition.store.partition_log import PartitionLog
 from pyreplog.record_batches.batches import read_batch
-from pyreplog.record_batches.compression import compress
+from pyreplog.record_batches.compression import compress, decompress
+from pyreplog.stream.log_position import LogPosition
 from tests.crash.disk import Disk, PowerCutFiles
 from tests.crash.process import in_process
 from tests.ha.streams import SEGMENT_BYTES, config
@@ -59,11 +64,13 @@ class _Topic:
         if producer >= 0:
             self.last_batches[producer] = first + count - 1
 
-    def transaction(self, producer: int, *, is_commit: bool) -> None:
+    def transaction(self, producer: int, *, is_commit: bool, others: bool = True) -> None:
+        """others: among its batches are some of no transaction."""
         start = self.log.end_mark
         for _ in range(self.rng.randint(1, 3)):
             self.append(producer=producer, transactional=True)
-            self.append()
+            if others:
+                self.append()
         offset = self.log.end_mark.entry
         marker = end_marker(TransactionMarker(producer, 0, 1, is_commit), 1000)
         self.log.append_records([stamped(marker, offset, 1)], [1])
@@ -178,6 +185,60 @@ def test_tombstones_and_markers_go_when_their_time_has_passed(tmp_path: Path, se
 def _heads(log: PartitionLog) -> list[RecordBatchHead]:
     heads = [head_of(record.value) for batch in log.read_positions(log.start_position) for record in batch]
     return [head for head in heads if head is not None]
+
+
+def test_a_record_of_an_aborted_transaction_supersedes_none(tmp_path: Path, seed: int) -> None:
+    topic = _Topic(tmp_path / "log", Random(seed), keys=1)
+    with topic.log as log:
+        topic.append()
+        offset = log.end_mark.entry - 1
+        topic.transaction(5, is_commit=False, others=False)
+        marker = log.end_mark.entry - 1
+        topic.keys = [b"another"]
+        topic.fill(2)
+        result = LogCleaner(log, RealFiles()).clean(topic.bounds(), _CONFIG, _T0, _MAP_BYTES)
+        assert result.cleaned > marker
+        assert _read(log, topic.aborted)[offset] == topic.rows[offset]
+        assert [
+            head.record_count for head in _heads(log) if offset < head.base_offset < marker and head.record_count
+        ] == []
+
+
+def test_consumers_see_the_offsets_of_a_cleaned_batch(tmp_path: Path, seed: int) -> None:
+    topic = _Topic(tmp_path / "log", Random(seed))
+    with topic.log as log:
+        topic.fill(2)
+        LogCleaner(log, RealFiles()).clean(topic.bounds(), _CONFIG, _T0, _MAP_BYTES)
+        rows = _read(log, topic.aborted)
+        values = [record.value for batch in log.read_positions(0) for record in batch]
+        aborted = [(ended.producer_id, ended.first.entry) for ended in topic.aborted]
+        seen = read_record_set(values, decompress, aborted=aborted, committed_only=True)
+        assert dict(zip(seen.offsets.tolist(), zip(seen.keys(), seen.values(), strict=True), strict=True)) == rows
+        offsets = set[int]()
+        for batch in log.read_positions(0):
+            logged, start = None, 0
+            while start < len(batch):
+                logged = read_rows(batch, start, decompress, verified=True, max_bytes=1 << 30, max_batch_bytes=1 << 30)
+                assert logged.error is None and logged.stop > start
+                offsets.update(_numbers(logged, "offset"))
+                start = logged.stop
+        assert {*rows} <= offsets
+
+
+def _numbers(rows: LoggedRows, name: str) -> list[int]:
+    _, _, data = rows.number_column(NUMBERS[name], 0, len(rows))
+    numbers: list[int] = np.frombuffer(data, np.int64)[: len(rows)].tolist()
+    return numbers
+
+
+def test_aborted_transactions_are_told_by_offsets() -> None:
+    """A record that was moved to the front of its segment lies before an aborted transaction that it follows."""
+    transactions = LogTransactions()
+    transactions.append(5, 0, LogPosition(1000, 10))
+    transactions.end(TransactionMarker(5, 0, 1, False), LogPosition(2000, 20))
+    moved, end = LogPosition(500, 20), LogPosition(3000, 40)
+    assert transactions.aborted_between(moved, end) == []
+    assert len(transactions.aborted_between(LogPosition(500, 19), end)) == 1
 
 
 def test_nothing_behind_the_last_stable_offset_is_touched(tmp_path: Path, seed: int) -> None:

@@ -159,6 +159,8 @@ NUMBERS = {
     "message.timestamp.before.max.ms": (0, 1 << 62),
     "message.timestamp.after.max.ms": (0, 1 << 62),
     "delete.retention.ms": (0, 1 << 52),
+    "min.compaction.lag.ms": (0, 1 << 52),
+    "max.compaction.lag.ms": (1, 1 << 52),
 }
 
 

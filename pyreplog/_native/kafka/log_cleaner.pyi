@@ -19,9 +19,17 @@ class OffsetMap:
     def __len__(self) -> int: ...
 
 def clean_batch(
-    batch: ReadableBuffer, body: ReadableBuffer, offsets: OffsetMap, compress: Callable[[int, bytes], bytes], /, *, now_ms: int,
-    retention_ms: int, is_marker_of_nothing: bool = False, sets_horizon: bool = True,
-) -> bytes | None: ...  # fmt: skip
+    batch: ReadableBuffer,
+    body: ReadableBuffer,
+    offsets: OffsetMap,
+    compress: Callable[[int, bytes], bytes],
+    /,
+    *,
+    now_ms: int,
+    retention_ms: int,
+    is_marker_of_nothing: bool = False,
+    sets_horizon: bool = True,
+) -> bytes | None: ...
 def without_records(batch: ReadableBuffer, /) -> bytes: ...
 def replaced_record(segment: Segment, offset: int, batch: bytes, /) -> bytes: ...
 def gap_record(segment: Segment, offset: int, first: int, count: int, /) -> bytes: ...

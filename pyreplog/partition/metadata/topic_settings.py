@@ -155,7 +155,7 @@ def _choice(field: str, *choices: str) -> Setting:
 
 def _ratio(field: str) -> Setting:
     def accepts(value: object) -> bool:
-        return type(value) in (int, float) and 0 <= float(str(value)) <= 1
+        return isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value <= 1
 
     return Setting(field, "0 to 1", accepts, float)
 

@@ -355,7 +355,7 @@ class _SegmentRewriter:
             )  # fmt: skip
             if cleaned is None or self._fits(len(cleaned) - len(value), offset):
                 return cleaned
-        raise InvalidRecordBatchError(87, -1, 0, f"at most {len(value)} bytes of a cleaned batch", f"{len(cleaned)}")
+        raise InvalidRecordBatchError(87, -1, 0, f"at most {len(value)} bytes of a cleaned batch", "more")
 
     def _fits(self, growth: int, offset: int) -> bool:
         """Whether a record may be so many bytes longer: what follows it must not need more room than there is."""
