@@ -22,6 +22,8 @@ from pyreplog.log.recovery import BLANK, ENTRY
 
 logger = logging.getLogger(__name__)
 
+_BLANK, _BLANK_BYTES = 5, 32  # kind and size of the record that ends a segment
+
 
 def load(directory: Path, segment: Segment) -> SparseIndex | None:
     """Map the index file of a sealed segment; None when it is missing, damaged or of another segment."""
@@ -35,7 +37,14 @@ def load(directory: Path, segment: Segment) -> SparseIndex | None:
     except (OSError, ReplogError) as error:
         logger.info("%s: the index of the segment at %d is of no use: %s", directory, segment.base, error)
         return None
+    if not _ends_at(segment, segment.index.end):  # it is of the file that took the place of the one that is mapped here
+        segment.index = None
     return segment.index
+
+
+def _ends_at(segment: Segment, offset: int) -> bool:
+    fits = HEADER_BYTES <= offset <= segment.size - _BLANK_BYTES
+    return fits and segment.head_at(offset)[0] == _BLANK and segment.stamp_at(offset) == segment.stamp
 
 
 def load_or_build(directory: Path, segment: Segment) -> None:

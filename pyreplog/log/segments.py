@@ -16,7 +16,7 @@ from pathlib import Path
 
 from pyreplog._native.log.disk import Steps
 from pyreplog._native.log.segment import Segment
-from pyreplog._native.log.segmentheader import encode_header
+from pyreplog._native.log.segmentheader import COUNTED, encode_header
 from pyreplog.errors import DiskError, ReplogError
 from pyreplog.log import names
 from pyreplog.log.files import Files, disk_error, lock_range
@@ -241,7 +241,11 @@ class SegmentPool:
 
     def _may_recycle(self, segment: Segment) -> bool:
         sound = segment.writable and not is_hole_punched(segment)  # which lacks the blocks
-        return sound and segment.pinned == 0 and self._lock_out_readers(segment)
+        return sound and segment.pinned == 0 and self._lock_out_readers(segment) and self._has_blocks(segment)
+
+    def _has_blocks(self, segment: Segment) -> bool:
+        """Whether all of a file is on disk: that of a cleaned segment ends behind its blank."""
+        return segment.version < COUNTED or os.fstat(segment.fileno()).st_blocks * 512 >= segment.size
 
     def _lock_out_readers(self, segment: Segment) -> bool:
         if segment.fileno() < 0:

@@ -39,8 +39,9 @@ from pyreplog.net.limits import Limits
 from pyreplog.net.reactor import Reactor
 from pyreplog.net.server import Server
 from pyreplog.net.sockets import address_text
+from pyreplog.partition.cleaner_thread import CleanerThread
 from pyreplog.partition.client_wire import FEATURE
-from pyreplog.partition.config import BrokerConfig, RetentionConfig, TopicConfig
+from pyreplog.partition.config import BrokerConfig, CompactionConfig, RetentionConfig, TopicConfig
 from pyreplog.partition.controller import Controller
 from pyreplog.partition.delayed_delete_records import DeleteRecordsResponses
 from pyreplog.partition.log_syncer import LogSyncer
@@ -49,7 +50,7 @@ from pyreplog.partition.metadata.metadata_cache import MetadataCache, PartitionI
 from pyreplog.partition.metadata.producer_ids import ProducerIds
 from pyreplog.partition.metadata.state_store import StateStore, machine_version
 from pyreplog.partition.metadata.topic_metadata import TopicMetadata, state_key
-from pyreplog.partition.metadata.topic_settings import LOG_APPEND_TIME
+from pyreplog.partition.metadata.topic_settings import LOG_APPEND_TIME, TopicSettings
 from pyreplog.partition.partition import Partition
 from pyreplog.partition.protocol.leading import ReplicaConfig
 from pyreplog.partition.protocol.partition_state import PartitionState
@@ -118,6 +119,14 @@ class _Housekeeper:
                 self._again_s = now_s + _AGAIN_S
             if time.monotonic() - now_s > _HOUSEKEEPING_S:
                 return
+
+
+def _retention(settings: TopicSettings) -> RetentionConfig:
+    """What retention does with a topic: of one that is only compacted nothing goes for its age."""
+    if settings.is_trimmed:
+        return RetentionConfig(settings.retention_ms, settings.retention_bytes, settings.segment_ms)
+    ages = [limit for limit in (settings.segment_ms, settings.max_compaction_lag_ms) if limit is not None]
+    return RetentionConfig(segment_ms=min(ages, default=None))
 
 
 class Broker(Handle):
@@ -239,8 +248,11 @@ class Broker(Handle):
             undo.pop_all()
         self._changes = threading.Thread(target=self._run, name="pyreplog-broker", daemon=True)
         self._clock_thread = threading.Thread(target=self._tick, name="pyreplog-broker-clock", daemon=True)
+        self.cleaner = CleanerThread(self.replicas, self.config.cleaner_check_ms / 1000, self.config.cleaner_map_bytes)
+        """Compacts its partitions."""
         self._changes.start()
         self._clock_thread.start()
+        self.cleaner.start()
 
     def _lock_directory(self, directory: Path, undo: ExitStack) -> None:
         """Take a directory beside the first one. A disk that failed is no reason not to start."""
@@ -628,8 +640,12 @@ class Broker(Handle):
                 settings.max_message_bytes, settings.timestamp_before_max_ms, settings.timestamp_after_max_ms
             ),
             log_append_time=settings.message_timestamp_type == LOG_APPEND_TIME,
-            retention=RetentionConfig(settings.retention_ms, settings.retention_bytes, settings.segment_ms),
-        )
+            retention=_retention(settings),
+            compaction=None if not settings.is_compacted else CompactionConfig(
+                settings.min_dirty_ratio, settings.min_compaction_lag_ms, settings.max_compaction_lag_ms,
+                settings.delete_retention_ms,
+            ),
+        )  # fmt: skip
 
     def _apply_settings(self, topics: Mapping[str, tuple[str, TopicMetadata]]) -> None:
         """Tell the replicas that are open which settings their topics have."""
@@ -750,6 +766,7 @@ class Broker(Handle):
         self._ticking.set()
         self._changes.join()
         self._clock_thread.join()
+        self.cleaner.stop()
         states = {partition: self.metadata.state(partition) for partition in self._open}
         self._replaceable = {
             partition for partition, stored in states.items() if stored is not None and self._is_replaceable(stored[1])

@@ -58,6 +58,13 @@ def broker_metrics(broker: Broker) -> Iterator[Metric]:
         "pyreplog_partition_isr", "gauge", "in-sync replicas, of its leader",
         [(where, float(len(state.isr))) for where, state in states],
     )  # fmt: skip
+    cleaner = broker.cleaner
+    for name, kind, text, value in (
+        ("cleanings_total", "counter", "partitions that were compacted", cleaner.cleanings),
+        ("cleaned_bytes_total", "counter", "bytes of records that compaction has removed", cleaner.bytes_removed),
+        ("partitions_uncleanable", "gauge", "partitions with a batch that cannot be read", len(cleaner.uncleanable)),
+    ):
+        yield Metric(f"pyreplog_broker_{name}", kind, text, [(labels, float(value))])
     yield Metric(
         "pyreplog_broker_registered", "gauge", "whether other brokers take this one for alive: 1 or 0",
         [(labels, float(broker.is_registered))],

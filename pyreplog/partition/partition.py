@@ -25,7 +25,7 @@ from pyreplog.errors import (
     TruncatedError,
     WindowFullError,
 )
-from pyreplog.log.files import Files
+from pyreplog.log.files import Files, RealFiles
 from pyreplog.partition.config import RetentionConfig, TopicConfig
 from pyreplog.partition.protocol.append_origin import OriginChecks
 from pyreplog.partition.protocol.effects import (
@@ -67,6 +67,7 @@ from pyreplog.partition.requests import (
     Records,
 )
 from pyreplog.partition.role import ReplicaRole
+from pyreplog.partition.store.log_cleaner import CleaningBounds, CleaningResult, DirtySegments, LogCleaner
 from pyreplog.partition.store.partition_log import AppendedOffsets, LogSlice, PartitionLog
 from pyreplog.partition.store.producer_state_manager import ProducerChange, ProducerStateManager
 from pyreplog.partition.topic_partition import TopicPartition
@@ -221,6 +222,7 @@ class Partition:
         self._low_wanted = self._low_shown = 0  # low watermark that is waited for, and that waiters know of
         self._replays = False  # while it follows, because somebody reads committed transactions
         self._role_watcher: RoleWatcher | None = None
+        self._cleaner: LogCleaner | None = None  # made by the thread that cleans
 
     def __repr__(self) -> str:
         role = "offline" if self.failure is not None else "leader" if self._leading is not None else "follower"
@@ -568,6 +570,57 @@ class Partition:
 
         self._change(apply)
         return is_waiting
+
+    # ---- compaction -----------------------------------------------------------------------------------------
+
+    def dirty_segments(self) -> DirtySegments | None:
+        """Return how much of the log waits to be compacted; None: it is not compacted here.
+
+        Raises:
+            ReplogError, OSError: a segment cannot be read.
+        """
+        config = self.config.compaction
+        bounds = None if config is None else self._cleaning_bounds()
+        if config is None or bounds is None:
+            return None
+        return self._known_cleaner().dirty(bounds, config, self._clock.now_us())
+
+    def clean(self, map_bytes: int) -> CleaningResult | None:
+        """Compact the log, as its leader. Appends and fetches go on meanwhile. One thread at a time.
+
+        Args:
+            map_bytes: memory for the keys.
+
+        Returns:
+            What was done; None: it is not compacted here.
+
+        Raises:
+            ReplogError, OSError: see `LogCleaner.clean`.
+        """
+        config = self.config.compaction
+        bounds = None if config is None else self._cleaning_bounds()
+        if config is None or bounds is None:
+            return None
+        return self._known_cleaner().clean(bounds, config, self._clock.now_us(), map_bytes)
+
+    def _known_cleaner(self) -> LogCleaner:
+        if self._cleaner is None:
+            self._cleaner = LogCleaner(self._log, self._files if self._files is not None else RealFiles())
+        return self._cleaner
+
+    def _cleaning_bounds(self) -> CleaningBounds | None:
+        """What a cleaning has to know; None: this replica does not lead, or others would differ from it."""
+        with self._lock:
+            leading, state = self._leading, self._state
+            if leading is None or state is None or len(state.replicas) > 1 or self.failure is not None:
+                return None
+            known = self._known_producers()
+            stable = known.transactions.last_stable(leading.high_watermark)
+            return CleaningBounds(
+                stable,
+                tuple(known.transactions.aborted_since(LogPosition(0, 0))),
+                {number: entry.batches[-1].last_offset for number, entry in known.producers.snapshot()},
+            )
 
     def _sync_soon(self, deferred: Deferred) -> None:
         if self._request_sync is not None and self.config.replicas.requires_sync:
@@ -1120,6 +1173,7 @@ class Partition:
             if params.isolation is FetchIsolation.TXN_COMMITTED:
                 until = stable
                 aborted = self._known_producers().transactions.aborted_between(at, until)
+            held = log.hold_segment(at.position) if at < until else None  # a cleaning does not move its records now
         try:
             records = log.read_frames(at, max_bytes, until=until, min_one_record=min_one_batch)
         except TruncatedError as error:
@@ -1129,6 +1183,7 @@ class Partition:
         except (ReplogError, OSError) as error:
             self._read_failed(error)
             return _error(role, ErrorCode.KAFKA_STORAGE_ERROR, str(error))
+        del held  # `records` holds what it shows
         data = FetchPartitionData(
             ErrorCode.NONE,
             high_watermark.entry,

@@ -11,6 +11,7 @@ from typing import TypeAlias
 from pyreplog.clock import Clock
 from pyreplog.errors import InvalidArgumentError
 from pyreplog.future import AppendFuture, set_result
+from pyreplog.partition.cleaner_thread import keyless
 from pyreplog.partition.delayed_delete_records import (
     DelayedDeleteRecords,
     DeleteRecordsResponse,
@@ -252,6 +253,10 @@ class ReplicaManager:
                 checked = check_batch(data, checks, limits, self._clock.now_us() // 1000)
                 if checked.code is not ErrorCode.NONE:
                     return self._refuse(checked.code, checked.message)
+                if partition.config.compaction is not None and (message := keyless(data, checked)):
+                    return self._refuse(ErrorCode.INVALID_RECORD, message)
+            elif partition.config.compaction is not None:
+                return self._refuse(ErrorCode.INVALID_RECORD, "expected a record batch: the topic is compacted")
             elif data.values and max(map(len, data.values)) > limits.max_message_bytes:  # type: ignore[arg-type]
                 return self._refuse(
                     ErrorCode.MESSAGE_TOO_LARGE, f"expected values of at most {limits.max_message_bytes} bytes"

@@ -423,7 +423,7 @@ def test_sessions_are_declined(client: RawClient) -> None:
 
 
 def test_settings_that_are_not_supported_are_refused(brokers: KafkaBrokers, client: RawClient) -> None:
-    settings = {"nonsense": "1", "cleanup.policy": "compact", "min.insync.replicas": "many"}
+    settings = {"nonsense": "1", "cleanup.policy": "shrink", "min.insync.replicas": "many"}
     for name, value in settings.items():
         config = (CreateTopicsCreatableTopicConfig(name, value),)
         request = CreateTopicsRequest((CreateTopicsCreatableTopic("made", 1, 1, (), config),), 1000)

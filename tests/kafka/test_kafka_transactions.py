@@ -43,8 +43,8 @@ PASSING = (14, 15, 16, 19, 51)
 @pytest.fixture(scope="module")
 def brokers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaBrokers]:
     path: Path = tmp_path_factory.mktemp("brokers")
-    of_brokers = {"transaction_state_partitions": 1}
-    with KafkaBrokers(path, of_brokers=of_brokers, rebalance_delay_ms=0, offsets_partitions=1) as cluster:
+    broker_settings = {"transaction_state_partitions": 1}
+    with KafkaBrokers(path, broker_settings=broker_settings, rebalance_delay_ms=0, offsets_partitions=1) as cluster:
         cluster.start("1")
         cluster.create(partitions=2)
         yield cluster
@@ -310,8 +310,8 @@ def test_idempotent_producers_need_no_coordinator(client: Client) -> None:
 
 def test_the_topic_of_groups_is_made_by_the_first_transaction(tmp_path: Path) -> None:
     """No member of the group has asked for it yet."""
-    of_brokers = {"transaction_state_partitions": 1}
-    with KafkaBrokers(tmp_path, of_brokers=of_brokers, rebalance_delay_ms=0, offsets_partitions=1) as cluster:
+    broker_settings = {"transaction_state_partitions": 1}
+    with KafkaBrokers(tmp_path, broker_settings=broker_settings, rebalance_delay_ms=0, offsets_partitions=1) as cluster:
         cluster.start("1")
         client = Client(cluster, "first")
         with client.raw:

@@ -107,7 +107,7 @@ class Work:
 def brokers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaBrokers]:
     path: Path = tmp_path_factory.mktemp("brokers")
     settings = {"rebalance_delay_ms": 0, "offsets_partitions": OFFSETS_PARTITIONS}
-    with KafkaBrokers(path, of_brokers={"transaction_state_partitions": 2}, **settings) as cluster:
+    with KafkaBrokers(path, broker_settings={"transaction_state_partitions": 2}, **settings) as cluster:
         yield cluster.start("1", "2", "3")
 
 

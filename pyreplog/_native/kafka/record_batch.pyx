@@ -58,7 +58,7 @@ cdef dict FAULTS = {
     FAULT_LENGTH: ("length", "the bytes of a record"),
     FAULT_ATTRIBUTES: ("attributes", "a byte of attributes"),
     FAULT_TIMESTAMP: ("timestamp", "a timestamp of 64 bits that is not negative, or -1"),
-    FAULT_OFFSET: ("offset delta", "the number of the record"),
+    FAULT_OFFSET: ("offset delta", "a number behind that of the record before, within the batch"),
     FAULT_KEY: ("key", "a length within the record, or -1"),
     FAULT_VALUE: ("value", "a length within the record, or -1"),
     FAULT_HEADERS: ("headers", "a count and pairs of lengths and bytes within the record"),
@@ -87,16 +87,17 @@ cdef inline int skip_headers(const uint8_t **at, const uint8_t *stop, int64_t *c
     return 0
 
 
-cdef Fault walk_records(const uint8_t *body, int64_t size, int64_t count, int64_t base_timestamp, int64_t earliest,
-                        int64_t latest, int64_t *columns, Walked *walked) noexcept nogil:
-    """Step over `count` records, which must fill the body. columns: NULL, or room for COLUMNS * count numbers."""
+cdef Fault walk_records(const uint8_t *body, int64_t size, int64_t count, int64_t last, int64_t base_timestamp,
+                        int64_t earliest, int64_t latest, int64_t *columns, Walked *walked) noexcept nogil:
+    """Step over `count` records, which must fill the body. Their numbers ascend up to `last`; compaction leaves gaps.
+    columns: NULL, or room for COLUMNS * count numbers."""
     cdef const uint8_t *at = body
     cdef const uint8_t *stop = body + size
     cdef const uint8_t *end
     cdef const uint8_t *key
     cdef const uint8_t *value
     cdef const uint8_t *headers
-    cdef int64_t i, length, delta, number, key_size, value_size, header_count, timestamp
+    cdef int64_t i, length, delta, number, previous = -1, key_size, value_size, header_count, timestamp
     walked.max_timestamp, walked.max_number, walked.record = -1, -1, 0
     for i in range(count):
         walked.record, walked.at = i, at - body
@@ -110,8 +111,9 @@ cdef Fault walk_records(const uint8_t *body, int64_t size, int64_t count, int64_
         timestamp = base_timestamp + delta
         if timestamp < -1:
             return FAULT_TIMESTAMP
-        if get_varint(&at, end, &number) < 0 or number != i:
+        if get_varint(&at, end, &number) < 0 or not previous < number <= last:
             return FAULT_OFFSET
+        previous = number
         if skip_sized(&at, end, &key_size, -1) < 0:
             return FAULT_KEY
         key = at - (key_size if key_size > 0 else 0)
@@ -135,6 +137,7 @@ cdef Fault walk_records(const uint8_t *body, int64_t size, int64_t count, int64_
             columns[COLUMN_VALUE_SIZE * count + i] = value_size
             columns[COLUMN_HEADERS_START * count + i] = headers - body
             columns[COLUMN_HEADER_COUNT * count + i] = header_count
+            columns[COLUMN_NUMBER * count + i] = number
     walked.record, walked.at = count, at - body
     return FAULT_COUNT if at != stop else FAULT_NONE
 
@@ -211,10 +214,12 @@ cdef class RecordBatchHeader:
         if self.count < 0 or self.count > size // RECORD_MIN:
             raise too_many(self.count, size)
         if size < UNLOCKED_BYTES:
-            status = walk_records(body, size, self.count, self.base_timestamp, earliest, latest, columns, walked)
+            status = walk_records(body, size, self.count, self.last_offset_delta, self.base_timestamp, earliest, latest,
+                                  columns, walked)
         else:
             with nogil:
-                status = walk_records(body, size, self.count, self.base_timestamp, earliest, latest, columns, walked)
+                status = walk_records(body, size, self.count, self.last_offset_delta, self.base_timestamp, earliest, latest,
+                                      columns, walked)
         if status == FAULT_NONE:
             return 0
         name, expected = FAULTS[status]
@@ -315,9 +320,10 @@ cdef class RecordColumns:
         timestamp: ms since 1970; -1: none.
         key_start, key_size, value_start, value_size: places in the body; a size of -1 is null.
         header_count: headers of each record.
+        number: of each record: its offset less that of the batch. Compaction leaves gaps.
     """
 
-    cdef readonly object body, timestamp, key_start, key_size, value_start, value_size, header_count
+    cdef readonly object body, timestamp, key_start, key_size, value_start, value_size, header_count, number
     cdef object headers_start, table
     cdef Py_ssize_t count
 
@@ -400,7 +406,7 @@ def read_records(RecordBatchHeader header not None, body, /):
     columns.body, columns.count, columns.table = owned, header.count, array
     columns.timestamp, columns.key_start, columns.key_size = array[0], array[1], array[2]
     columns.value_start, columns.value_size = array[3], array[4]
-    columns.headers_start, columns.header_count = array[5], array[6]
+    columns.headers_start, columns.header_count, columns.number = array[5], array[6], array[7]
     return columns
 
 

@@ -149,9 +149,14 @@ class _Reassign:
     def __init__(self, target: tuple[str, ...]) -> None:
         self._target = target
 
-    def __call__(self, _: TopicMetadata, state: PartitionState, is_unknown: bool) -> PartitionState | PartitionResult:
+    def __call__(
+        self, topic: TopicMetadata, state: PartitionState, is_unknown: bool
+    ) -> PartitionState | PartitionResult:  # fmt: skip
         if (state.target or state.replicas) == self._target and not state.replaced:
             return state
+        if topic.config.is_compacted:  # a second replica of it would have other bytes
+            message = "a compacted topic keeps its one replica: remove compact from its cleanup.policy first"
+            return PartitionResult(ErrorCode.INVALID_REPLICA_ASSIGNMENT, message)
         after = reassign(state, self._target)
         if len(after.replicas) > REPLICAS_MAX:
             message = f"expected at most {REPLICAS_MAX} replicas with those that go, found {len(after.replicas)}"

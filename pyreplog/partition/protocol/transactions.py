@@ -235,8 +235,10 @@ class LogTransactions:
 
     def aborted_between(self, start: LogPosition, end: LogPosition) -> list[EndedTransaction]:
         """Return the aborted transactions of which records may lie in a part of the log that ends at most at the last
-        stable offset: clients skip them."""
-        return [aborted for aborted in self._aborted if aborted.first < end and aborted.end > start]
+        stable offset: clients skip them. Offsets count: compaction moves records within their segment."""
+        return [
+            aborted for aborted in self._aborted if aborted.first.entry < end.entry and aborted.end.entry > start.entry
+        ]
 
     def aborted_since(self, position: LogPosition) -> list[EndedTransaction]:
         """Return the aborted transactions whose markers end behind a position, in the order of their markers."""

@@ -26,7 +26,7 @@ from pyreplog.errors import (
     TruncatedError,
 )
 from pyreplog.log import checkpoint as checkpoints
-from pyreplog.log import log_cursor, names, recovery, replica
+from pyreplog.log import indexes, log_cursor, names, recovery, replica
 from pyreplog.log.files import Files, RealFiles
 from pyreplog.log.runtime import LogRuntime
 from pyreplog.partition.config import RetentionConfig
@@ -70,6 +70,24 @@ class LogSlice(NamedTuple):
     position: LogPosition
     end: LogPosition
     frames: Sequence[tuple[int, ReadableBuffer]]
+
+
+class CleanableSegment(NamedTuple):
+    """A segment that takes no more records.
+
+    Attributes:
+        base: position where it begins.
+        first: offset of its first record.
+        end: offset behind its last record.
+        first_time_us: when its first record was appended, microseconds since 1970-01-01 UTC.
+        last_time_us: when its last record was appended, or later.
+    """
+
+    base: int
+    first: int
+    end: int
+    first_time_us: int
+    last_time_us: int
 
 
 class ReplicaEnds(NamedTuple):
@@ -342,7 +360,8 @@ class PartitionLog(MirrorLog):
             and last.start.position < epoch.start.position
             and last.start.entry <= epoch.start.entry
         )
-        if not grows or epoch.start.position > position:
+        segment_end = (position // self.segment_bytes + 1) * self.segment_bytes
+        if not grows or epoch.start.position >= segment_end:  # compaction moves a record to the front of its segment
             raise CorruptionError(self.path, position, f"an epoch behind {last}, begun before here", f"{epoch}")
         return history.begin(*epoch)
 
@@ -858,6 +877,43 @@ class PartitionLog(MirrorLog):
                     break
                 row += 1
             return LogPosition(*table[row][:2]) if table else self.start_mark
+
+    def cleanable_segments(self, floor: LogPosition, now_us: int) -> list[CleanableSegment]:
+        """Return the segments before a position that take no more records and are on disk, the first one first.
+
+        Args:
+            floor: no segment that ends behind it is given.
+            now_us: the time, microseconds since 1970-01-01 UTC.
+
+        Raises:
+            DiskError: a segment cannot be opened.
+        """
+        with self._lock:
+            table, limit = self._segment_table(), min(floor.position, self._checkpoint.last.position)
+            rows = (row for row in range(len(table) - 1) if table[row + 1][0] <= limit)
+            return [
+                CleanableSegment(
+                    table[row][0], table[row][1], table[row + 1][1],
+                    self._first_time(row, now_us), self._last_time_of(row, now_us),
+                )
+                for row in rows
+            ]  # fmt: skip
+
+    def map_sealed(self, base: int) -> Segment:
+        """Map the file of a sealed segment once more, as it is now, with its index.
+
+        Args:
+            base: position of the segment.
+
+        Raises:
+            CorruptionError: it is damaged.
+            OSError: it cannot be opened.
+        """
+        path = names.segment_path(self.path, base)
+        segment = Segment(self._files.open(path, writable=False), str(path), writable=False)
+        indexes.load_or_build(self.path, segment)
+        segment.close_file()
+        return segment
 
     def _last_time_of(self, row: int, now_us: int) -> int:
         """When the last record of a sealed segment was appended; later, if another process sealed it, or the leader."""
