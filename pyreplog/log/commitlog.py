@@ -1155,7 +1155,7 @@ class CommitLog(LogView, Appender):
             self._unmap_if_unpinned(rows[0])
 
     def let_go_replaced(self, base: int) -> bool:
-        """Unmap the file of a segment that `replace_sealed` replaced, when nobody reads it any more.
+        """Release the mapping of a segment that `replace_sealed` replaced, when nobody reads it any more.
 
         Args:
             base: position of the segment.

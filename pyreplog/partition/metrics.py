@@ -59,12 +59,18 @@ def broker_metrics(broker: Broker) -> Iterator[Metric]:
         [(where, float(len(state.isr))) for where, state in states],
     )  # fmt: skip
     cleaner = broker.cleaner
-    for name, kind, text, value in (
-        ("cleanings_total", "counter", "partitions that were compacted", cleaner.cleanings),
-        ("cleaned_bytes_total", "counter", "bytes of records that compaction has removed", cleaner.bytes_removed),
-        ("partitions_uncleanable", "gauge", "partitions with a batch that cannot be read", len(cleaner.uncleanable)),
-    ):
-        yield Metric(f"pyreplog_broker_{name}", kind, text, [(labels, float(value))])
+    yield Metric(
+        "pyreplog_broker_cleanings_total", "counter", "partitions that were compacted",
+        [(labels, float(cleaner.cleanings))],
+    )  # fmt: skip
+    yield Metric(
+        "pyreplog_broker_cleaned_bytes_total", "counter", "bytes of records that compaction has removed",
+        [(labels, float(cleaner.bytes_removed))],
+    )  # fmt: skip
+    yield Metric(
+        "pyreplog_broker_partitions_uncleanable", "gauge", "partitions with a batch that cannot be read",
+        [(labels, float(len(cleaner.uncleanable)))],
+    )  # fmt: skip
     yield Metric(
         "pyreplog_broker_registered", "gauge", "whether other brokers take this one for alive: 1 or 0",
         [(labels, float(broker.is_registered))],

@@ -313,9 +313,7 @@ def clean_batch(batch, body, OffsetMap offsets not None, compress, /, *, int64_t
     cdef Walked record
     cdef const uint8_t *p
     cdef const uint8_t *at
-    cdef uint8_t *to
-    cdef int64_t i, base, base_time, count, last, previous = -1, kept = 0, horizon = -1, latest_time = -1, new_base, shift
-    cdef int64_t size, body_size
+    cdef int64_t i, base, base_time, count, last, previous = -1, kept = 0, horizon = -1, latest_time = -1, new_base
     cdef int attributes
     cdef bint stays, has_passed, has_tombstone = False, is_control
     cdef bytes records
@@ -366,27 +364,7 @@ def clean_batch(batch, body, OffsetMap offsets not None, compress, /, *, int64_t
                 return None
             if not kept:
                 return empty_batch(p)
-            body_size = view.len + 10 * kept    # a delta may take 9 bytes more, and the record's length 1
-            records = PyBytes_FromStringAndSize(NULL, body_size)
-            to = <uint8_t *>PyBytes_AS_STRING(records)
-            at, previous = <const uint8_t *>view.buf, -1
-            for i in range(count):
-                walk(&at, <const uint8_t *>view.buf + view.len, previous, last, &record)
-                previous = record.number
-                if not marks[i]:
-                    continue
-                if new_base == base_time:
-                    memcpy(to, record.start, record.end - record.start)
-                    to += record.end - record.start
-                    continue
-                shift = time_of(base_time, record.delta) - new_base
-                size = 1 + uvarint_size(zigzag(shift)) + (record.end - record.behind_delta)
-                to = put_uvarint(to, zigzag(size))
-                to[0] = 0
-                to = put_uvarint(to + 1, zigzag(shift))
-                memcpy(to, record.behind_delta, record.end - record.behind_delta)
-                to += record.end - record.behind_delta
-            records = records[:to - <uint8_t *>PyBytes_AS_STRING(records)]
+            records = kept_records(<const uint8_t *>view.buf, view.len, last, marks, kept, base_time, new_base)
         finally:
             PyBuffer_Release(&view)
         if attributes & CODEC_MASK:
@@ -394,6 +372,34 @@ def clean_batch(batch, body, OffsetMap offsets not None, compress, /, *, int64_t
         return build(p, attributes, new_base, get_int64(p + 35) if attributes & LOG_APPEND_TIME else latest_time, kept, records)
     finally:
         PyBuffer_Release(&head)
+
+
+cdef bytes kept_records(const uint8_t *body, int64_t body_size, int64_t last, bytearray marks, int64_t kept,
+                        int64_t old_base, int64_t new_base):
+    """Return the records of a body, which were walked, that are marked. old_base, new_base: their timestamps count from the
+    one, and are to count from the other. kept: how many there are."""
+    cdef bytes records = PyBytes_FromStringAndSize(NULL, body_size + 10 * kept)  # a delta may take 9 bytes more
+    cdef uint8_t *to = <uint8_t *>PyBytes_AS_STRING(records)
+    cdef const uint8_t *at = body
+    cdef int64_t i, size, shift, previous = -1
+    cdef Walked record
+    for i in range(len(marks)):
+        walk(&at, body + body_size, previous, last, &record)
+        previous = record.number
+        if not marks[i]:
+            continue
+        if new_base == old_base:
+            memcpy(to, record.start, record.end - record.start)
+            to += record.end - record.start
+            continue
+        shift = time_of(old_base, record.delta) - new_base
+        size = 1 + uvarint_size(zigzag(shift)) + (record.end - record.behind_delta)
+        to = put_uvarint(to, zigzag(size))
+        to[0] = 0
+        to = put_uvarint(to + 1, zigzag(shift))
+        memcpy(to, record.behind_delta, record.end - record.behind_delta)
+        to += record.end - record.behind_delta
+    return records[:to - <uint8_t *>PyBytes_AS_STRING(records)]
 
 
 cdef inline int64_t time_of(int64_t base, int64_t delta) noexcept nogil:
