@@ -318,3 +318,25 @@ def test_the_topic_of_groups_is_made_by_the_first_transaction(tmp_path: Path) ->
             assert client.init() == 0
             assert client.add_offsets() == 0
             assert cluster.leader(OFFSETS_TOPIC) == "1"
+
+
+@pytest.mark.parametrize("is_commit", [True, False])
+def test_pending_offsets_outlive_their_coordinators(tmp_path: Path, is_commit: bool) -> None:
+    """Both read their logs again: the transaction is open, and its offsets are pending."""
+    of_brokers = {"transaction_state_partitions": 1}
+    with KafkaBrokers(tmp_path, of_brokers=of_brokers, rebalance_delay_ms=0, offsets_partitions=1) as cluster:
+        cluster.start("1")
+        cluster.create()
+        client = Client(cluster, "outlives")
+        with client.raw:
+            find_coordinators(client)
+            assert client.init() == 0 and client.add_offsets() == 0 and client.commit_offset(7) == 0
+        cluster.stop("1")
+        cluster.start("1")
+        client.raw = RawClient(cluster.servers["1"])
+        with client.raw:
+            find_coordinators(client)
+            until(lambda: client.offset(is_stable=True) == (-1, 88))
+            assert client.end(is_commit=is_commit) == 0
+            wanted = (7, 0) if is_commit else (-1, 0)
+            until(lambda: client.offset(is_stable=True) == wanted)
