@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from pyreplog._native.kafka.record_batch import peek_header
 from pyreplog._native.system.checksum import crc32c
 from pyreplog.errors import InvalidArgumentError
 from pyreplog.partition.protocol.append_origin import AppendOrigin
@@ -23,7 +24,6 @@ from pyreplog.partition.protocol.record_batch import (
     TRANSACTIONAL,
     AppendLimits,
     end_marker,
-    head_of,
     stamped,
 )
 from pyreplog.partition.protocol.transactions import TransactionMarker
@@ -405,7 +405,7 @@ def test_the_log_may_stamp_its_own_time(make: Callable[..., Cluster]) -> None:
     response = appended(a, batch(3, timestamp_ms=5))
     assert response.log_append_time_ms == WALL_US // 1000
     (record,) = [record for batch in a.log.read_positions(0, committed=False) for record in batch if record.kind == 2]
-    head = head_of(record.value)
+    head = peek_header(record.value)
     assert head is not None
     assert (head.max_timestamp, head.attributes) == (WALL_US // 1000, 8)
     assert with_crc(record.value) == record.value
