@@ -30,9 +30,9 @@ def keyless(data: ReadableBuffer, checked: CheckedBatch) -> str:
         data: the batch.
         checked: the result of the checks of its head.
     """
-    head = checked.head
-    if head is None or head.is_control:
+    if checked.batch is None or checked.batch.header.control:
         return ""
+    head = checked.batch.header
     try:
         body = decompress(head.attributes & 7, memoryview(data)[HEAD_BYTES:], _UNCOMPRESSED_MAX)
         number = first_without_key(data, body)

@@ -8,6 +8,8 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import NamedTuple, Protocol, TypeAlias
 
+from pyreplog._native.kafka.record_batch import ProducedBatch, RecordBatchHeader, peek_header
+from pyreplog._native.log.log_position import AppendedOffsets
 from pyreplog._native.log.record import Record
 from pyreplog.clock import Clock
 from pyreplog.errors import (
@@ -52,7 +54,7 @@ from pyreplog.partition.protocol.following import FollowingReplica
 from pyreplog.partition.protocol.leading import LeadingReplica
 from pyreplog.partition.protocol.messages import DivergingEpoch, Fetch, FetchedRecords, FetchRefused, FetchResponse
 from pyreplog.partition.protocol.partition_state import Brokers, Member, PartitionState
-from pyreplog.partition.protocol.record_batch import CheckedBatch, RecordBatchHead, head_of, marker_of, stamped
+from pyreplog.partition.protocol.record_batch import EPOCH_MAX, CheckedBatch, marker_of, producer_of
 from pyreplog.partition.protocol.transactions import NO_SEQUENCE, EndedTransaction, TransactionMarker
 from pyreplog.partition.requests import (
     AbortedTransaction,
@@ -68,7 +70,7 @@ from pyreplog.partition.requests import (
 )
 from pyreplog.partition.role import ReplicaRole
 from pyreplog.partition.store.log_cleaner import CleaningBounds, CleaningResult, DirtySegments, LogCleaner
-from pyreplog.partition.store.partition_log import AppendedOffsets, LogSlice, PartitionLog
+from pyreplog.partition.store.partition_log import LogSlice, PartitionLog
 from pyreplog.partition.store.producer_state_manager import ProducerChange, ProducerStateManager
 from pyreplog.partition.topic_partition import TopicPartition
 from pyreplog.purgatory import Purgatory
@@ -131,7 +133,7 @@ class AppendResult(NamedTuple):
     Attributes:
         response: to the producer, if it does not wait.
         role: in which it was appended.
-        required: the end of the records, for which acks=-1 waits; None: nothing was appended.
+        required: the end of the records, for which acks=-1 waits; None: the response is final.
     """
 
     response: PartitionProduceResponse
@@ -837,7 +839,10 @@ class Partition:
         """Carry out effects. Returns the answer to a fetch, if they have one."""
         answer = None
         for effect in effects:
-            if isinstance(effect, SendFetchResponse):
+            if type(effect) is HighWatermarkAdvanced:  # of nearly every append
+                self._log.show_high_watermark(effect.high_watermark)
+                self._show_marks()
+            elif isinstance(effect, SendFetchResponse):
                 answer = effect.response
             elif not isinstance(effect, ReadRecords):
                 self._perform_one(effect, deferred)
@@ -846,11 +851,8 @@ class Partition:
     def _perform_one(self, effect: LeadingEffect | FollowingEffect, deferred: Deferred) -> None:
         log, leading, following = self._log, self._leading, self._following
         match effect:
-            case HighWatermarkAdvanced(high_watermark):
-                log.show_high_watermark(high_watermark)
-                self._show_marks()
             case AppendLeaderEpoch(epoch) if leading is not None:
-                log.lead(epoch)
+                log.lead(epoch, populate=not self.config.replicas.requires_sync)
                 self._perform(leading.appended(*log.ends, self._now_us()), deferred)
             case AlterIsr(version, state) if leading is not None:
                 deferred.append(partial(self._alter, leading, version, state))
@@ -928,12 +930,14 @@ class Partition:
     # ---- marks ----------------------------------------------------------------------------------------------
 
     def _show_marks(self) -> None:
-        role, purgatory = self._role, self._purgatory
-        high_watermark = self._high_watermark()
-        role.move(purgatory, FetchIsolation.HIGH_WATERMARK, high_watermark)
-        role.move(purgatory, FetchIsolation.TXN_COMMITTED, self._last_stable(high_watermark))
-        if self._leading is not None:
-            role.move(purgatory, FetchIsolation.LOG_END, self._leading.end)
+        leading = self._leading
+        if leading is None:
+            mark = self._following.high_watermark
+            self._role.move(self._purgatory, FetchIsolation.HIGH_WATERMARK, mark)
+            self._role.move(self._purgatory, FetchIsolation.TXN_COMMITTED, self._last_stable(mark))
+        else:
+            mark = leading.high_watermark
+            self._role.show(self._purgatory, leading.end, mark, self._known_producers().transactions.last_stable(mark))
 
     def _last_stable(self, high_watermark: LogPosition) -> LogPosition:
         if self._leading is None and not self._replays:
@@ -1047,16 +1051,16 @@ class Partition:
             if duplicate is not None:
                 return duplicate
             if code is not ErrorCode.NONE:
-                return self._refused(code, f"producer {checked.head.producer_id if checked.head else ''}")
+                return self._refused(code, f"producer {checked.batch.header.producer_id if checked.batch else ''}")
         before, log_append_time_ms = leading.end, -1
         try:
             if isinstance(records, Messages):
                 appended = self._log.append_messages(*records)
             else:
-                assert checked is not None
+                assert checked is not None and checked.batch is not None
                 if self.config.log_append_time:
                     log_append_time_ms = self._clock.now_us() // 1000
-                appended = self._append_batch(records, checked, before.entry, leading.epoch, log_append_time_ms)
+                appended = self._append_batch(checked.batch, before.entry, leading.epoch, log_append_time_ms)
         except RecordTooLargeError as error:
             return self._refused(ErrorCode.RECORD_LIST_TOO_LARGE, str(error))
         except WindowFullError as error:
@@ -1069,41 +1073,62 @@ class Partition:
             elif isinstance(error, OSError):  # another broker may have room
                 deferred.append(self._leave_isr)
             return self._refused(ErrorCode.KAFKA_STORAGE_ERROR, str(error))
-        change = None if checked is None or checked.head is None else _change_of(checked.head, checked.marker)
-        self._known_producers().appended(change, before, appended, self._clock.now_us())
-        role = self._role
-        self._perform(leading.appended(*self._log.ends, self._now_us()), deferred)
-        role.move(self._purgatory, FetchIsolation.LOG_END, appended.end)
+        change = None if checked is None or checked.batch is None else _change_of(checked.batch.header, checked.marker)
+        now_us = 0 if change is None else self._clock.now_us()
+        self._known_producers().appended(change, before, appended, now_us)
+        return self._appended(leading, appended, acks, log_append_time_ms, deferred)
+
+    def _appended(
+        self, leading: LeadingReplica, appended: AppendedOffsets, acks: int, log_append_time_ms: int,
+        deferred: Deferred,
+    ) -> AppendResult:  # fmt: skip
+        """Tell the machine of an append. With acks=-1 nothing is required any more if the outcome is known at once."""
+        role, end, offsets = self._role, appended.end, appended.offsets
+        if leading.config.requires_sync:
+            effects = leading.appended(*self._log.ends, self._clock.monotonic_us())
+        else:  # how much is synced does not matter
+            effects = leading.appended(end, leading.synced, self._clock.monotonic_us())
+        self._perform(effects, deferred)
+        if end.position > role.positions[FetchIsolation.LOG_END]:
+            role.move(self._purgatory, FetchIsolation.LOG_END, end)
+        code = ErrorCode.NONE
+        required: LogPosition | None = end
         if acks == ACKS_ALL:
             self._sync_soon(deferred)
-        response = PartitionProduceResponse(
-            ErrorCode.NONE, appended.offsets.start, appended.offsets.stop, self._log.log_start, log_append_time_ms
-        )
-        return AppendResult(response, role, appended.end)
+            outcome = leading.check_enough_replicas_reach_offset(end)
+            if outcome is not None:
+                code, required = outcome, None
+        log_start = max(leading.log_start, leading.start.entry)
+        response = PartitionProduceResponse(code, offsets.start, offsets.stop, log_start, log_append_time_ms)
+        return AppendResult(response, role, required)
 
     def _append_batch(
-        self, records: Records, checked: CheckedBatch, offset: int, epoch: LeaderEpoch, append_time_ms: int
+        self, batch: ProducedBatch, offset: int, epoch: LeaderEpoch, append_time_ms: int
     ) -> AppendedOffsets:  # fmt: skip
-        head = checked.head
-        assert head is not None and not isinstance(records, Messages)
-        time_ms = append_time_ms if append_time_ms >= 0 else head.max_timestamp
-        batch = stamped(records, offset, epoch.number, append_time_ms if append_time_ms >= 0 else None)
-        return self._log.append_records([batch], [head.offsets], None if time_ms < 0 else [time_ms * 1000])
+        header = batch.header
+        time_ms = append_time_ms if append_time_ms >= 0 else header.max_timestamp
+        data = batch.stamp(offset, epoch.number & EPOCH_MAX, append_time_ms)
+        return self._log.append_record_batch(
+            data, header.last_offset_delta + 1, None if time_ms < 0 else time_ms * 1000
+        )
 
     def _check_producer(
         self, checked: CheckedBatch, checks: OriginChecks, verification: int | None
     ) -> tuple[AppendResult | None, ErrorCode]:  # fmt: skip
         """Return the answer to a batch that the log holds already, or whether it may be appended."""
-        head, known = checked.head, self._known_producers()
+        assert checked.batch is not None
+        head = checked.batch.header
+        if head.producer_id < 0 and checked.marker is None:
+            return None, ErrorCode.NONE
+        known = self._known_producers()
         producers, transactions = known.producers, known.transactions
-        assert head is not None
         if checked.marker is not None:
             if not checks.coordinator_epochs:
                 return None, ErrorCode.NONE
             return None, transactions.check_marker(
                 checked.marker, checks.transaction_version or self.config.transaction_version
             )
-        producer = head.producer
+        producer = producer_of(head)
         if producer is not None and checks.producer_epochs:
             code, duplicate = producers.check(producer)
             if checks.sequences and duplicate is not None:
@@ -1113,7 +1138,7 @@ class Partition:
                 return AppendResult(response, self._role, self._end_of(duplicate.last_offset)), ErrorCode.NONE
             if code is not ErrorCode.NONE and (checks.sequences or code is ErrorCode.INVALID_PRODUCER_EPOCH):
                 return None, code
-        if head.is_transactional and checks.transactions:
+        if head.transactional and checks.transactions:
             return None, transactions.check(head.producer_id, head.producer_epoch, verification, head.base_sequence)
         return None, ErrorCode.NONE
 
@@ -1319,21 +1344,21 @@ def _error(role: ReplicaRole, code: ErrorCode, message: str = "") -> PartitionRe
     return PartitionRead(FetchPartitionData(code, message=message), role)
 
 
-def _change_of(head: RecordBatchHead, marker: TransactionMarker | None) -> ProducerChange | None:
+def _change_of(head: RecordBatchHeader, marker: TransactionMarker | None) -> ProducerChange | None:
     """Return what a batch says of producers; None: nothing."""
     if head.producer_id < 0:
         return None
-    producer = head.producer if head.base_sequence >= 0 else None
-    is_part = head.is_transactional and not head.is_control
+    producer = producer_of(head) if head.base_sequence >= 0 else None
+    is_part = head.transactional and not head.control
     return ProducerChange(producer, (head.producer_id, head.producer_epoch) if is_part else None, marker)
 
 
 def _read_change(value: memoryview) -> ProducerChange | None:
     """As `_change_of`, of a batch that lies in the log."""
-    head = head_of(value)
+    head = peek_header(value)
     if head is None or head.producer_id < 0:
         return None
-    return _change_of(head, marker_of(value) if head.is_control else None)
+    return _change_of(head, marker_of(value) if head.control else None)
 
 
 def _aborted(ended: list[EndedTransaction], end: LogPosition) -> tuple[AbortedTransaction, ...]:

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from typing import TypeAlias
 
+from pyreplog._native.log.append_arguments import longest_of
 from pyreplog.clock import Clock
 from pyreplog.errors import InvalidArgumentError
 from pyreplog.future import AppendFuture, set_result
@@ -211,10 +212,12 @@ class ReplicaManager:
         """
         if origin is AppendOrigin.REPLICATION:
             raise InvalidArgumentError(f"origin: expected a client or a coordinator, found {origin.value}")
-        future = AppendFuture[ProduceResponses]()
+        future: AppendFuture[ProduceResponses] = AppendFuture()  # subscripted, the call is five times as slow
         responses: ProduceResponses = {}
         pending: dict[TopicPartition, PendingAppend] = {}
-        checks = CHECKS[origin]._replace(transaction_version=transaction_version, leader_epoch=leader_epoch)
+        checks = CHECKS[origin]
+        if transaction_version is not None or leader_epoch is not None:
+            checks = checks._replace(transaction_version=transaction_version, leader_epoch=leader_epoch)
         for name, data in records.items():
             partition = self._partitions.get(name)
             code, message = self._admit(name, partition, acks, durable=durable, internal=internal_topics_allowed)
@@ -226,7 +229,11 @@ class ReplicaManager:
             responses[name] = result.response
             if acks == ACKS_ALL and result.required is not None:
                 pending[name] = PendingAppend(partition, result, result.required)
-        self._wait(responses, pending, future, timeout_ms)
+        if pending:
+            deadline_us = self._clock.monotonic_us() + timeout_ms * 1000
+            DelayedProduce(responses, pending, future).watch(self._purgatory, deadline_us)
+        else:  # all failed, or all is committed: answer at once
+            set_result(future, responses)
         return future
 
     def _admit(
@@ -257,7 +264,7 @@ class ReplicaManager:
                     return self._refuse(ErrorCode.INVALID_RECORD, message)
             elif partition.config.compaction is not None:
                 return self._refuse(ErrorCode.INVALID_RECORD, "expected a record batch: the topic is compacted")
-            elif data.values and max(map(len, data.values)) > limits.max_message_bytes:  # type: ignore[arg-type]
+            elif longest_of(data.values) > limits.max_message_bytes:
                 return self._refuse(
                     ErrorCode.MESSAGE_TOO_LARGE, f"expected values of at most {limits.max_message_bytes} bytes"
                 )
@@ -268,22 +275,6 @@ class ReplicaManager:
 
     def _refuse(self, code: ErrorCode, message: str) -> AppendResult:
         return AppendResult(PartitionProduceResponse(code, message=message), self._nowhere)
-
-    def _wait(
-        self, responses: ProduceResponses, pending: dict[TopicPartition, PendingAppend],
-        future: AppendFuture[ProduceResponses], timeout_ms: int,
-    ) -> None:  # fmt: skip
-        """All failed, or all is committed: answer at once."""
-        for name, each in list(pending.items()):
-            code = each.partition.check_enough_replicas(each.appended.role, each.required)
-            if code is not None:
-                responses[name] = each.appended.response._replace(code=code)
-                del pending[name]
-        if pending:
-            deadline_us = self._clock.monotonic_us() + timeout_ms * 1000
-            DelayedProduce(responses, pending, future).watch(self._purgatory, deadline_us)
-        else:
-            set_result(future, responses)
 
     # ---- markers --------------------------------------------------------------------------------------------
 

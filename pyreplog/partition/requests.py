@@ -59,6 +59,8 @@ class PartitionProduceResponse(NamedTuple):
 class FetchIsolation(Enum):
     """Up to where a fetch reads."""
 
+    __hash__ = object.__hash__  # that of Enum is Python code: every append looks a member up
+
     LOG_END = "log end"
     """All of the log: followers alone."""
     HIGH_WATERMARK = "high watermark"

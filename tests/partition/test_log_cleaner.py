@@ -11,13 +11,13 @@ import numpy as np
 
 import pyreplog
 from pyreplog._native.kafka.logged_batches import NUMBERS, LoggedRows, read_rows
-from pyreplog._native.kafka.record_batch import encode_batch, encode_records
+from pyreplog._native.kafka.record_batch import RecordBatchHeader, encode_batch, encode_records, peek_header
 from pyreplog._native.kafka.record_set import read_record_set
 from pyreplog.log.files import RealFiles
 from pyreplog.log.fsck.check import check
 from pyreplog.log.reader import LogReader
 from pyreplog.partition.config import CompactionConfig
-from pyreplog.partition.protocol.record_batch import RecordBatchHead, end_marker, head_of, stamped
+from pyreplog.partition.protocol.record_batch import end_marker, stamped
 from pyreplog.partition.protocol.transactions import EndedTransaction, LogTransactions, TransactionMarker
 from pyreplog.partition.store.log_cleaner import CleaningBounds, LogCleaner
 from pyreplog.partition.store.partition_log import PartitionLog
@@ -102,15 +102,18 @@ def _read(log: PartitionLog | LogReader, aborted: list[EndedTransaction]) -> Row
             assert record.entry - record.entry_count + 1 == expected
             expected = record.entry + 1
             value = record.value
-            head = head_of(value)
+            head = peek_header(value)
             assert head is not None
-            assert (head.base_offset, head.offsets) == (record.entry - record.entry_count + 1, record.entry_count)
+            assert (head.base_offset, head.last_offset_delta + 1) == (
+                record.entry - record.entry_count + 1,
+                record.entry_count,
+            )
             header, columns = read_batch(value)
-            is_aborted = head.is_transactional and any(
+            is_aborted = head.transactional and any(
                 ended.first.entry <= head.base_offset < ended.end.entry and ended.producer_id == head.producer_id
                 for ended in aborted
             )
-            if head.is_control or is_aborted:
+            if head.control or is_aborted:
                 continue
             numbers = columns.number.tolist()
             rows.update(
@@ -170,20 +173,20 @@ def test_tombstones_and_markers_go_when_their_time_has_passed(tmp_path: Path, se
         wanted = {offset: row for offset, row in rows.items() if row[1] is not None or offset >= cleaned}
         assert _read(log, topic.aborted) == wanted
         producers = [
-            (head.producer_id, head.base_offset + head.last_offset_delta) for head in _heads(log) if head.is_control
+            (head.producer_id, head.base_offset + head.last_offset_delta) for head in _heads(log) if head.control
         ]
         for producer, offset in producers:
             if offset < cleaned:  # its transaction has a record, or the last batch of the producer
                 assert any(
-                    head.producer_id == producer and not head.is_control and head.base_offset < offset
+                    head.producer_id == producer and not head.control and head.base_offset < offset
                     for head in _heads(log)
                 )
         offsets = {head.base_offset + head.last_offset_delta for head in _heads(log) if head.producer_id >= 0}
         assert kept <= offsets, "the last batch of a producer stays, though it be empty"
 
 
-def _heads(log: PartitionLog) -> list[RecordBatchHead]:
-    heads = [head_of(record.value) for batch in log.read_positions(log.start_position) for record in batch]
+def _heads(log: PartitionLog) -> list[RecordBatchHeader]:
+    heads = [peek_header(record.value) for batch in log.read_positions(log.start_position) for record in batch]
     return [head for head in heads if head is not None]
 
 
@@ -199,9 +202,7 @@ def test_a_record_of_an_aborted_transaction_supersedes_none(tmp_path: Path, seed
         result = LogCleaner(log, RealFiles()).clean(topic.bounds(), _CONFIG, _T0, _MAP_BYTES)
         assert result.cleaned > marker
         assert _read(log, topic.aborted)[offset] == topic.rows[offset]
-        assert [
-            head.record_count for head in _heads(log) if offset < head.base_offset < marker and head.record_count
-        ] == []
+        assert [head.count for head in _heads(log) if offset < head.base_offset < marker and head.count] == []
 
 
 def test_consumers_see_the_offsets_of_a_cleaned_batch(tmp_path: Path, seed: int) -> None:

@@ -9,9 +9,15 @@ from typing import NamedTuple
 import pytest
 
 from pyreplog._native.kafka.log_cleaner import OffsetMap, clean_batch, first_without_key, hash_key, without_records
-from pyreplog._native.kafka.record_batch import HEADER_BYTES, encode_batch, encode_records, stamp_batch
+from pyreplog._native.kafka.record_batch import (
+    HEADER_BYTES,
+    RecordBatchHeader,
+    encode_batch,
+    encode_records,
+    peek_header,
+    stamp_batch,
+)
 from pyreplog.errors import InvalidArgumentError, InvalidRecordBatchError
-from pyreplog.partition.protocol.record_batch import RecordBatchHead, head_of
 from pyreplog.record_batches.batches import read_batch
 from pyreplog.record_batches.compression import compress, decompress
 
@@ -54,8 +60,8 @@ def _body(batch: bytes) -> bytes | memoryview:
     return decompress(head.attributes & 7, memoryview(batch)[HEADER_BYTES:], _LIMIT)
 
 
-def _head(batch: bytes) -> RecordBatchHead:
-    head = head_of(batch)
+def _head(batch: bytes) -> RecordBatchHeader:
+    head = peek_header(batch)
     assert head is not None
     return head
 
@@ -115,7 +121,7 @@ def _check_same_place(before: bytes, after: bytes) -> None:
         old.base_offset, old.last_offset_delta, old.leader_epoch,
     )  # fmt: skip
     assert (new.producer_id, new.producer_epoch, new.base_sequence) == (7, 1, old.base_sequence)
-    assert new.record_count == 0 or new.attributes & 7 == old.attributes & 7
+    assert new.count == 0 or new.attributes & 7 == old.attributes & 7
 
 
 def test_the_hash_is_siphash_of_128_bits() -> None:

@@ -229,6 +229,8 @@ class LogTransactions:
             high_watermark: of the log; it must not decrease, because transactions whose markers are committed are
                 forgotten.
         """
+        if not self._open and not self._unreplicated:
+            return high_watermark if high_watermark > self._start else self._start
         self._unreplicated = [ended for ended in self._unreplicated if ended.end > high_watermark]
         unstable = [*self._open.values(), *(ended.first for ended in self._unreplicated)]
         return max(self._start, min([high_watermark, *unstable]))

@@ -25,12 +25,13 @@ from pyreplog._native.kafka.log_cleaner import (
     without_records,
 )
 from pyreplog._native.kafka.logged_batches import batch_heads
+from pyreplog._native.kafka.record_batch import RecordBatchHeader, peek_header
 from pyreplog._native.log.segment import HEADER_BYTES, Segment
 from pyreplog.checksummed_json import dump_checksummed, load_checksummed
 from pyreplog.errors import InvalidRecordBatchError
 from pyreplog.log.files import Files
 from pyreplog.partition.config import CompactionConfig
-from pyreplog.partition.protocol.record_batch import HEAD_BYTES, RecordBatchHead, head_of, marker_of
+from pyreplog.partition.protocol.record_batch import HEAD_BYTES, marker_of
 from pyreplog.partition.protocol.transactions import EndedTransaction
 from pyreplog.partition.store.partition_log import CleanableSegment, PartitionLog
 from pyreplog.record_batches.compression import compress, decompress
@@ -209,9 +210,9 @@ class LogCleaner:
         A record of an aborted transaction is no later record of its key.
         """
         for value, head in _batches(self._log.map_sealed(segment.base)):
-            if head.base_offset + head.last_offset_delta < self.cleaned or head.is_control or not head.record_count:
+            if head.base_offset + head.last_offset_delta < self.cleaned or head.control or not head.count:
                 continue
-            if head.is_transactional and seen.is_aborted(head):
+            if head.transactional and seen.is_aborted(head):
                 continue
             if not offsets.add_batch(value, _body(value, head)):
                 return False
@@ -219,7 +220,7 @@ class LogCleaner:
         return True
 
 
-def _batches(segment: Segment) -> Iterator[tuple[memoryview, RecordBatchHead]]:
+def _batches(segment: Segment) -> Iterator[tuple[memoryview, RecordBatchHeader]]:
     """The record batches of a segment with their heads."""
     offset = HEADER_BYTES
     while offset < segment.end:
@@ -227,12 +228,12 @@ def _batches(segment: Segment) -> Iterator[tuple[memoryview, RecordBatchHead]]:
         offset = batch.next_position - segment.base
         for index in batch_heads(batch)[0].nonzero()[0].tolist():
             value = batch[index].value_view
-            head = head_of(value)
+            head = peek_header(value)
             assert head is not None, "batch_heads has looked"
             yield value, head
 
 
-def _body(value: memoryview, head: RecordBatchHead) -> bytes | memoryview:
+def _body(value: memoryview, head: RecordBatchHeader) -> bytes | memoryview:
     return decompress(head.attributes & 7, value[HEAD_BYTES:], UNCOMPRESSED_MAX)
 
 
@@ -245,18 +246,18 @@ class _SeenTransactions:
             self._aborted.setdefault(ended.producer_id, []).append(ended)
         self._with_records: set[int] = set()
 
-    def note_batch(self, head: RecordBatchHead) -> bool:
+    def note_batch(self, head: RecordBatchHeader) -> bool:
         """Note a batch of a transaction; return whether it was aborted."""
         self._with_records.add(head.producer_id)
         return self.is_aborted(head)
 
-    def is_aborted(self, head: RecordBatchHead) -> bool:
+    def is_aborted(self, head: RecordBatchHeader) -> bool:
         """Whether a batch is a part of an aborted transaction."""
         return any(
             ended.first.entry <= head.base_offset < ended.end.entry for ended in self._aborted.get(head.producer_id, ())
         )
 
-    def note_marker(self, head: RecordBatchHead) -> bool:
+    def note_marker(self, head: RecordBatchHeader) -> bool:
         """Note a marker; return whether its transaction has no record any more."""
         if head.producer_id in self._with_records:
             self._with_records.discard(head.producer_id)
@@ -315,7 +316,7 @@ class _SegmentRewriter:
             raise
 
     def _take_batch(self, value: memoryview, offset: int, stride: int, count: int) -> None:
-        head = head_of(value)
+        head = peek_header(value)
         assert head is not None, "batch_heads has looked"
         cleaned = self._cleaned(value, head, offset)
         if cleaned is None:
@@ -329,23 +330,23 @@ class _SegmentRewriter:
         else:
             self._leave_out(offset, count)
 
-    def _cleaned(self, value: memoryview, head: RecordBatchHead, offset: int) -> bytes | None:
+    def _cleaned(self, value: memoryview, head: RecordBatchHeader, offset: int) -> bytes | None:
         """What is left of a batch, perhaps without records; None: it stays as it is."""
         if head.base_offset >= self._offsets.latest:
             return None
         is_marker_of_nothing = False
-        if head.is_control:
+        if head.control:
             if marker_of(value) is None:
                 return None
             is_marker_of_nothing = self._seen.note_marker(head)
             has_passed = head.attributes & 64 and self._now_ms >= head.base_timestamp
             if is_marker_of_nothing and has_passed and not self._is_last_of_producer(head):
                 return without_records(value)
-        elif not head.record_count:
-            if head.is_transactional:
+        elif not head.count:
+            if head.transactional:
                 self._seen.note_batch(head)
             return without_records(value)
-        elif head.is_transactional and self._seen.note_batch(head):
+        elif head.transactional and self._seen.note_batch(head):
             return without_records(value)
         body = _body(value, head)
         for sets_horizon in (True, False):
@@ -362,7 +363,7 @@ class _SegmentRewriter:
         out = self._out + (_GAP_BYTES if self._gap else 0)
         return growth <= 0 or out + growth + 7 <= offset + self._slack
 
-    def _is_last_of_producer(self, head: RecordBatchHead) -> bool:
+    def _is_last_of_producer(self, head: RecordBatchHeader) -> bool:
         last = self._bounds.last_batches.get(head.producer_id, -1)
         return head.producer_id >= 0 and last == head.base_offset + head.last_offset_delta
 

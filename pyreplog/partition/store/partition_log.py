@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple, NoReturn, SupportsIndex
 
 from pyreplog._native.log.appender import Appender
 from pyreplog._native.log.apply_replicated import marks_of, stand_at
+from pyreplog._native.log.log_position import AppendedOffsets
 from pyreplog._native.log.segment import HEADER_BYTES, Segment
 from pyreplog.clock import Clock
 from pyreplog.config import LogConfig
@@ -43,18 +44,6 @@ if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
 
 _BLANK = 5  # record kind
-
-
-class AppendedOffsets(NamedTuple):
-    """Where an append went.
-
-    Attributes:
-        offsets: the offsets of its entries.
-        end: the end of the log behind them: what a produce with acks=-1 waits for.
-    """
-
-    offsets: range
-    end: LogPosition
 
 
 class LogSlice(NamedTuple):
@@ -367,13 +356,15 @@ class PartitionLog(MirrorLog):
 
     # ---- roles ----------------------------------------------------------------------------------------------
 
-    def lead(self, epoch: LeaderEpoch) -> ReplicaEnds:
+    def lead(self, epoch: LeaderEpoch, *, populate: bool = False) -> ReplicaEnds:
         """Lead from here on: append the control record of an epoch, which begins at the present end.
 
         The record is as durable as any append: a leader that counts what is synced syncs.
 
         Args:
             epoch: the epoch, later than all in the log.
+            populate: map the segments of a busy log ahead, so that appends take no page faults: for one that is not
+                synced often, because the pages are dirty then.
 
         Raises:
             HigherTermError: the log has this epoch, or a later one.
@@ -391,6 +382,7 @@ class PartitionLog(MirrorLog):
             try:
                 self._take_over(epoch, control)
                 Appender.append_batch(self, [], control=control)
+                self._pool.populates = populate
             except BaseException:
                 self.stop_leading()
                 raise
@@ -421,6 +413,7 @@ class PartitionLog(MirrorLog):
             try:
                 self._set_segment_front(None)
                 self._epoch = None
+                self._pool.populates = False  # a follower does not write through the map
                 self._received_end = self._state[1]
             finally:
                 self._leave()
@@ -468,6 +461,22 @@ class PartitionLog(MirrorLog):
             offsets, end = Appender.append_record_batches_pending(self, batches, counts, event_times)
             return AppendedOffsets(offsets, self.end_mark if end is None else LogPosition(end, offsets.stop))
 
+    def append_record_batch(self, batch: ReadableBuffer, count: int, event_time_us: int | None) -> AppendedOffsets:
+        """Append one record batch, as `append_records`.
+
+        Args:
+            batch: bytes-like.
+            count: how many records it has.
+            event_time_us: microseconds since 1970-01-01 UTC; None: no event time.
+
+        Raises:
+            ReplogError: as `append_records`.
+        """
+        with self._changing:
+            if self._epoch is None or self._error is not None or self._parents is not None:
+                self._check_leading()
+            return Appender.append_record_batch_pending(self, batch, count, event_time_us)
+
     def append_messages(
         self,
         values: Iterable[ReadableBuffer],
@@ -485,7 +494,12 @@ class PartitionLog(MirrorLog):
             ReplogError: as `append_records`.
         """
         with self._changing:
-            self._check_leading()
+            if self._epoch is None or self._error is not None or self._parents is not None:
+                self._check_leading()
+            if type(values) is list and keys is None and event_times is None:
+                appended = Appender.append_list_pending(self, values)
+                if appended is not None:
+                    return appended
             offsets, end = Appender.append_batch_pending(self, values, keys, event_times, None)
             return AppendedOffsets(offsets, self.end_mark if end is None else LogPosition(end, offsets.stop))
 
@@ -745,7 +759,8 @@ class PartitionLog(MirrorLog):
 
     def show_high_watermark(self, high_watermark: LogPosition) -> None:
         """Let readers see all before the high watermark, as far as the log goes. It never goes back. Any thread."""
-        self.show(*min(high_watermark, self.end_mark))
+        if not self.show_reached(*high_watermark):
+            self.show(*min(high_watermark, self.end_mark))
 
     @property
     def stored_high_watermark(self) -> StoredHighWatermark | None:

@@ -6,11 +6,11 @@ from collections.abc import Collection, Mapping
 from threading import Lock
 from typing import Protocol
 
+from pyreplog._native.kafka.record_batch import peek_header
 from pyreplog.errors import ReplogError
 from pyreplog.future import AppendFuture, set_result
 from pyreplog.partition.delayed_produce import ProduceResponses
 from pyreplog.partition.protocol.error_codes import ErrorCode
-from pyreplog.partition.protocol.record_batch import head_of
 from pyreplog.partition.replica_manager import ReplicaManager
 from pyreplog.partition.requests import Messages, PartitionProduceResponse, Records
 from pyreplog.partition.topic_partition import TopicPartition
@@ -64,9 +64,9 @@ class AppendGuard:
         tokens: dict[TopicPartition, int] = {}
         producers: set[tuple[int, int]] = set()
         for name, batch in records.items():
-            head = None if isinstance(batch, Messages) else head_of(batch)
+            head = None if isinstance(batch, Messages) else peek_header(batch)
             replica = self._replicas.partition(name)
-            if head is not None and head.is_transactional and head.producer_id >= 0 and replica is not None:
+            if head is not None and head.transactional and head.producer_id >= 0 and replica is not None:
                 producers.add((head.producer_id, head.producer_epoch))
                 token = replica.begin_verification(head.producer_id, head.base_sequence)
                 if token is not None:
