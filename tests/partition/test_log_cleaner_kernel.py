@@ -83,7 +83,7 @@ def test_what_is_left_is_what_a_model_says(codec: int, seed: int) -> None:
     for _ in range(20):
         batches.append(_make(rng, base, keys, codec=codec, nulls=True))
         base += len(batches[-1][1]) + rng.randrange(2)
-    mapped = rng.randrange(len(batches) + 1)
+    mapped = rng.randrange(len(batches) // 2)
     offsets, latest = OffsetMap(4096), dict[bytes, int]()
     for batch, records in batches[:mapped]:
         assert offsets.add_batch(batch, _body(batch))
@@ -131,15 +131,17 @@ def test_the_hash_is_siphash_of_128_bits() -> None:
 
 
 def test_a_map_that_is_full_takes_no_key_of_a_batch(seed: int) -> None:
-    rng, offsets, base = Random(seed), OffsetMap(1024), 0
-    while True:
-        batch, records = _make(rng, base, [rng.randbytes(8) for _ in range(64)], codec=0)
-        taken, latest = len(offsets), offsets.latest
-        if not offsets.add_batch(batch, _body(batch)):
-            break
-        base += len(records)
-    assert (len(offsets), offsets.latest) == (taken, latest)
-    assert len(offsets) <= 1024 // 24
+    rng = Random(seed)
+    for _ in range(30):
+        offsets, base = OffsetMap(1024), 0
+        while True:
+            batch, records = _make(rng, base, [rng.randbytes(8) for _ in range(64)], codec=0)
+            taken, latest = len(offsets), offsets.latest
+            if not offsets.add_batch(batch, _body(batch)):
+                break
+            base += len(records)
+            assert len(offsets) <= 1024 // 24 * 9 // 10
+        assert (len(offsets), offsets.latest) == (taken, latest)
     with pytest.raises(InvalidArgumentError, match="max_bytes"):
         OffsetMap(1)
 
