@@ -12,8 +12,12 @@ from typing import Any
 
 import pytest
 
-from tests.kafka.kafka_brokers import KafkaBrokers
+from pyreplog.kafka.wire.schema import ApiKey
+from tests.kafka.kafka_brokers import KafkaBrokers, RawClient, fetch, fetched
 from tests.waiting import PATIENCE_S, until
+
+CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
+"""By their numbers in Kafka's protocol."""
 
 
 @pytest.fixture(scope="module")
@@ -36,14 +40,25 @@ def messages(output: str) -> list[dict[str, Any]]:
     return [json.loads(line) for line in output.splitlines()]
 
 
-@pytest.mark.parametrize("codec", ["none", "gzip", "snappy", "lz4", "zstd"])
+def stored_codecs(brokers: KafkaBrokers, topic: str) -> set[int]:
+    """The codecs of the batches of partition 0. Each begins with its offset and the size of what follows; the low byte of
+    its attributes has the codec."""
+    with RawClient(brokers.servers[brokers.leader(topic)]) as client:
+        (records,) = fetched(client.ask(ApiKey.FETCH, 4, fetch(0, topic=topic)))
+    codecs, at = set(), 0
+    while at < len(records):
+        codecs.add(records[at + 22] & 7)
+        at += 12 + int.from_bytes(records[at + 8 : at + 12], "big")
+    return codecs
+
+
+@pytest.mark.parametrize("codec", CODECS)
 def test_kcat_reads_what_kcat_wrote(brokers: KafkaBrokers, codec: str, seed: int) -> None:
     topic = f"codec-{codec}"
     brokers.create(topic, 2, replication_factor=3, min_isr=2)
     rng = random.Random(seed)
-    sent = {
-        f"k{number}": "".join(rng.choices(string.ascii_letters, k=rng.choice((1, 50, 900)))) for number in range(300)
-    }
+    words = ["".join(rng.choices(string.ascii_letters, k=5)) for _ in range(10)]
+    sent = {f"k{number}": " ".join(rng.choices(words, k=rng.choice((1, 10, 150)))) for number in range(300)}
     lines = [f"{key}:{value}" for key, value in sent.items()]
     headers = ("-H", "source=a test", "-H", "source=again", "-H", "empty=")
     settings = ("-X", "enable.idempotence=true", "-X", "linger.ms=50")
@@ -54,6 +69,8 @@ def test_kcat_reads_what_kcat_wrote(brokers: KafkaBrokers, codec: str, seed: int
         offsets = [message["offset"] for message in received if message["partition"] == partition]
         assert offsets == list(range(len(offsets)))
     assert received[0]["headers"] == ["source", "a test", "source", "again", "empty", ""]
+    # A batch that does not get smaller, such as one of a short message, is sent as it is.
+    assert CODECS.index(codec) in stored_codecs(brokers, topic) <= {0, CODECS.index(codec)}
 
 
 def test_kcat_lists_the_cluster(brokers: KafkaBrokers) -> None:
