@@ -246,10 +246,13 @@ class Broker(Handle):
             undo.callback(self._controller.close)
             super().__init__(f"broker {self.member}")
             undo.pop_all()
-        self._changes = threading.Thread(target=self._run, name="pyreplog-broker", daemon=True)
-        self._clock_thread = threading.Thread(target=self._tick, name="pyreplog-broker-clock", daemon=True)
         self.cleaner = CleanerThread(self.replicas, self.config.cleaner_check_ms / 1000, self.config.cleaner_map_bytes)
         """Compacts its partitions."""
+        self._start_threads()
+
+    def _start_threads(self) -> None:
+        self._changes = threading.Thread(target=self._run, name="pyreplog-broker", daemon=True)
+        self._clock_thread = threading.Thread(target=self._tick, name="pyreplog-broker-clock", daemon=True)
         self._changes.start()
         self._clock_thread.start()
         self.cleaner.start()

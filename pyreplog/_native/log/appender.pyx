@@ -612,10 +612,14 @@ cdef class Appender(LogViewBase):
         return self.put_batch(values, keys, event_times, control, False)
 
     def append_list_pending(self, list values not None):
-        """Append a list of bytes as one batch, without waiting for the sync. Return an AppendedOffsets.
+        """Append a list of bytes as one batch, without waiting for the sync.
 
-        None: nothing was appended, because another thread is inside, the bytes do not fit into the active segment, or some
-        are of another type: use `append_batch_pending`.
+        Args:
+            values: the values, all of type bytes.
+
+        Returns:
+            An AppendedOffsets. None: nothing was appended, because another thread is inside, the bytes do not fit into
+            the active segment, or some are of another type: use `append_batch_pending`.
         """
         cdef int64_t time, entry
         if not self.open or not values:
@@ -688,7 +692,10 @@ cdef class Appender(LogViewBase):
     def append_record_batch_pending(self, value, int64_t count, event_time=None, /):
         """Append one record batch as `append_record_batches_pending`, and return an AppendedOffsets.
 
-        event_time: microseconds since 1970, or None.
+        Args:
+            value: the batch, anything with a buffer.
+            count: entry numbers that it takes.
+            event_time: microseconds since 1970; None: none.
         """
         cdef Part part
         cdef Py_buffer view
