@@ -16,6 +16,7 @@ from pyreplog._native.kafka.record_batch import ProducedBatch, peek_header, take
 from pyreplog._native.system.checksum import crc32c
 from pyreplog.errors import InvalidArgumentError
 from pyreplog.future import AppendFuture
+from pyreplog.partition.delayed_fetch import DelayedFetch, FetchResponses, WatchedPart
 from pyreplog.partition.protocol.append_origin import AppendOrigin
 from pyreplog.partition.protocol.error_codes import ACKS_ALL, ErrorCode
 from pyreplog.partition.protocol.fetch_min_bytes import FetchedPart, wake_positions
@@ -43,7 +44,7 @@ from pyreplog.partition.topic_partition import TopicPartition
 from pyreplog.purgatory import Purgatory
 from pyreplog.stream.log_position import LogPosition
 
-from .managers import EVENTS, LAG_US, WALL_US, Broker, Cluster, batch, messages
+from .managers import EVENTS, LAG_US, WALL_US, Broker, Cluster, HookedPurgatory, batch, messages
 from .partition_logs import epoch
 
 ORDERS = TopicPartition("orders", 0)
@@ -717,23 +718,24 @@ def test_bytes_that_come_just_before_a_fetch_watches_end_it(cluster: Cluster, a:
     assert future.result(0)[EVENTS].size > 0
 
 
-def test_bytes_that_come_before_a_fetch_watches_leave_less_for_the_others(make: Callable[..., Cluster]) -> None:
+def test_bytes_that_come_before_a_fetch_watches_leave_less_for_the_others() -> None:
     """Each of two has to bring a half. One brings more than that before it is watched: the other has to bring less."""
-    cluster = make(topics=(EVENTS, ORDERS))
-    a = cluster.brokers["a"]
+    purgatory, future = HookedPurgatory(), AppendFuture[FetchResponses](None)
+    first, second = (ReplicaRole(name, is_leader=True) for name in (EVENTS, ORDERS))
+    isolation = FetchIsolation.HIGH_WATERMARK
 
-    def commit() -> None:
-        a.purgatory.drain()  # an inbox with anything in it counts as somebody who waits
-        produce(a, messages(bytes(3000)))
-        cluster.settle()
+    def move() -> None:
+        purgatory.drain()  # an inbox with anything in it counts as somebody who waits
+        first.move(purgatory, isolation, LogPosition(3000, 1))
 
-    a.purgatory.before_watch = [None, commit]
-    fetches = {EVENTS: ConsumerFetch(0), ORDERS: ConsumerFetch(0)}
-    future = a.manager.fetch_messages(FetchParams(max_wait_ms=1000, min_bytes=4000), fetches)
+    purgatory.before_watch = [None, move]
+    parts = [WatchedPart(role, 0, 1 << 20) for role in (first, second)]
+    DelayedFetch(parts, isolation, 4000, dict, future, purgatory).watch(1000)
+    purgatory.drain()
     assert not future.done()
-    produce(a, messages(bytes(1500)), topic=ORDERS)
-    cluster.settle()
-    assert {name: each.size >= 1500 for name, each in future.result(0).items()} == {EVENTS: True, ORDERS: True}
+    second.move(purgatory, isolation, LogPosition(1500, 1))
+    purgatory.drain()
+    assert future.done()
 
 
 def test_a_mark_moves_before_the_role_looks_for_those_who_wait() -> None:
