@@ -15,9 +15,10 @@ from pyreplog.cli.shared import kafka_listener, metadata_option, metadata_wait, 
 from pyreplog.cli.shared.output import print_json, say
 from pyreplog.errors import ConfigError, InvalidArgumentError
 from pyreplog.kafka import KafkaConfig, Server
+from pyreplog.kafka.metrics import kafka_metrics
 from pyreplog.metadata.store import MetadataStore
 from pyreplog.metadata.url import open_store
-from pyreplog.metrics import MetricsServer
+from pyreplog.metrics import Metric, MetricsServer
 from pyreplog.net.sockets import address_text
 from pyreplog.partition.broker import Broker
 from pyreplog.partition.config import BrokerConfig
@@ -78,7 +79,7 @@ def run(arguments: argparse.Namespace) -> int:
     stop = serving.stopped_by_signals(reload)
     with (
         metadata_wait.started(arguments, stop, lambda: _opened(arguments, credentials, clients)) as opened,
-        serving.metrics_server(arguments, lambda: broker_metrics(opened.broker)) as metrics,
+        serving.metrics_server(arguments, lambda: _metrics(opened)) as metrics,
     ):
         servers.extend([] if opened.server is None else [opened.server])
         _announce(arguments, opened, metrics)
@@ -100,6 +101,12 @@ class _Opened(NamedTuple):
     store: MetadataStore
     broker: Broker
     server: Server | None
+
+
+def _metrics(opened: _Opened) -> Iterator[Metric]:
+    yield from broker_metrics(opened.broker)
+    if opened.server is not None:
+        yield from kafka_metrics(opened.server)
 
 
 def _kafka_credentials(arguments: argparse.Namespace) -> kafka_listener.ListenerCredentials:

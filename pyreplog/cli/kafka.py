@@ -5,12 +5,14 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import sys
+from collections.abc import Iterator
 
 from pyreplog.cli.shared import kafka_listener, serving, settings
 from pyreplog.cli.shared.output import print_json, say
 from pyreplog.kafka import EmbeddedKafka, KafkaConfig, Server
 from pyreplog.kafka.embedded import LISTENER_SETTINGS, SEGMENT_BYTES
-from pyreplog.metrics import MetricsServer
+from pyreplog.kafka.metrics import kafka_metrics
+from pyreplog.metrics import Metric, MetricsServer
 from pyreplog.net.sockets import address_text
 from pyreplog.partition.config import BrokerConfig
 from pyreplog.partition.metrics import broker_metrics
@@ -46,7 +48,7 @@ def run(arguments: argparse.Namespace) -> int:
     stop = serving.stopped_by_signals(lambda: credentials.reload(servers))
     with (
         _opened(arguments, credentials) as kafka,
-        serving.metrics_server(arguments, lambda: broker_metrics(kafka.brokers["1"])) as metrics,
+        serving.metrics_server(arguments, lambda: _metrics(kafka)) as metrics,
     ):
         servers.extend(kafka.servers.values())
         _announce(arguments, kafka, metrics)
@@ -58,6 +60,12 @@ def run(arguments: argparse.Namespace) -> int:
         kafka.close()
     serving.skip_final_collection()
     return 0
+
+
+def _metrics(kafka: EmbeddedKafka) -> Iterator[Metric]:
+    for name, server in kafka.servers.items():
+        yield from broker_metrics(kafka.brokers[name])
+        yield from kafka_metrics(server)
 
 
 def _opened(arguments: argparse.Namespace, credentials: kafka_listener.ListenerCredentials) -> EmbeddedKafka:

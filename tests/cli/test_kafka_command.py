@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 import socket
+import urllib.request
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -274,3 +275,13 @@ def test_options_of_a_broker_that_cannot_be(refused: Refused, tmp_path: Path) ->
     broker("--kafka: expected HOST:PORT", "--kafka", "9092")
     broker("or one in --kafka-advertise", "--kafka", "0.0.0.0:0")
     broker("settings of a listener", "--set", "kafka.partitions=3")
+
+
+def test_metrics_of_broker_and_listener(cast: Cast) -> None:
+    server = start(cast, "--metrics", 0)
+    produce(server.hears("bootstrap"), [b"one"])
+    text = urllib.request.urlopen(f"http://{server.hears('metrics')}/metrics", timeout=PATIENCE_S).read().decode()
+    values = dict(line.rsplit(" ", 1) for line in text.splitlines() if not line.startswith("#"))
+    assert float(values['pyreplog_kafka_groups{broker="1",state="Stable"}']) == 0
+    assert float(values['pyreplog_broker_registered{broker="1"}']) == 1
+    end(server)
