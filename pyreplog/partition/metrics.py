@@ -60,11 +60,11 @@ def broker_metrics(broker: Broker) -> Iterator[Metric]:
     )  # fmt: skip
     cleaner = broker.cleaner
     yield Metric(
-        "pyreplog_broker_cleanings_total", "counter", "partitions that were compacted",
+        "pyreplog_broker_cleanings", "counter", "partitions that were compacted",
         [(labels, float(cleaner.cleanings))],
     )  # fmt: skip
     yield Metric(
-        "pyreplog_broker_cleaned_bytes_total", "counter", "bytes of records that compaction has removed",
+        "pyreplog_broker_cleaned_bytes", "counter", "bytes of records that compaction has removed",
         [(labels, float(cleaner.bytes_removed))],
     )  # fmt: skip
     yield Metric(
