@@ -13,6 +13,7 @@ from pyreplog._native.ledgerlog.intake import index_entries
 from pyreplog._native.ledgerlog.sealed import SealedIndex
 from pyreplog._native.log.disk import Steps
 from pyreplog._native.log.segment import HEADER_BYTES, Segment
+from pyreplog._native.log.segmentheader import COUNTED
 from pyreplog._native.log.sparse import SparseIndex
 from pyreplog.errors import CorruptionError, ReplogError
 from pyreplog.log import names
@@ -37,8 +38,8 @@ def load(directory: Path, segment: Segment) -> SparseIndex | None:
     except (OSError, ReplogError) as error:
         logger.info("%s: the index of the segment at %d is of no use: %s", directory, segment.base, error)
         return None
-    if not _ends_at(segment, segment.index.end):  # it is of the file that took the place of the one that is mapped here
-        segment.index = None
+    if segment.version >= COUNTED and not _ends_at(segment, segment.index.end):
+        segment.index = None  # compaction replaced the file that is mapped here, and the index is of the new one
     return segment.index
 
 
