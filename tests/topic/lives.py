@@ -11,6 +11,7 @@ from pyreplog.clock import SystemClock
 from pyreplog.cluster import Cluster
 from pyreplog.errors import ClosedError, MetadataUnavailableError, OutcomeUnknownError, ReplogError
 from pyreplog.future import AppendFuture
+from pyreplog.waiting_threads import waiting_threads
 from tests.topic.counting import Faults
 from tests.topic.handling import PATIENCE_S, hasten
 from tests.topic.owners import FaultyWrites
@@ -51,7 +52,11 @@ class Life:
         return self._runtime.wake_after(seconds, lambda: None if self.faults.is_dead else call())
 
     def wait(self, future: AppendFuture[Any], timeout: float | None = None) -> Any:
-        """Who waits in a process that dies is told so."""
+        """Who waits in a process that dies is told so. Bookies commit by themselves: this thread does not do it for them."""
+        waiting_threads.discard(threading.get_ident())
+        for bookie in self._runtime.bookies.values():
+            if bookie.has_work():
+                bookie.wake()
         came = threading.Event()
         future.add_done_callback(lambda _: came.set())
         with self.faults._lock:
