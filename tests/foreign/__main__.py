@@ -39,6 +39,7 @@ class Tools:
         self.folder, self.brokers = folder, brokers
         self._jars = fetch_jars(Path(__file__).parent / "tools" / "pom.xml")
         self._count = 0
+        self._started: list[subprocess.Popen[str]] = []
 
     def start(self, tool: str, *words: object) -> tuple[subprocess.Popen[str], Path]:
         """Start a tool; return its process and the file of what it prints."""
@@ -49,7 +50,15 @@ class Tools:
                 ["java", *JAVA, "-cp", f"{self._jars}/*", f"{_TOOLS}.{tool}", *map(str, words)],
                 stdout=output, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL, text=True,
             )  # fmt: skip
+        self._started.append(process)
         return process, path
+
+    def end_all(self) -> None:
+        """End the tools that still run: a scenario that failed leaves some behind."""
+        for process in self._started:
+            process.kill()
+            process.wait()
+        self._started.clear()
 
     def finish(self, started: tuple[subprocess.Popen[str], Path]) -> str:
         """Wait for a tool; return what it printed. Raises ToolError: it failed, or is ended because it hangs."""
@@ -318,6 +327,8 @@ def main() -> None:
                 reason = scenario.why_not or " ".join(str(error).split())
                 outcome = f"fails: {reason}"
                 print(error, file=sys.stderr)
+            finally:
+                tools.end_all()
             print(f"| {scenario.names} | {killed} | {outcome} |", flush=True)
     sys.exit(failed)
 

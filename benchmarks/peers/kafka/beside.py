@@ -16,7 +16,7 @@ import time
 from collections import defaultdict
 from collections.abc import Callable
 from pathlib import Path
-from typing import NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 from benchmarks import machine, report
 from benchmarks.limits.build import ROOT
@@ -158,7 +158,11 @@ def create_topic(side: Side, address: str, name: str, synced: bool = False) -> N
 
 def first_acknowledged_s(side: Side, server: Server) -> float:
     """Return the seconds from the start of a process with an empty folder to the first message it acknowledges."""
-    settings = {"bootstrap.servers": server.address, "reconnect.backoff.ms": 20, "reconnect.backoff.max.ms": 20}
+    settings: dict[str, Any] = {
+        "bootstrap.servers": server.address,
+        "reconnect.backoff.ms": 20,
+        "reconnect.backoff.max.ms": 20,
+    }
     while True:
         admin = AdminClient(settings)
         try:
