@@ -303,7 +303,7 @@ class ClassicGroup:
         self._touch(member, now)
 
     def _replace_static(self, request: Any, join: JoinGroupRequest, member_id: str, now: Moment) -> None:
-        """A static member comes back without its id: it gets a new one, and whoever has the old one is fenced."""
+        """A static member comes back without its id: it gets a new one, and a process with the old one is fenced."""
         assert join.instance_id is not None
         old_id = self._static[join.instance_id]
         member, was_leader = self._members.pop(old_id), self.leader == old_id
@@ -879,7 +879,7 @@ class ClassicGroup:
         return self._done()
 
     def append_unknown(self, token: object, code: GroupErrorCode, now: Moment) -> Effects:
-        """Tell whoever waits that the outcome of an append is not known. `appended` may follow; nothing else does."""
+        """Tell waiting requests that the outcome of an append is not known. Only `appended` may follow."""
         self._tell(token, code, now)
         return self._done()
 

@@ -74,7 +74,7 @@ class GroupShard:
 
     Everything happens in events of one executor; no event waits. What was appended is applied when it is committed, and
     in the order of the log. An append whose outcome is unknown may still be committed: then it is applied, though
-    whoever waited for it was told otherwise.
+    the request that waited for it was told otherwise.
 
     Args:
         partition: its number.

@@ -465,7 +465,7 @@ class TransactionMachine:
         """Nothing was appended this time. Unless an earlier attempt may be in the log, nothing changes.
 
         Args:
-            code: for whoever asked.
+            code: for the client that asked.
         """
         pending = self._pending
         assert pending is not None
@@ -480,7 +480,7 @@ class TransactionMachine:
         """The state may be committed or not: it is appended again, until it is.
 
         Args:
-            code: for whoever asked, who has to ask again.
+            code: for the client that asked, which has to ask again.
         """
         pending = self._pending
         assert pending is not None
@@ -564,7 +564,7 @@ def _added(partitions: frozenset[TopicPartition], code: ErrorCode) -> AddPartiti
 
 
 def _is_ended(current: TransactionMetadata, producer_id: int, producer_epoch: int) -> bool:
-    """Whether a transaction of this epoch has ended with the next one: whoever asks did not get the answer."""
+    """Whether a transaction of this epoch has ended with the next one: the client that asks did not get the answer."""
     if not current.state.is_prepared and current.state not in _COMPLETE.values():
         return False
     if (producer_id, producer_epoch + 1) == (current.producer_id, current.producer_epoch):
