@@ -13,6 +13,8 @@
 #              each; prints the longest time without an acknowledgement
 #   kills      kills auditors, workers, sources and targets of auto-recovery with the seeds KILLS, FIRST:END, and reads every entry
 #              that was acknowledged from every bookie that metadata name
+#   foreign    runs Kafka's own command-line tools, which Maven fetches, against three brokers with Kafka listeners, of which
+#              one is killed; prints what passes
 #   plants     applies each planted bug and demands that its test fails
 #   mutants    changes MUTANTS places of the sources, one at a time, and lists the changes that no test notices (hours; resumable)
 #   sanitize   native tests under AddressSanitizer and UndefinedBehaviorSanitizer
@@ -33,7 +35,7 @@ CHAOS_SECONDS ?= 1200
 KILLS ?= 1:41
 export PYTHONDONTWRITEBYTECODE :=  # hundreds of processes are started, of which each would compile all that it imports
 
-.PHONY: demo quick test interpreters lint docs bench simulate crash chaos kills plants mutants sanitize fuzz wheel clean
+.PHONY: demo quick test interpreters lint docs bench simulate crash chaos kills foreign plants mutants sanitize fuzz wheel clean
 .DEFAULT_GOAL := test
 
 $(BIN)/python:
@@ -100,6 +102,9 @@ chaos: $(VENV)/test
 
 kills: $(VENV)/test
 	$(BIN)/python -m tests.chaos.autorecovery --seeds $(KILLS)
+
+foreign: $(VENV)/test
+	$(BIN)/python -m tests.foreign
 
 crash: $(VENV)/test
 	$(BIN)/python -m tests.crash --seeds $(SEEDS)

@@ -160,6 +160,7 @@ setup(
             extension("kafka/record_set", checksums=True),
             extension("kafka/murmur2"),
             extension("kafka/logged_batches", checksums=True),
+            extension("kafka/log_cleaner", checksums=True),
             extension("kafka/transcode", checksums=True),
             extension("kafka/fetch_gather", checksums=True),
         ],

@@ -158,6 +158,18 @@ class Purgatory:
         """
         self._inbox.append((Purgatory._advance, key, number))
 
+    def is_watched(self, key: Hashable) -> bool:
+        """Whether `advance` may be needed for `key`. False only while nobody waits for it.
+
+        For an owner that keeps the number where its waiters can read it, and stores it there first. A caller of `watch`
+        whose registration this call did not see reads the number after `watch` returns: it finds the new one. The inbox
+        is read before the line, because a registration is in the inbox until its line counts it.
+        """
+        if self._inbox:
+            return True
+        line = self._lines.get(key)
+        return line is not None and line.live > 0
+
     def drain(self) -> None:
         """Completes the waiters of all numbers that were advanced."""
         if not self._inbox:

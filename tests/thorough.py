@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import os
 
+IS_THOROUGH = bool(os.environ.get("PYREPLOG_THOROUGH"))
+
 
 def one_in(share: int) -> int:
     """One in how many is to be tried: `share`, or each one."""

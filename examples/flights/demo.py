@@ -8,7 +8,8 @@ of its own, with a replica that takes over when the master is killed, and an app
 over all of that. Then a service publishes the flights to a topic with two subscriptions, one of which lags, and is
 killed, too. Then a page of reports tells of that topic, one of whose bookies has lost its directory. In the end
 two regions replicate a topic and its subscription to each other; one is killed, the subscription goes on in the other
-one, and later in the first one again. Exits with 1 when anything is not as it must be.
+one, and later in the first one again. At last three brokers of partitions take flights, and one is killed that leads
+some of them. Exits with 1 when anything is not as it must be.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ from pathlib import Path
 from carriers import carriers, print_table
 from ledgers import replicate
 from lostdisk import lose_a_disk
+from partitions import lose_a_broker
 from regions import lose_a_region
 from reporting import report
 from standby import take_over
@@ -89,6 +91,10 @@ def main() -> int:
             say(news)
         title("7. Two regions, of which one is killed: its subscription goes on in the other one, and comes back")
         for news in lose_a_region(directory / "log", directory / "regions"):
+            say(news)
+        title("8. Three brokers of partitions, of which one is killed: the others lead what it led")
+        url = f"{arguments.metadata}/{time.time_ns()}" if arguments.metadata else f"sqlite:{directory / 'metadata-8'}"
+        for news in lose_a_broker(directory / "log", directory / "brokers", url):
             say(news)
     except Mismatch as mismatch:
         say(f"FAILED: {mismatch}")

@@ -8,7 +8,8 @@
 | `bookie`, `ledger`, `cluster`, `autorecovery` | commands on ledgers |
 | `clusterhealth`, `clusteraudit`, `clusterplan` | actions of `cluster` that only look |
 | `clusterbookies`, `clusterrebalance`, `clusterscrub`, `clusterrecovery` | actions of `cluster` that change something |
-| `broker` | a broker of partitions |
+| `broker`, `kafka` | a broker of partitions; a Kafka of one process |
+| `partitions` | commands on topics of partitions |
 | `ha`, `hanode`, `harocketmq` | commands on replica groups: common parts, nodes, RocketMQ's wire |
 | `haclient` | appending to a replica group, and reading it |
 | `serve`, `topic`, `subscription`, `top`, `geo` | commands on topics; replication to other clusters |

@@ -38,6 +38,8 @@ COMMANDS = (
     "bookie",
     "autorecovery",
     "broker",
+    "kafka",
+    "partitions",
     "ha",
     "topic",
     "subscription",

@@ -7,15 +7,18 @@ import dataclasses
 import ssl
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from typing import Any, NamedTuple
 
-from pyreplog.cli.shared import metadata_option, metadata_wait, serving, settings, tls
+from pyreplog.cli.shared import kafka_listener, metadata_option, metadata_wait, serving, settings, tls
 from pyreplog.cli.shared.output import print_json, say
-from pyreplog.errors import InvalidArgumentError
+from pyreplog.errors import ConfigError, InvalidArgumentError
+from pyreplog.kafka import KafkaConfig, Server
+from pyreplog.kafka.metrics import kafka_metrics
 from pyreplog.metadata.store import MetadataStore
 from pyreplog.metadata.url import open_store
-from pyreplog.metrics import MetricsServer
+from pyreplog.metrics import Metric, MetricsServer
 from pyreplog.net.sockets import address_text
 from pyreplog.partition.broker import Broker
 from pyreplog.partition.config import BrokerConfig
@@ -24,6 +27,9 @@ from pyreplog.partition.metrics import broker_metrics
 NAME = "broker"
 IS_SERVER = True
 HELP = "run a broker of partitions until SIGTERM or Ctrl-C"
+
+KAFKA = "kafka-"
+"""How the names of the options of the Kafka listener begin."""
 
 HANDOVER = 0.5
 """Part of the drain time for others to take over the partitions that it leads; then the logs are synced and closed."""
@@ -48,6 +54,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--secret-file", metavar="FILE", type=Path, help="file with the secret that brokers and clients share"
     )
     tls.add_peer_arguments(parser)
+    parser.add_argument("--kafka", metavar="HOST:PORT", help="let Kafka clients talk to the broker, at this address")
+    parser.add_argument(
+        "--kafka-advertise", metavar="HOST:PORT", help="the address that Kafka clients get (default: that of --kafka)"
+    )
+    kafka_listener.add_arguments(parser, KAFKA)
     parser.add_argument("--metrics", metavar="[HOST:]PORT", help=serving.METRICS_HELP)
     parser.add_argument("--replace", action="store_true", help="take over the name of a broker whose data are lost")
     metadata_wait.add_argument(parser)
@@ -56,48 +67,95 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     credentials = serving.ServerCredentials(arguments, is_peer=True)
-    stop = serving.stopped_by_signals(credentials.reload)
+    clients = _kafka_credentials(arguments)
+    servers: list[Server] = []
+
+    def reload() -> None:
+        if clients.has_files:
+            clients.reload(servers)
+        if credentials.has_files or not clients.has_files:
+            credentials.reload()
+
+    stop = serving.stopped_by_signals(reload)
     with (
-        metadata_wait.started(arguments, stop, lambda: _opened(arguments, credentials)) as (store, broker),
-        serving.metrics_server(arguments, lambda: broker_metrics(broker)) as metrics,
+        metadata_wait.started(arguments, stop, lambda: _opened(arguments, credentials, clients)) as opened,
+        serving.metrics_server(arguments, lambda: _metrics(opened)) as metrics,
     ):
-        _announce(arguments, broker, metrics)
+        servers.extend([] if opened.server is None else [opened.server])
+        _announce(arguments, opened, metrics)
         stop.wait()
         drain = serving.Drain(arguments.drain_s)
-        store.end_calls_by(drain.deadline(CLOSING))
+        opened.store.end_calls_by(drain.deadline(CLOSING))
         if metrics is not None:
             metrics.close()
-        broker.close()
+        if opened.server is not None:
+            opened.server.close()
+        opened.broker.close()
     serving.skip_final_collection()
     return 0
 
 
+class _Opened(NamedTuple):
+    """What runs. server: of Kafka clients; None: they have none."""
+
+    store: MetadataStore
+    broker: Broker
+    server: Server | None
+
+
+def _metrics(opened: _Opened) -> Iterator[Metric]:
+    yield from broker_metrics(opened.broker)
+    if opened.server is not None:
+        yield from kafka_metrics(opened.server)
+
+
+def _kafka_credentials(arguments: argparse.Namespace) -> kafka_listener.ListenerCredentials:
+    """Return the credentials of Kafka clients. Raises InvalidArgumentError: there are options of no listener."""
+    credentials = kafka_listener.ListenerCredentials(arguments, KAFKA)
+    if arguments.kafka is None and (credentials.has_files or arguments.kafka_advertise is not None):
+        raise InvalidArgumentError("--kafka-...: expected with --kafka HOST:PORT, found without")
+    return credentials
+
+
 @contextmanager
 def _opened(
-    arguments: argparse.Namespace, credentials: serving.ServerCredentials
-) -> Iterator[tuple[MetadataStore, Broker]]:
-    with (
-        open_store(metadata_option.url(arguments)) as store,
-        _broker(arguments, store, _tls(credentials), credentials) as broker,
-    ):
-        yield store, broker
+    arguments: argparse.Namespace, credentials: serving.ServerCredentials, clients: kafka_listener.ListenerCredentials
+) -> Iterator[_Opened]:
+    for_broker, for_listener = kafka_listener.split_settings(settings.settings(arguments))
+    config = _config(arguments, for_broker)
+    if arguments.kafka is None and for_listener:
+        raise ConfigError("kafka: expected settings of a listener with --kafka HOST:PORT, found them without")
+    kafka_config = KafkaConfig.of(for_listener)
+    kafka_address = None if arguments.kafka is None else serving.listening(arguments, KAFKA)
+    with ExitStack() as stack:
+        store = stack.enter_context(open_store(metadata_option.url(arguments)))
+        broker = stack.enter_context(_broker(arguments, config, store, _tls(credentials), credentials))
+        server = None
+        if kafka_address is not None:
+            host, port, advertise = kafka_address
+            server = Server(
+                broker, config=kafka_config, host=host, port=port, advertised=advertise or "", tls=clients.tls,
+                users=clients.users,
+            )  # fmt: skip
+            stack.enter_context(server)
+        yield _Opened(store, broker, server)
 
 
 def _broker(
-    arguments: argparse.Namespace, store: MetadataStore, contexts: tuple[ssl.SSLContext, ssl.SSLContext] | None,
-    credentials: serving.ServerCredentials,
+    arguments: argparse.Namespace, config: BrokerConfig, store: MetadataStore,
+    contexts: tuple[ssl.SSLContext, ssl.SSLContext] | None, credentials: serving.ServerCredentials,
 ) -> Broker:  # fmt: skip
     host, port, advertise = serving.listening(arguments)
     return Broker(
         Path(arguments.directory), arguments.name or Path(arguments.directory).absolute().name, store,
-        config=_config(arguments), host=host, port=port, address=advertise or "", secret=credentials.secret,
+        config=config, host=host, port=port, address=advertise or "", secret=credentials.secret,
         tls=contexts, rack=arguments.rack, replaces=arguments.replace,
     )  # fmt: skip
 
 
-def _config(arguments: argparse.Namespace) -> BrokerConfig:
+def _config(arguments: argparse.Namespace, values: dict[str, Any]) -> BrokerConfig:
     """Return the settings. The time of `--drain-s` bounds that of the handover."""
-    config = BrokerConfig.of(settings.settings(arguments))
+    config = BrokerConfig.of(values)
     return dataclasses.replace(config, stop_ms=min(config.stop_ms, int(arguments.drain_s * HANDOVER * 1000)))
 
 
@@ -111,20 +169,15 @@ def _tls(credentials: serving.ServerCredentials) -> tuple[ssl.SSLContext, ssl.SS
     return server, client
 
 
-def _announce(arguments: argparse.Namespace, broker: Broker, metrics: MetricsServer | None) -> None:
-    metrics_address = None if metrics is None else address_text(metrics.address)
+def _announce(arguments: argparse.Namespace, opened: _Opened, metrics: MetricsServer | None) -> None:
+    values = {"broker": str(opened.broker.member), "address": opened.broker.address}
+    if opened.server is not None:
+        values["kafka"] = opened.server.advertised
+    if metrics is not None:
+        values["metrics"] = address_text(metrics.address)
     if arguments.json:
-        print_json(
-            {
-                "broker": str(broker.member),
-                "address": broker.address,
-                **({} if metrics_address is None else {"metrics": metrics_address}),
-            }
-        )
+        print_json(values)
     else:
-        say(
-            f"broker {broker.member} at {broker.address}",
-            "" if metrics_address is None else f", metrics at {metrics_address}",
-            sep="",
-        )
+        more = "".join(f", {name} at {values[name]}" for name in ("kafka", "metrics") if name in values)
+        say(f"broker {values['broker']} at {values['address']}{more}")
         sys.stdout.flush()

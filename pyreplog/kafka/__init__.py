@@ -3,6 +3,7 @@
 | module or package | what it holds |
 |---|---|
 | `server` | the listener of a broker, public as `pyreplog.kafka.Server` |
+| `embedded` | brokers with listeners and metadata in one directory, public as `pyreplog.kafka.EmbeddedKafka` |
 | `connection` | one client: requests and answers in their order |
 | `apis` | what is answered to which request |
 | `config` | settings |
@@ -14,7 +15,8 @@
 """
 
 from pyreplog.kafka.config import KafkaConfig
+from pyreplog.kafka.embedded import EmbeddedKafka
 from pyreplog.kafka.sasl import SaslUsers
 from pyreplog.kafka.server import KafkaServer as Server
 
-__all__ = ["KafkaConfig", "SaslUsers", "Server"]
+__all__ = ["EmbeddedKafka", "KafkaConfig", "SaslUsers", "Server"]

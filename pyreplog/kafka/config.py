@@ -32,7 +32,8 @@ class KafkaConfig(Settings):
         partitions: of a topic whose creator does not say (`num.partitions`).
         replication_factor: of a topic whose creator does not say (`default.replication.factor`).
         min_isr: of a topic whose creator does not say (`min.insync.replicas`).
-        offsets_partitions: partitions of `__consumer_offsets` (`offsets.topic.num.partitions`). Must not change.
+        offsets_partitions: partitions of `__consumer_offsets` (`offsets.topic.num.partitions`), when it is made. If
+            there is one, its number counts.
         offsets_replication_factor: replicas of `__consumer_offsets` (`offsets.topic.replication.factor`), or as many as
             there are brokers when a client first asks for a coordinator.
         rebalance_delay_ms: milliseconds for which an empty group waits for more members

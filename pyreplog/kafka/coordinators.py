@@ -15,6 +15,7 @@ from pyreplog.kafka.groups.group_coordinator import GroupCoordinator
 from pyreplog.kafka.groups.offsets_log import OFFSETS_TOPIC, ReplicaManagerOffsetsLog
 from pyreplog.partition.broker import Broker
 from pyreplog.partition.metadata.topic_metadata import create_topic
+from pyreplog.partition.protocol.transactions import TransactionMarker
 from pyreplog.partition.topic_partition import TopicPartition
 
 logger = logging.getLogger(__name__)
@@ -23,7 +24,7 @@ _TICK_S = 0.01
 
 
 class Coordinators(Handle):
-    """The coordinators of one broker, and the thread that tells them of time and of leadership.
+    """The coordinator of groups of one broker, which learns of roles, of transactions that end, and of time.
 
     Any thread may use it.
 
@@ -40,9 +41,14 @@ class Coordinators(Handle):
         log = ReplicaManagerOffsetsLog(broker.replicas, groups.append_timeout_ms)
         self.groups = GroupCoordinator(log, self._clock, groups)
         """The coordinator of groups."""
-        self._led: dict[int, int] = {}  # partition of the offsets topic -> epoch in which it is led here
+        self._roles = threading.Lock()  # the coordinator learns of the roles of a partition in their order
+        self._is_over = False
         self._stopping = threading.Event()
         super().__init__("coordinators of Kafka groups")
+        self._end_watches = [
+            broker.replicas.watch_markers(self._marker_written),  # first: no marker behind what is loaded is missed
+            broker.replicas.watch_roles(self._role_changed),
+        ]
         self._thread = threading.Thread(target=self._run, name="pyreplog-kafka-groups", daemon=True)
         self._thread.start()
 
@@ -60,26 +66,27 @@ class Coordinators(Handle):
     def _run(self) -> None:
         while not self._stopping.wait(_TICK_S):
             try:
-                self._look()
                 self.groups.expire()
             except Exception:  # groups go on
                 logger.exception("the coordinator of groups failed")
 
-    def _look(self) -> None:
-        """Tell of partitions that this broker leads since the last look, or does not lead any more."""
-        for number in range(self._config.offsets_partitions):
-            name = TopicPartition(OFFSETS_TOPIC, number)
-            partition = self._broker.replicas.partition(name)
-            epoch = None if partition is None else partition.leader_epoch
-            if epoch == self._led.get(number):
-                continue
-            if epoch is None:
-                self._led.pop(number, None)
-            else:
-                self._led[number] = epoch
+    def _role_changed(self, name: TopicPartition, _: int | None) -> None:
+        """The role that counts is that of now: two threads may bring news in any order."""
+        if name.topic != OFFSETS_TOPIC:
+            return
+        with self._roles:
+            replica = self._broker.replicas.partition(name)
+            epoch = None if replica is None or self._is_over else replica.leader_epoch
             self.groups.leadership_changed(name, epoch)
 
+    def _marker_written(self, name: TopicPartition, marker: TransactionMarker) -> None:
+        self.groups.handle_txn_completion(name, marker.producer_id, committed=marker.is_commit)
+
     def _let_go(self) -> None:
+        for end_watch in self._end_watches:
+            end_watch()
+        with self._roles:
+            self._is_over = True
         self._stopping.set()
         self._thread.join()
         self.groups.close()

@@ -8,6 +8,7 @@ import socket
 import ssl
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, suppress
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -28,8 +29,8 @@ from pyreplog.kafka.apis.registry import APIS
 from pyreplog.kafka.config import KafkaConfig
 from pyreplog.kafka.connection import Answer, KafkaConnection
 from pyreplog.kafka.coordinators import Coordinators
-from pyreplog.kafka.error_codes import KafkaErrorCode
 from pyreplog.kafka.groups.group_coordinator import GroupCoordinator
+from pyreplog.kafka.groups.offsets_log import OFFSETS_TOPIC
 from pyreplog.kafka.node_ids import node_id_of
 from pyreplog.kafka.sasl import SaslSession, SaslUsers
 from pyreplog.kafka.wire.codec import Request, decode_request, encode_response
@@ -49,7 +50,8 @@ from pyreplog.net.sockets import (
 )
 from pyreplog.net.tls import TlsStream
 from pyreplog.partition.broker import Broker
-from pyreplog.partition.metadata.producer_ids import ProducerIds
+from pyreplog.partition.metadata.topic_metadata import find_topic
+from pyreplog.partition.protocol.error_codes import ErrorCode
 
 logger = logging.getLogger(__name__)
 
@@ -96,7 +98,7 @@ class KafkaServer(Handle):
         advertised: str = "", tls: ssl.SSLContext | None = None, users: SaslUsers | None = None,
     ) -> None:  # fmt: skip
         check_tls("tls", tls)
-        self.config = config or KafkaConfig()
+        self.config = _as_stored(config or KafkaConfig(), broker)
         self.connections: set[KafkaConnection] = set()
         """Those that are open. Read it in tests and for metrics only: the server's thread changes it."""
         self._broker, self._tls, self._users = broker, tls, users
@@ -128,7 +130,6 @@ class KafkaServer(Handle):
                 self._reactor,
                 self._pool,
                 name_of_cluster,
-                ProducerIds(broker.store),
                 self._coordinators,
             )
             broker.advertise_kafka(self.advertised)
@@ -153,6 +154,29 @@ class KafkaServer(Handle):
     def node_id(self) -> int:
         """Id of this broker in Kafka's protocol."""
         return self._api.node_id
+
+    def create_offsets_topic(self) -> None:
+        """Make the topic that keeps groups and their offsets, if there is none; else the first group waits for it.
+
+        It blocks, and does not wait for leaders.
+
+        Raises:
+            ReplogError: errors of the metadata store.
+        """
+        self._coordinators.create_offsets_topic()
+
+    def replace_users(self, users: SaslUsers) -> None:
+        """Replace the users, for later connections. Any thread may call it.
+
+        Args:
+            users: all that there are from now on.
+
+        Raises:
+            InvalidArgumentError: the listener was made without users.
+        """
+        if self._users is None:
+            raise InvalidArgumentError("users: expected a listener that was made with users, found one without")
+        self._users = users
 
     # ---- connections ----------------------------------------------------------------------------------------
 
@@ -245,7 +269,7 @@ class KafkaServer(Handle):
         answer = connection.expect_answer()
         if request.message is None:  # KIP-511: the client may know only the layout of version 0
             request = request._replace(version=0)
-            self._answer(connection, answer, request, describe_versions(served, KafkaErrorCode.UNSUPPORTED_VERSION))
+            self._answer(connection, answer, request, describe_versions(served, ErrorCode.UNSUPPORTED_VERSION))
         else:
             self._answer(connection, answer, request, describe_versions(served))
 
@@ -287,6 +311,12 @@ class KafkaServer(Handle):
         self._listener.close()
         for connection in list(self.connections):
             connection.close(ClosedError("the Kafka listener was closed"))
+
+
+def _as_stored(config: KafkaConfig, broker: Broker) -> KafkaConfig:
+    """Return the settings with as many partitions of group offsets as there are: their number says where a group is."""
+    topic = find_topic(broker.store, OFFSETS_TOPIC)
+    return config if topic is None else replace(config, offsets_partitions=topic.partitions)
 
 
 def _check_node_ids(broker: Broker) -> None:

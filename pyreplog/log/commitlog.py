@@ -35,6 +35,7 @@ from pyreplog.errors import (
     PoisonedError,
     RecordBatchesError,
     ReplogError,
+    TrimmedError,
     WindowFullError,
 )
 from pyreplog.future import AppendFuture, set_result, settle_all
@@ -1119,6 +1120,54 @@ class CommitLog(LogView, Appender):
         with contextlib.suppress(IndexError):
             self._sealed.popleft()
         segment.close_file()
+
+    def replace_sealed(self, base: int, fresh: Path) -> None:
+        """Put a synced file in the place of a sealed segment that has the same header, entries and times, durably.
+
+        Who has the old one mapped goes on reading it. A crash leaves the one or the other, perhaps without its index
+        file; see FORMAT.md, "Order of writes".
+
+        Args:
+            base: position of the segment, before the checkpoint.
+            fresh: path of the file, `fresh-<base>.seg` in the log's directory.
+
+        Raises:
+            TrimmedError: the segment was removed.
+            PoisonedError: the disk failed.
+            ClosedError: the log was closed.
+        """
+        with self._lock, self._pool.paused():
+            if self._error is not None:
+                self._refuse()
+            rows = [row for row, (start, _, _) in enumerate(self._segment_table()) if start == base]
+            if not rows:
+                raise TrimmedError(f"{self.path}: the segment at {base} was removed")
+            old = self._segment_table()[rows[0]][2]
+            if old is not None:
+                indexes.load_or_build(self.path, old)  # the file of the index is about to go
+            try:
+                self._files.remove(names.index_path(self.path, base))
+                self._files.sync_directory(self.path)  # else a disk may rename first: an index of what is there no more
+                self._files.rename(fresh, names.segment_path(self.path, base))
+                self._files.sync_directory(self.path)
+            except OSError as error:
+                raise self._poison("replacing a segment", error) from error
+            self._unmap_if_unpinned(rows[0])
+
+    def let_go_replaced(self, base: int) -> bool:
+        """Release the mapping of a segment that `replace_sealed` replaced, when nobody reads it any more.
+
+        Args:
+            base: position of the segment.
+
+        Returns:
+            Whether the next reader gets the new file.
+        """
+        with self._lock:
+            for row, (start, _, _) in enumerate(self._segment_table()):
+                if start == base:
+                    return self._unmap_if_unpinned(row)
+            return True
 
     def _unmap_surplus(self) -> None:
         table = self._segment_table()

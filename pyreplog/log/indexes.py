@@ -13,6 +13,7 @@ from pyreplog._native.ledgerlog.intake import index_entries
 from pyreplog._native.ledgerlog.sealed import SealedIndex
 from pyreplog._native.log.disk import Steps
 from pyreplog._native.log.segment import HEADER_BYTES, Segment
+from pyreplog._native.log.segmentheader import COUNTED
 from pyreplog._native.log.sparse import SparseIndex
 from pyreplog.errors import CorruptionError, ReplogError
 from pyreplog.log import names
@@ -21,6 +22,8 @@ from pyreplog.log.hole_punch import is_hole_punched
 from pyreplog.log.recovery import BLANK, ENTRY
 
 logger = logging.getLogger(__name__)
+
+_BLANK, _BLANK_BYTES = 5, 32  # kind and size of the record that ends a segment
 
 
 def load(directory: Path, segment: Segment) -> SparseIndex | None:
@@ -35,7 +38,14 @@ def load(directory: Path, segment: Segment) -> SparseIndex | None:
     except (OSError, ReplogError) as error:
         logger.info("%s: the index of the segment at %d is of no use: %s", directory, segment.base, error)
         return None
+    if segment.version >= COUNTED and not _ends_at(segment, segment.index.end):
+        segment.index = None  # compaction replaced the file that is mapped here, and the index is of the new one
     return segment.index
+
+
+def _ends_at(segment: Segment, offset: int) -> bool:
+    fits = HEADER_BYTES <= offset <= segment.size - _BLANK_BYTES
+    return fits and segment.head_at(offset)[0] == _BLANK and segment.stamp_at(offset) == segment.stamp
 
 
 def load_or_build(directory: Path, segment: Segment) -> None:

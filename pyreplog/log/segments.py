@@ -16,7 +16,7 @@ from pathlib import Path
 
 from pyreplog._native.log.disk import Steps
 from pyreplog._native.log.segment import Segment
-from pyreplog._native.log.segmentheader import encode_header
+from pyreplog._native.log.segmentheader import COUNTED, encode_header
 from pyreplog.errors import DiskError, ReplogError
 from pyreplog.log import names
 from pyreplog.log.files import Files, disk_error, lock_range
@@ -47,11 +47,13 @@ class SegmentPool:
     def __init__(
         self, directory: Path, files: Files, *, uuid: bytes, size: int, zeroed: bool, populate: bool, spares: int
     ) -> None:
-        """zeroed: written and synced ahead, for a log that syncs. populate: mapped ahead, for one that is written
-        through the map: in other logs it would mark every page dirty, and the first sync would write the whole file."""
+        """zeroed: written and synced ahead, for a log that syncs. populate: `populates`."""
         self._directory, self._files = directory, files
         self._uuid, self._size, self._spares = uuid, size, spares
-        self._zeroed, self._populates = zeroed, populate
+        self._zeroed = zeroed
+        self.populates = populate
+        """Whether segments are mapped ahead, for a log that is written through the map and is not synced often: in
+        others it would mark every page dirty, and the first sync would write the whole file."""
         self._lock = threading.Lock()  # next_base and the length of _prepared, together
         self._making = threading.RLock()  # held for as long as a file takes to make
         self._prepared: deque[Segment] = deque()
@@ -161,7 +163,7 @@ class SegmentPool:
 
     def _populate(self, segment: Segment) -> None:
         """In pieces, of a segment whose appends may have begun already; what they have passed needs nothing."""
-        for offset in range(0, self._size if self._populates else 0, _POPULATE_BYTES):
+        for offset in range(0, self._size if self.populates else 0, _POPULATE_BYTES):
             start = max(offset, segment.end & -4096)
             stop = min(offset + _POPULATE_BYTES, self._size)
             if start < stop:
@@ -207,7 +209,7 @@ class SegmentPool:
         while free and len(reused) < most:
             spares.append(Path(free[-1].path))
             self._reuse(free[-1], self._next_base() + len(reused) * self._size, steps)
-            if populate and self._populates:
+            if populate and self.populates:
                 steps.populate(free[-1])
             reused.append(free.pop())
         if steps:
@@ -241,7 +243,11 @@ class SegmentPool:
 
     def _may_recycle(self, segment: Segment) -> bool:
         sound = segment.writable and not is_hole_punched(segment)  # which lacks the blocks
-        return sound and segment.pinned == 0 and self._lock_out_readers(segment)
+        return sound and segment.pinned == 0 and self._lock_out_readers(segment) and self._has_blocks(segment)
+
+    def _has_blocks(self, segment: Segment) -> bool:
+        """Whether all of a file is on disk: that of a cleaned segment ends behind its blank."""
+        return segment.version < COUNTED or os.fstat(segment.fileno()).st_blocks * 512 >= segment.size
 
     def _lock_out_readers(self, segment: Segment) -> bool:
         if segment.fileno() < 0:

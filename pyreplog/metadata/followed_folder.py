@@ -24,8 +24,8 @@ class FollowedFolder(Generic[T]):
     read before stay.
 
     folder: the key above. decode: raises InvalidMetadataError. on_change: called with the names of the keys that came,
-    went, or were written, by one thread at a time. retry: has a read that failed repeated a little later by a thread
-    that may block.
+    went, or were written, by one thread at a time; with none when the values were read once, so that a folder without
+    keys is known to have none. retry: has a read that failed repeated a little later by a thread that may block.
     """
 
     def __init__(
@@ -86,7 +86,9 @@ class FollowedFolder(Generic[T]):
                 self._failed(error, self._read_names)
                 return
             self._replace(values)
-            self._read.set()
+            if not self._read.is_set():
+                self._read.set()
+                self._on_change(frozenset())
 
     def _read_value(self, key: str) -> None:
         """Read one value, after it changed."""

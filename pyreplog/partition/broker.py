@@ -39,8 +39,9 @@ from pyreplog.net.limits import Limits
 from pyreplog.net.reactor import Reactor
 from pyreplog.net.server import Server
 from pyreplog.net.sockets import address_text
+from pyreplog.partition.cleaner_thread import CleanerThread
 from pyreplog.partition.client_wire import FEATURE
-from pyreplog.partition.config import BrokerConfig, RetentionConfig, TopicConfig
+from pyreplog.partition.config import BrokerConfig, CompactionConfig, RetentionConfig, TopicConfig
 from pyreplog.partition.controller import Controller
 from pyreplog.partition.delayed_delete_records import DeleteRecordsResponses
 from pyreplog.partition.log_syncer import LogSyncer
@@ -49,7 +50,7 @@ from pyreplog.partition.metadata.metadata_cache import MetadataCache, PartitionI
 from pyreplog.partition.metadata.producer_ids import ProducerIds
 from pyreplog.partition.metadata.state_store import StateStore, machine_version
 from pyreplog.partition.metadata.topic_metadata import TopicMetadata, state_key
-from pyreplog.partition.metadata.topic_settings import LOG_APPEND_TIME
+from pyreplog.partition.metadata.topic_settings import LOG_APPEND_TIME, TopicSettings
 from pyreplog.partition.partition import Partition
 from pyreplog.partition.protocol.leading import ReplicaConfig
 from pyreplog.partition.protocol.partition_state import PartitionState
@@ -62,12 +63,11 @@ from pyreplog.partition.store.partition_log import PartitionLog
 from pyreplog.partition.store.replica_directories import ReplicaDirectories
 from pyreplog.partition.tcp_transport import TCPTransport
 from pyreplog.partition.topic_partition import TopicPartition
-from pyreplog.partition.transactions.marker_transport import (
-    MarkerTransport,
-    NoTransport,
-)
+from pyreplog.partition.transactions.append_guard import AppendGuard
 from pyreplog.partition.transactions.metadata_view import MetadataView
+from pyreplog.partition.transactions.remote_verifier import RemoteVerifier
 from pyreplog.partition.transactions.transaction_coordinator import TransactionConfig, TransactionCoordinator
+from pyreplog.partition.transactions.transaction_transport import NoTransport, TransactionTransport
 from pyreplog.partition.wire import SERVICE, VERSION
 from pyreplog.purgatory import Purgatory
 
@@ -121,6 +121,14 @@ class _Housekeeper:
                 return
 
 
+def _retention(settings: TopicSettings) -> RetentionConfig:
+    """What retention does with a topic: of one that is only compacted nothing goes for its age."""
+    if settings.is_trimmed:
+        return RetentionConfig(settings.retention_ms, settings.retention_bytes, settings.segment_ms)
+    ages = [limit for limit in (settings.segment_ms, settings.max_compaction_lag_ms) if limit is not None]
+    return RetentionConfig(segment_ms=min(ages, default=None))
+
+
 class Broker(Handle):
     """A broker of partitions. It opens, moves and removes replicas as the metadata store says, and closes all of them.
 
@@ -146,7 +154,7 @@ class Broker(Handle):
             a new one goes where fewest are. If a disk fails, the replicas of the others go on. The identity of the
             broker stays in `directory`.
         files: how files are opened and synced; None: as the operating system does.
-        marker_transport: brings markers of transactions to other brokers; None: `transport`, if that can.
+        transaction_transport: sends the requests of transactions to other brokers; None: `transport`, if that can.
 
     Raises:
         LockedError: another process has a directory open.
@@ -167,7 +175,8 @@ class Broker(Handle):
         config: BrokerConfig | None = None, host: str = "127.0.0.1", port: int = 0, address: str = "",
         secret: Secret | None = None, tls: tuple[ssl.SSLContext, ssl.SSLContext] | None = None,
         limits: Limits | None = None, rack: str = "", clock: Clock | None = None, files: Files | None = None,
-        replaces: bool = False, directories: Sequence[Path] = (), marker_transport: MarkerTransport | None = None,
+        replaces: bool = False, directories: Sequence[Path] = (),
+        transaction_transport: TransactionTransport | None = None,
     ) -> None:  # fmt: skip
         self.name, self.directory, self.config = name, directory, config or BrokerConfig()
         self._store, self._clock = store, clock or SystemClock()
@@ -205,8 +214,9 @@ class Broker(Handle):
             """The partitions of this broker, for appends and fetches."""
             self.address = address
             """Where other brokers reach it, "host:port"; "": by the transport alone."""
+            service = BrokerService(self.replicas)
             if transport is None:
-                transport = self._serve(undo, cluster_id(store).hex(), host, port, secret, tls, limits)
+                transport = self._serve(undo, service, cluster_id(store).hex(), host, port, secret, tls, limits)
             self._fetcher = ReplicaFetcher(transport, self.replicas.partition, self.config, self._clock)
             undo.callback(self._fetcher.close)
             self._lease = BrokerLease(store, self.member, self.config.lease_ms / 1000)
@@ -218,9 +228,15 @@ class Broker(Handle):
             undo.callback(self._states.close)
             self.producer_ids = ProducerIds(store)
             """Ids of producers."""
-            self.transactions = self._coordinate(marker_transport or transport)
+            transactions = _transactions_over(transaction_transport or transport)
+            self.transactions = self._coordinate(transactions)
             """The coordinator of the transactional ids whose partitions this broker leads."""
             undo.callback(self.transactions.close)
+            service.verify = self.transactions.verify
+            self.verifier = RemoteVerifier(name, self.transactions, transactions)
+            """Asks the coordinators of all transactional ids."""
+            self.append_guard = AppendGuard(self.replicas, self.verifier)
+            """Appends for producers with a transactional id."""
             self._leave_lost()
             self._lease.refresh(address=self.address)
             self._controller = Controller(
@@ -230,10 +246,16 @@ class Broker(Handle):
             undo.callback(self._controller.close)
             super().__init__(f"broker {self.member}")
             undo.pop_all()
+        self.cleaner = CleanerThread(self.replicas, self.config.cleaner_check_ms / 1000, self.config.cleaner_map_bytes)
+        """Compacts its partitions."""
+        self._start_threads()
+
+    def _start_threads(self) -> None:
         self._changes = threading.Thread(target=self._run, name="pyreplog-broker", daemon=True)
         self._clock_thread = threading.Thread(target=self._tick, name="pyreplog-broker-clock", daemon=True)
         self._changes.start()
         self._clock_thread.start()
+        self.cleaner.start()
 
     def _lock_directory(self, directory: Path, undo: ExitStack) -> None:
         """Take a directory beside the first one. A disk that failed is no reason not to start."""
@@ -249,7 +271,7 @@ class Broker(Handle):
         self._locks[directory] = lock
 
     def _serve(
-        self, undo: ExitStack, cluster: str, host: str, port: int, secret: Secret | None,
+        self, undo: ExitStack, service: BrokerService, cluster: str, host: str, port: int, secret: Secret | None,
         tls: tuple[ssl.SSLContext, ssl.SSLContext] | None, limits: Limits | None,
     ) -> TCPTransport:  # fmt: skip
         """Listen for other brokers, and return the transport to them."""
@@ -258,7 +280,7 @@ class Broker(Handle):
         undo.callback(reactor.close)
         self._network.callback(reactor.close)
         server = Server(
-            reactor, BrokerService(self.replicas), host=host, port=port, secret=secret, tls=for_servers, limits=limits,
+            reactor, service, host=host, port=port, secret=secret, tls=for_servers, limits=limits,
             identity=NodeIdentity(
                 node=self.name, cluster=cluster, service=SERVICE, version=VERSION, features=frozenset({FEATURE})
             ),
@@ -274,15 +296,14 @@ class Broker(Handle):
         self.address = self.address or address_text(server.address)
         return transport
 
-    def _coordinate(self, transport: object) -> TransactionCoordinator:
+    def _coordinate(self, transport: TransactionTransport) -> TransactionCoordinator:
         config = TransactionConfig(
             max_timeout_ms=self.config.transaction_max_timeout_ms,
             expiration_ms=self.config.transactional_id_expiration_ms,
         )
         view = MetadataView(self._store, self.metadata, self.config, self._clock)
-        markers = transport if isinstance(transport, MarkerTransport) else NoTransport()
         return TransactionCoordinator(
-            self.name, self.replicas, view, self.producer_ids, markers, self._clock, config
+            self.name, self.replicas, view, self.producer_ids, transport, self._clock, config
         )  # fmt: skip
 
     def _address_of(self, broker: str) -> str:
@@ -622,8 +643,12 @@ class Broker(Handle):
                 settings.max_message_bytes, settings.timestamp_before_max_ms, settings.timestamp_after_max_ms
             ),
             log_append_time=settings.message_timestamp_type == LOG_APPEND_TIME,
-            retention=RetentionConfig(settings.retention_ms, settings.retention_bytes, settings.segment_ms),
-        )
+            retention=_retention(settings),
+            compaction=None if not settings.is_compacted else CompactionConfig(
+                settings.min_dirty_ratio, settings.min_compaction_lag_ms, settings.max_compaction_lag_ms,
+                settings.delete_retention_ms,
+            ),
+        )  # fmt: skip
 
     def _apply_settings(self, topics: Mapping[str, tuple[str, TopicMetadata]]) -> None:
         """Tell the replicas that are open which settings their topics have."""
@@ -744,6 +769,7 @@ class Broker(Handle):
         self._ticking.set()
         self._changes.join()
         self._clock_thread.join()
+        self.cleaner.stop()
         states = {partition: self.metadata.state(partition) for partition in self._open}
         self._replaceable = {
             partition for partition, stored in states.items() if stored is not None and self._is_replaceable(stored[1])
@@ -765,6 +791,10 @@ class Broker(Handle):
                 logger.error("broker %s: %s is not closed cleanly: %s", self.name, replica.path, error)
         if is_clean:
             UncleanShutdownMarker(self.directory, self._files).remove()
+
+
+def _transactions_over(transport: object) -> TransactionTransport:
+    return transport if isinstance(transport, TransactionTransport) else NoTransport()
 
 
 def _log_uuid(partition: PartitionId) -> bytes:

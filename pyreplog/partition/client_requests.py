@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
 from functools import partial
 from typing import Protocol
 
 from pyreplog._native.kafka.record_set import batches_of_frames
-from pyreplog.errors import ReplogError, UnsupportedRequestError
+from pyreplog.errors import ReplogError
 from pyreplog.future import AppendFuture, set_exception, set_result
 from pyreplog.partition.client_wire import (
     ConsumeRequest,
     ConsumeResponse,
     ListOffsetsRequest,
     ProduceRequest,
-    WriteMarkersRequest,
 )
 from pyreplog.partition.delayed_fetch import FetchResponses
 from pyreplog.partition.delayed_produce import ProduceResponses
@@ -31,8 +29,6 @@ _WAIT_MS_MAX = 60_000
 
 ConsumeResponses = dict[TopicPartition, ConsumeResponse]
 Offsets = dict[TopicPartition, PartitionOffsets]
-Codes = dict[TopicPartition, ErrorCode]
-WriteMarkers = Callable[[WriteMarkersRequest], AppendFuture[Codes]]
 
 
 class ClientTransport(Protocol):
@@ -56,11 +52,10 @@ class ClientRequests:
 
     Args:
         replicas: the partitions of the broker.
-        write_markers: ends transactions; None: this broker does not.
     """
 
-    def __init__(self, replicas: ReplicaManager, write_markers: WriteMarkers | None = None) -> None:
-        self._replicas, self._write_markers = replicas, write_markers
+    def __init__(self, replicas: ReplicaManager) -> None:
+        self._replicas = replicas
 
     def produce(self, request: ProduceRequest) -> AppendFuture[ProduceResponses]:
         """Append record batches; a future of the outcome of each partition."""
@@ -93,12 +88,6 @@ class ClientRequests:
             else:
                 offsets[name] = partition.offsets(time_us)
         return offsets
-
-    def write_markers(self, request: WriteMarkersRequest) -> AppendFuture[Codes]:
-        """End a transaction. Raises UnsupportedRequestError: this broker does not."""
-        if self._write_markers is None:
-            raise UnsupportedRequestError("this broker ends no transactions")
-        return self._write_markers(request)
 
 
 def _convert(future: AppendFuture[ConsumeResponses], fetched: AppendFuture[FetchResponses]) -> None:

@@ -1,5 +1,7 @@
 """What clients of partitions send to brokers, as bodies of frames, and the answers (FORMAT.md, "Requests of clients").
 
+Brokers send each other the requests of transactions in the same way.
+
 Numbers are big-endian. Nothing is believed before it is bounded; bytes that are no message raise InvalidMessageError.
 Records travel behind everything else, and are not copied. The first byte of a request is its kind; kind 1 is the fetch
 of other brokers, see `wire`.
@@ -13,6 +15,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from pyreplog.errors import UnsupportedRequestError
 from pyreplog.partition.protocol.error_codes import ErrorCode
+from pyreplog.partition.protocol.transactions import TransactionMarker
 from pyreplog.partition.requests import (
     AbortedTransaction,
     ConsumerFetch,
@@ -20,6 +23,8 @@ from pyreplog.partition.requests import (
     FetchParams,
     PartitionOffsets,
     PartitionProduceResponse,
+    VerifyTransactionRequest,
+    WriteMarkersRequest,
 )
 from pyreplog.partition.topic_partition import TopicPartition
 from pyreplog.stream.fields import FieldReader, FieldWriter
@@ -33,6 +38,9 @@ PARTITIONS_MAX = 65536
 """Partitions in one request."""
 ABORTED_MAX = 1 << 20
 """Aborted transactions of one partition in an answer."""
+TRANSACTIONAL_ID_MAX = 32767
+"""Bytes of a transactional id."""
+TRANSACTION_VERSIONS = (1, 2)
 _NUMBER_MAX = (1 << 63) - 1
 _SIZE_MAX = (1 << 32) - 1
 _NONE = -1
@@ -45,6 +53,7 @@ class RequestKind(IntEnum):
     PRODUCE = 3
     CONSUME = 4
     LIST_OFFSETS = 5
+    VERIFY_TRANSACTION = 6
 
 
 class _Status(IntEnum):
@@ -55,24 +64,6 @@ class _Status(IntEnum):
 
 
 _ISOLATIONS = (FetchIsolation.HIGH_WATERMARK, FetchIsolation.TXN_COMMITTED)
-
-
-class WriteMarkersRequest(NamedTuple):
-    """A coordinator ends a transaction in partitions that the receiver leads.
-
-    Attributes:
-        producer_id: of the transaction's producer.
-        producer_epoch: of the producer.
-        coordinator_epoch: of the coordinator.
-        commit: whether it is committed; otherwise it is aborted.
-        partitions: where the markers go.
-    """
-
-    producer_id: int
-    producer_epoch: int
-    coordinator_epoch: int
-    commit: bool
-    partitions: tuple[TopicPartition, ...]
 
 
 class ProduceRequest(NamedTuple):
@@ -137,7 +128,7 @@ class ListOffsetsRequest(NamedTuple):
     times_us: Mapping[TopicPartition, int | None]
 
 
-ClientRequest = WriteMarkersRequest | ProduceRequest | ConsumeRequest | ListOffsetsRequest
+ClientRequest = WriteMarkersRequest | VerifyTransactionRequest | ProduceRequest | ConsumeRequest | ListOffsetsRequest
 
 
 def kind_of(body: ReadableBuffer) -> int:
@@ -164,9 +155,16 @@ def encode_request(request: ClientRequest) -> list[ReadableBuffer]:
     records: list[ReadableBuffer] = []
     if isinstance(request, WriteMarkersRequest):
         fields.numbers(
-            "BqhiBI", RequestKind.WRITE_MARKERS, request.producer_id, request.producer_epoch,
-            request.coordinator_epoch, request.commit, len(request.partitions),
-        )  # fmt: skip
+            "BqhiBBI", RequestKind.WRITE_MARKERS, *request.marker, request.transaction_version, len(request.partitions)
+        )
+        for name, leader_epoch in request.partitions.items():
+            _write_partition(fields, name)
+            fields.numbers("Q", leader_epoch)
+    elif isinstance(request, VerifyTransactionRequest):
+        transactional_id = request.transactional_id.encode()
+        fields.numbers("BH", RequestKind.VERIFY_TRANSACTION, len(transactional_id))
+        fields.raw(transactional_id)
+        fields.numbers("qhI", request.producer_id, request.producer_epoch, len(request.partitions))
         for name in request.partitions:
             _write_partition(fields, name)
     elif isinstance(request, ProduceRequest):
@@ -216,12 +214,38 @@ def decode_request(body: ReadableBuffer) -> ClientRequest:
         fields.end()
         return ListOffsetsRequest(times)
     if kind == RequestKind.WRITE_MARKERS:
-        producer_id, producer_epoch, coordinator_epoch = fields.numbers("qhi")
-        commit = fields.flag()
-        names = tuple(_read_partition(fields) for _ in range(fields.count("I", PARTITIONS_MAX)))
-        fields.end()
-        return WriteMarkersRequest(producer_id, producer_epoch, coordinator_epoch, commit, names)
+        return _read_markers(fields)
+    if kind == RequestKind.VERIFY_TRANSACTION:
+        return _read_verification(fields)
     raise UnsupportedRequestError(f"request {kind}: this broker knows 1 to {max(RequestKind)}")
+
+
+def _read_markers(fields: FieldReader) -> WriteMarkersRequest:
+    producer_id, producer_epoch, coordinator_epoch = fields.numbers("qhi")
+    marker = TransactionMarker(producer_id, producer_epoch, coordinator_epoch, fields.flag())
+    (version,) = fields.numbers("B")
+    if version not in TRANSACTION_VERSIONS:
+        raise fields.error("a transaction version of 1 or 2", f"{version}")
+    epochs: dict[TopicPartition, int] = {}
+    for _ in range(count := fields.count("I", PARTITIONS_MAX)):
+        name = _read_partition(fields)
+        epochs[name] = fields.count("Q", _NUMBER_MAX)
+    if len(epochs) != count:
+        raise fields.error("each partition once", "one twice")
+    fields.end()
+    return WriteMarkersRequest(marker, version, epochs)
+
+
+def _read_verification(fields: FieldReader) -> VerifyTransactionRequest:
+    encoded = bytes(fields.view(fields.count("H", TRANSACTIONAL_ID_MAX)))
+    try:
+        transactional_id = encoded.decode()
+    except UnicodeDecodeError as error:
+        raise fields.error("a transactional id in UTF-8", encoded[:32].hex()) from error
+    producer_id, producer_epoch = fields.numbers("qh")
+    names = tuple(_read_partition(fields) for _ in range(fields.count("I", PARTITIONS_MAX)))
+    fields.end()
+    return VerifyTransactionRequest(transactional_id, producer_id, producer_epoch, names)
 
 
 def _read_produce(fields: FieldReader) -> ProduceRequest:
@@ -278,7 +302,7 @@ def _read_code(fields: FieldReader) -> ErrorCode:
 
 
 def encode_codes(codes: Mapping[TopicPartition, ErrorCode]) -> bytes:
-    """Encode the answer to a `WriteMarkersRequest`."""
+    """Encode the answer to a `WriteMarkersRequest` or a `VerifyTransactionRequest`."""
     fields = _answer(len(codes))
     for name, code in codes.items():
         _write_partition(fields, name)
@@ -287,8 +311,13 @@ def encode_codes(codes: Mapping[TopicPartition, ErrorCode]) -> bytes:
 
 
 def decode_codes(body: ReadableBuffer) -> dict[TopicPartition, ErrorCode]:
-    """Decode the answer to a `WriteMarkersRequest`. Raises UnsupportedRequestError and InvalidMessageError."""
-    fields, count = _reader(body, "the answer to markers")
+    """Decode the answer to a `WriteMarkersRequest` or a `VerifyTransactionRequest`.
+
+    Raises:
+        UnsupportedRequestError: the broker does not understand the request, or refuses it.
+        InvalidMessageError: the bytes are malformed.
+    """
+    fields, count = _reader(body, "the answer to a request of a transaction")
     codes = {_read_partition(fields): _read_code(fields) for _ in range(count)}
     fields.end()
     return codes

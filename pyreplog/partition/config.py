@@ -25,6 +25,25 @@ class RetentionConfig(NamedTuple):
     segment_ms: int | None = None
 
 
+class CompactionConfig(NamedTuple):
+    """Of which records of a partition only the last one with each key stays.
+
+    Attributes:
+        min_dirty_ratio: a log is cleaned when more than this part of it was never cleaned
+            (`min.cleanable.dirty.ratio`).
+        min_lag_ms: a record stays for so long, milliseconds (`min.compaction.lag.ms`).
+        max_lag_ms: a log is cleaned when a record that was never looked at is so old, milliseconds
+            (`max.compaction.lag.ms`); None: the ratio alone counts.
+        delete_retention_ms: a tombstone stays so long after it was found to be the last record of its key, milliseconds
+            (`delete.retention.ms`).
+    """
+
+    min_dirty_ratio: float = 0.5
+    min_lag_ms: int = 0
+    max_lag_ms: int | None = None
+    delete_retention_ms: int = 86_400_000
+
+
 @dataclass(frozen=True, kw_only=True)
 class TopicConfig:
     """Settings of the partitions of one topic.
@@ -35,6 +54,7 @@ class TopicConfig:
         log_append_time: the time of the append counts, not the producer's (`message.timestamp.type`).
         transaction_version: 2: a marker has a higher epoch than the batches that it ends (KIP-890); 1: it need not.
         retention: which records go.
+        compaction: of its partitions by key; None: there is none.
     """
 
     replicas: ReplicaConfig = field(default_factory=ReplicaConfig)
@@ -42,6 +62,7 @@ class TopicConfig:
     log_append_time: bool = False
     transaction_version: int = 2
     retention: RetentionConfig = field(default_factory=RetentionConfig)
+    compaction: CompactionConfig | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,6 +85,9 @@ class BrokerConfig(Settings):
         checkpoint_ms: the high watermarks are stored so often, milliseconds
             (`replica.high.watermark.checkpoint.interval.ms`).
         retention_check_ms: milliseconds between two looks for records that go (`log.retention.check.interval.ms`).
+        cleaner_check_ms: milliseconds between two looks for logs to compact (`log.cleaner.backoff.ms`).
+        cleaner_map_bytes: memory for the keys of one log while it is compacted (`log.cleaner.dedupe.buffer.size`); a
+            key takes 24 bytes.
         balance_ms: milliseconds between two looks for partitions that their preferred leaders do not lead.
         replace_after_ms: the controller has the replicas of a broker made anew on others when its lease is missing for
             so long, milliseconds, and cancels what is not complete when it comes back; None or 0: operators do that.
@@ -94,6 +118,8 @@ class BrokerConfig(Settings):
     sync_ms: int = 5
     checkpoint_ms: int = 5_000
     retention_check_ms: int = 300_000
+    cleaner_check_ms: int = 15_000
+    cleaner_map_bytes: int = 128 << 20
     balance_ms: int = 300_000
     replace_after_ms: int | None = None
     producer_expiration_ms: int = 86_400_000
@@ -118,6 +144,8 @@ class BrokerConfig(Settings):
         self._check_int("sync_ms", 1, 60_000)
         self._check_int("checkpoint_ms", 1, 3_600_000)
         self._check_int("retention_check_ms", 1, 1 << 40)
+        self._check_int("cleaner_check_ms", 1, 1 << 40)
+        self._check_int("cleaner_map_bytes", 1024, 1 << 36)
         self._check_int("balance_ms", 1, 1 << 40)
         self._check_int("replace_after_ms", 0, 1 << 40, optional=True)
         self._check_int("producer_expiration_ms", 1, 1 << 40)

@@ -76,6 +76,8 @@ class DelayedFetch:
                 key = part.role.keys[FetchIsolation.HIGH_WATERMARK]
                 wait = self._wait(self._answer_now)
                 self._others.append(self._purgatory.watch(key, part.known.position + 1, wait))
+                if part.role.positions[FetchIsolation.HIGH_WATERMARK] > part.known.position:  # it moved before that
+                    self._must_answer = True
         self._look()
 
     def _wait(self, wake: Callable[[AppendFuture[None]], object]) -> AppendFuture[None]:
@@ -129,6 +131,8 @@ class DelayedFetch:
             if threshold is not None:
                 key = part.role.keys[self._isolation]
                 self._entries.append(self._purgatory.watch(key, threshold, self._wait(self._look_again)))
+                if part.role.positions[self._isolation] >= threshold:  # it moved before that: others need less now
+                    self._is_changed = True
         return self._is_satisfied()
 
     def _cancel(self, entries: list[PurgatoryEntry]) -> None:

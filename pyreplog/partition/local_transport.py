@@ -2,23 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import TypeVar
 
-from pyreplog.clock import SystemClock
 from pyreplog.errors import NotConnectedError
 from pyreplog.future import AppendFuture, set_exception, set_result
-from pyreplog.partition.client_requests import ClientRequests, Codes, ConsumeResponses, Offsets, WriteMarkers
-from pyreplog.partition.client_wire import ConsumeRequest, ListOffsetsRequest, ProduceRequest, WriteMarkersRequest
+from pyreplog.partition.client_requests import ClientRequests, ConsumeResponses, Offsets
+from pyreplog.partition.client_wire import ConsumeRequest, ListOffsetsRequest, ProduceRequest
 from pyreplog.partition.delayed_fetch import FetchResponses
 from pyreplog.partition.delayed_produce import ProduceResponses
 from pyreplog.partition.replica_manager import ReplicaManager
-from pyreplog.partition.requests import FetchParams, PartitionFetch
+from pyreplog.partition.requests import (
+    FetchParams,
+    PartitionCodes,
+    PartitionFetch,
+    VerifyTransactionRequest,
+    WriteMarkersRequest,
+)
 from pyreplog.partition.topic_partition import TopicPartition
-from pyreplog.partition.transactions.marker_transport import MarkerCodes, MarkersToWrite, write_markers
 
 T = TypeVar("T")
+VerifyTransaction = Callable[[VerifyTransactionRequest], AppendFuture[PartitionCodes]]
 
 
 class LocalTransport:
@@ -27,22 +32,26 @@ class LocalTransport:
     def __init__(self) -> None:
         self._managers: dict[str, ReplicaManager] = {}  # replaced as a whole
         self._clients: dict[str, ClientRequests] = {}  # replaced as a whole
+        self._verifiers: dict[str, VerifyTransaction] = {}  # replaced as a whole
 
-    def register(self, broker: str, manager: ReplicaManager, write_markers: WriteMarkers | None = None) -> None:
+    def register(self, broker: str, manager: ReplicaManager, verify: VerifyTransaction | None = None) -> None:
         """Let others reach a broker.
 
         Args:
             broker: its name.
             manager: its partitions.
-            write_markers: ends transactions; None: it does not.
+            verify: asks its coordinator of transactions (`TransactionCoordinator.verify`); None: it has none.
         """
         self._managers = {**self._managers, broker: manager}
-        self._clients = {**self._clients, broker: ClientRequests(manager, write_markers)}
+        self._clients = {**self._clients, broker: ClientRequests(manager)}
+        if verify is not None:
+            self._verifiers = {**self._verifiers, broker: verify}
 
     def unregister(self, broker: str) -> None:
         """Let nobody reach a broker any more."""
         self._managers = {name: manager for name, manager in self._managers.items() if name != broker}
         self._clients = {name: requests for name, requests in self._clients.items() if name != broker}
+        self._verifiers = {name: verify for name, verify in self._verifiers.items() if name != broker}
 
     def fetch(
         self, broker: str, params: FetchParams, fetches: Mapping[TopicPartition, PartitionFetch]
@@ -74,17 +83,17 @@ class LocalTransport:
         set_result(future, requests.list_offsets(request))
         return future
 
-    def end_transaction(self, broker: str, request: WriteMarkersRequest, timeout_s: float) -> AppendFuture[Codes]:
-        """End a transaction at a broker."""
-        requests = self._requests(broker)
-        return _refused(AppendFuture[Codes](), broker) if requests is None else requests.write_markers(request)
+    # ---- transactions ---------------------------------------------------------------------------------------
 
-    def write_markers(self, broker: str, markers: Sequence[MarkersToWrite]) -> AppendFuture[MarkerCodes]:
-        """Let a broker write markers; see `MarkerTransport`."""
+    def write_markers(self, broker: str, request: WriteMarkersRequest) -> AppendFuture[PartitionCodes]:
+        """Let a broker write markers; see `TransactionTransport`."""
         manager = self._managers.get(broker)
-        if manager is not None:
-            return write_markers(manager, markers, SystemClock().now_us() // 1000)
-        return _refused(AppendFuture[MarkerCodes](), broker)
+        return _refused(AppendFuture[PartitionCodes](), broker) if manager is None else manager.write_markers(request)
+
+    def verify_transaction(self, broker: str, request: VerifyTransactionRequest) -> AppendFuture[PartitionCodes]:
+        """Ask the coordinator of a transactional id; see `TransactionTransport`."""
+        verify = self._verifiers.get(broker)
+        return _refused(AppendFuture[PartitionCodes](), broker) if verify is None else verify(request)
 
     def _requests(self, broker: str) -> ClientRequests | None:
         return self._clients.get(broker)

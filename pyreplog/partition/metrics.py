@@ -58,6 +58,19 @@ def broker_metrics(broker: Broker) -> Iterator[Metric]:
         "pyreplog_partition_isr", "gauge", "in-sync replicas, of its leader",
         [(where, float(len(state.isr))) for where, state in states],
     )  # fmt: skip
+    cleaner = broker.cleaner
+    yield Metric(
+        "pyreplog_broker_cleanings", "counter", "partitions that were compacted",
+        [(labels, float(cleaner.cleanings))],
+    )  # fmt: skip
+    yield Metric(
+        "pyreplog_broker_cleaned_bytes", "counter", "bytes of records that compaction has removed",
+        [(labels, float(cleaner.bytes_removed))],
+    )  # fmt: skip
+    yield Metric(
+        "pyreplog_broker_partitions_uncleanable", "gauge", "partitions with a batch that cannot be read",
+        [(labels, float(len(cleaner.uncleanable)))],
+    )  # fmt: skip
     yield Metric(
         "pyreplog_broker_registered", "gauge", "whether other brokers take this one for alive: 1 or 0",
         [(labels, float(broker.is_registered))],

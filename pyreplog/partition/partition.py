@@ -8,7 +8,8 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import NamedTuple, Protocol, TypeAlias
 
-from pyreplog._native.log.batch import RecordBatch
+from pyreplog._native.kafka.record_batch import ProducedBatch, RecordBatchHeader, peek_header
+from pyreplog._native.log.log_position import AppendedOffsets
 from pyreplog._native.log.record import Record
 from pyreplog.clock import Clock
 from pyreplog.errors import (
@@ -26,7 +27,7 @@ from pyreplog.errors import (
     TruncatedError,
     WindowFullError,
 )
-from pyreplog.log.files import Files
+from pyreplog.log.files import Files, RealFiles
 from pyreplog.partition.config import RetentionConfig, TopicConfig
 from pyreplog.partition.protocol.append_origin import OriginChecks
 from pyreplog.partition.protocol.effects import (
@@ -53,10 +54,11 @@ from pyreplog.partition.protocol.following import FollowingReplica
 from pyreplog.partition.protocol.leading import LeadingReplica
 from pyreplog.partition.protocol.messages import DivergingEpoch, Fetch, FetchedRecords, FetchRefused, FetchResponse
 from pyreplog.partition.protocol.partition_state import Brokers, Member, PartitionState
-from pyreplog.partition.protocol.record_batch import CheckedBatch, RecordBatchHead, head_of, marker_of, stamped
-from pyreplog.partition.protocol.transactions import EndedTransaction, TransactionMarker
+from pyreplog.partition.protocol.record_batch import EPOCH_MAX, CheckedBatch, marker_of, producer_of
+from pyreplog.partition.protocol.transactions import NO_SEQUENCE, EndedTransaction, TransactionMarker
 from pyreplog.partition.requests import (
     AbortedTransaction,
+    ActiveProducer,
     ConsumerFetch,
     FetchIsolation,
     FetchParams,
@@ -67,7 +69,8 @@ from pyreplog.partition.requests import (
     Records,
 )
 from pyreplog.partition.role import ReplicaRole
-from pyreplog.partition.store.partition_log import AppendedOffsets, LogSlice, PartitionLog
+from pyreplog.partition.store.log_cleaner import CleaningBounds, CleaningResult, DirtySegments, LogCleaner
+from pyreplog.partition.store.partition_log import LogSlice, PartitionLog
 from pyreplog.partition.store.producer_state_manager import ProducerChange, ProducerStateManager
 from pyreplog.partition.topic_partition import TopicPartition
 from pyreplog.purgatory import Purgatory
@@ -130,7 +133,7 @@ class AppendResult(NamedTuple):
     Attributes:
         response: to the producer, if it does not wait.
         role: in which it was appended.
-        required: the end of the records, for which acks=-1 waits; None: nothing was appended.
+        required: the end of the records, for which acks=-1 waits; None: the response is final.
     """
 
     response: PartitionProduceResponse
@@ -221,6 +224,7 @@ class Partition:
         self._low_wanted = self._low_shown = 0  # low watermark that is waited for, and that waiters know of
         self._replays = False  # while it follows, because somebody reads committed transactions
         self._role_watcher: RoleWatcher | None = None
+        self._cleaner: LogCleaner | None = None  # made by the thread that cleans
 
     def __repr__(self) -> str:
         role = "offline" if self.failure is not None else "leader" if self._leading is not None else "follower"
@@ -247,19 +251,6 @@ class Partition:
     def watch_role(self, callback: RoleWatcher) -> None:
         """Call back after each change of role, without locks held; see `ReplicaManager.watch_roles`."""
         self._role_watcher = callback
-
-    def committed_batches(self) -> Iterator[bytes]:
-        """Read the record batches from the start of the log to the high watermark, for a coordinator that loads them.
-
-        Raises:
-            TrimmedError: the log begins later meanwhile: read again.
-            ReplogError: errors of the log.
-        """
-        start, end = self._log.start_mark.position, self.high_watermark.position
-        if start < end:
-            for batch in self._log.read_positions(start, end, committed=False):
-                for index in (batch.kind == _BATCH_KIND).nonzero()[0].tolist():
-                    yield bytes(batch[index].value_view)
 
     @property
     def needs_sync(self) -> bool:
@@ -359,6 +350,28 @@ class Partition:
         for batch in self._log.read_event_times(time_us, EVENT_TIME_MAX_US):
             yield from batch
 
+    def active_producers(self) -> tuple[ErrorCode, list[ActiveProducer]]:
+        """Return the producers that a leader knows, by id (DescribeProducers), or the error."""
+        with self._lock:
+            if self.failure is not None:
+                return ErrorCode.KAFKA_STORAGE_ERROR, []
+            if self._leading is None:
+                return ErrorCode.NOT_LEADER_OR_FOLLOWER, []
+            known = self._known_producers()
+            idempotent, transactional = known.producers.snapshot(), known.transactions.snapshot().producers
+        producers = {
+            number: ActiveProducer(
+                number, entry.epoch, entry.batches[-1].last_sequence if entry.batches else -1, entry.used_us // 1000
+            )
+            for number, entry in idempotent
+        }
+        for number, epoch, coordinator_epoch, first in transactional:
+            producers[number] = producers.get(number, ActiveProducer(number, epoch))._replace(
+                producer_epoch=epoch, coordinator_epoch=-1 if coordinator_epoch is None else coordinator_epoch,
+                transaction_start=-1 if first is None else first.entry,
+            )  # fmt: skip
+        return ErrorCode.NONE, [producers[number] for number in sorted(producers)]
+
     # ---- what coordinators of this broker ask ---------------------------------------------------------------
 
     def committed_range(self, epoch: int) -> tuple[int, int, int] | None:
@@ -376,19 +389,22 @@ class Partition:
                 return None
             return self._log.start, leading.latest.entry, leading.end.entry
 
-    def read_committed(self, start: int, end: int) -> Iterator[RecordBatch]:
-        """Iterate over committed records. Reads the disk.
+    def committed_batches(self, start: int, end: int) -> Iterator[tuple[int, bytes]]:
+        """Iterate over committed record batches, with the offset of the first record of each. Reads the disk.
 
         Args:
-            start: offset of the first record.
+            start: offset of the first record; see `committed_range`.
             end: offset before which to stop, at most the high watermark.
 
         Raises:
-            ReplogError: errors of the log, which may be trimmed, cut or closed meanwhile.
+            ReplogError: errors of the log, which may be trimmed, cut or closed meanwhile: read again.
         """
         with self._lock:
             first, last = self._place_of(start), self._place_of(end)
-        yield from self._log.read_positions(first.position, last.position)
+        for batch in self._log.read_positions(first.position, last.position):
+            for index in (batch.kind == _BATCH_KIND).nonzero()[0].tolist():
+                record = batch[index]
+                yield record.entry - record.entry_count + 1, bytes(record.value_view)
 
     # ---- events ---------------------------------------------------------------------------------------------
 
@@ -556,6 +572,57 @@ class Partition:
 
         self._change(apply)
         return is_waiting
+
+    # ---- compaction -----------------------------------------------------------------------------------------
+
+    def dirty_segments(self) -> DirtySegments | None:
+        """Return how much of the log waits to be compacted; None: it is not compacted here.
+
+        Raises:
+            ReplogError, OSError: a segment cannot be read.
+        """
+        config = self.config.compaction
+        bounds = None if config is None else self._cleaning_bounds()
+        if config is None or bounds is None:
+            return None
+        return self._known_cleaner().dirty(bounds, config, self._clock.now_us())
+
+    def clean(self, map_bytes: int) -> CleaningResult | None:
+        """Compact the log, as its leader. Appends and fetches go on meanwhile. One thread at a time.
+
+        Args:
+            map_bytes: memory for the keys.
+
+        Returns:
+            What was done; None: it is not compacted here.
+
+        Raises:
+            ReplogError, OSError: see `LogCleaner.clean`.
+        """
+        config = self.config.compaction
+        bounds = None if config is None else self._cleaning_bounds()
+        if config is None or bounds is None:
+            return None
+        return self._known_cleaner().clean(bounds, config, self._clock.now_us(), map_bytes)
+
+    def _known_cleaner(self) -> LogCleaner:
+        if self._cleaner is None:
+            self._cleaner = LogCleaner(self._log, self._files if self._files is not None else RealFiles())
+        return self._cleaner
+
+    def _cleaning_bounds(self) -> CleaningBounds | None:
+        """What a cleaning has to know; None: this replica does not lead, or others would differ from it."""
+        with self._lock:
+            leading, state = self._leading, self._state
+            if leading is None or state is None or len(state.replicas) > 1 or self.failure is not None:
+                return None
+            known = self._known_producers()
+            stable = known.transactions.last_stable(leading.high_watermark)
+            return CleaningBounds(
+                stable,
+                tuple(known.transactions.aborted_since(LogPosition(0, 0))),
+                {number: entry.batches[-1].last_offset for number, entry in known.producers.snapshot()},
+            )
 
     def _sync_soon(self, deferred: Deferred) -> None:
         if self._request_sync is not None and self.config.replicas.requires_sync:
@@ -772,7 +839,10 @@ class Partition:
         """Carry out effects. Returns the answer to a fetch, if they have one."""
         answer = None
         for effect in effects:
-            if isinstance(effect, SendFetchResponse):
+            if type(effect) is HighWatermarkAdvanced:  # of nearly every append
+                self._log.show_high_watermark(effect.high_watermark)
+                self._show_marks()
+            elif isinstance(effect, SendFetchResponse):
                 answer = effect.response
             elif not isinstance(effect, ReadRecords):
                 self._perform_one(effect, deferred)
@@ -781,11 +851,8 @@ class Partition:
     def _perform_one(self, effect: LeadingEffect | FollowingEffect, deferred: Deferred) -> None:
         log, leading, following = self._log, self._leading, self._following
         match effect:
-            case HighWatermarkAdvanced(high_watermark):
-                log.show_high_watermark(high_watermark)
-                self._show_marks()
             case AppendLeaderEpoch(epoch) if leading is not None:
-                log.lead(epoch)
+                log.lead(epoch, populate=not self.config.replicas.requires_sync)
                 self._perform(leading.appended(*log.ends, self._now_us()), deferred)
             case AlterIsr(version, state) if leading is not None:
                 deferred.append(partial(self._alter, leading, version, state))
@@ -863,12 +930,14 @@ class Partition:
     # ---- marks ----------------------------------------------------------------------------------------------
 
     def _show_marks(self) -> None:
-        role, purgatory = self._role, self._purgatory
-        high_watermark = self._high_watermark()
-        role.move(purgatory, FetchIsolation.HIGH_WATERMARK, high_watermark)
-        role.move(purgatory, FetchIsolation.TXN_COMMITTED, self._last_stable(high_watermark))
-        if self._leading is not None:
-            role.move(purgatory, FetchIsolation.LOG_END, self._leading.end)
+        leading = self._leading
+        if leading is None:
+            mark = self._following.high_watermark
+            self._role.move(self._purgatory, FetchIsolation.HIGH_WATERMARK, mark)
+            self._role.move(self._purgatory, FetchIsolation.TXN_COMMITTED, self._last_stable(mark))
+        else:
+            mark = leading.high_watermark
+            self._role.show(self._purgatory, leading.end, mark, self._known_producers().transactions.last_stable(mark))
 
     def _last_stable(self, high_watermark: LogPosition) -> LogPosition:
         if self._leading is None and not self._replays:
@@ -942,12 +1011,23 @@ class Partition:
     def _leads_in(self, epoch: int) -> bool:
         return self.failure is None and self._leading is not None and self._leading.epoch.number == epoch
 
-    def begin_verification(self, producer_id: int) -> int:
-        """Note that a transaction's coordinator is asked whether it is open; return a token for `append`."""
+    def begin_verification(self, producer_id: int, first_sequence: int = NO_SEQUENCE) -> int | None:
+        """Note that a transaction's coordinator is asked whether it is open.
+
+        Args:
+            producer_id: of the producer.
+            first_sequence: of the batch that waits for the answer; -1: it has none.
+
+        Returns:
+            A token for `append`; None: the coordinator need not be asked, the log knows that it is open.
+        """
         with self._lock:
             if self._leading is None:
                 return _NO_VERIFICATION
-            return self._known_producers().transactions.begin_verification(producer_id)
+            transactions = self._known_producers().transactions
+            if transactions.is_open(producer_id):
+                return None
+            return transactions.begin_verification(producer_id, first_sequence)
 
     def _append(
         self, records: Records, checked: CheckedBatch | None, checks: OriginChecks, acks: int,
@@ -971,16 +1051,16 @@ class Partition:
             if duplicate is not None:
                 return duplicate
             if code is not ErrorCode.NONE:
-                return self._refused(code, f"producer {checked.head.producer_id if checked.head else ''}")
+                return self._refused(code, f"producer {checked.batch.header.producer_id if checked.batch else ''}")
         before, log_append_time_ms = leading.end, -1
         try:
             if isinstance(records, Messages):
                 appended = self._log.append_messages(*records)
             else:
-                assert checked is not None
+                assert checked is not None and checked.batch is not None
                 if self.config.log_append_time:
                     log_append_time_ms = self._clock.now_us() // 1000
-                appended = self._append_batch(records, checked, before.entry, leading.epoch, log_append_time_ms)
+                appended = self._append_batch(checked.batch, before.entry, leading.epoch, log_append_time_ms)
         except RecordTooLargeError as error:
             return self._refused(ErrorCode.RECORD_LIST_TOO_LARGE, str(error))
         except WindowFullError as error:
@@ -993,41 +1073,62 @@ class Partition:
             elif isinstance(error, OSError):  # another broker may have room
                 deferred.append(self._leave_isr)
             return self._refused(ErrorCode.KAFKA_STORAGE_ERROR, str(error))
-        change = None if checked is None or checked.head is None else _change_of(checked.head, checked.marker)
-        self._known_producers().appended(change, before, appended, self._clock.now_us())
-        role = self._role
-        self._perform(leading.appended(*self._log.ends, self._now_us()), deferred)
-        role.move(self._purgatory, FetchIsolation.LOG_END, appended.end)
+        change = None if checked is None or checked.batch is None else _change_of(checked.batch.header, checked.marker)
+        now_us = 0 if change is None else self._clock.now_us()
+        self._known_producers().appended(change, before, appended, now_us)
+        return self._appended(leading, appended, acks, log_append_time_ms, deferred)
+
+    def _appended(
+        self, leading: LeadingReplica, appended: AppendedOffsets, acks: int, log_append_time_ms: int,
+        deferred: Deferred,
+    ) -> AppendResult:  # fmt: skip
+        """Tell the machine of an append. With acks=-1 nothing is required any more if the outcome is known at once."""
+        role, end, offsets = self._role, appended.end, appended.offsets
+        if leading.config.requires_sync:
+            effects = leading.appended(*self._log.ends, self._clock.monotonic_us())
+        else:  # how much is synced does not matter
+            effects = leading.appended(end, leading.synced, self._clock.monotonic_us())
+        self._perform(effects, deferred)
+        if end.position > role.positions[FetchIsolation.LOG_END]:
+            role.move(self._purgatory, FetchIsolation.LOG_END, end)
+        code = ErrorCode.NONE
+        required: LogPosition | None = end
         if acks == ACKS_ALL:
             self._sync_soon(deferred)
-        response = PartitionProduceResponse(
-            ErrorCode.NONE, appended.offsets.start, appended.offsets.stop, self._log.log_start, log_append_time_ms
-        )
-        return AppendResult(response, role, appended.end)
+            outcome = leading.check_enough_replicas_reach_offset(end)
+            if outcome is not None:
+                code, required = outcome, None
+        log_start = max(leading.log_start, leading.start.entry)
+        response = PartitionProduceResponse(code, offsets.start, offsets.stop, log_start, log_append_time_ms)
+        return AppendResult(response, role, required)
 
     def _append_batch(
-        self, records: Records, checked: CheckedBatch, offset: int, epoch: LeaderEpoch, append_time_ms: int
+        self, batch: ProducedBatch, offset: int, epoch: LeaderEpoch, append_time_ms: int
     ) -> AppendedOffsets:  # fmt: skip
-        head = checked.head
-        assert head is not None and not isinstance(records, Messages)
-        time_ms = append_time_ms if append_time_ms >= 0 else head.max_timestamp
-        batch = stamped(records, offset, epoch.number, append_time_ms if append_time_ms >= 0 else None)
-        return self._log.append_records([batch], [head.offsets], None if time_ms < 0 else [time_ms * 1000])
+        header = batch.header
+        time_ms = append_time_ms if append_time_ms >= 0 else header.max_timestamp
+        data = batch.stamp(offset, epoch.number & EPOCH_MAX, append_time_ms)
+        return self._log.append_record_batch(
+            data, header.last_offset_delta + 1, None if time_ms < 0 else time_ms * 1000
+        )
 
     def _check_producer(
         self, checked: CheckedBatch, checks: OriginChecks, verification: int | None
     ) -> tuple[AppendResult | None, ErrorCode]:  # fmt: skip
         """Return the answer to a batch that the log holds already, or whether it may be appended."""
-        head, known = checked.head, self._known_producers()
+        assert checked.batch is not None
+        head = checked.batch.header
+        if head.producer_id < 0 and checked.marker is None:
+            return None, ErrorCode.NONE
+        known = self._known_producers()
         producers, transactions = known.producers, known.transactions
-        assert head is not None
         if checked.marker is not None:
             if not checks.coordinator_epochs:
                 return None, ErrorCode.NONE
             return None, transactions.check_marker(
                 checked.marker, checks.transaction_version or self.config.transaction_version
             )
-        producer = head.producer
+        producer = producer_of(head)
         if producer is not None and checks.producer_epochs:
             code, duplicate = producers.check(producer)
             if checks.sequences and duplicate is not None:
@@ -1037,8 +1138,8 @@ class Partition:
                 return AppendResult(response, self._role, self._end_of(duplicate.last_offset)), ErrorCode.NONE
             if code is not ErrorCode.NONE and (checks.sequences or code is ErrorCode.INVALID_PRODUCER_EPOCH):
                 return None, code
-        if head.is_transactional and checks.transactions:
-            return None, transactions.check(head.producer_id, verification)
+        if head.transactional and checks.transactions:
+            return None, transactions.check(head.producer_id, head.producer_epoch, verification, head.base_sequence)
         return None, ErrorCode.NONE
 
     def _end_of(self, offset: int) -> LogPosition:
@@ -1097,6 +1198,7 @@ class Partition:
             if params.isolation is FetchIsolation.TXN_COMMITTED:
                 until = stable
                 aborted = self._known_producers().transactions.aborted_between(at, until)
+            held = log.hold_segment(at.position) if at < until else None  # a cleaning does not move its records now
         try:
             records = log.read_frames(at, max_bytes, until=until, min_one_record=min_one_batch)
         except TruncatedError as error:
@@ -1106,6 +1208,7 @@ class Partition:
         except (ReplogError, OSError) as error:
             self._read_failed(error)
             return _error(role, ErrorCode.KAFKA_STORAGE_ERROR, str(error))
+        del held  # `records` holds what it shows
         data = FetchPartitionData(
             ErrorCode.NONE,
             high_watermark.entry,
@@ -1241,21 +1344,21 @@ def _error(role: ReplicaRole, code: ErrorCode, message: str = "") -> PartitionRe
     return PartitionRead(FetchPartitionData(code, message=message), role)
 
 
-def _change_of(head: RecordBatchHead, marker: TransactionMarker | None) -> ProducerChange | None:
+def _change_of(head: RecordBatchHeader, marker: TransactionMarker | None) -> ProducerChange | None:
     """Return what a batch says of producers; None: nothing."""
     if head.producer_id < 0:
         return None
-    producer = head.producer if head.base_sequence >= 0 else None
-    is_part = head.is_transactional and not head.is_control
+    producer = producer_of(head) if head.base_sequence >= 0 else None
+    is_part = head.transactional and not head.control
     return ProducerChange(producer, (head.producer_id, head.producer_epoch) if is_part else None, marker)
 
 
 def _read_change(value: memoryview) -> ProducerChange | None:
     """As `_change_of`, of a batch that lies in the log."""
-    head = head_of(value)
+    head = peek_header(value)
     if head is None or head.producer_id < 0:
         return None
-    return _change_of(head, marker_of(value) if head.is_control else None)
+    return _change_of(head, marker_of(value) if head.control else None)
 
 
 def _aborted(ended: list[EndedTransaction], end: LogPosition) -> tuple[AbortedTransaction, ...]:

@@ -6,10 +6,13 @@ import logging
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
+from typing import TypeAlias
 
+from pyreplog._native.log.append_arguments import longest_of
 from pyreplog.clock import Clock
 from pyreplog.errors import InvalidArgumentError
 from pyreplog.future import AppendFuture, set_result
+from pyreplog.partition.cleaner_thread import keyless
 from pyreplog.partition.delayed_delete_records import (
     DelayedDeleteRecords,
     DeleteRecordsResponse,
@@ -22,16 +25,19 @@ from pyreplog.partition.protocol.append_origin import CHECKS, AppendOrigin, Orig
 from pyreplog.partition.protocol.error_codes import ACKS_ALL, REQUIRED_ACKS, ErrorCode
 from pyreplog.partition.protocol.messages import FetchRefused
 from pyreplog.partition.protocol.partition_state import Brokers
-from pyreplog.partition.protocol.record_batch import check_batch
+from pyreplog.partition.protocol.record_batch import check_batch, end_marker
+from pyreplog.partition.protocol.transactions import TransactionMarker
 from pyreplog.partition.requests import (
     ConsumerFetch,
     FetchParams,
     FetchPartitionData,
     Messages,
+    PartitionCodes,
     PartitionFetch,
     PartitionProduceResponse,
     Records,
     ReplicaFetch,
+    WriteMarkersRequest,
 )
 from pyreplog.partition.role import ReplicaRole
 from pyreplog.partition.topic_partition import INTERNAL_TOPICS, TopicPartition
@@ -41,6 +47,9 @@ logger = logging.getLogger(__name__)
 
 FETCH_BYTES_MAX = 55 << 20
 """Most bytes of one fetch, whatever it asks for (`fetch.max.bytes`)."""
+
+MarkerWatcher: TypeAlias = Callable[[TopicPartition, TransactionMarker], object]
+"""Is told of a marker that is committed, and in which partition."""
 
 
 class ReplicaManager:
@@ -64,6 +73,7 @@ class ReplicaManager:
         self._nowhere = ReplicaRole(TopicPartition("", 0), is_leader=False)
         self._changing = threading.Lock()
         self._role_watchers: tuple[RoleWatcher, ...] = ()
+        self._marker_watchers: tuple[MarkerWatcher, ...] = ()
 
     # ---- partitions -----------------------------------------------------------------------------------------
 
@@ -91,7 +101,7 @@ class ReplicaManager:
     def __iter__(self) -> Iterator[Partition]:
         return iter(self._partitions.values())
 
-    def watch_roles(self, callback: RoleWatcher) -> None:
+    def watch_roles(self, callback: RoleWatcher) -> Callable[[], None]:
         """Call back after each change of role of a replica of an internal topic, without locks held.
 
         Two threads may call at once. The epoch is that of the moment of the call: after the last change the last one
@@ -99,12 +109,39 @@ class ReplicaManager:
 
         Args:
             callback: gets the partition, and the number of the epoch in which this broker leads it; None: it does not.
+
+        Returns:
+            Ends the watch; a call that is under way may go on meanwhile.
         """
         with self._changing:
             self._role_watchers = (*self._role_watchers, callback)
         for partition in self:
             if partition.name.topic in INTERNAL_TOPICS:
                 callback(partition.name, partition.leader_epoch)
+
+        def end() -> None:
+            with self._changing:
+                self._role_watchers = tuple(each for each in self._role_watchers if each is not callback)
+
+        return end
+
+    def watch_markers(self, callback: MarkerWatcher) -> Callable[[], None]:
+        """Call back after each marker that `write_markers` knows to be committed, before that is answered.
+
+        The callback must not block. A marker may be told more than once. One whose outcome stayed unknown to this
+        broker is told when its coordinator writes it again: the next leader of the partition has it in the log.
+
+        Returns:
+            Ends the watch; a call that is under way may go on meanwhile.
+        """
+        with self._changing:
+            self._marker_watchers = (*self._marker_watchers, callback)
+
+        def end() -> None:
+            with self._changing:
+                self._marker_watchers = tuple(each for each in self._marker_watchers if each is not callback)
+
+        return end
 
     def _role_changed(self, name: TopicPartition, epoch: int | None) -> None:
         for callback in self._role_watchers:
@@ -175,10 +212,12 @@ class ReplicaManager:
         """
         if origin is AppendOrigin.REPLICATION:
             raise InvalidArgumentError(f"origin: expected a client or a coordinator, found {origin.value}")
-        future = AppendFuture[ProduceResponses]()
+        future: AppendFuture[ProduceResponses] = AppendFuture()  # subscripted, the call is five times as slow
         responses: ProduceResponses = {}
         pending: dict[TopicPartition, PendingAppend] = {}
-        checks = CHECKS[origin]._replace(transaction_version=transaction_version, leader_epoch=leader_epoch)
+        checks = CHECKS[origin]
+        if transaction_version is not None or leader_epoch is not None:
+            checks = checks._replace(transaction_version=transaction_version, leader_epoch=leader_epoch)
         for name, data in records.items():
             partition = self._partitions.get(name)
             code, message = self._admit(name, partition, acks, durable=durable, internal=internal_topics_allowed)
@@ -190,7 +229,11 @@ class ReplicaManager:
             responses[name] = result.response
             if acks == ACKS_ALL and result.required is not None:
                 pending[name] = PendingAppend(partition, result, result.required)
-        self._wait(responses, pending, future, timeout_ms)
+        if pending:
+            deadline_us = self._clock.monotonic_us() + timeout_ms * 1000
+            DelayedProduce(responses, pending, future).watch(self._purgatory, deadline_us)
+        else:  # all failed, or all is committed: answer at once
+            set_result(future, responses)
         return future
 
     def _admit(
@@ -217,7 +260,11 @@ class ReplicaManager:
                 checked = check_batch(data, checks, limits, self._clock.now_us() // 1000)
                 if checked.code is not ErrorCode.NONE:
                     return self._refuse(checked.code, checked.message)
-            elif data.values and max(map(len, data.values)) > limits.max_message_bytes:  # type: ignore[arg-type]
+                if partition.config.compaction is not None and (message := keyless(data, checked)):
+                    return self._refuse(ErrorCode.INVALID_RECORD, message)
+            elif partition.config.compaction is not None:
+                return self._refuse(ErrorCode.INVALID_RECORD, "expected a record batch: the topic is compacted")
+            elif longest_of(data.values) > limits.max_message_bytes:
                 return self._refuse(
                     ErrorCode.MESSAGE_TOO_LARGE, f"expected values of at most {limits.max_message_bytes} bytes"
                 )
@@ -229,21 +276,58 @@ class ReplicaManager:
     def _refuse(self, code: ErrorCode, message: str) -> AppendResult:
         return AppendResult(PartitionProduceResponse(code, message=message), self._nowhere)
 
-    def _wait(
-        self, responses: ProduceResponses, pending: dict[TopicPartition, PendingAppend],
-        future: AppendFuture[ProduceResponses], timeout_ms: int,
-    ) -> None:  # fmt: skip
-        """All failed, or all is committed: answer at once."""
-        for name, each in list(pending.items()):
-            code = each.partition.check_enough_replicas(each.appended.role, each.required)
-            if code is not None:
-                responses[name] = each.appended.response._replace(code=code)
-                del pending[name]
-        if pending:
-            deadline_us = self._clock.monotonic_us() + timeout_ms * 1000
-            DelayedProduce(responses, pending, future).watch(self._purgatory, deadline_us)
-        else:
-            set_result(future, responses)
+    # ---- markers --------------------------------------------------------------------------------------------
+
+    def write_markers(self, request: WriteMarkersRequest, *, timeout_ms: int = 5_000) -> AppendFuture[PartitionCodes]:
+        """Write the markers of a transaction to partitions that this broker leads, as its coordinator asks.
+
+        They are in the logs when this returns, so that those of a later call lie behind them. A broker that leads in
+        another epoch than the coordinator knew of refuses: the request may be an old one, and be repeated elsewhere.
+
+        Args:
+            request: marker and partitions.
+            timeout_ms: how long they may wait to be committed, milliseconds.
+
+        Returns:
+            A future of the codes. NONE: the marker is committed; any other: that is not known.
+        """
+        future = AppendFuture[PartitionCodes]()
+        marker, version, partitions = request
+        by_epoch: dict[int, list[TopicPartition]] = {}
+        for name, epoch in partitions.items():
+            by_epoch.setdefault(epoch, []).append(name)
+        codes: PartitionCodes = {}
+        left, lock = {*by_epoch}, threading.Lock()
+
+        def done(epoch: int, responses: AppendFuture[ProduceResponses]) -> None:
+            answered = {name: response.code for name, response in responses.result().items()}
+            for name, code in answered.items():
+                if code is ErrorCode.NONE:
+                    self._marker_committed(name, marker)
+            with lock:
+                codes.update(answered)
+                left.discard(epoch)
+                is_last = not left
+            if is_last:
+                set_result(future, codes)
+
+        batch = end_marker(marker, self._clock.now_us() // 1000)
+        for epoch, names in by_epoch.items():
+            appended = self.append_records(
+                ACKS_ALL, dict.fromkeys(names, batch), timeout_ms=timeout_ms, origin=AppendOrigin.COORDINATOR,
+                internal_topics_allowed=True, transaction_version=version, leader_epoch=epoch,
+            )  # fmt: skip
+            appended.add_done_callback(partial(done, epoch))
+        if not by_epoch:
+            set_result(future, codes)
+        return future
+
+    def _marker_committed(self, name: TopicPartition, marker: TransactionMarker) -> None:
+        for callback in self._marker_watchers:
+            try:
+                callback(name, marker)
+            except Exception:  # the transaction goes on
+                logger.exception("%s: somebody who watches markers failed", name)
 
     # ---- deletions ------------------------------------------------------------------------------------------
 

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from enum import Enum
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 from pyreplog.partition.protocol.error_codes import ErrorCode
 from pyreplog.partition.protocol.messages import Fetch, FetchResponse
+from pyreplog.partition.protocol.transactions import TransactionMarker
 from pyreplog.partition.store.partition_log import LogSlice
+from pyreplog.partition.topic_partition import TopicPartition
 from pyreplog.times import Time
 
 if TYPE_CHECKING:
@@ -56,6 +58,8 @@ class PartitionProduceResponse(NamedTuple):
 
 class FetchIsolation(Enum):
     """Up to where a fetch reads."""
+
+    __hash__ = object.__hash__  # that of Enum is Python code: every append looks a member up
 
     LOG_END = "log end"
     """All of the log: followers alone."""
@@ -113,6 +117,60 @@ class ReplicaFetch(NamedTuple):
 
 
 PartitionFetch: TypeAlias = ConsumerFetch | ReplicaFetch
+
+
+class ActiveProducer(NamedTuple):
+    """A producer that a log knows (DescribeProducers).
+
+    Attributes:
+        producer_id: of the producer.
+        producer_epoch: of its last batch or marker.
+        last_sequence: of its last batch; -1: none is known.
+        last_used_ms: when that was appended, milliseconds since 1970-01-01 UTC; -1: that is not known.
+        coordinator_epoch: of its last marker; -1: there is none.
+        transaction_start: offset at which its open transaction begins; -1: none is open.
+    """
+
+    producer_id: int
+    producer_epoch: int
+    last_sequence: int = -1
+    last_used_ms: int = -1
+    coordinator_epoch: int = -1
+    transaction_start: int = -1
+
+
+class WriteMarkersRequest(NamedTuple):
+    """A transaction coordinator ends a transaction in partitions that the receiver leads.
+
+    Attributes:
+        marker: the control record.
+        transaction_version: 2: the marker has a higher producer epoch than the batches that it ends; 1: it need not.
+        partitions: where it goes, each with the number of the leader epoch in which alone it is appended.
+    """
+
+    marker: TransactionMarker
+    transaction_version: int
+    partitions: Mapping[TopicPartition, int]
+
+
+class VerifyTransactionRequest(NamedTuple):
+    """A leader asks the coordinator of a transactional id whether partitions belong to its open transaction.
+
+    Attributes:
+        transactional_id: the id.
+        producer_id: of its producer.
+        producer_epoch: of the producer.
+        partitions: that are asked about.
+    """
+
+    transactional_id: str
+    producer_id: int
+    producer_epoch: int
+    partitions: tuple[TopicPartition, ...]
+
+
+PartitionCodes: TypeAlias = dict[TopicPartition, ErrorCode]
+"""The outcome of such a request, by partition. NONE: the marker is committed; the partition belongs to it."""
 
 
 class PartitionOffsets(NamedTuple):

@@ -28,7 +28,7 @@ class ReplicaRole:
     """A replica's role from one change to the next: of leader or follower, of epoch or leader.
 
     Its partition moves the marks, under its lock. Any thread reads them without it: a request that waits looks at them
-    before and after it enters the purgatory.
+    before and after it enters the purgatory. It has to: the purgatory is told of a mark only if somebody waits there.
 
     Attributes:
         is_leader: whether it is the leader's.
@@ -47,11 +47,25 @@ class ReplicaRole:
         self.low_watermark = WaitKey(partition, None)
 
     def move(self, purgatory: Purgatory, isolation: FetchIsolation, mark: LogPosition) -> None:
-        """Note a mark, and what waits for it. The caller drains the purgatory when it holds no lock."""
+        """Note a mark, and wake what waits for it. The caller drains the purgatory when it holds no lock."""
         position = mark.position
         if position > self.positions[isolation]:
-            self.positions[isolation] = position
-            purgatory.advance(self.keys[isolation], position)
+            self.positions[isolation] = position  # before anybody is looked for: who comes later reads it
+            key = self.keys[isolation]
+            if purgatory.is_watched(key):
+                purgatory.advance(key, position)
+
+    def show(
+        self, purgatory: Purgatory, log_end: LogPosition, high_watermark: LogPosition, stable: LogPosition
+    ) -> None:
+        """Note all marks, as `move` does."""
+        positions = self.positions
+        if high_watermark.position > positions[FetchIsolation.HIGH_WATERMARK]:
+            self.move(purgatory, FetchIsolation.HIGH_WATERMARK, high_watermark)
+        if stable.position > positions[FetchIsolation.TXN_COMMITTED]:
+            self.move(purgatory, FetchIsolation.TXN_COMMITTED, stable)
+        if log_end.position > positions[FetchIsolation.LOG_END]:
+            self.move(purgatory, FetchIsolation.LOG_END, log_end)
 
     def end(self, purgatory: Purgatory) -> None:
         """Wake all that waits: the role is over. Without locks."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from itertools import count
 from typing import TYPE_CHECKING, TypeVar
 
 from pyreplog._native.net.frame import FrameBatch
@@ -11,7 +12,7 @@ from pyreplog.errors import InvalidMessageError, ReplogError, UnsupportedRequest
 from pyreplog.future import AppendFuture
 from pyreplog.net.connection import Connection
 from pyreplog.net.server_connection import ServerConnection
-from pyreplog.partition.client_requests import ClientRequests, WriteMarkers
+from pyreplog.partition.client_requests import ClientRequests
 from pyreplog.partition.client_wire import (
     ConsumeRequest,
     ListOffsetsRequest,
@@ -23,7 +24,9 @@ from pyreplog.partition.client_wire import (
     encode_produce_responses,
     kind_of,
 )
+from pyreplog.partition.protocol.error_codes import ErrorCode
 from pyreplog.partition.replica_manager import ReplicaManager
+from pyreplog.partition.requests import PartitionCodes, VerifyTransactionRequest, WriteMarkersRequest
 from pyreplog.partition.wire import FETCH, decode_fetch, encode_error, encode_responses
 
 if TYPE_CHECKING:
@@ -43,16 +46,24 @@ class BrokerService:
 
     A client that sends more than its connection may have on its way is not read from until answers have left it.
 
+    Markers of one broker are appended in the order in which it has sent them. One that comes on an older connection
+    than others of its broker is refused: the broker has given that connection up, and may have written it again.
+
     Args:
         replicas: the partitions of this broker.
-        write_markers: ends transactions; None: this broker does not.
     """
 
-    def __init__(self, replicas: ReplicaManager, write_markers: WriteMarkers | None = None) -> None:
-        self._replicas, self._clients = replicas, ClientRequests(replicas, write_markers)
+    def __init__(self, replicas: ReplicaManager) -> None:
+        self._replicas, self._clients = replicas, ClientRequests(replicas)
+        self.verify: Callable[[VerifyTransactionRequest], AppendFuture[PartitionCodes]] | None = None
+        """Asks the coordinator of transactions of this broker; None: it has none yet."""
+        self._order = count(1)
+        self._opened: dict[Connection, int] = {}  # connections, and the order in which they were opened
+        self._with_markers: dict[str, int] = {}  # by broker: the newest connection that brought markers
 
     def opened(self, connection: Connection) -> None:
         logger.debug("broker %s connected", connection.peer.identity.node)
+        self._opened[connection] = next(self._order)
 
     def frames(self, connection: Connection, batch: FrameBatch) -> None:
         """Handle requests. An InvalidMessageError ends the connection after the requests before it."""
@@ -87,14 +98,30 @@ class BrokerService:
             _answer(connection, number, consumed, encode_consume_responses)
         elif isinstance(request, ListOffsetsRequest):
             connection.reply(number, encode_offsets(self._clients.list_offsets(request)))
+        elif isinstance(request, WriteMarkersRequest):
+            self._write_markers(connection, number, request)
+        elif self.verify is None:
+            refused = dict.fromkeys(request.partitions, ErrorCode.COORDINATOR_NOT_AVAILABLE)
+            connection.reply(number, encode_codes(refused))
         else:
-            codes = self._clients.write_markers(request)
-            _answer(connection, number, codes, lambda result: [encode_codes(result)])
+            _answer(connection, number, self.verify(request), lambda result: [encode_codes(result)])
+
+    def _write_markers(self, connection: ServerConnection, number: int, request: WriteMarkersRequest) -> None:
+        broker, order = connection.peer.identity.node, self._opened[connection]
+        newest = self._with_markers.get(broker, order)
+        if order < newest:
+            raise UnsupportedRequestError(f"broker {broker} has sent markers on a newer connection since")
+        self._with_markers[broker] = order
+        _answer(connection, number, self._replicas.write_markers(request), lambda result: [encode_codes(result)])
 
     def drained(self, connection: Connection) -> None:
         return
 
     def closed(self, connection: Connection, error: ReplogError) -> None:
+        broker = connection.peer.identity.node
+        self._opened.pop(connection, None)
+        if broker in self._with_markers and all(other.peer.identity.node != broker for other in self._opened):
+            del self._with_markers[broker]  # no marker of it is on its way
         if isinstance(error, InvalidMessageError):
             logger.warning("broker %s sent what is no request: %s", connection.peer.identity.node, error)
 

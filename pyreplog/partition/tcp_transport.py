@@ -18,14 +18,13 @@ from pyreplog.net.handshake import NodeIdentity, Secret
 from pyreplog.net.limits import Limits
 from pyreplog.net.reactor import Reactor
 from pyreplog.net.sockets import parse_address
-from pyreplog.partition.client_requests import Codes, ConsumeResponses, Offsets
+from pyreplog.partition.client_requests import ConsumeResponses, Offsets
 from pyreplog.partition.client_wire import (
     FEATURE,
     ClientRequest,
     ConsumeRequest,
     ListOffsetsRequest,
     ProduceRequest,
-    WriteMarkersRequest,
     decode_codes,
     decode_consume_responses,
     decode_offsets,
@@ -34,7 +33,13 @@ from pyreplog.partition.client_wire import (
 )
 from pyreplog.partition.delayed_fetch import FetchResponses
 from pyreplog.partition.delayed_produce import ProduceResponses
-from pyreplog.partition.requests import FetchParams, PartitionFetch
+from pyreplog.partition.requests import (
+    FetchParams,
+    PartitionCodes,
+    PartitionFetch,
+    VerifyTransactionRequest,
+    WriteMarkersRequest,
+)
 from pyreplog.partition.topic_partition import TopicPartition
 from pyreplog.partition.wire import SERVICE, VERSION, decode_responses, encode_fetch
 
@@ -102,9 +107,15 @@ class TCPTransport(Handle):
         """Ask a broker for offsets; see `ClientTransport`."""
         return self._ask(broker, request, timeout_s, decode_offsets)
 
-    def end_transaction(self, broker: str, request: WriteMarkersRequest, timeout_s: float) -> AppendFuture[Codes]:
-        """End a transaction at a broker."""
-        return self._ask(broker, request, timeout_s, decode_codes)
+    # ---- transactions ---------------------------------------------------------------------------------------
+
+    def write_markers(self, broker: str, request: WriteMarkersRequest) -> AppendFuture[PartitionCodes]:
+        """Let a broker write markers; see `TransactionTransport`."""
+        return self._ask(broker, request, self._timeout_s, decode_codes)
+
+    def verify_transaction(self, broker: str, request: VerifyTransactionRequest) -> AppendFuture[PartitionCodes]:
+        """Ask the coordinator of a transactional id; see `TransactionTransport`."""
+        return self._ask(broker, request, self._timeout_s, decode_codes)
 
     def _ask(
         self, broker: str, request: ClientRequest, timeout_s: float, decode: Callable[[ReadableBuffer], T]

@@ -8,13 +8,14 @@ no threads, no ports.
 |---|---|---|
 | `temporary_cluster` | `pyreplog_cluster` | an embedded `Cluster` |
 | `temporary_topic_server` | `pyreplog_server` | the URL of a topic server, for `pyreplog.connect` |
+| `temporary_kafka` | `pyreplog_kafka` | the address of a Kafka, `bootstrap.servers` of its clients |
 """
 
 from __future__ import annotations
 
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -97,3 +98,45 @@ def temporary_topic_server(
         TopicServer(cluster) as server,
     ):
         yield f"pyreplog://{server.address}"
+
+
+@contextmanager
+def temporary_kafka(
+    directory: str | Path | None = None, *, brokers: int = 1, segment_bytes: int = SEGMENT_BYTES
+) -> Iterator[str]:
+    """Make a Kafka on free ports of 127.0.0.1, until the end of the block.
+
+    Topics are made when a client asks for them, with up to three replicas, as there are brokers.
+
+    Args:
+        directory: of the Kafka, which is made if it holds none; it stays. None: a temporary one, which is removed.
+        brokers: number of brokers.
+        segment_bytes: size of segment files, bytes.
+
+    Yields:
+        The addresses of the brokers, with commas between: `bootstrap.servers` of clients.
+
+    Raises:
+        InvalidArgumentError: an argument is out of its bounds.
+        ConfigError: `segment_bytes` is out of its bounds.
+
+    Example:
+        ```python
+        import confluent_kafka
+        from pyreplog.testing import temporary_kafka
+
+        with temporary_kafka() as bootstrap_servers:
+            producer = confluent_kafka.Producer({"bootstrap.servers": bootstrap_servers})
+            producer.produce("orders", b"order 1")
+            producer.flush()
+        ```
+    """
+    from pyreplog.kafka import EmbeddedKafka
+    from pyreplog.partition.config import BrokerConfig
+
+    config = BrokerConfig(segment_bytes=segment_bytes)
+    with ExitStack() as stack:
+        if directory is None:
+            directory = stack.enter_context(tempfile.TemporaryDirectory(prefix="pyreplog-"))
+        kafka = stack.enter_context(EmbeddedKafka(directory, brokers, broker_config=config))
+        yield kafka.bootstrap_servers

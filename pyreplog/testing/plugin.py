@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from pyreplog.testing import temporary_cluster, temporary_topic_server
+from pyreplog.testing import temporary_cluster, temporary_kafka, temporary_topic_server
 
 if TYPE_CHECKING:
     from pyreplog.cluster import Cluster
@@ -25,3 +25,10 @@ def pyreplog_server() -> Iterator[str]:
     """Give the URL of a topic server of this test, which has no topics yet."""
     with temporary_topic_server() as url:
         yield url
+
+
+@pytest.fixture
+def pyreplog_kafka() -> Iterator[str]:
+    """Give the address of a Kafka of this test, which has no topics yet: `bootstrap.servers` of its clients."""
+    with temporary_kafka() as bootstrap_servers:
+        yield bootstrap_servers

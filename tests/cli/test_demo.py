@@ -8,6 +8,8 @@ import subprocess
 import sys
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -100,6 +102,11 @@ def test_demo(table: Path, tmp_path: Path) -> None:
     back = re.search(r"in the east with ([\d,]+) flights, none that was acknowledged anywhere", regions)
     assert back is not None and int(back[1]) == 300 + (200 - int(arrived[1])) + 200, "those left, late, and new ones"
     assert "Both have 3,200 flights, each once, in the order of its origin, all as in the log" in regions
+    brokers = done.stdout.split("8. Three brokers")[1]
+    killed = re.search(r"Killed broker ([123]) \(SIGKILL\), which led [1-6] of the partitions, with [\d,]+ fl", brokers)
+    led = re.search(r"are led by ([123]|[123] and [123]) now, and took flights again after \d+\.\d\d s", brokers)
+    assert killed is not None and led is not None and killed[1] not in led[1]
+    assert "12,000 flights were acknowledged, and all are there: each once, where it was acknowledged" in brokers
 
 
 def test_verification_notices_what_differs(table: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -145,3 +152,37 @@ def test_a_fail_over_that_loses_or_repeats_is_noticed(monkeypatch: pytest.Monkey
     for wrong in (needed[1:], needed[:-1], [*needed, 99]):
         with pytest.raises(Mismatch):
             check_fail_over(wrong, known, late)
+
+
+def test_a_broker_that_loses_or_repeats_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(DEMO.parent))
+    from partitions import Acknowledged, check
+    from verification import Mismatch
+
+    from pyreplog.partition.client.partition_producer import RecordPosition
+
+    class Partition(SimpleNamespace):
+        """Has these flights at the offsets from 0 on."""
+
+        number, name = 0, "flights-0"
+
+        def read(self) -> list[SimpleNamespace]:
+            offsets, keys, values = range(len(self.flights)), *zip(*self.flights, strict=True)
+            column = SimpleNamespace(tolist=lambda: [*offsets])
+            return [SimpleNamespace(offsets=column, keys=lambda: keys, values=lambda: values)]
+
+    flights = [(b"N%d" % (number % 2), b"flight %d" % number) for number in range(6)]
+    acknowledged = Acknowledged()
+    acknowledged.positions = {number: RecordPosition(0, number) for number in range(6)}
+
+    def stored(*numbers: int) -> None:
+        partition: Any = Partition(flights=[flights[number] for number in numbers])
+        check(flights, [partition], acknowledged)
+
+    stored(0, 1, 2, 3, 4, 5)
+    for wrong in ((0, 1, 2, 3, 4), (0, 1, 2, 3, 4, 5, 5), (0, 1, 1, 2, 3, 4, 5), (1, 0, 2, 3, 4, 5)):
+        with pytest.raises(Mismatch):
+            stored(*wrong)
+    acknowledged.positions[0], acknowledged.positions[2] = RecordPosition(0, 2), RecordPosition(0, 0)
+    with pytest.raises(Mismatch, match="before an earlier one"):
+        stored(2, 1, 0, 3, 4, 5)

@@ -6,7 +6,6 @@ from typing import Any
 
 from pyreplog.kafka.groups.classic_group import ClassicGroup, Effects
 from pyreplog.kafka.groups.consumer_group_config import ConsumerGroupConfig
-from pyreplog.kafka.groups.error_codes import GroupErrorCode
 from pyreplog.kafka.groups.group_effects import AppendRecords, GroupDeleted, Moment, Respond
 from pyreplog.kafka.groups.group_records import (
     GroupMetadataKey,
@@ -22,12 +21,13 @@ from pyreplog.kafka.groups.group_requests import (
     OffsetToCommit,
     SyncGroupRequest,
 )
+from pyreplog.partition.protocol.error_codes import ErrorCode
 from pyreplog.partition.topic_partition import TopicPartition
 
 WALL_MS = 1_700_000_000_000
 ORDERS = TopicPartition("orders", 0)
 BILLS = TopicPartition("bills", 1)
-Code = GroupErrorCode
+Code = ErrorCode
 
 
 def subscription(*topics: str) -> bytes:
@@ -87,10 +87,10 @@ class Driver:
         self.transactional += [None if append.producer is None else append.producer[0]] * len(append.records)
         self.perform(self.group.appended(append.token, at, self.now))
 
-    def fail_one(self, code: GroupErrorCode) -> None:
+    def fail_one(self, code: ErrorCode) -> None:
         self.perform(self.group.append_failed(self.held.pop(0).token, code, self.now))
 
-    def lose_one(self, code: GroupErrorCode = Code.REQUEST_TIMED_OUT) -> AppendRecords:
+    def lose_one(self, code: ErrorCode = Code.REQUEST_TIMED_OUT) -> AppendRecords:
         append = self.held.pop(0)
         self.perform(self.group.append_unknown(append.token, code, self.now))
         return append

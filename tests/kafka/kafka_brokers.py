@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import socket
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, Self
@@ -28,10 +28,13 @@ from tests.waiting import PATIENCE_S, until
 
 
 class KafkaBrokers:
-    """Brokers over one metadata store, which each has open for itself; over TCP among each other."""
+    """Brokers over one metadata store, which each has open for itself; over TCP among each other.
 
-    def __init__(self, path: Path, **settings: Any) -> None:
-        self._path, self._settings = path, settings
+    broker_settings: settings of the brokers. settings: of their listeners.
+    """
+
+    def __init__(self, path: Path, *, broker_settings: Mapping[str, Any] | None = None, **settings: Any) -> None:
+        self._path, self._settings, self._broker_settings = path, settings, dict(broker_settings or {})
         self.store = SQLiteStore(path / "metadata")
         self.brokers: dict[str, Broker] = {}
         self.servers: dict[str, pyreplog.kafka.Server] = {}
@@ -46,7 +49,7 @@ class KafkaBrokers:
         self.store.close()
 
     def start(self, *names: str, **settings: Any) -> Self:
-        config = BrokerConfig(segment_bytes=1 << 20, lease_ms=2_000, lag_ms=2_000)
+        config = BrokerConfig(**{"segment_bytes": 1 << 20, "lease_ms": 2_000, "lag_ms": 2_000, **self._broker_settings})
         for name in names:
             with ExitStack() as stack:
                 store = stack.enter_context(SQLiteStore(self._path / "metadata"))

@@ -17,7 +17,7 @@ import pytest
 from pyreplog.clock import SystemClock
 from pyreplog.future import AppendFuture
 from pyreplog.kafka.groups.consumer_group_config import ConsumerGroupConfig
-from pyreplog.kafka.groups.error_codes import GroupErrorCode, code_of_append, code_of_store
+from pyreplog.kafka.groups.error_codes import code_of_append, code_of_store
 from pyreplog.kafka.groups.group_coordinator import GroupCoordinator, new_member_id, partition_of_group
 from pyreplog.kafka.groups.group_requests import (
     GroupState,
@@ -42,7 +42,7 @@ from tests.partition.managers import Cluster
 from tests.simulation.groups.log import marker
 from tests.waiting import PATIENCE_S, until
 
-Code = GroupErrorCode
+Code = ErrorCode
 OFFSETS = TopicPartition(OFFSETS_TOPIC, 0)
 
 

@@ -34,12 +34,12 @@ def test_the_guide_to_logs_runs() -> None:
 
 
 def test_the_readme_runs() -> None:
-    (block,) = blocks(ROOT / "README.md")
+    block, _ = blocks(ROOT / "README.md")  # the other one: tests/kafka/test_kafka_guide.py
     namespace: dict[str, Any] = {}
     run_as_promised(block, namespace)
     with namespace["pyreplog"].open("data/orders", "r") as log:
         assert list(log) == [b"order 1", b"a", b"b", b"c"]
 
 
-def test_the_readme_fits_a_screen_and_a_half() -> None:
-    assert len((ROOT / "README.md").read_text().splitlines()) <= 90
+def test_the_readme_fits_two_screens() -> None:
+    assert len((ROOT / "README.md").read_text().splitlines()) <= 110

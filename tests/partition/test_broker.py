@@ -38,6 +38,7 @@ from pyreplog.partition.protocol.partition_state import PartitionState
 from pyreplog.partition.protocol.record_batch import encode_batch
 from pyreplog.partition.requests import Messages
 from pyreplog.partition.topic_partition import TopicPartition
+from pyreplog.partition.transactions.transaction_transport import TransactionTransport
 from tests.waiting import PATIENCE_S, until
 
 TOPIC = TopicPartition("flights", 0)
@@ -52,13 +53,18 @@ class Cluster:
         self.stores: dict[str, SQLiteStore] = {}
         self.brokers: dict[str, Broker] = {}
 
-    def start(self, *names: str, **settings: Any) -> None:
+    def start(
+        self, *names: str, transaction_transport: TransactionTransport | None = None, **settings: Any
+    ) -> None:  # fmt: skip
         config = BrokerConfig(**{"segment_bytes": 1 << 20, "lag_ms": 2_000, **settings})
         for name in names:
             self.stores[name] = SQLiteStore(self._path / "metadata")
-            broker = Broker(self._path / name, name, self.stores[name], self.transport, config=config)
+            broker = Broker(
+                self._path / name, name, self.stores[name], self.transport, config=config,
+                transaction_transport=transaction_transport,
+            )  # fmt: skip
             if self.transport is not None:
-                self.transport.register(name, broker.replicas)
+                self.transport.register(name, broker.replicas, broker.transactions.verify)
             self.brokers[name] = broker
 
     def stop(self, name: str) -> None:

@@ -17,7 +17,6 @@ from pyreplog.partition.client_wire import (
     ConsumeResponse,
     ListOffsetsRequest,
     ProduceRequest,
-    WriteMarkersRequest,
     decode_codes,
     decode_consume_responses,
     decode_offsets,
@@ -30,6 +29,7 @@ from pyreplog.partition.client_wire import (
     encode_request,
 )
 from pyreplog.partition.protocol.error_codes import ErrorCode
+from pyreplog.partition.protocol.transactions import TransactionMarker
 from pyreplog.partition.requests import (
     AbortedTransaction,
     ConsumerFetch,
@@ -37,6 +37,8 @@ from pyreplog.partition.requests import (
     FetchParams,
     PartitionOffsets,
     PartitionProduceResponse,
+    VerifyTransactionRequest,
+    WriteMarkersRequest,
 )
 from pyreplog.partition.topic_partition import TopicPartition
 from pyreplog.partition.wire import encode_error
@@ -54,8 +56,12 @@ ISOLATIONS = st.sampled_from([FetchIsolation.HIGH_WATERMARK, FetchIsolation.TXN_
 FETCHES = st.builds(ConsumerFetch, U63, U32, st.none() | U63)
 REQUESTS: st.SearchStrategy[ClientRequest] = st.one_of(
     st.builds(
-        WriteMarkersRequest, I64, st.integers(-1, 32767), st.integers(-1, (1 << 31) - 1), st.booleans(),
-        st.lists(PARTITIONS, max_size=4).map(tuple),
+        WriteMarkersRequest,
+        st.builds(TransactionMarker, I64, st.integers(-1, 32767), st.integers(-1, (1 << 31) - 1), st.booleans()),
+        st.integers(1, 2), st.dictionaries(PARTITIONS, U63, max_size=4),
+    ),
+    st.builds(
+        VerifyTransactionRequest, TEXTS, I64, st.integers(-1, 32767), st.lists(PARTITIONS, max_size=4).map(tuple)
     ),
     st.builds(
         ProduceRequest, st.sampled_from([-1, 0, 1]), U32, st.booleans(),
@@ -112,7 +118,7 @@ def test_requests_that_are_cut_or_longer_are_refused(request: ClientRequest, dat
             decode_request(broken)
 
 
-@given(st.integers(3, 5), st.binary(max_size=80))
+@given(st.integers(2, 6), st.binary(max_size=80))
 def test_any_bytes_are_a_request_or_refused(kind: int, body: bytes) -> None:
     try:
         decode_request(bytes([kind]) + body)
@@ -127,9 +133,19 @@ def test_a_partition_has_one_batch_in_a_request() -> None:
         decode_request(one[:7] + (2).to_bytes(4, "big") + entry + entry + b"xyxy")
 
 
+def test_a_marker_goes_once_to_a_partition_and_has_a_version() -> None:
+    marker = TransactionMarker(7, 1, 2, True)
+    whole = joined(encode_request(WriteMarkersRequest(marker, 2, {TopicPartition("a", 0): 5})))
+    entry, head = whole[21:], whole[:17]
+    with pytest.raises(InvalidMessageError, match="each partition once"):
+        decode_request(head + (2).to_bytes(4, "big") + entry + entry)
+    with pytest.raises(InvalidMessageError, match="a transaction version of 1 or 2"):
+        decode_request(whole[:16] + b"\3" + whole[17:])
+
+
 def test_requests_of_later_versions_are_refused() -> None:
-    with pytest.raises(UnsupportedRequestError, match="request 6"):
-        decode_request(b"\6")
+    with pytest.raises(UnsupportedRequestError, match="request 7"):
+        decode_request(b"\7")
     for decode in (decode_codes, decode_produce_responses, decode_consume_responses, decode_offsets):
         with pytest.raises(UnsupportedRequestError, match="no such"):
             decode(encode_error("no such request"))
@@ -140,7 +156,10 @@ def samples() -> dict[str, bytes]:
     name, other = TopicPartition("flights", 3), TopicPartition("gates", 0)
     params = FetchParams(FetchIsolation.TXN_COMMITTED, 500, 1, 1 << 20)
     return {
-        "write markers": joined(encode_request(WriteMarkersRequest(7, 1, 2, True, (name, other)))),
+        "write markers": joined(
+            encode_request(WriteMarkersRequest(TransactionMarker(7, 1, 2, True), 1, {name: 4, other: 9}))
+        ),
+        "verify transaction": joined(encode_request(VerifyTransactionRequest("transfers", 7, 1, (name, other)))),
         "produce": joined(encode_request(ProduceRequest(-1, 30_000, True, {name: b"batch", other: b"b2"}))),
         "consume": joined(encode_request(ConsumeRequest(params, {name: ConsumerFetch(5, 1000, 2)}))),
         "list offsets": joined(encode_request(ListOffsetsRequest({name: None, other: -1}))),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Set
 from typing import Any
 
 import pytest
@@ -10,11 +11,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pyreplog.errors import InvalidArgumentError, InvalidMetadataError, MetadataVersionError
+from pyreplog.metadata.memory import MemoryStore
+from pyreplog.partition.metadata.metadata_cache import MetadataCache, PartitionId
 from pyreplog.partition.metadata.replica_placement import place_replicas
-from pyreplog.partition.metadata.topic_metadata import TopicMetadata
+from pyreplog.partition.metadata.topic_metadata import TopicMetadata, create_topic
 from pyreplog.partition.protocol.election import elect, elect_preferred, with_min_isr
 from pyreplog.partition.protocol.epochs import LeaderEpoch
 from pyreplog.partition.protocol.partition_state import BrokerRegistration, Member, PartitionState
+from tests.waiting import until
 
 STATE = PartitionState(("a", "b", "c"), (Member("a", 1), Member("b", 1)), 2, (), "a", LeaderEpoch(3, "a"))
 TOPIC = TopicMetadata(topic_id="0" * 32, partitions=2, replication_factor=2)
@@ -170,3 +174,30 @@ def test_a_lower_min_isr_ends_the_eligibility_of_members_that_left() -> None:
     assert lowered.elr == () and lowered.min_isr == 1 and with_min_isr(lowered, 1) is lowered
     elected = elect(lowered, {**ALIVE, "a": BrokerRegistration(1, is_fenced=True)}, requires_sync=False)
     assert elected is None or elected.leader == "", "b may lack what was committed since"
+
+
+class _Told:
+    """Notes the topics whose states were read when it was told of something."""
+
+    def __init__(self) -> None:
+        self.cache: MetadataCache | None = None
+        self.read: set[str] = set()
+
+    def topics_changed(self) -> None: ...
+
+    def brokers_changed(self) -> None: ...
+
+    def states_changed(self, partitions: Set[PartitionId]) -> None:
+        if self.cache is not None:
+            ids = {topic.topic_id for topic in self.cache.topics().values()}
+            self.read |= set(filter(self.cache.has_states, ids))
+
+
+def test_a_listener_is_told_that_a_new_topic_has_no_states_yet() -> None:
+    """Else the controller, which places partitions of topics whose states it has read, would notice a second later."""
+    with MemoryStore() as store:
+        told = _Told()
+        told.cache = MetadataCache(store, told, lambda again: again())
+        topic = create_topic(store, "flights", partitions=1, replication_factor=1, now_us=1)
+        until(lambda: topic.topic_id in told.read)
+        told.cache.close()

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Hashable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from unittest.mock import ANY
 
 import pytest
 
+from pyreplog._native.kafka.record_batch import ProducedBatch, peek_header, take_produced
 from pyreplog._native.system.checksum import crc32c
 from pyreplog.errors import InvalidArgumentError
+from pyreplog.future import AppendFuture
+from pyreplog.partition.delayed_fetch import DelayedFetch, FetchResponses, WatchedPart
 from pyreplog.partition.protocol.append_origin import AppendOrigin
 from pyreplog.partition.protocol.error_codes import ACKS_ALL, ErrorCode
 from pyreplog.partition.protocol.fetch_min_bytes import FetchedPart, wake_positions
@@ -23,7 +27,6 @@ from pyreplog.partition.protocol.record_batch import (
     TRANSACTIONAL,
     AppendLimits,
     end_marker,
-    head_of,
     stamped,
 )
 from pyreplog.partition.protocol.transactions import TransactionMarker
@@ -36,10 +39,12 @@ from pyreplog.partition.requests import (
     PartitionProduceResponse,
     ReplicaFetch,
 )
+from pyreplog.partition.role import ReplicaRole
 from pyreplog.partition.topic_partition import TopicPartition
+from pyreplog.purgatory import Purgatory
 from pyreplog.stream.log_position import LogPosition
 
-from .managers import EVENTS, LAG_US, WALL_US, Broker, Cluster, batch, messages
+from .managers import EVENTS, LAG_US, WALL_US, Broker, Cluster, HookedPurgatory, batch, messages
 from .partition_logs import epoch
 
 ORDERS = TopicPartition("orders", 0)
@@ -379,6 +384,17 @@ def test_bad_records_are_refused(make: Callable[..., Cluster], name: str) -> Non
     assert appended(a, GOOD).code is ErrorCode.NONE
 
 
+def test_the_copy_of_a_batch_is_what_is_checked_and_stamped() -> None:
+    sent = bytearray(GOOD)
+    taken = take_produced(sent)
+    assert isinstance(taken, ProducedBatch)
+    sent[-1] ^= 1
+    assert bytes(taken.data) == GOOD
+    assert bytes(taken.stamp(7, 3)) == bytes(stamped(GOOD, 7, 3))
+    assert bytes(taken.stamp(7, 3, 9)) == bytes(stamped(GOOD, 7, 3, 9))
+    assert take_produced(sent) == (2, ANY)
+
+
 def test_a_batch_that_no_segment_holds_is_refused(a: Broker) -> None:
     assert appended(a, batch(size=80_000)).code is ErrorCode.RECORD_LIST_TOO_LARGE
     assert a.log.end_mark.entry == 0
@@ -405,7 +421,7 @@ def test_the_log_may_stamp_its_own_time(make: Callable[..., Cluster]) -> None:
     response = appended(a, batch(3, timestamp_ms=5))
     assert response.log_append_time_ms == WALL_US // 1000
     (record,) = [record for batch in a.log.read_positions(0, committed=False) for record in batch if record.kind == 2]
-    head = head_of(record.value)
+    head = peek_header(record.value)
     assert head is not None
     assert (head.max_timestamp, head.attributes) == (WALL_US // 1000, 8)
     assert with_crc(record.value) == record.value
@@ -702,6 +718,44 @@ def test_bytes_that_come_just_before_a_fetch_watches_end_it(cluster: Cluster, a:
     assert future.result(0)[EVENTS].size > 0
 
 
+def test_bytes_that_come_before_a_fetch_watches_leave_less_for_the_others() -> None:
+    """Each of two has to bring a half. One brings more than that before it is watched: the other has to bring less."""
+    purgatory, future = HookedPurgatory(), AppendFuture[FetchResponses](None)
+    first, second = (ReplicaRole(name, is_leader=True) for name in (EVENTS, ORDERS))
+    isolation = FetchIsolation.HIGH_WATERMARK
+
+    def move() -> None:
+        purgatory.drain()  # an inbox with anything in it counts as somebody who waits
+        first.move(purgatory, isolation, LogPosition(3000, 1))
+
+    purgatory.before_watch = [None, move]
+    parts = [WatchedPart(role, 0, 1 << 20) for role in (first, second)]
+    DelayedFetch(parts, isolation, 4000, dict, future, purgatory).watch(1000)
+    purgatory.drain()
+    assert not future.done()
+    second.move(purgatory, isolation, LogPosition(1500, 1))
+    purgatory.drain()
+    assert future.done()
+
+
+def test_a_mark_moves_before_the_role_looks_for_those_who_wait() -> None:
+    """Who comes between the two reads the mark again when it has its place in the purgatory."""
+
+    class Room(Purgatory):
+        def is_watched(self, key: Hashable) -> bool:
+            seen.append(role.positions[FetchIsolation.LOG_END])
+            return super().is_watched(key)
+
+    seen: list[int] = []
+    role, room, future = ReplicaRole(EVENTS, is_leader=True), Room(), AppendFuture[None](None)
+    role.move(room, FetchIsolation.LOG_END, LogPosition(5, 1))
+    room.watch(role.keys[FetchIsolation.LOG_END], 6, future)
+    role.move(room, FetchIsolation.LOG_END, LogPosition(6, 2))
+    room.drain()
+    assert future.done()
+    assert seen == [5, 6]
+
+
 # ---- fetches of followers ---------------------------------------------------------------------------------------
 
 
@@ -740,6 +794,26 @@ def test_an_idle_follower_is_told_the_high_watermark_at_once(cluster: Cluster, a
         response = future.result(0)[EVENTS].response
         assert isinstance(response, FetchedRecords)
         assert response.high_watermark == a.log.end_mark
+
+
+def test_a_high_watermark_that_moves_before_a_follower_watches_it_is_told(cluster: Cluster, a: Broker) -> None:
+    cluster.settle()
+    for name in "bc":
+        cluster.brokers[name].is_fetching = False
+    appended(a, messages(b"x"))
+    params = FetchParams(FetchIsolation.LOG_END, max_wait_ms=1000)
+    other = {EVENTS: ReplicaFetch(follower_fetch(a, "c"))}
+
+    def commit() -> None:
+        a.purgatory.drain()  # an inbox with anything in it counts as somebody who waits
+        a.manager.fetch_messages(params._replace(max_wait_ms=0), other)
+
+    a.purgatory.before_watch = [None, commit]
+    fetch = follower_fetch(a, "b")
+    response = a.manager.fetch_messages(params, {EVENTS: ReplicaFetch(fetch)}).result(0)[EVENTS].response
+    assert fetch.high_watermark < a.log.end_mark
+    assert isinstance(response, FetchedRecords)
+    assert response.high_watermark == a.log.end_mark
 
 
 REFUSED_FETCHES: dict[str, tuple[dict[str, Any], ErrorCode]] = {

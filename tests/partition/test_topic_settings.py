@@ -80,7 +80,9 @@ def test_settings_change_and_go_back_to_their_defaults(store: MetadataStore) -> 
         ({"retention.ms": True}, "retention.ms: expected 0 to"),
         ({"min.insync.replicas": 0}, "min.insync.replicas: expected 1 to 64"),
         ({"message.timestamp.type": "Any"}, "expected 'CreateTime' or 'LogAppendTime'"),
-        ({"cleanup.policy": "compact"}, "cleanup.policy: expected 'delete'"),
+        ({"cleanup.policy": "shrink"}, "cleanup.policy: expected 'delete' or 'compact'"),
+        ({"min.cleanable.dirty.ratio": 1.5}, "min.cleanable.dirty.ratio: expected 0 to 1"),
+        ({"max.compaction.lag.ms": 0}, "max.compaction.lag.ms: expected 1 to"),
         ({"segment.bytes": 1 << 20}, "segment.bytes: topic flights was created with 65536"),
         ({"segment.bytes": 70_000}, "a multiple of 4096"),
         ({"requires.sync": True}, "requires.sync: topic flights was created with False, which cannot be changed"),
@@ -157,6 +159,8 @@ NUMBERS = {
     "message.timestamp.before.max.ms": (0, 1 << 62),
     "message.timestamp.after.max.ms": (0, 1 << 62),
     "delete.retention.ms": (0, 1 << 52),
+    "min.compaction.lag.ms": (0, 1 << 52),
+    "max.compaction.lag.ms": (1, 1 << 52),
 }
 
 
@@ -174,3 +178,18 @@ def test_numbers_are_refused_outside_their_bounds(name: str) -> None:
 def test_all_numbers_are_looked_at() -> None:
     fields = {field.name for field in dataclasses.fields(TopicSettings) if str(field.type) in ("int", "int | None")}
     assert {SETTINGS[name].field for name in NUMBERS} == fields
+
+
+def test_a_compacted_topic_has_one_replica(store: MetadataStore) -> None:
+    """Replicas are not compacted alike yet: none may begin to differ."""
+    one = create_topic(
+        store, "one", partitions=1, replication_factor=1, now_us=1, settings={"cleanup.policy": "compact,delete"}
+    )
+    assert one.config.is_compacted and one.config.is_trimmed
+    with pytest.raises(ConfigError, match="expected one replica of a compacted topic, found 2"):
+        create_topic(store, "two", partitions=1, replication_factor=2, now_us=1, settings={"cleanup.policy": "compact"})
+    create_topic(store, "later", partitions=1, replication_factor=2, now_us=1)
+    with pytest.raises(ConfigError, match="expected one replica of a compacted topic, found 2"):
+        alter_topic(store, "later", {"cleanup.policy": "compact"})
+    with pytest.raises(ConfigError, match="expected one replica"):
+        create_partitions(store, "one", 2, {1: ("a", "b")})

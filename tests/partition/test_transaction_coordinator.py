@@ -4,17 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import pytest
 
-from pyreplog.future import AppendFuture
+from pyreplog.errors import DisconnectedError
+from pyreplog.future import AppendFuture, set_exception
 from pyreplog.metadata.sqlite import SQLiteStore
+from pyreplog.partition.local_transport import LocalTransport
 from pyreplog.partition.metadata.producer_ids import BLOCK, ProducerIds
 from pyreplog.partition.protocol.error_codes import ACKS_ALL, ErrorCode
-from pyreplog.partition.requests import FetchIsolation
+from pyreplog.partition.requests import (
+    FetchIsolation,
+    PartitionCodes,
+    VerifyTransactionRequest,
+    WriteMarkersRequest,
+)
 from pyreplog.partition.topic_partition import TopicPartition
-from pyreplog.partition.transactions.append_guard import AppendGuard
 from pyreplog.partition.transactions.transaction_coordinator import TransactionCoordinator
 from pyreplog.partition.transactions.transaction_log import TRANSACTION_STATE, partition_of
 from pyreplog.partition.transactions.transaction_metadata import TransactionState
@@ -77,8 +84,7 @@ class Client:
         )  # fmt: skip
 
         def attempt() -> tuple[ErrorCode] | None:
-            replicas = self.cluster.leader(partition.partition).replicas
-            guard = AppendGuard(replicas, self.coordinator())
+            guard = self.cluster.leader(partition.partition).append_guard
             code = guard.append_records(ID, ACKS_ALL, {partition: records}).result(PATIENCE_S)[partition].code
             return None if code in PASSING else (code,)
 
@@ -111,9 +117,9 @@ class Client:
         until(is_stable)
 
 
-@pytest.fixture
-def cluster(tmp_path: Path) -> Iterator[Cluster]:
-    cluster = Cluster(tmp_path, over_tcp=False)
+@pytest.fixture(params=["in one process", "over TCP"])
+def cluster(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Cluster]:
+    cluster = Cluster(tmp_path, over_tcp=request.param == "over TCP")
     cluster.start("a", "b", "c", transaction_state_partitions=3)
     cluster.create(partitions=3, min_isr=2)
     yield cluster
@@ -188,6 +194,47 @@ def test_a_coordinator_moves_after_every_step(cluster: Cluster) -> None:
     client.await_stable()
     assert client.end(is_commit=True) is ErrorCode.NONE, "it is answered again"
     assert client.end(is_commit=False) is ErrorCode.INVALID_TXN_STATE
+
+
+class LossyTransport:
+    """Loses requests, or their answers, as a network does."""
+
+    def __init__(self, transport: LocalTransport, rng: Random) -> None:
+        self._transport, self._rng = transport, rng
+        self.lost = 0
+
+    def write_markers(self, broker: str, request: WriteMarkersRequest) -> AppendFuture[PartitionCodes]:
+        fate = self._rng.randrange(3)
+        if fate:
+            written = self._transport.write_markers(broker, request)
+            if fate == 1:
+                return written
+        self.lost += 1
+        future = AppendFuture[PartitionCodes]()
+        set_exception(future, DisconnectedError("lost"))
+        return future
+
+    def verify_transaction(self, broker: str, request: VerifyTransactionRequest) -> AppendFuture[PartitionCodes]:
+        return self._transport.verify_transaction(broker, request)
+
+
+def test_markers_are_written_until_all_partitions_have_them(tmp_path: Path, seed: int) -> None:
+    """A failure leaves the outcome unknown."""
+    cluster = Cluster(tmp_path, over_tcp=False)
+    assert cluster.transport is not None
+    lossy = LossyTransport(cluster.transport, Random(seed))
+    try:
+        cluster.start("a", "b", "c", transaction_transport=lossy, transaction_state_partitions=3)
+        cluster.create(partitions=3, min_isr=2)
+        client = Client(cluster)
+        client.init()
+        while lossy.lost < 3:
+            assert client.add() is ErrorCode.NONE
+            assert [client.produce(partition) for partition in PARTITIONS] == [ErrorCode.NONE] * 3
+            assert client.end(is_commit=True) is ErrorCode.NONE
+            client.await_stable()
+    finally:
+        cluster.close()
 
 
 def test_a_log_of_states_is_shortened(tmp_path: Path) -> None:

@@ -52,15 +52,38 @@ def test_a_batch_behind_the_marker_begins_no_transaction() -> None:
     """It was sent, and verified, before the coordinator aborted; nobody would end what it begins (KIP-890)."""
     log = LogTransactions()
     verification = log.begin_verification(1)
-    assert log.check(1, None) is ErrorCode.INVALID_TXN_STATE
-    assert log.check(1, verification) is ErrorCode.NONE
+    assert log.check(1, 0, None) is ErrorCode.INVALID_TXN_STATE
+    assert log.check(1, 0, verification) is ErrorCode.NONE
     log.end(marker(is_commit=False), mark(4))
-    assert log.check(1, verification) is ErrorCode.INVALID_TXN_STATE
+    assert log.check(1, 0, verification) is ErrorCode.INVALID_TXN_STATE
     again = log.begin_verification(1)
-    assert log.check(1, verification) is ErrorCode.INVALID_TXN_STATE
-    assert log.check(1, again) is ErrorCode.NONE
+    assert log.check(1, 0, verification) is ErrorCode.INVALID_TXN_STATE
+    assert log.check(1, 0, again) is ErrorCode.NONE
     log.append(1, 0, mark(4))
-    assert log.check(1, None) is ErrorCode.NONE, "it is open"
+    assert log.check(1, 0, None) is ErrorCode.NONE, "it is open"
+
+
+def test_a_batch_does_not_overtake_one_that_waits_for_the_coordinator() -> None:
+    """The log knows neither its producer nor the transaction, and would take any sequence number."""
+    log = LogTransactions()
+    verification = log.begin_verification(1, 0)
+    assert log.begin_verification(1, 5) == verification
+    assert log.check(1, 0, verification, 5) is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+    assert log.check(1, 0, verification, 0) is ErrorCode.NONE
+    log.append(1, 0, mark(0))
+    assert log.check(1, 0, verification, 5) is ErrorCode.NONE
+
+
+def test_a_batch_of_an_older_epoch_is_not_part_of_the_transaction_of_a_newer_one() -> None:
+    """Batches without sequence numbers, which commit offsets, are fenced here alone."""
+    log = LogTransactions()
+    log.append(1, 3, mark(0))
+    assert log.check(1, 2, None) is ErrorCode.INVALID_PRODUCER_EPOCH
+    assert log.check(1, 3, None) is ErrorCode.NONE
+    log.end(marker(epoch=4), mark(3))
+    verification = log.begin_verification(1)
+    assert log.check(1, 3, verification) is ErrorCode.INVALID_PRODUCER_EPOCH, "the marker has fenced it"
+    assert log.check(1, 4, verification) is ErrorCode.NONE
 
 
 def test_older_coordinators_and_producers_end_nothing() -> None:
@@ -91,7 +114,7 @@ def test_an_answer_of_the_coordinator_counts_for_the_log_that_asked() -> None:
     before, after = LogTransactions(), LogTransactions()
     verification = before.begin_verification(1)
     after.begin_verification(1)
-    assert after.check(1, verification) is ErrorCode.INVALID_TXN_STATE
+    assert after.check(1, 0, verification) is ErrorCode.INVALID_TXN_STATE
 
 
 def test_the_last_stable_offset_is_not_before_the_start() -> None:

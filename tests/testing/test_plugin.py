@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import re
 import subprocess
 import sys
+import tempfile
 import threading
 import unittest
 from pathlib import Path
 
 import pytest
+from confluent_kafka import Consumer, Producer
 
 import pyreplog
 from pyreplog.errors import ClosedError
-from pyreplog.testing import temporary_cluster, temporary_topic_server
+from pyreplog.testing import temporary_cluster, temporary_kafka, temporary_topic_server
 from tests.guides import ROOT, blocks, patient
+from tests.waiting import PATIENCE_S, until
 
 PROGRAMS = [patient(block) for block in blocks(ROOT / "docs" / "testing.md")]
 
@@ -45,8 +49,9 @@ def test_the_guide_with_pytest(tmp_path: Path) -> None:
         "import pyreplog\n\n"
         "def test_shared(server):\n    with pyreplog.connect(server) as client:\n        client.topic('a').publish(b'x')\n"
     )
-    assert sorted(name[1] for name in names if name is not None) == ["conftest.py", "test_orders.py"]
-    assert "3 passed" in run_pytest(tmp_path)
+    files = ["conftest.py", "test_orders.py", "test_payments.py", "test_shared_kafka.py"]
+    assert sorted(name[1] for name in names if name is not None) == files
+    assert "5 passed" in run_pytest(tmp_path)
 
 
 def test_the_guide_with_unittest() -> None:
@@ -78,3 +83,46 @@ def test_nothing_is_left(tmp_path: Path) -> None:
     assert {*threading.enumerate()} <= before
     with temporary_cluster(tmp_path / "kept", bookies=2) as cluster:
         assert [value for batch in cluster.topic("a").read() for value in batch.values()] == [b"x"]
+
+
+def produce(bootstrap_servers: str, value: bytes) -> None:
+    producer = Producer({"bootstrap.servers": bootstrap_servers})
+    producer.produce("a", value)
+    assert producer.flush(PATIENCE_S) == 0
+
+
+def consume(bootstrap_servers: str, count: int) -> list[bytes]:
+    consumer = Consumer({"bootstrap.servers": bootstrap_servers, "group.id": "g", "auto.offset.reset": "earliest"})
+    consumer.subscribe(["a"])
+    values: list[bytes] = []
+    while len(values) < count:
+        message = consumer.poll(PATIENCE_S)
+        assert message is not None and message.error() is None
+        values.append(message.value())
+    consumer.close()
+    return values
+
+
+def descriptors() -> set[str]:
+    """What the descriptors of this process are open for."""
+    return {str(path.readlink()) for path in Path("/proc/self/fd").iterdir() if path.is_symlink()}
+
+
+@pytest.mark.parametrize("brokers", [1, 3])
+def test_nothing_is_left_of_a_kafka(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, brokers: int) -> None:
+    """No threads, files, maps or descriptors; one in a directory of the test has its records when it comes back."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    with temporary_kafka(brokers=brokers) as bootstrap_servers:
+        produce(bootstrap_servers, b"x")  # librdkafka leaves what it makes once
+        assert bootstrap_servers.count(",") == brokers - 1
+    assert not list(tmp_path.iterdir())
+
+    before, threads = descriptors(), {*threading.enumerate()}
+    for number in range(2):
+        with temporary_kafka(tmp_path / "kept", brokers=brokers) as bootstrap_servers:
+            produce(bootstrap_servers, b"%d" % number)
+            assert consume(bootstrap_servers, 1) == [b"%d" % number]
+        assert {*threading.enumerate()} <= threads
+        gc.collect()  # of clients
+        until(lambda: descriptors() <= before)
+        assert str(tmp_path) not in Path("/proc/self/maps").read_text()

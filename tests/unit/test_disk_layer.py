@@ -44,7 +44,7 @@ EXCEPTED = {
     "pyreplog/reports/export.py": ["parquet.ParquetWriter"],
     "pyreplog/reports/atomic_directories.py": ["shutil.rmtree", "tempfile.mkdtemp", "shutil.rmtree"],
     # Clusters of tests, which are removed at the end.
-    "pyreplog/testing/__init__.py": ["tempfile.TemporaryDirectory"],
+    "pyreplog/testing/__init__.py": ["tempfile.TemporaryDirectory", "tempfile.TemporaryDirectory"],
     # A last word to the terminal.
     "pyreplog/cli/shared/serving.py": ["os.write"],
     # The null device, for streams that are closed.

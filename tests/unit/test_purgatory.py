@@ -97,6 +97,20 @@ def test_advance_completes_nothing_before_drain() -> None:
     assert done(futures) == [1]
 
 
+def test_a_key_is_watched_from_the_call_of_watch_until_nobody_waits() -> None:
+    purgatory, future = Purgatory(), AppendFuture[None](None)
+    assert not purgatory.is_watched("a")
+    entry = purgatory.watch("a", 5, future)
+    assert purgatory.is_watched("a"), "its registration waits in the inbox"
+    purgatory.drain()
+    assert purgatory.is_watched("a")
+    assert not purgatory.is_watched("b")
+    purgatory.advance_and_drain("a", 4)
+    assert purgatory.is_watched("a")
+    purgatory.cancel(entry)
+    assert not purgatory.is_watched("a")
+
+
 def test_a_watch_between_advance_and_drain_is_completed() -> None:
     purgatory = Purgatory()
     purgatory.advance("log", 1)

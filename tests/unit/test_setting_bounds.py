@@ -55,7 +55,7 @@ BOUNDS: dict[type[Settings], dict[str, tuple[int, int]]] = {
         "fetch_wait_ms": (0, 60_000), "fetch_bytes_max": (1, 1 << 30), "backoff_ms": (1, 60_000),
         "catch_up_bytes_per_s": (1, 1 << 50),
         "sync_ms": (1, 60_000), "checkpoint_ms": (1, HOUR_MS), "balance_ms": (1, 1 << 40), "stop_ms": (0, HOUR_MS),
-        "retention_check_ms": (1, 1 << 40),
+        "retention_check_ms": (1, 1 << 40), "cleaner_check_ms": (1, 1 << 40), "cleaner_map_bytes": (1024, 1 << 36),
         "replace_after_ms": (0, 1 << 40),
         "producer_expiration_ms": (1, 1 << 40),
         "producer_expiration_check_ms": (1, 1 << 40),

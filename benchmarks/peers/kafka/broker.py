@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import time
 from pathlib import Path
 
 from benchmarks.limits.build import ROOT
@@ -54,6 +55,8 @@ class Broker:
         settings.write_text(_SETTINGS.format(port=port, controller=controller, folder=folder))
         java.run(java_command("kafka.tools.StorageTool", "format", "-t", _CLUSTER, "-c", str(settings)))
         self._servers = Servers()
+        self.started_s = time.monotonic()
+        """When its process began, after its folder was formatted."""
         self._servers.start(java_command("-Xms256m", "-Xmx1g", "kafka.Kafka", str(settings)), folder / "broker.log")
         try:
             self._servers.until(lambda: java.listens(port), ConnectionRefusedError)

@@ -54,7 +54,7 @@ cdef int64_t NARROW = (1 << NUMBER_TIMESTAMP_TYPE) | (1 << NUMBER_SIZE) | (1 << 
 cdef dict FAULTS = {
     1: "the bytes of a record",
     2: "a timestamp of 64 bits",
-    3: "the number of the record",
+    3: "a number behind that of the record before, within the batch",
     4: "a key of a length within the record, or null",
     5: "a value of a length within the record, or null",
     6: "headers within the record, and nothing behind them",
@@ -118,7 +118,8 @@ ctypedef struct Row:
     int64_t key_size, value_size    # -1: null
     int64_t header_count
     int64_t timestamp           # ms; -1: none
-    int64_t number              # of the record in its batch
+    int64_t number              # of the record in its batch; compaction leaves gaps
+    bint is_first               # of the records that are left of its batch
     Py_ssize_t entry            # index of its batch in the scan
 
 
@@ -134,7 +135,8 @@ cdef inline int read_sized(const uint8_t **at, const uint8_t *stop, const uint8_
 
 cdef int walk_records(const uint8_t *head, const uint8_t *body, int64_t size, Py_ssize_t entry, Row *rows) noexcept nogil:
     """Fill the rows of a batch, which must fill the body. Return the fault, 0 for none."""
-    cdef int64_t i, j, length, delta, number, count = get_int32(head + 57), base = get_int64(head + 27), ignored
+    cdef int64_t i, j, length, delta, number, previous = -1, count = get_int32(head + 57), base = get_int64(head + 27)
+    cdef int64_t ignored, last = get_int32(head + 23)
     cdef const uint8_t *at = body
     cdef const uint8_t *stop = body + size
     cdef const uint8_t *start
@@ -150,8 +152,9 @@ cdef int walk_records(const uint8_t *head, const uint8_t *body, int64_t size, Py
                 delta < 0 and base < INT64_MIN - delta):
             return 2
         row.timestamp = get_int64(head + 35) if appended else base + delta
-        if get_varint(&at, row.end, &number) < 0 or number != i:
+        if get_varint(&at, row.end, &number) < 0 or not previous < number <= last:
             return 3
+        previous = number
         if read_sized(&at, row.end, &row.key, &row.key_size, -1) < 0:
             return 4
         if read_sized(&at, row.end, &row.value, &row.value_size, -1) < 0:
@@ -165,7 +168,7 @@ cdef int walk_records(const uint8_t *head, const uint8_t *body, int64_t size, Py
                 return 6
         if at != row.end:
             return 6
-        row.number, row.entry = i, entry
+        row.number, row.entry, row.is_first = number, entry, i == 0
     return 7 if at != stop else 0
 
 
@@ -224,12 +227,12 @@ cdef class LoggedRows:
                 status = crc32c(0, head + CRC_FROM, size - CRC_FROM) == <uint32_t>get_int32(head + 17)
             if not status:
                 raise fault(CORRUPT_MESSAGE, 17, "the CRC-32C of the batch", f"{<uint32_t>get_int32(head + 17):#010x}")
-        if count < 1 or count != rec.count_of(p) or get_int32(head + 23) != count - 1:
-            raise fault(INVALID_RECORD, 23, f"{rec.count_of(p)} records, as many as entry numbers",
+        if not 0 <= count <= rec.count_of(p) or get_int32(head + 23) != rec.count_of(p) - 1:
+            raise fault(INVALID_RECORD, 23, f"at most {rec.count_of(p)} records, of as many entry numbers",
                         f"{count}, the last delta {get_int32(head + 23)}")
         if get_int64(head) != self.first_of(entry):
             raise fault(INVALID_RECORD, 0, f"base offset {self.first_of(entry)}", f"{get_int64(head)}")
-        if attributes & CONTROL:
+        if attributes & CONTROL or not count:
             return 0
         if attributes & CODEC_MASK:
             data = decompress(attributes & CODEC_MASK, span(self.batch.owner, body, body_size), limit)
@@ -288,7 +291,7 @@ cdef class LoggedRows:
         if which == NUMBER_POSITION:
             return self.batch.base + self.batch.offsets[row.entry]
         if which == NUMBER_STORED:
-            return 0 if row.number else rec.stride_of((<const RecordHead *>p).length)
+            return rec.stride_of((<const RecordHead *>p).length) if row.is_first else 0
         if which == NUMBER_APPENDED:
             return (<const RecordHead *>p).time
         if which == NUMBER_CRC:

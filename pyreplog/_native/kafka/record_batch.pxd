@@ -8,10 +8,10 @@ cdef enum:
 # Columns of a walk, one behind the other in memory.
 cdef enum Column:
     COLUMN_TIMESTAMP, COLUMN_KEY_START, COLUMN_KEY_SIZE, COLUMN_VALUE_START, COLUMN_VALUE_SIZE, COLUMN_HEADERS_START
-    COLUMN_HEADER_COUNT
+    COLUMN_HEADER_COUNT, COLUMN_NUMBER
 
 cdef enum:
-    COLUMNS = 7
+    COLUMNS = 8
 
 
 # What a walk over records learns.

@@ -5,8 +5,11 @@ import numpy as np
 from _typeshed import ReadableBuffer, WriteableBuffer
 from numpy.typing import NDArray
 
+from pyreplog._native.system.blocks import Block
+
 HEADER_BYTES: Final[int]
 CORRUPT_MESSAGE: Final[int]
+MESSAGE_TOO_LARGE: Final[int]
 INVALID_TIMESTAMP: Final[int]
 INVALID_RECORD: Final[int]
 NO_TIMESTAMP: Final[int]
@@ -49,6 +52,25 @@ class RecordBatchHeader:
     ) -> tuple[int, int]: ...
 
 def check_batch(data: ReadableBuffer, /, *, start: int = 0) -> RecordBatchHeader: ...
+def peek_header(data: ReadableBuffer, /) -> RecordBatchHeader | None: ...
+
+@final
+class ProducedBatch:
+    @property
+    def header(self) -> RecordBatchHeader: ...
+    @property
+    def data(self) -> Block: ...
+    def stamp(self, base_offset: int, leader_epoch: int, log_append_time: int = -1, /) -> Block: ...
+
+def take_produced(
+    data: ReadableBuffer,
+    /,
+    *,
+    max_bytes: int = 9223372036854775807,
+    sent_by_client: bool = True,
+    oldest: int = -9223372036854775808,
+    newest: int = 9223372036854775807,
+) -> ProducedBatch | tuple[int, str]: ...
 def stamp_batch(
     data: WriteableBuffer, base_offset: int, leader_epoch: int, /, *, log_append_time: int = -1
 ) -> None: ...
@@ -69,6 +91,8 @@ class RecordColumns:
     def value_size(self) -> NDArray[np.int64]: ...
     @property
     def header_count(self) -> NDArray[np.int64]: ...
+    @property
+    def number(self) -> NDArray[np.int64]: ...
     def __len__(self) -> int: ...
     def keys(self) -> list[bytes | None]: ...
     def values(self) -> list[bytes | None]: ...

@@ -18,13 +18,15 @@ from pyreplog._native.kafka.wire cimport (
     get_int16, get_int32, get_int64, get_varint, get_varlong, put_int16, put_int32, put_int64, put_uvarint, uvarint_size,
     zigzag,
 )
-from pyreplog._native.layout cimport crc32c
+from pyreplog._native.layout cimport crc32c, crc32c_copy
+from pyreplog._native.system.blocks cimport Block, make_block
 from pyreplog.errors import InvalidArgumentError, InvalidRecordBatchError
 
 HEADER_BYTES = BATCH_HEADER
 """Of a batch, in front of its records."""
 
 CORRUPT_MESSAGE = 2
+MESSAGE_TOO_LARGE = 10
 INVALID_TIMESTAMP = 32
 INVALID_RECORD = 87
 
@@ -40,6 +42,8 @@ cdef enum:
     CONTROL = 32
     DELETE_HORIZON = 64
     KNOWN_ATTRIBUTES = 127
+
+cdef int64_t MICROSECONDS_MAX = INT64_MAX // 1000  # ms: a later time does not fit into the microseconds of a log
 
 cdef enum Fault:
     FAULT_NONE
@@ -58,7 +62,7 @@ cdef dict FAULTS = {
     FAULT_LENGTH: ("length", "the bytes of a record"),
     FAULT_ATTRIBUTES: ("attributes", "a byte of attributes"),
     FAULT_TIMESTAMP: ("timestamp", "a timestamp of 64 bits that is not negative, or -1"),
-    FAULT_OFFSET: ("offset delta", "the number of the record"),
+    FAULT_OFFSET: ("offset delta", "a number behind that of the record before, within the batch"),
     FAULT_KEY: ("key", "a length within the record, or -1"),
     FAULT_VALUE: ("value", "a length within the record, or -1"),
     FAULT_HEADERS: ("headers", "a count and pairs of lengths and bytes within the record"),
@@ -87,16 +91,17 @@ cdef inline int skip_headers(const uint8_t **at, const uint8_t *stop, int64_t *c
     return 0
 
 
-cdef Fault walk_records(const uint8_t *body, int64_t size, int64_t count, int64_t base_timestamp, int64_t earliest,
-                        int64_t latest, int64_t *columns, Walked *walked) noexcept nogil:
-    """Step over `count` records, which must fill the body. columns: NULL, or room for COLUMNS * count numbers."""
+cdef Fault walk_records(const uint8_t *body, int64_t size, int64_t count, int64_t last, int64_t base_timestamp,
+                        int64_t earliest, int64_t latest, int64_t *columns, Walked *walked) noexcept nogil:
+    """Step over `count` records, which must fill the body. Their numbers ascend up to `last`; compaction leaves gaps.
+    columns: NULL, or room for COLUMNS * count numbers."""
     cdef const uint8_t *at = body
     cdef const uint8_t *stop = body + size
     cdef const uint8_t *end
     cdef const uint8_t *key
     cdef const uint8_t *value
     cdef const uint8_t *headers
-    cdef int64_t i, length, delta, number, key_size, value_size, header_count, timestamp
+    cdef int64_t i, length, delta, number, previous = -1, key_size, value_size, header_count, timestamp
     walked.max_timestamp, walked.max_number, walked.record = -1, -1, 0
     for i in range(count):
         walked.record, walked.at = i, at - body
@@ -110,8 +115,9 @@ cdef Fault walk_records(const uint8_t *body, int64_t size, int64_t count, int64_
         timestamp = base_timestamp + delta
         if timestamp < -1:
             return FAULT_TIMESTAMP
-        if get_varint(&at, end, &number) < 0 or number != i:
+        if get_varint(&at, end, &number) < 0 or not previous < number <= last:
             return FAULT_OFFSET
+        previous = number
         if skip_sized(&at, end, &key_size, -1) < 0:
             return FAULT_KEY
         key = at - (key_size if key_size > 0 else 0)
@@ -135,6 +141,7 @@ cdef Fault walk_records(const uint8_t *body, int64_t size, int64_t count, int64_
             columns[COLUMN_VALUE_SIZE * count + i] = value_size
             columns[COLUMN_HEADERS_START * count + i] = headers - body
             columns[COLUMN_HEADER_COUNT * count + i] = header_count
+            columns[COLUMN_NUMBER * count + i] = number
     walked.record, walked.at = count, at - body
     return FAULT_COUNT if at != stop else FAULT_NONE
 
@@ -211,10 +218,12 @@ cdef class RecordBatchHeader:
         if self.count < 0 or self.count > size // RECORD_MIN:
             raise too_many(self.count, size)
         if size < UNLOCKED_BYTES:
-            status = walk_records(body, size, self.count, self.base_timestamp, earliest, latest, columns, walked)
+            status = walk_records(body, size, self.count, self.last_offset_delta, self.base_timestamp, earliest, latest,
+                                  columns, walked)
         else:
             with nogil:
-                status = walk_records(body, size, self.count, self.base_timestamp, earliest, latest, columns, walked)
+                status = walk_records(body, size, self.count, self.last_offset_delta, self.base_timestamp, earliest, latest,
+                                      columns, walked)
         if status == FAULT_NONE:
             return 0
         name, expected = FAULTS[status]
@@ -249,9 +258,32 @@ def check_batch(data, /, *, Py_ssize_t start=0):
     return header
 
 
-cdef RecordBatchHeader header_of(const uint8_t *p, Py_ssize_t space):
+cdef RecordBatchHeader fields_of(const uint8_t *p):
+    """The fields of a header that is there whole. Nothing is checked."""
     cdef RecordBatchHeader header = RecordBatchHeader.__new__(RecordBatchHeader)
-    cdef int64_t length
+    header.size = LENGTH_FROM + <int64_t>get_int32(p + 8)
+    header.base_offset, header.leader_epoch, header.attributes = get_int64(p), get_int32(p + 12), get_int16(p + 21)
+    header.last_offset_delta, header.base_timestamp = get_int32(p + 23), get_int64(p + 27)
+    header.max_timestamp, header.producer_id = get_int64(p + 35), get_int64(p + 43)
+    header.producer_epoch, header.base_sequence, header.count = get_int16(p + 51), get_int32(p + 53), get_int32(p + 57)
+    return header
+
+
+def peek_header(data, /):
+    """Return the header of one whole batch, whose checksum was verified before; None: these bytes are none."""
+    cdef Py_buffer view
+    cdef const uint8_t *p
+    cdef RecordBatchHeader header = None
+    PyObject_GetBuffer(data, &view, PyBUF_SIMPLE)
+    p = <const uint8_t *>view.buf
+    if view.len >= BATCH_HEADER and p[16] == 2 and <int64_t>get_int32(p + 8) + LENGTH_FROM == view.len:
+        header = fields_of(p)
+    PyBuffer_Release(&view)
+    return header
+
+
+cdef RecordBatchHeader header_of(const uint8_t *p, Py_ssize_t space):
+    cdef int64_t length, size
     cdef uint32_t crc
     if space < 17:
         raise fault(CORRUPT_MESSAGE, -1, 0, f"a batch of {BATCH_HEADER} bytes or more", f"{space}")
@@ -263,19 +295,149 @@ cdef RecordBatchHeader header_of(const uint8_t *p, Py_ssize_t space):
     if length < BATCH_HEADER - LENGTH_FROM or length > space - LENGTH_FROM:
         raise fault(CORRUPT_MESSAGE, -1, 8, f"a length of {BATCH_HEADER - LENGTH_FROM} to {space - LENGTH_FROM}",
                     f"{length}")
-    header.size = LENGTH_FROM + length
-    if header.size < UNLOCKED_BYTES:
-        crc = crc32c(0, p + CRC_FROM, header.size - CRC_FROM)
+    size = LENGTH_FROM + length
+    if size < UNLOCKED_BYTES:
+        crc = crc32c(0, p + CRC_FROM, size - CRC_FROM)
     else:
         with nogil:
-            crc = crc32c(0, p + CRC_FROM, header.size - CRC_FROM)
+            crc = crc32c(0, p + CRC_FROM, size - CRC_FROM)
     if crc != <uint32_t>get_int32(p + 17):
         raise fault(CORRUPT_MESSAGE, -1, 17, f"checksum {crc:#010x}", f"{<uint32_t>get_int32(p + 17):#010x}")
-    header.base_offset, header.leader_epoch, header.attributes = get_int64(p), get_int32(p + 12), get_int16(p + 21)
-    header.last_offset_delta, header.base_timestamp = get_int32(p + 23), get_int64(p + 27)
-    header.max_timestamp, header.producer_id = get_int64(p + 35), get_int64(p + 43)
-    header.producer_epoch, header.base_sequence, header.count = get_int16(p + 51), get_int32(p + 53), get_int32(p + 57)
-    return header
+    return fields_of(p)
+
+
+# ---- what a log takes ------------------------------------------------------------------------------------------
+
+
+@cython.final
+cdef class ProducedBatch:
+    """A batch that `take_produced` has copied and checked. One thread at a time.
+
+    Attributes:
+        header: its header.
+    """
+
+    cdef readonly RecordBatchHeader header
+    cdef Block copy
+
+    @property
+    def data(self):
+        """The bytes, as they were sent or stamped."""
+        return self.copy
+
+    def stamp(self, int64_t base_offset, int leader_epoch, int64_t log_append_time=-1, /):
+        """Write what a log sets, and return the bytes, which stay as they are until the next `stamp`.
+
+        log_append_time: ms since 1970; -1: the records keep their timestamps. Otherwise the checksum is computed anew.
+        """
+        put_stamp(self.copy.data, self.copy.length, base_offset, leader_epoch, log_append_time)
+        return self.copy
+
+
+def take_produced(data, /, *, int64_t max_bytes=INT64_MAX, bint sent_by_client=True, int64_t oldest=INT64_MIN,
+                  int64_t newest=INT64_MAX):
+    """Copy one batch and check what a log checks before it appends, in one pass. Records are not looked into.
+
+    max_bytes: size of the largest batch. sent_by_client: a log sets the rest: base offset 0, no control batch, the
+    producer's timestamps. oldest, newest: ms since 1970, between which the timestamps must lie if they are the producer's;
+    batches without any, and control batches, pass.
+    Returns a `ProducedBatch`, or the number of the error and what is wrong. The checksum is that of the copy, so it holds
+    even if another thread writes into `data` meanwhile.
+    """
+    cdef Py_buffer view
+    PyObject_GetBuffer(data, &view, PyBUF_SIMPLE)
+    try:
+        return take_checked(<const uint8_t *>view.buf, view.len, max_bytes, sent_by_client, oldest, newest)
+    finally:
+        PyBuffer_Release(&view)
+
+
+cdef object take_checked(const uint8_t *p, Py_ssize_t size, int64_t max_bytes, bint sent_by_client, int64_t oldest,
+                         int64_t newest):
+    cdef ProducedBatch batch
+    cdef RecordBatchHeader header
+    cdef uint8_t *copy
+    cdef int64_t length
+    cdef uint32_t crc, expected
+    if size < BATCH_HEADER:
+        return CORRUPT_MESSAGE, f"expected a record batch of {BATCH_HEADER} bytes or more, found {size}"
+    length = get_int32(p + 8)
+    if p[16] != 2:
+        return INVALID_RECORD, f"expected magic 2, found {p[16]}"
+    if not BATCH_HEADER - LENGTH_FROM <= length <= size - LENGTH_FROM:
+        return CORRUPT_MESSAGE, f"length: expected at most {size - LENGTH_FROM}, found {length}"
+    if length != size - LENGTH_FROM:
+        return INVALID_RECORD, f"expected one batch, found {size - length - LENGTH_FROM} bytes behind it"
+    if size > max_bytes:
+        return MESSAGE_TOO_LARGE, f"expected at most {max_bytes} bytes, found {size}"
+    batch = ProducedBatch.__new__(ProducedBatch)
+    batch.copy = make_block(size)
+    copy = batch.copy.data
+    memcpy(copy, p, CRC_FROM)
+    if size < UNLOCKED_BYTES:
+        crc = crc32c_copy(0, copy + CRC_FROM, p + CRC_FROM, size - CRC_FROM, 0)
+    else:
+        with nogil:
+            crc = crc32c_copy(0, copy + CRC_FROM, p + CRC_FROM, size - CRC_FROM, 0)
+    expected = <uint32_t>get_int32(copy + 17)
+    if crc != expected:
+        return CORRUPT_MESSAGE, f"expected a batch of CRC {expected:#x}, found {crc:#x}"
+    if copy[16] != 2 or get_int32(copy + 8) != length:  # it was changed since it was looked at
+        return CORRUPT_MESSAGE, "expected bytes that stay as they are while they are appended"
+    header = batch.header = fields_of(copy)
+    message = misshapen(header, sent_by_client)
+    if message is not None:
+        return INVALID_RECORD, message
+    message = None if header.attributes & LOG_APPEND_TIME else untimely(header, oldest, newest)
+    if message is not None:
+        return INVALID_TIMESTAMP, message
+    return batch
+
+
+cdef object misshapen(RecordBatchHeader header, bint sent_by_client):
+    """Return what is wrong with a batch whose bytes are those that were sent; None: nothing."""
+    cdef int64_t offsets = <int64_t>header.last_offset_delta + 1
+    if offsets < 1 or header.count < 1:
+        return f"expected 1 record or more, found {header.count}, and {offsets} offsets"
+    if header.count != offsets:  # of compaction, which is no producer's business
+        return f"expected as many records as offsets, found {header.count}, and {offsets} offsets"
+    if header.attributes & TRANSACTIONAL and header.producer_id < 0:
+        return "expected a producer id in a transaction, found none"
+    if not sent_by_client:
+        return None
+    if header.attributes & LOG_APPEND_TIME:
+        return "expected a batch with the producer's time, found the log's"
+    if header.base_offset:
+        return f"base offset: expected 0, found {header.base_offset}"
+    if header.attributes & CONTROL:
+        return "expected records, found a control batch"
+    if header.producer_id >= 0 and (header.base_sequence < 0 or header.producer_epoch < 0):
+        return f"expected a sequence number and an epoch, found {header.base_sequence} and {header.producer_epoch}"
+    return None
+
+
+cdef object untimely(RecordBatchHeader header, int64_t oldest, int64_t newest):
+    """Return what is wrong with the producer's timestamps; None: nothing."""
+    cdef int64_t earliest = min(header.base_timestamp, header.max_timestamp)
+    cdef int64_t latest = max(header.base_timestamp, header.max_timestamp)
+    if latest > MICROSECONDS_MAX or earliest < -MICROSECONDS_MAX:
+        return f"timestamp: expected one that fits into microseconds, found {latest} ms"
+    if header.attributes & CONTROL or earliest == latest == -1:
+        return None
+    if latest > newest:
+        return f"timestamp: expected at most {newest} ms, found {latest}"
+    if earliest < oldest:
+        return f"timestamp: expected at least {oldest} ms, found {earliest}"
+    return None
+
+
+cdef void put_stamp(uint8_t *p, int64_t size, int64_t base_offset, int leader_epoch, int64_t log_append_time) noexcept:
+    put_int64(p, base_offset)
+    put_int32(p + 12, leader_epoch)
+    if log_append_time >= 0:
+        put_int16(p + 21, get_int16(p + 21) | LOG_APPEND_TIME)
+        put_int64(p + 35, log_append_time)
+        put_int32(p + 17, crc32c(0, p + CRC_FROM, size - CRC_FROM))
 
 
 def stamp_batch(data, int64_t base_offset, int leader_epoch, /, *, int64_t log_append_time=-1):
@@ -293,12 +455,7 @@ def stamp_batch(data, int64_t base_offset, int leader_epoch, /, *, int64_t log_a
         size = LENGTH_FROM + <int64_t>get_int32(p + 8) if view.len >= BATCH_HEADER else BATCH_HEADER
         if not BATCH_HEADER <= size <= view.len:
             raise InvalidArgumentError(f"data: expected a batch, found {view.len} bytes of {size}")
-        put_int64(p, base_offset)
-        put_int32(p + 12, leader_epoch)
-        if log_append_time >= 0:
-            put_int16(p + 21, get_int16(p + 21) | LOG_APPEND_TIME)
-            put_int64(p + 35, log_append_time)
-            put_int32(p + 17, crc32c(0, p + CRC_FROM, size - CRC_FROM))
+        put_stamp(p, size, base_offset, leader_epoch, log_append_time)
     finally:
         PyBuffer_Release(&view)
 
@@ -315,9 +472,10 @@ cdef class RecordColumns:
         timestamp: ms since 1970; -1: none.
         key_start, key_size, value_start, value_size: places in the body; a size of -1 is null.
         header_count: headers of each record.
+        number: of each record: its offset less that of the batch. Compaction leaves gaps.
     """
 
-    cdef readonly object body, timestamp, key_start, key_size, value_start, value_size, header_count
+    cdef readonly object body, timestamp, key_start, key_size, value_start, value_size, header_count, number
     cdef object headers_start, table
     cdef Py_ssize_t count
 
@@ -400,7 +558,7 @@ def read_records(RecordBatchHeader header not None, body, /):
     columns.body, columns.count, columns.table = owned, header.count, array
     columns.timestamp, columns.key_start, columns.key_size = array[0], array[1], array[2]
     columns.value_start, columns.value_size = array[3], array[4]
-    columns.headers_start, columns.header_count = array[5], array[6]
+    columns.headers_start, columns.header_count, columns.number = array[5], array[6], array[7]
     return columns
 
 

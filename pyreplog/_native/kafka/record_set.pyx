@@ -14,8 +14,8 @@ from libc.stdlib cimport free, realloc
 from libc.string cimport memcpy
 
 from pyreplog._native.kafka.record_batch cimport (
-    BATCH_HEADER, COLUMN_HEADER_COUNT, COLUMN_HEADERS_START, COLUMN_KEY_SIZE, COLUMN_KEY_START, COLUMN_TIMESTAMP,
-    COLUMN_VALUE_SIZE, COLUMN_VALUE_START, COLUMNS, RECORD_MIN, RecordBatchHeader, Walked, header_of, headers_at,
+    BATCH_HEADER, COLUMN_HEADER_COUNT, COLUMN_HEADERS_START, COLUMN_KEY_SIZE, COLUMN_KEY_START, COLUMN_NUMBER,
+    COLUMN_TIMESTAMP, COLUMN_VALUE_SIZE, COLUMN_VALUE_START, COLUMNS, RECORD_MIN, RecordBatchHeader, Walked, header_of, headers_at,
 )
 from pyreplog._native.kafka.wire cimport get_int16
 from pyreplog._native.layout cimport (
@@ -178,7 +178,7 @@ cdef class ConsumerBatch:
         """Add the records of a batch from offset `first` on. owner: keeps the body alive."""
         cdef Walked walked
         cdef int64_t *columns
-        cdef int64_t count = header.count
+        cdef int64_t count = header.count, offset
         cdef Py_ssize_t i
         cdef Row *row
         cdef void *grown
@@ -194,10 +194,11 @@ cdef class ConsumerBatch:
         try:
             header.walk_body(body, size, INT64_MIN, INT64_MAX, columns, &walked)
             for i in range(count):
-                if header.base_offset + i < first:
+                offset = header.base_offset + columns[COLUMN_NUMBER * count + i]
+                if offset < first:
                     continue
                 row = &self.rows[self.count]
-                row.offset, row.timestamp = header.base_offset + i, columns[COLUMN_TIMESTAMP * count + i]
+                row.offset, row.timestamp = offset, columns[COLUMN_TIMESTAMP * count + i]
                 if header.attributes & 8:  # LogAppendTime
                     row.timestamp = header.max_timestamp
                 row.key, row.key_size = body + columns[COLUMN_KEY_START * count + i], columns[COLUMN_KEY_SIZE * count + i]

@@ -11,6 +11,11 @@ cdef int get_buffer(object source, Py_buffer *buffer, str name) except -1
 cdef object check_time(time)
 cdef void fill_part(Part *part, Py_buffer *value, Py_buffer *key, bytes attributes) noexcept
 cdef int fill_control(Part *part, control) except -1
+cdef enum:
+    EVENT_ATTRIBUTE_BYTES = 11
+
+# Write an event time, as EVENT_ATTRIBUTE_BYTES of attributes.
+cdef void write_event_attribute(uint8_t *out, int64_t time) noexcept nogil
 cdef int refuse_part(const Part *part, int64_t room) except -1
 
 # Return the bytes that all parts take in segments of a given size. Raise RecordTooLargeError, before anything is

@@ -18,6 +18,8 @@ class _ArrowArray(Protocol):
 
 _Column: TypeAlias = tuple[ArrayLike, ReadableBuffer] | NDArray[np.uint8] | NDArray[np.bytes_] | _ArrowArray
 
+def longest_of(items: Iterable[ReadableBuffer]) -> int: ...
+
 @disjoint_base
 class Parts:
     @property

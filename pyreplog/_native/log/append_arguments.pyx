@@ -20,7 +20,6 @@ from pyreplog._native.system.blocks cimport give_block, take_block
 from pyreplog.errors import InvalidArgumentError, RecordTooLargeError, WrongTypeError
 from pyreplog.times import moment_us
 
-cdef int64_t EVENT_ATTRIBUTE = 11
 cdef int64_t NUMBERS_MAX = INT32_MAX  # entry numbers of one call: less than a segment can have
 
 
@@ -108,18 +107,18 @@ cdef class Parts:
         self.key_bytes += length
 
     cdef int make_times(self) except -1:
-        self.times = <uint8_t *>malloc(self.count * EVENT_ATTRIBUTE + 1)
+        self.times = <uint8_t *>malloc(self.count * EVENT_ATTRIBUTE_BYTES + 1)
         if self.times == NULL:
             raise MemoryError
         return 0
 
     cdef void set_time(self, Py_ssize_t i, int64_t time) noexcept nogil:
-        cdef uint8_t *out = self.times + i * EVENT_ATTRIBUTE
+        cdef uint8_t *out = self.times + i * EVENT_ATTRIBUTE_BYTES
         if time == INT64_MIN:
             return
         write_event_attribute(out, time)
         self.parts[i].attributes = out
-        self.parts[i].attributes_length = EVENT_ATTRIBUTE
+        self.parts[i].attributes_length = EVENT_ATTRIBUTE_BYTES
         self.parts[i].event_time = time
 
 
@@ -206,6 +205,16 @@ cdef tuple as_tuple(object items, str name):
     if isinstance(items, (bytes, bytearray, memoryview, str)) or not hasattr(items, "__iter__"):
         raise WrongTypeError(f"{name}: expected a sequence of items, found {type(items).__name__}")
     return tuple(items)
+
+
+def longest_of(items):
+    """Return the length of the longest of some bytes-like objects; 0: there are none."""
+    cdef Py_ssize_t longest = 0, length
+    for each in items:
+        length = PyBytes_GET_SIZE(each) if PyBytes_CheckExact(each) else len(each)
+        if length > longest:
+            longest = length
+    return longest
 
 
 cdef int check_count(str name, Py_ssize_t actual, Py_ssize_t expected) except -1:

@@ -58,10 +58,12 @@ cdef class Appender(LogViewBase):
                          int64_t *entry) except -1
     cdef int64_t put_part(self, const Part *part, AppendFuture future, bint waits, int64_t *entry) except -1
     cdef tuple put_batch(self, values, keys, event_times, control, bint waits)
-    cdef object put_list(self, list values)
+    cdef bint put_list(self, list values, int64_t time)
     cdef void encode_list(self, PyObject *values, Py_ssize_t count, int64_t time) noexcept
     cdef int64_t put_locked(self, const Part *parts, Py_ssize_t count, bint waits, int64_t *entry) except -1
     cdef int64_t put_inside(self, const Part *parts, Py_ssize_t count, int64_t total, bint waits) except -1
+    cdef int64_t put_counted(self, const Part *parts, Py_ssize_t count, int64_t numbers, bint waits,
+                             int64_t *entry) except -1
     cdef tuple put_record_batches(self, values, counts, event_times, control, bint waits)
     cdef int begin_stage(self) except -1
     cdef tuple take_stage(self)

@@ -7,6 +7,7 @@ from typing_extensions import disjoint_base
 
 from pyreplog._native.log.append_arguments import _Column
 from pyreplog._native.log.future import AppendFuture
+from pyreplog._native.log.log_position import AppendedOffsets
 from pyreplog._native.log.log_view_base import LogViewBase
 from pyreplog._native.log.position_waiters import PositionWaiters
 from pyreplog._native.log.segment import Segment
@@ -103,6 +104,10 @@ class Appender(LogViewBase):
         event_times: Iterable[Time | None] | None,
         control: bytes | None,
     ) -> tuple[range, int | None]: ...
+    def append_list_pending(self, values: list[ReadableBuffer]) -> AppendedOffsets | None: ...
+    def append_record_batch_pending(
+        self, value: ReadableBuffer, count: int, event_time: int | None = None, /
+    ) -> AppendedOffsets: ...
     def append_record_batches_pending(
         self,
         values: Iterable[ReadableBuffer],

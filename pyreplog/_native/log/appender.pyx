@@ -14,22 +14,24 @@ from cpython.pythread cimport (
     PyThread_acquire_lock, PyThread_allocate_lock, PyThread_free_lock, PyThread_get_thread_ident, PyThread_release_lock,
     WAIT_LOCK,
 )
-from libc.stdint cimport INT64_MIN, UINT32_MAX
+from libc.stdint cimport INT32_MAX, INT64_MIN, UINT32_MAX
 from libc.string cimport memset
 
 from pyreplog._native.layout cimport KIND_BATCH, KIND_DATA, LAG_NONE, SEGMENT_HEADER, SHORT_HEADER
 from pyreplog._native.log cimport record as rec
 from pyreplog._native.log.groupbuffer cimport GroupBuffer
 from pyreplog._native.log.append_arguments cimport (
-    BatchParts, ColumnParts, SequenceParts, check_time, fill_part, fill_plain, get_buffer, measure, rolls,
+    EVENT_ATTRIBUTE_BYTES, BatchParts, ColumnParts, SequenceParts, check_time, fill_part, fill_plain, get_buffer, measure,
+    rolls, write_event_attribute,
 )
+from pyreplog._native.log.log_position cimport appended_at
 from pyreplog._native.log.attributes import encode_attributes
 from pyreplog._native.log.sparse cimport SparseIndex, is_plain
 from pyreplog._native.log.tail_page cimport fence, load32, order, store, wake_sleepers
 from pyreplog._native.system.scheduling cimport Seam
 
 from pyreplog._native.system import scheduling
-from pyreplog.errors import UnnumberedError
+from pyreplog.errors import InvalidArgumentError, UnnumberedError
 
 cdef extern from "Python.h":
     PyObject *PyList_GET_ITEM(object list, Py_ssize_t i)  # borrowed
@@ -540,32 +542,32 @@ cdef class Appender(LogViewBase):
             ForkedError: a parent process opened the log.
         """
         if self.quick and type(values) is list and keys is None and event_times is None and control is None:
-            numbers = self.put_list(values)
-            if numbers is not None:
-                return numbers
+            entry = self.next_entry
+            if self.put_list(values, self.now()):
+                return range(entry, entry + len(values))
         numbers, end = self.put_batch(values, keys, event_times, control, True)
         if self.staged and end is not None:
             self.wait_synced(end)
         return numbers
 
-    cdef object put_list(self, list values):
-        """Append plain bytes that fit into the active segment, without copying references.
+    cdef bint put_list(self, list values, int64_t time):
+        """Append plain bytes that fit into the active segment, without copying references. Return whether that was done.
 
-        None: use the general path.
+        It is not done where the general path has to look.
         """
         cdef Py_ssize_t i, count = len(values)
-        cdef int64_t total = 0, entry = self.next_entry
+        cdef int64_t total = 0
         cdef PyObject *item
         for i in range(count):
             item = PyList_GET_ITEM(values, i)
             if not PyBytes_CheckExact(<object>item):
-                return None
+                return False
             total += rec.stride_of(SHORT_HEADER + PyBytes_GET_SIZE(<object>item))
         if self.pos + total > self.limit or total >= RELEASE_GIL_FROM:
-            return None
-        self.encode_list(<PyObject *>values, count, self.now())
+            return False
+        self.encode_list(<PyObject *>values, count, time)
         self.publish()
-        return range(entry, entry + count)
+        return True
 
     cdef void encode_list(self, PyObject *values, Py_ssize_t count, int64_t time) noexcept:
         """Encode a list of bytes that was found to fit. No Python code runs, so that the list cannot change.
@@ -608,6 +610,27 @@ cdef class Appender(LogViewBase):
         Raises WindowFullError as `submit_batch`.
         """
         return self.put_batch(values, keys, event_times, control, False)
+
+    def append_list_pending(self, list values not None):
+        """Append a list of bytes as one batch, without waiting for the sync.
+
+        Args:
+            values: the values, all of type bytes.
+
+        Returns:
+            An AppendedOffsets. None: nothing was appended, because another thread is inside, the bytes do not fit into
+            the active segment, or some are of another type: use `append_batch_pending`.
+        """
+        cdef int64_t time, entry
+        if not self.open or not values:
+            return None
+        time = self.now()  # a clock in Python may do anything: what follows runs no Python code
+        if self.inside or not self.open or self.staged or self.active is None or self.first_entry < 0:
+            return None
+        entry = self.next_entry
+        if not self.put_list(values, max(time, self.last_time)):
+            return None
+        return appended_at(entry, len(values), self.active.base + self.pos)
 
     cdef tuple put_batch(self, values, keys, event_times, control, bint waits):
         cdef SequenceParts batch = SequenceParts(values, keys, event_times, control)
@@ -658,11 +681,44 @@ cdef class Appender(LogViewBase):
 
     cdef tuple put_record_batches(self, values, counts, event_times, control, bint waits):
         cdef BatchParts batch = BatchParts(values, counts, event_times, control)
-        cdef int64_t entry, end, total
+        cdef int64_t entry, end
         if not batch.count + batch.front:
             if not self.open:
                 self._reopen(waits)
             return range(self.next_entry, self.next_entry), None
+        end = self.put_counted(batch.block, batch.count + batch.front, batch.numbers, waits, &entry)
+        return range(entry, entry + batch.numbers), end
+
+    def append_record_batch_pending(self, value, int64_t count, event_time=None, /):
+        """Append one record batch as `append_record_batches_pending`, and return an AppendedOffsets.
+
+        Args:
+            value: the batch, anything with a buffer.
+            count: entry numbers that it takes.
+            event_time: microseconds since 1970; None: none.
+        """
+        cdef Part part
+        cdef Py_buffer view
+        cdef uint8_t attribute[EVENT_ATTRIBUTE_BYTES]
+        cdef int64_t entry, end, time = INT64_MIN if event_time is None else event_time
+        if not 1 <= count <= INT32_MAX:
+            raise InvalidArgumentError(f"counts: expected 1 or more, at most {INT32_MAX} in all, found {count}")
+        get_buffer(value, &view, "value")
+        try:
+            fill_part(&part, &view, NULL, b"")
+            part.kind, part.count = KIND_BATCH, count
+            if time != INT64_MIN:
+                write_event_attribute(attribute, time)
+                part.attributes, part.attributes_length, part.event_time = attribute, EVENT_ATTRIBUTE_BYTES, time
+            end = self.put_counted(&part, 1, count, False, &entry)
+        finally:
+            PyBuffer_Release(&view)
+        return appended_at(entry, count, end)
+
+    cdef int64_t put_counted(self, const Part *parts, Py_ssize_t count, int64_t numbers, bint waits,
+                             int64_t *entry) except -1:
+        """As `put_locked`, of record batches that take `numbers` entry numbers in all."""
+        cdef int64_t end, total
         self.enter(waits)
         try:
             if self.first_entry < 0:
@@ -672,18 +728,18 @@ cdef class Appender(LogViewBase):
                 if not waits and self.record_batches and self.pos > SEGMENT_HEADER:
                     self._check_room(self.active.size - SEGMENT_HEADER - SHORT_HEADER, 1)
                 self._begin_counted()
-            total = measure(batch.block, batch.count + batch.front, self.active.size - self.front_bytes)
+            total = measure(parts, count, self.active.size - self.front_bytes)
             # Entry deltas have 32 bits: keep enough of them for the single entries that may follow in the segment.
-            if self.next_entry - self.first_entry + batch.numbers > UINT32_MAX - self.active.size // SHORT_HEADER:
+            if self.next_entry - self.first_entry + numbers > UINT32_MAX - self.active.size // SHORT_HEADER:
                 self.makes_room = True
                 if not waits:  # room for the longest record: what is made is the next segment
                     self._check_room(self.active.size - SEGMENT_HEADER - SHORT_HEADER, 1)
                 self._begin_next()
-            entry = self.next_entry
-            end = self.put_inside(batch.block, batch.count + batch.front, total, waits)
+            entry[0] = self.next_entry
+            end = self.put_inside(parts, count, total, waits)
         finally:
             self.leave()
-        return range(entry, entry + batch.numbers), end
+        return end
 
     def append_columns(self, values, keys=None, event_times=None):
         """Append the rows of columns in one call, and return when all have the durability of the log.

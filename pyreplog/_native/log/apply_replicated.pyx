@@ -13,6 +13,7 @@ from pyreplog._native.layout cimport (
 from pyreplog._native.log cimport record as rec
 from pyreplog._native.log.appender cimport Appender
 from pyreplog._native.log.log_position cimport mark_at
+from pyreplog._native.machines.named cimport item
 from pyreplog._native.log.append_arguments cimport get_buffer
 from pyreplog._native.log.segment cimport Segment, pin
 from pyreplog._native.log.sparse cimport SparseIndex, is_plain
@@ -90,6 +91,18 @@ cdef class MirrorLogBase(Appender):
 
     cdef public int64_t _received_end
     cdef public object _commit
+
+    def show_reached(self, int64_t position, int64_t entry, /):
+        """Let readers see all before a place where a record ends. It never goes back. Any thread.
+
+        Return False, and do nothing, if the log does not reach so far.
+        """
+        if position > load(&self.tail.page.end):
+            return False
+        if position > <int64_t>item(self._commit, 0):
+            self._commit = mark_at(position, entry)
+        show_up_to(self, item(self._commit, 0), item(self._commit, 1))
+        return True
 
     def _apply_replicated(self, int64_t position, buffers, /):
         """Write records of a stream: `append_replicated` for records."""

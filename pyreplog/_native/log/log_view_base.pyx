@@ -63,6 +63,13 @@ cdef class LogViewBase:
             self.segments[row] = segment
         return self.segments[row]
 
+    def _unmap_if_unpinned(self, Py_ssize_t row):
+        """Drop the mapping of a row that nobody pins. Return whether the row is not mapped now. The GIL is not released."""
+        self.located = None
+        if self.segments[row] is not None and not (<Segment>self.segments[row]).pins:
+            self.segments[row] = None
+        return self.segments[row] is None
+
     def _unmap_unpinned(self):
         """Drop the mappings of all rows that nobody pins. Return how many rows stay mapped.
 

@@ -93,9 +93,14 @@ class ServerCredentials:
         self.server = _reloaded(tls.server_context(arguments))
         self.client = _reloaded(self._client(arguments))
 
+    @property
+    def has_files(self) -> bool:
+        """Whether `reload` would read anything."""
+        return self.secret is not None or self.server is not None or self.client is not None
+
     def reload(self) -> None:
         """Reload the files, for later connections. If one is invalid, that is logged and nothing changes."""
-        if self.secret is None and self.server is None and self.client is None:
+        if not self.has_files:
             logger.warning("SIGHUP: there are no files to reload")
             return
         try:
@@ -201,14 +206,20 @@ def host_and_port(option: str, text: str, *, host: str = "") -> tuple[str, int]:
     return name, int(port)
 
 
-def listening(arguments: argparse.Namespace) -> tuple[str, int, str | None]:
-    """Return host and port of `--listen`, and the address that others get instead, if there is one."""
-    host, port = host_and_port("--listen", arguments.listen)
-    if arguments.advertise is not None:
-        return host, port, address_text(host_and_port("--advertise", arguments.advertise))
+def listening(arguments: argparse.Namespace, prefix: str = "") -> tuple[str, int, str | None]:
+    """Return host and port of `--listen`, and the address that others get instead, if there is one.
+
+    prefix: "kafka-": those of `--kafka` and `--kafka-advertise`.
+    """
+    listen, advertise = (prefix.rstrip("-"), f"{prefix}advertise") if prefix else ("listen", "advertise")
+    text = getattr(arguments, listen)
+    host, port = host_and_port(f"--{listen}", text)
+    advertised = getattr(arguments, advertise.replace("-", "_"))
+    if advertised is not None:
+        return host, port, address_text(host_and_port(f"--{advertise}", advertised))
     if host in ("0.0.0.0", "::"):
         raise InvalidArgumentError(
-            f"--listen {arguments.listen}: expected an address that clients can reach, or one in --advertise"
+            f"--{listen} {text}: expected an address that clients can reach, or one in --{advertise}"
         )
     return host, port, None
 

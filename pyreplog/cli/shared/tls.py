@@ -10,14 +10,17 @@ from pyreplog.errors import CorruptionError, InvalidArgumentError
 from pyreplog.regular_files import PEM_FILE_MAX, check_regular
 
 
-def add_server_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--tls-cert", metavar="FILE", type=Path, help="use TLS: the certificate and its chain, PEM")
+def add_server_arguments(parser: argparse.ArgumentParser, prefix: str = "") -> None:
+    """Add the arguments of a server. prefix: of their names, as in "kafka-", for a second one of the process."""
+    cert = f"--{prefix}tls-cert"
+    parser.add_argument(cert, metavar="FILE", type=Path, help="use TLS: the certificate and its chain, PEM")
     parser.add_argument(
-        "--tls-key", metavar="FILE", type=Path, help="private key of the certificate (default: in --tls-cert)"
+        f"--{prefix}tls-key", metavar="FILE", type=Path, help=f"private key of the certificate (default: in {cert})"
     )
     parser.add_argument(
-        "--tls-client-ca", metavar="FILE", type=Path, help="require clients to have a certificate signed by these"
-    )
+        f"--{prefix}tls-client-ca", metavar="FILE", type=Path,
+        help="require clients to have a certificate signed by these",
+    )  # fmt: skip
 
 
 def add_peer_arguments(parser: argparse.ArgumentParser) -> None:
@@ -40,16 +43,18 @@ def add_client_arguments(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def server_context(arguments: argparse.Namespace) -> ssl.SSLContext | None:
-    """Return the TLS context of a server; None: no TLS. Raises InvalidArgumentError."""
-    if arguments.tls_cert is None:
-        if arguments.tls_key is not None or arguments.tls_client_ca is not None:
-            raise InvalidArgumentError("--tls-key, --tls-client-ca: expected with --tls-cert, found without")
+def server_context(arguments: argparse.Namespace, prefix: str = "") -> ssl.SSLContext | None:
+    """Return the TLS context of a server; None: no TLS. prefix: of the arguments. Raises InvalidArgumentError."""
+    names = [f"{prefix}tls-{name}" for name in ("cert", "key", "client-ca")]
+    cert, key, client_ca = (getattr(arguments, name.replace("-", "_")) for name in names)
+    if cert is None:
+        if key is not None or client_ca is not None:
+            raise InvalidArgumentError(f"--{names[1]}, --{names[2]}: expected with --{names[0]}, found without")
         return None
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
-    _load_own(context, arguments)
-    if arguments.tls_client_ca is not None:
-        _trust(context, "--tls-client-ca", arguments.tls_client_ca)
+    _load_own(context, cert, key)
+    if client_ca is not None:
+        _trust(context, f"--{names[2]}", client_ca)
         context.verify_mode = ssl.CERT_REQUIRED
     return context
 
@@ -63,20 +68,20 @@ def client_context(arguments: argparse.Namespace) -> ssl.SSLContext | None:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     _trust(context, "--tls-ca", arguments.tls_ca)
     if arguments.tls_cert is not None:
-        _load_own(context, arguments)
+        _load_own(context, arguments.tls_cert, arguments.tls_key)
     elif arguments.tls_key is not None:
         raise InvalidArgumentError("--tls-key: expected with --tls-cert, found without")
     return context
 
 
-def _load_own(context: ssl.SSLContext, arguments: argparse.Namespace) -> None:
+def _load_own(context: ssl.SSLContext, cert: Path, key: Path | None) -> None:
     try:  # with no password an encrypted key is refused; OpenSSL would ask the terminal
-        for file in (arguments.tls_cert, arguments.tls_key):
+        for file in (cert, key):
             if file is not None:
                 check_regular(file, PEM_FILE_MAX)
-        context.load_cert_chain(arguments.tls_cert, arguments.tls_key, password="")
+        context.load_cert_chain(cert, key, password="")
     except (OSError, ValueError, CorruptionError) as error:
-        files = " and ".join(str(file) for file in (arguments.tls_cert, arguments.tls_key) if file is not None)
+        files = " and ".join(str(file) for file in (cert, key) if file is not None)
         raise InvalidArgumentError(f"expected a certificate with its unencrypted key in {files}: {error}") from error
 
 

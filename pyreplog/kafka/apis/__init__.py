@@ -11,7 +11,8 @@
 | `topics` | CreateTopics, DeleteTopics, CreatePartitions, DeleteRecords |
 | `refusals` | error codes for changes that are refused |
 | `configs` | DescribeConfigs, AlterConfigs, IncrementalAlterConfigs |
-| `producer_ids` | InitProducerId |
+| `describe_transactions` | DescribeTransactions, ListTransactions, DescribeProducers |
+| `transactions` | InitProducerId, AddPartitionsToTxn, AddOffsetsToTxn, EndTxn, TxnOffsetCommit |
 | `authentication` | SaslHandshake, SaslAuthenticate |
 | `elections` | ElectLeaders |
 | `find_coordinator` | FindCoordinator |

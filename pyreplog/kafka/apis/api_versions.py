@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from pyreplog.kafka.error_codes import KafkaErrorCode
 from pyreplog.kafka.wire.messages import ApiVersionsApiVersion, ApiVersionsResponse
 from pyreplog.kafka.wire.schema import ANNOUNCED, ApiKey
+from pyreplog.partition.protocol.error_codes import ErrorCode
 
 _FIRST: dict[int, int] = {ApiKey.SASL_HANDSHAKE: 1}
 """Behind version 0 come messages that are no requests."""
@@ -18,7 +18,7 @@ def versions_of(key: int) -> tuple[int, int]:
     return max(first, _FIRST.get(key, first)), last
 
 
-def describe_versions(served: Mapping[int, object], code: KafkaErrorCode = KafkaErrorCode.NONE) -> ApiVersionsResponse:
+def describe_versions(served: Mapping[int, object], code: ErrorCode = ErrorCode.NONE) -> ApiVersionsResponse:
     """Return the APIs that are served, with their versions.
 
     Args:

@@ -6,7 +6,6 @@ import logging
 
 from pyreplog.errors import AuthenticationError
 from pyreplog.kafka.apis.context import ApiContext, Outcome, RequestContext
-from pyreplog.kafka.error_codes import KafkaErrorCode
 from pyreplog.kafka.sasl import SaslSession
 from pyreplog.kafka.wire.messages import (
     SaslAuthenticateRequest,
@@ -14,6 +13,7 @@ from pyreplog.kafka.wire.messages import (
     SaslHandshakeRequest,
     SaslHandshakeResponse,
 )
+from pyreplog.partition.protocol.error_codes import ErrorCode
 
 logger = logging.getLogger(__name__)
 
@@ -22,9 +22,9 @@ def handle_sasl_handshake(api: ApiContext, request: RequestContext, message: Sas
     """Begin an exchange."""
     session = request.session
     if not isinstance(session, SaslSession) or session.user:
-        return SaslHandshakeResponse(KafkaErrorCode.ILLEGAL_SASL_STATE)
+        return SaslHandshakeResponse(ErrorCode.ILLEGAL_SASL_STATE)
     is_known = session.choose(message.mechanism)
-    code = KafkaErrorCode.NONE if is_known else KafkaErrorCode.UNSUPPORTED_SASL_MECHANISM
+    code = ErrorCode.NONE if is_known else ErrorCode.UNSUPPORTED_SASL_MECHANISM
     return SaslHandshakeResponse(code, session.mechanisms)
 
 
@@ -32,10 +32,10 @@ def handle_sasl_authenticate(api: ApiContext, request: RequestContext, message: 
     """Go on with an exchange."""
     session = request.session
     if not isinstance(session, SaslSession) or not session.may_exchange:
-        return SaslAuthenticateResponse(KafkaErrorCode.ILLEGAL_SASL_STATE, "expected a SaslHandshake before")
+        return SaslAuthenticateResponse(ErrorCode.ILLEGAL_SASL_STATE, "expected a SaslHandshake before")
     try:
         answer = session.receive(bytes(message.auth_bytes))
     except AuthenticationError as error:
         logger.warning("Kafka client %s: authentication failed: %s", request.peer, error)
-        return SaslAuthenticateResponse(KafkaErrorCode.SASL_AUTHENTICATION_FAILED, "authentication failed")
+        return SaslAuthenticateResponse(ErrorCode.SASL_AUTHENTICATION_FAILED, "authentication failed")
     return SaslAuthenticateResponse(auth_bytes=answer)

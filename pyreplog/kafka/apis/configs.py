@@ -8,7 +8,6 @@ from typing import Any
 
 from pyreplog.kafka.apis.context import ApiContext, Outcome, RequestContext
 from pyreplog.kafka.apis.refusals import RefusedError, outcome_of
-from pyreplog.kafka.error_codes import KafkaErrorCode
 from pyreplog.kafka.wire.messages import (
     AlterConfigsRequest,
     AlterConfigsResourceResponse,
@@ -25,6 +24,7 @@ from pyreplog.kafka.wire.messages import (
 )
 from pyreplog.partition.metadata.topic_metadata import alter_topic
 from pyreplog.partition.metadata.topic_settings import SETTINGS, TopicSettings, format_setting, parse_setting
+from pyreplog.partition.protocol.error_codes import ErrorCode
 from pyreplog.partition.topic_partition import INTERNAL_TOPICS
 
 TOPIC, BROKER = 2, 4
@@ -44,7 +44,7 @@ def _describe(api: ApiContext, resource: DescribeConfigsResource, *, with_synony
     if kind == TOPIC:
         topic = api.topic(name)
         if topic is None:
-            code, text = KafkaErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"there is no topic {name[:80]!r}"
+            code, text = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"there is no topic {name[:80]!r}"
             return DescribeConfigsResult(code, text, kind, name)
         defaults = TopicSettings().values()
         settings = {
@@ -57,14 +57,14 @@ def _describe(api: ApiContext, resource: DescribeConfigsResource, *, with_synony
         is_fixed = True
     else:
         text = f"expected a topic, or broker {api.node_id}, found type {kind}, {name[:80]!r}"
-        return DescribeConfigsResult(KafkaErrorCode.INVALID_REQUEST, text, kind, name)
+        return DescribeConfigsResult(ErrorCode.INVALID_REQUEST, text, kind, name)
     wanted: Collection[str] | None = resource.configuration_keys
     configs = [
         _describe_one(key, text, source, is_fixed=is_fixed, with_synonyms=with_synonyms)
         for key, (text, source) in sorted(settings.items())
         if wanted is None or key in wanted
     ]
-    return DescribeConfigsResult(KafkaErrorCode.NONE, None, kind, name, configs)
+    return DescribeConfigsResult(ErrorCode.NONE, None, kind, name, configs)
 
 
 def _describe_one(
@@ -145,23 +145,21 @@ def _change(
     values: dict[str, Any] = {}
     for key, operation, text in changes:
         if key in values:
-            raise RefusedError(KafkaErrorCode.INVALID_REQUEST, f"{key}: expected one change, found several")
+            raise RefusedError(ErrorCode.INVALID_REQUEST, f"{key}: expected one change, found several")
         if operation not in (_SET, _DELETE):
-            raise RefusedError(
-                KafkaErrorCode.INVALID_CONFIG, f"{key}: expected SET or DELETE, found operation {operation}"
-            )
+            raise RefusedError(ErrorCode.INVALID_CONFIG, f"{key}: expected SET or DELETE, found operation {operation}")
         values[key] = None if operation == _DELETE or text is None else parse_setting(key, text)
     _alter(api, kind, name, values, validate_only=validate_only)
 
 
 def _alter(api: ApiContext, kind: int, name: str, values: Mapping[str, Any], *, validate_only: bool) -> None:
     if kind != TOPIC:
-        raise RefusedError(KafkaErrorCode.INVALID_REQUEST, f"expected a topic, found a resource of type {kind}")
+        raise RefusedError(ErrorCode.INVALID_REQUEST, f"expected a topic, found a resource of type {kind}")
     topic = api.topic(name)
     if topic is None:
-        raise RefusedError(KafkaErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"there is no topic {name[:80]!r}")
+        raise RefusedError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"there is no topic {name[:80]!r}")
     if name in INTERNAL_TOPICS:
-        raise RefusedError(KafkaErrorCode.INVALID_TOPIC_EXCEPTION, "the settings of internal topics are fixed")
+        raise RefusedError(ErrorCode.INVALID_TOPIC_EXCEPTION, "the settings of internal topics are fixed")
     if validate_only:
         TopicSettings.of(
             {**topic.config.values(), **{key: value for key, value in values.items() if value is not None}}

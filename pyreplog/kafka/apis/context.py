@@ -20,7 +20,6 @@ from pyreplog.net.reactor import Reactor
 from pyreplog.net.sockets import parse_address
 from pyreplog.partition.broker import Broker
 from pyreplog.partition.metadata.metadata_cache import MetadataCache
-from pyreplog.partition.metadata.producer_ids import ProducerIds
 from pyreplog.partition.metadata.topic_metadata import TopicMetadata
 from pyreplog.partition.replica_manager import ReplicaManager
 
@@ -77,7 +76,6 @@ class ApiContext:
         reactor: of the listener.
         pool: threads for what blocks.
         cluster_id: as Kafka's clients are told.
-        producer_ids: ids of idempotent producers, for threads of the pool.
         coordinators: what looks after groups.
     """
 
@@ -86,7 +84,6 @@ class ApiContext:
     reactor: Reactor
     pool: ThreadPoolExecutor
     cluster_id: str
-    producer_ids: ProducerIds
     coordinators: Coordinators
 
     @property

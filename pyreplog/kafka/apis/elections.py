@@ -6,7 +6,7 @@ from itertools import groupby
 
 from pyreplog.errors import ReplogError
 from pyreplog.kafka.apis.context import ApiContext, Outcome, RequestContext
-from pyreplog.kafka.error_codes import KafkaErrorCode, error_code_of
+from pyreplog.kafka.error_codes import error_code_of
 from pyreplog.kafka.wire.messages import (
     ElectLeadersPartitionResult,
     ElectLeadersReplicaElectionResult,
@@ -14,6 +14,7 @@ from pyreplog.kafka.wire.messages import (
     ElectLeadersResponse,
 )
 from pyreplog.partition.metadata.partition_changes import ElectionType, elect_leaders
+from pyreplog.partition.protocol.error_codes import ErrorCode
 from pyreplog.partition.topic_partition import TopicPartition
 
 _TYPES = {0: ElectionType.PREFERRED, 1: ElectionType.UNCLEAN}
@@ -28,10 +29,10 @@ def handle_elect_leaders(api: ApiContext, request: RequestContext, message: Elec
         chosen = None if message.topic_partitions is None else [
             TopicPartition(topic.topic, number) for topic in message.topic_partitions for number in topic.partitions
         ]  # fmt: skip
-        code, results = KafkaErrorCode.NONE, {}
+        code, results = ErrorCode.NONE, {}
         try:
             if kind is None:
-                code = KafkaErrorCode.INVALID_REQUEST
+                code = ErrorCode.INVALID_REQUEST
             else:
                 results = elect_leaders(api.store, kind, chosen)
         except ReplogError as error:

@@ -8,7 +8,6 @@ from pyreplog._native.kafka.fetch_gather import gather_batches
 from pyreplog.errors import InvalidRequestError, ReplogError
 from pyreplog.kafka.apis.context import ApiContext, Outcome, RequestContext, then
 from pyreplog.kafka.apis.leaders import current_leader
-from pyreplog.kafka.error_codes import KafkaErrorCode
 from pyreplog.kafka.wire.messages import (
     FetchableTopicResponse,
     FetchAbortedTransaction,
@@ -41,7 +40,7 @@ def handle_fetch(api: ApiContext, request: RequestContext, message: FetchRequest
             f"Fetch v{request.version} request", "replica_id", 0, "the fetch of a consumer, -1", f"{replica}"
         )
     if message.session_id:
-        return FetchResponse(error_code=KafkaErrorCode.FETCH_SESSION_ID_NOT_FOUND)
+        return FetchResponse(error_code=ErrorCode.FETCH_SESSION_ID_NOT_FOUND)
     names = _topic_names(api, request, message)
     fetches = {}
     for topic, name in zip(message.topics, names, strict=True):
@@ -81,7 +80,7 @@ def _respond(
         partitions = []
         for wanted in topic.partitions:
             if name is None:
-                partitions.append(_refused(wanted.partition, KafkaErrorCode.UNKNOWN_TOPIC_ID))
+                partitions.append(_refused(wanted.partition, ErrorCode.UNKNOWN_TOPIC_ID))
                 continue
             partition = TopicPartition(name, wanted.partition)
             data = responses[partition]

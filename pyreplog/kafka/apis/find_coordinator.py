@@ -1,4 +1,4 @@
-"""FindCoordinator: which broker looks after a group."""
+"""FindCoordinator: which broker looks after a group, or after a transactional id."""
 
 from __future__ import annotations
 
@@ -6,44 +6,53 @@ import logging
 from typing import Any
 
 from pyreplog.errors import ReplogError
+from pyreplog.future import AppendFuture, set_result
 from pyreplog.kafka.apis.context import ApiContext, Outcome, RequestContext, then
 from pyreplog.kafka.apis.leaders import current_leader
 from pyreplog.kafka.apis.metadata import wait_for_leaders
-from pyreplog.kafka.error_codes import KafkaErrorCode
 from pyreplog.kafka.groups.offsets_log import OFFSETS_TOPIC
 from pyreplog.kafka.wire.messages import (
     FindCoordinatorCoordinator,
     FindCoordinatorRequest,
     FindCoordinatorResponse,
 )
+from pyreplog.partition.protocol.error_codes import ErrorCode
 from pyreplog.partition.topic_partition import TopicPartition
+from pyreplog.partition.transactions.transaction_log import TRANSACTION_STATE
 
 logger = logging.getLogger(__name__)
 
 _KEYS_FROM = 4
-_GROUP = 0
+_GROUP, _TRANSACTION = 0, 1
+_TOPICS = {_GROUP: OFFSETS_TOPIC, _TRANSACTION: TRANSACTION_STATE}
 _WAIT_MS = 5_000
 
 
 def handle_find_coordinator(api: ApiContext, request: RequestContext, message: FindCoordinatorRequest) -> Outcome:
-    """Answer a FindCoordinator request; the topic that keeps groups is made first, if there is none."""
-    if message.key_type != _GROUP or api.topic(OFFSETS_TOPIC) is not None:
+    """Answer a FindCoordinator request; the topic of the coordinators is made first, if there is none."""
+    topic = _TOPICS.get(message.key_type)
+    if topic is None or api.topic(topic) is not None:
         return _respond(api, request, message)
+    return then(with_topic(api, topic), lambda _: _respond(api, request, message))
 
-    def create() -> bool:
+
+def with_topic(api: ApiContext, topic: str) -> AppendFuture[Any]:
+    """Make an internal topic, if there is none. Returns a future that is done when it has leaders, or after a while."""
+    if api.topic(topic) is not None:
+        done = AppendFuture[Any]()
+        set_result(done, None)
+        return done
+
+    def create() -> None:
         try:
-            api.coordinators.create_offsets_topic()
+            if topic == OFFSETS_TOPIC:
+                api.coordinators.create_offsets_topic()
+            else:
+                api.broker.transactions.create_topic()
         except ReplogError as error:  # the client asks again
-            logger.warning("topic %s was not made, which is tried again: %s", OFFSETS_TOPIC, error)
-            return False
-        return True
+            logger.warning("topic %s was not made, which is tried again: %s", topic, error)
 
-    def wait(is_made: bool) -> Any:
-        if not is_made:
-            return _respond(api, request, message)
-        return then(wait_for_leaders(api, [OFFSETS_TOPIC], _WAIT_MS), lambda _: _respond(api, request, message))
-
-    return then(api.run(create), wait)
+    return then(api.run(create), lambda _: wait_for_leaders(api, [topic], _WAIT_MS))
 
 
 def _respond(api: ApiContext, request: RequestContext, message: FindCoordinatorRequest) -> FindCoordinatorResponse:
@@ -56,11 +65,16 @@ def _respond(api: ApiContext, request: RequestContext, message: FindCoordinatorR
 
 
 def _find(api: ApiContext, kind: int, key: str) -> FindCoordinatorCoordinator:
-    code, text = KafkaErrorCode.COORDINATOR_NOT_AVAILABLE, "no broker that can be reached leads its partition"
-    if kind != _GROUP:
-        return FindCoordinatorCoordinator(key, -1, "", -1, code, "expected a group: this broker has no transactions")
-    current = current_leader(api, TopicPartition(OFFSETS_TOPIC, api.groups.partition_of(key)))
+    code, text = ErrorCode.COORDINATOR_NOT_AVAILABLE, "no broker that can be reached leads its partition"
+    if kind not in _TOPICS:
+        text = f"key_type: expected {_GROUP}, a group, or {_TRANSACTION}, a transactional id, found {kind}"
+        return FindCoordinatorCoordinator(key, -1, "", -1, ErrorCode.INVALID_REQUEST, text)
+    if kind == _GROUP:
+        partition: TopicPartition | None = TopicPartition(OFFSETS_TOPIC, api.groups.partition_of(key))
+    else:
+        partition = api.broker.transactions.partition_for(key)
+    current = None if partition is None else current_leader(api, partition)
     if current is None:
         return FindCoordinatorCoordinator(key, -1, "", -1, code, text)
     broker, _ = current
-    return FindCoordinatorCoordinator(key, broker.node_id, broker.host, broker.port, KafkaErrorCode.NONE, None)
+    return FindCoordinatorCoordinator(key, broker.node_id, broker.host, broker.port, ErrorCode.NONE, None)

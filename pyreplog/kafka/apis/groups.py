@@ -10,7 +10,6 @@ from typing import Any, TypeVar
 from pyreplog.future import AppendFuture, set_exception, set_result
 from pyreplog.kafka.apis.context import ApiContext, Outcome, RequestContext, then
 from pyreplog.kafka.groups import group_requests
-from pyreplog.kafka.groups.error_codes import GroupErrorCode
 from pyreplog.kafka.groups.group_requests import (
     DescribedGroup,
     GroupState,
@@ -42,6 +41,7 @@ from pyreplog.kafka.wire.messages import (
     SyncGroupRequest,
     SyncGroupResponse,
 )
+from pyreplog.partition.protocol.error_codes import ErrorCode
 
 T = TypeVar("T")
 
@@ -136,7 +136,7 @@ def handle_leave_group(api: ApiContext, request: RequestContext, message: LeaveG
         if has_several:
             return LeaveGroupResponse(0, result.code, [LeaveGroupMemberResponse(*each) for each in result.members])
         code = result.code
-        if code is GroupErrorCode.NONE and result.members:
+        if code is ErrorCode.NONE and result.members:
             code = result.members[0].code
         return LeaveGroupResponse(error_code=code)
 
@@ -154,8 +154,8 @@ def handle_describe_groups(api: ApiContext, request: RequestContext, message: De
 
 def _described(version: int, group: DescribedGroup) -> DescribeGroupsDescribedGroup:
     code, text = group.code, None
-    if code is GroupErrorCode.GROUP_ID_NOT_FOUND:
-        code = code if version >= _NOT_FOUND_FROM else GroupErrorCode.NONE
+    if code is ErrorCode.GROUP_ID_NOT_FOUND:
+        code = code if version >= _NOT_FOUND_FROM else ErrorCode.NONE
         text = f"there is no group {group.group_id}" if version >= _NOT_FOUND_FROM else None
     members = [DescribeGroupsDescribedGroupMember(*each) for each in group.members]
     return DescribeGroupsDescribedGroup(
@@ -184,7 +184,7 @@ def handle_list_groups(api: ApiContext, request: RequestContext, message: ListGr
 def handle_delete_groups(api: ApiContext, request: RequestContext, message: DeleteGroupsRequest) -> Outcome:
     """Delete groups without members."""
 
-    def answer(codes: Sequence[GroupErrorCode]) -> DeleteGroupsResponse:
+    def answer(codes: Sequence[ErrorCode]) -> DeleteGroupsResponse:
         pairs = zip(message.groups_names, codes, strict=True)
         return DeleteGroupsResponse(results=[DeleteGroupsDeletableGroupResult(name, code) for name, code in pairs])
 

@@ -11,7 +11,6 @@ from pyreplog.errors import InvalidArgumentError, ReplogError, TopicExistsError
 from pyreplog.future import AppendFuture
 from pyreplog.kafka.apis.context import ApiContext, LivingBroker, Outcome, RequestContext, then
 from pyreplog.kafka.apis.topic_names import is_topic_name
-from pyreplog.kafka.error_codes import KafkaErrorCode
 from pyreplog.kafka.node_ids import node_id_of
 from pyreplog.kafka.wire.messages import (
     ZERO_UUID,
@@ -26,6 +25,7 @@ from pyreplog.kafka.wire.messages import (
 )
 from pyreplog.partition.metadata.topic_metadata import TopicMetadata, create_topic
 from pyreplog.partition.metadata.topic_settings import KAFKA_DEFAULTS
+from pyreplog.partition.protocol.error_codes import ErrorCode
 from pyreplog.partition.protocol.partition_state import PartitionState
 from pyreplog.partition.topic_partition import INTERNAL_TOPICS
 
@@ -57,12 +57,12 @@ def may_create(name: str) -> bool:
     return is_topic_name(name) and name not in INTERNAL_TOPICS
 
 
-def _create(api: ApiContext, names: Collection[str]) -> dict[str, KafkaErrorCode]:
+def _create(api: ApiContext, names: Collection[str]) -> dict[str, ErrorCode]:
     """Make topics; return the codes for their clients, which look again soon."""
     codes = {}
     config = api.config
     for name in names:
-        codes[name] = KafkaErrorCode.LEADER_NOT_AVAILABLE
+        codes[name] = ErrorCode.LEADER_NOT_AVAILABLE
         try:
             create_topic(
                 api.store, name, partitions=config.partitions, replication_factor=config.replication_factor,
@@ -74,14 +74,14 @@ def _create(api: ApiContext, names: Collection[str]) -> dict[str, KafkaErrorCode
             continue
         except InvalidArgumentError as error:
             logger.info("topic %s cannot be made: %s", name, error)
-            codes[name] = KafkaErrorCode.INVALID_TOPIC_EXCEPTION
+            codes[name] = ErrorCode.INVALID_TOPIC_EXCEPTION
         except ReplogError as error:
             logger.warning("topic %s was not made, and its client tries again: %s", name, error)
     return codes
 
 
 def _respond(
-    api: ApiContext, request: RequestContext, message: MetadataRequest, codes: dict[str, KafkaErrorCode] | None = None
+    api: ApiContext, request: RequestContext, message: MetadataRequest, codes: dict[str, ErrorCode] | None = None
 ) -> MetadataResponse:  # fmt: skip
     living = api.living_brokers()
     wants_all = message.topics is None or (request.version == 0 and not message.topics)
@@ -112,12 +112,12 @@ def controller_id(api: ApiContext, living: dict[str, LivingBroker]) -> int:
     return api.node_id if api.broker.name in living else -1
 
 
-def _unknown(name: str | None, topic_id: bytes, codes: dict[str, KafkaErrorCode]) -> MetadataResponseTopic:
+def _unknown(name: str | None, topic_id: bytes, codes: dict[str, ErrorCode]) -> MetadataResponseTopic:
     if name is None:
-        return MetadataResponseTopic(KafkaErrorCode.UNKNOWN_TOPIC_ID, None, topic_id)
-    code = codes.get(name, KafkaErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+        return MetadataResponseTopic(ErrorCode.UNKNOWN_TOPIC_ID, None, topic_id)
+    code = codes.get(name, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
     if not is_topic_name(name):
-        code = KafkaErrorCode.INVALID_TOPIC_EXCEPTION
+        code = ErrorCode.INVALID_TOPIC_EXCEPTION
     return MetadataResponseTopic(code, name, ZERO_UUID)
 
 
@@ -128,7 +128,7 @@ def describe_topic(
     states = {partition.number: state for partition, state in api.metadata.partitions(topic.topic_id)}
     partitions = [_describe_partition(number, states.get(number), living) for number in range(topic.partitions)]
     return MetadataResponseTopic(
-        KafkaErrorCode.NONE, name, bytes.fromhex(topic.topic_id), name in INTERNAL_TOPICS, partitions, operations
+        ErrorCode.NONE, name, bytes.fromhex(topic.topic_id), name in INTERNAL_TOPICS, partitions, operations
     )
 
 
@@ -136,10 +136,10 @@ def _describe_partition(
     number: int, state: PartitionState | None, living: dict[str, LivingBroker]
 ) -> MetadataResponsePartition:  # fmt: skip
     if state is None:  # the controller has not chosen its replicas yet
-        return MetadataResponsePartition(KafkaErrorCode.LEADER_NOT_AVAILABLE, number, -1)
+        return MetadataResponsePartition(ErrorCode.LEADER_NOT_AVAILABLE, number, -1)
     has_leader = state.leader in living
     return MetadataResponsePartition(
-        KafkaErrorCode.NONE if has_leader else KafkaErrorCode.LEADER_NOT_AVAILABLE,
+        ErrorCode.NONE if has_leader else ErrorCode.LEADER_NOT_AVAILABLE,
         number,
         node_id_of(state.leader) if has_leader else -1,
         state.epoch.number,
@@ -153,9 +153,9 @@ def handle_describe_cluster(api: ApiContext, _: RequestContext, message: Describ
     """Answer a DescribeCluster request."""
     living = api.living_brokers()
     this = controller_id(api, living)
-    code, text = KafkaErrorCode.NONE, None
+    code, text = ErrorCode.NONE, None
     if message.endpoint_type != _BROKER_ENDPOINTS:
-        code = KafkaErrorCode.INVALID_REQUEST
+        code = ErrorCode.INVALID_REQUEST
         text = f"endpoint_type: expected {_BROKER_ENDPOINTS}, brokers, found {message.endpoint_type}"
         living = {}
     operations = CLUSTER_OPERATIONS if message.include_cluster_authorized_operations else NO_OPERATIONS

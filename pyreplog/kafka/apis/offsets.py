@@ -8,7 +8,6 @@ from itertools import groupby
 
 from pyreplog.kafka.apis.context import ApiContext, Outcome, RequestContext, then
 from pyreplog.kafka.apis.groups import gather
-from pyreplog.kafka.error_codes import KafkaErrorCode
 from pyreplog.kafka.groups import group_requests
 from pyreplog.kafka.groups.group_requests import FetchedOffset, OffsetFetchResult, OffsetToCommit
 from pyreplog.kafka.wire.messages import (
@@ -28,6 +27,7 @@ from pyreplog.kafka.wire.messages import (
     OffsetFetchResponseTopic,
     OffsetFetchResponseTopics,
 )
+from pyreplog.partition.protocol.error_codes import ErrorCode
 from pyreplog.partition.topic_partition import TopicPartition
 
 _GROUPS_FROM = 8
@@ -43,7 +43,7 @@ def handle_offset_commit(api: ApiContext, request: RequestContext, message: Offs
             name = TopicPartition(topic.name, each.partition_index)
             known = api.topic(topic.name)
             if known is None or not 0 <= each.partition_index < known.partitions:
-                unknown[name] = KafkaErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+                unknown[name] = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
             else:
                 offsets[name] = OffsetToCommit(
                     each.committed_offset, each.committed_leader_epoch, each.committed_metadata or ""

@@ -9,7 +9,6 @@ from pyreplog.errors import InvalidRequestError, UnansweredProduceError
 from pyreplog.future import AppendFuture
 from pyreplog.kafka.apis.context import ApiContext, Outcome, RequestContext, then
 from pyreplog.kafka.apis.leaders import current_leader
-from pyreplog.kafka.error_codes import KafkaErrorCode
 from pyreplog.kafka.wire.messages import (
     ProduceLeaderIdAndEpoch,
     ProduceNodeEndpoint,
@@ -19,7 +18,7 @@ from pyreplog.kafka.wire.messages import (
     ProduceTopicProduceResponse,
 )
 from pyreplog.partition.delayed_produce import ProduceResponses
-from pyreplog.partition.protocol.error_codes import ErrorCode
+from pyreplog.partition.protocol.error_codes import ACKS_ALL, ErrorCode
 from pyreplog.partition.requests import PartitionProduceResponse
 from pyreplog.partition.topic_partition import TopicPartition
 
@@ -31,6 +30,7 @@ _ATTRIBUTES_AT = 22
 """The low byte of a batch's attributes; its low three bits are the codec."""
 _ZSTD, _ZSTD_FROM = 4, 7
 _LEADERS_FROM = 10
+_ABORTABLE_FROM = 11
 
 
 def handle_produce(api: ApiContext, request: RequestContext, message: ProduceRequest) -> Outcome:
@@ -55,7 +55,19 @@ def handle_produce(api: ApiContext, request: RequestContext, message: ProduceReq
             elif data is not None:
                 records[name] = data
     timeout_ms = min(max(message.timeout_ms, 0), _TIMEOUT_MS_MAX)
-    future = api.replicas.append_records(message.acks, records, timeout_ms=timeout_ms)
+    if message.transactional_id is not None and message.acks == ACKS_ALL:
+        future = api.broker.append_guard.append_records(
+            message.transactional_id, message.acks, records, timeout_ms=timeout_ms,
+            supports_abortable=request.version >= _ABORTABLE_FROM,
+        )  # fmt: skip
+    else:
+        if message.transactional_id is not None:
+            refusal = PartitionProduceResponse(
+                ErrorCode.INVALID_REQUIRED_ACKS, message="acks: expected -1, all, of a transaction"
+            )
+            refused |= dict.fromkeys(records, refusal)
+            records = {}
+        future = api.replicas.append_records(message.acks, records, timeout_ms=timeout_ms)
     if message.acks == 0:
         _check_unanswered(future, refused)
         return None
@@ -69,7 +81,7 @@ def _refusal(data: ReadableBuffer | None, version: int) -> PartitionProduceRespo
         return PartitionProduceResponse(ErrorCode.INVALID_RECORD, message="expected one record batch, found none")
     codec = view[_ATTRIBUTES_AT] & 7 if len(view) > _ATTRIBUTES_AT else 0
     if codec > _ZSTD or (codec == _ZSTD and version < _ZSTD_FROM):
-        code = cast("ErrorCode", KafkaErrorCode.UNSUPPORTED_COMPRESSION_TYPE)
+        code = ErrorCode.UNSUPPORTED_COMPRESSION_TYPE
         return PartitionProduceResponse(code, message=f"expected a codec of Produce v{version}, found {codec}")
     return None
 

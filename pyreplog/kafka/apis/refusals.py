@@ -6,7 +6,8 @@ import logging
 from collections.abc import Callable
 
 from pyreplog.errors import ConfigError, ReplogError
-from pyreplog.kafka.error_codes import KafkaErrorCode, error_code_of
+from pyreplog.kafka.error_codes import error_code_of
+from pyreplog.partition.protocol.error_codes import ErrorCode
 
 logger = logging.getLogger(__name__)
 
@@ -14,26 +15,26 @@ logger = logging.getLogger(__name__)
 class RefusedError(Exception):
     """A change is refused with an error code of Kafka."""
 
-    def __init__(self, code: KafkaErrorCode, message: str) -> None:
+    def __init__(self, code: ErrorCode, message: str) -> None:
         self.code, self.message = code, message
         super().__init__(message)
 
 
-def refusal_of(error: Exception) -> tuple[KafkaErrorCode, str]:
+def refusal_of(error: Exception) -> tuple[ErrorCode, str]:
     """Return error code and text for a change that failed."""
     if isinstance(error, RefusedError):
         return error.code, error.message
     if isinstance(error, ConfigError):
-        return KafkaErrorCode.INVALID_CONFIG, str(error)
+        return ErrorCode.INVALID_CONFIG, str(error)
     if not isinstance(error, ReplogError):
         logger.error("a change that a Kafka client asked for failed", exc_info=error)
     return error_code_of(error), str(error)
 
 
-def outcome_of(change: Callable[[], object]) -> tuple[KafkaErrorCode, str | None]:
+def outcome_of(change: Callable[[], object]) -> tuple[ErrorCode, str | None]:
     """Make a change; return error code and text."""
     try:
         change()
     except Exception as error:  # those of other topics go on
         return refusal_of(error)
-    return KafkaErrorCode.NONE, None
+    return ErrorCode.NONE, None

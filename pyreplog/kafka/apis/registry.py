@@ -12,6 +12,11 @@ from pyreplog.kafka.apis.configs import (
     handle_incremental_alter_configs,
 )
 from pyreplog.kafka.apis.context import ApiContext, Outcome, RequestContext
+from pyreplog.kafka.apis.describe_transactions import (
+    handle_describe_producers,
+    handle_describe_transactions,
+    handle_list_transactions,
+)
 from pyreplog.kafka.apis.elections import handle_elect_leaders
 from pyreplog.kafka.apis.fetch import handle_fetch
 from pyreplog.kafka.apis.find_coordinator import handle_find_coordinator
@@ -28,12 +33,18 @@ from pyreplog.kafka.apis.list_offsets import handle_list_offsets, handle_offset_
 from pyreplog.kafka.apis.metadata import handle_describe_cluster, handle_metadata
 from pyreplog.kafka.apis.offsets import handle_offset_commit, handle_offset_delete, handle_offset_fetch
 from pyreplog.kafka.apis.produce import handle_produce
-from pyreplog.kafka.apis.producer_ids import handle_init_producer_id
 from pyreplog.kafka.apis.topics import (
     handle_create_partitions,
     handle_create_topics,
     handle_delete_records,
     handle_delete_topics,
+)
+from pyreplog.kafka.apis.transactions import (
+    handle_add_offsets_to_txn,
+    handle_add_partitions_to_txn,
+    handle_end_txn,
+    handle_init_producer_id,
+    handle_txn_offset_commit,
 )
 from pyreplog.kafka.wire.schema import ApiKey
 
@@ -60,6 +71,10 @@ APIS: Mapping[int, Api] = {
     ApiKey.DELETE_RECORDS: handle_delete_records,
     ApiKey.INIT_PRODUCER_ID: handle_init_producer_id,
     ApiKey.OFFSET_FOR_LEADER_EPOCH: handle_offset_for_leader_epoch,
+    ApiKey.ADD_PARTITIONS_TO_TXN: handle_add_partitions_to_txn,
+    ApiKey.ADD_OFFSETS_TO_TXN: handle_add_offsets_to_txn,
+    ApiKey.END_TXN: handle_end_txn,
+    ApiKey.TXN_OFFSET_COMMIT: handle_txn_offset_commit,
     ApiKey.DESCRIBE_CONFIGS: handle_describe_configs,
     ApiKey.ALTER_CONFIGS: handle_alter_configs,
     ApiKey.INCREMENTAL_ALTER_CONFIGS: handle_incremental_alter_configs,
@@ -68,5 +83,8 @@ APIS: Mapping[int, Api] = {
     ApiKey.SASL_HANDSHAKE: handle_sasl_handshake,
     ApiKey.SASL_AUTHENTICATE: handle_sasl_authenticate,
     ApiKey.DESCRIBE_CLUSTER: handle_describe_cluster,
+    ApiKey.DESCRIBE_PRODUCERS: handle_describe_producers,
+    ApiKey.DESCRIBE_TRANSACTIONS: handle_describe_transactions,
+    ApiKey.LIST_TRANSACTIONS: handle_list_transactions,
 }
 """By key. ApiVersions is the server's own: it tells of these."""

@@ -12,7 +12,6 @@ from pyreplog.kafka.apis.context import ApiContext, Outcome, RequestContext, the
 from pyreplog.kafka.apis.metadata import wait_for_leaders
 from pyreplog.kafka.apis.refusals import RefusedError, outcome_of, refusal_of
 from pyreplog.kafka.apis.topic_names import is_topic_name
-from pyreplog.kafka.error_codes import KafkaErrorCode
 from pyreplog.kafka.node_ids import node_id_of
 from pyreplog.kafka.wire.messages import (
     ZERO_UUID,
@@ -36,6 +35,7 @@ from pyreplog.kafka.wire.messages import (
 from pyreplog.partition.delayed_delete_records import DeleteRecordsResponses
 from pyreplog.partition.metadata.topic_metadata import PARTITIONS_MAX, create_partitions, create_topic, delete_topic
 from pyreplog.partition.metadata.topic_settings import KAFKA_DEFAULTS, format_setting, parse_setting
+from pyreplog.partition.protocol.error_codes import ErrorCode
 from pyreplog.partition.topic_partition import INTERNAL_TOPICS, TopicPartition
 
 _WAIT_MS_MAX = 60_000
@@ -46,7 +46,7 @@ _TOPIC_CONFIG, _DEFAULT_CONFIG = 1, 5
 def _check_new_name(name: str) -> None:
     if not is_topic_name(name) or name in INTERNAL_TOPICS:
         wanted = "1 to 249 letters, digits, '.', '_' and '-', of no internal topic"
-        raise RefusedError(KafkaErrorCode.INVALID_TOPIC_EXCEPTION, f"name: expected {wanted}, found {name[:80]!r}")
+        raise RefusedError(ErrorCode.INVALID_TOPIC_EXCEPTION, f"name: expected {wanted}, found {name[:80]!r}")
 
 
 # ---- CreateTopics ---------------------------------------------------------------------------------------------
@@ -72,7 +72,7 @@ def _create_topics(api: ApiContext, message: CreateTopicsRequest) -> list[Create
     for topic in {topic.name: topic for topic in message.topics}.values():
         try:
             if times[topic.name] > 1:
-                raise RefusedError(KafkaErrorCode.INVALID_REQUEST, "the request has this topic more than once")
+                raise RefusedError(ErrorCode.INVALID_REQUEST, "the request has this topic more than once")
             results.append(_create(api, topic, validate_only=message.validate_only))
         except Exception as error:  # the other topics go on
             code, text = refusal_of(error)
@@ -92,23 +92,23 @@ def _create(
     if assignment:
         if topic.num_partitions != -1 or topic.replication_factor != -1:
             raise RefusedError(
-                KafkaErrorCode.INVALID_REQUEST, "expected an assignment, or numbers of partitions and replicas"
+                ErrorCode.INVALID_REQUEST, "expected an assignment, or numbers of partitions and replicas"
             )
         factor = len(assignment[0])
     if not 1 <= partitions <= PARTITIONS_MAX:
         raise RefusedError(
-            KafkaErrorCode.INVALID_PARTITIONS, f"partitions: expected 1 to {PARTITIONS_MAX}, found {partitions}"
+            ErrorCode.INVALID_PARTITIONS, f"partitions: expected 1 to {PARTITIONS_MAX}, found {partitions}"
         )
     living = len(api.metadata.brokers())
     if not 1 <= factor <= living:
         raise RefusedError(
-            KafkaErrorCode.INVALID_REPLICATION_FACTOR, f"replicas: expected 1 to {living}, brokers, found {factor}"
+            ErrorCode.INVALID_REPLICATION_FACTOR, f"replicas: expected 1 to {living}, brokers, found {factor}"
         )
     settings = {**KAFKA_DEFAULTS, "min.insync.replicas": config.min_isr}
     settings |= {each.name: parse_setting(each.name, each.value) for each in topic.configs if each.value is not None}
     if validate_only:
         if api.metadata.topic(topic.name) is not None:
-            raise RefusedError(KafkaErrorCode.TOPIC_ALREADY_EXISTS, f"topic {topic.name} exists")
+            raise RefusedError(ErrorCode.TOPIC_ALREADY_EXISTS, f"topic {topic.name} exists")
         return CreateTopicsCreatableTopicResult(
             topic.name, num_partitions=partitions, replication_factor=factor, configs=()
         )
@@ -118,7 +118,7 @@ def _create(
             now_us=api.reactor.clock.now_us(), assignment=assignment, settings=settings,
         )  # fmt: skip
     except InvalidArgumentError as error:
-        raise RefusedError(KafkaErrorCode.INVALID_CONFIG, str(error)) from error
+        raise RefusedError(ErrorCode.INVALID_CONFIG, str(error)) from error
     configs = [
         CreateTopicsCreatableTopicConfigs(
             name, format_setting(value), False, _TOPIC_CONFIG if name in settings else _DEFAULT_CONFIG
@@ -126,7 +126,7 @@ def _create(
         for name, value in made.config.values().items()
     ]
     return CreateTopicsCreatableTopicResult(
-        topic.name, bytes.fromhex(made.topic_id), KafkaErrorCode.NONE, None, 0, partitions, factor, configs
+        topic.name, bytes.fromhex(made.topic_id), ErrorCode.NONE, None, 0, partitions, factor, configs
     )
 
 
@@ -135,7 +135,7 @@ def _assignment(api: ApiContext, topic: CreateTopicsCreatableTopic) -> dict[int,
     chosen = {each.partition_index: _brokers(api, each.partition_index, each.broker_ids) for each in topic.assignments}
     if sorted(chosen) != list(range(len(topic.assignments))):
         raise RefusedError(
-            KafkaErrorCode.INVALID_REPLICA_ASSIGNMENT, "expected an assignment of partitions 0, 1, ..., each once"
+            ErrorCode.INVALID_REPLICA_ASSIGNMENT, "expected an assignment of partitions 0, 1, ..., each once"
         )
     return chosen
 
@@ -145,7 +145,7 @@ def _brokers(api: ApiContext, partition: int, node_ids: Sequence[int]) -> tuple[
     names = {node_id_of(name): name for name in api.metadata.brokers()}
     if not node_ids or len({*node_ids}) < len(node_ids) or not {*node_ids} <= names.keys():
         raise RefusedError(
-            KafkaErrorCode.INVALID_REPLICA_ASSIGNMENT,
+            ErrorCode.INVALID_REPLICA_ASSIGNMENT,
             f"partition {partition}: expected distinct brokers of {sorted(names)}, found {list(node_ids)[:20]}",
         )
     return tuple(names[number] for number in node_ids)
@@ -178,11 +178,11 @@ def _delete_topics(api: ApiContext, message: DeleteTopicsRequest) -> list[Delete
     for name, topic_id in dict.fromkeys(names):
         try:
             if name is None:
-                raise RefusedError(KafkaErrorCode.UNKNOWN_TOPIC_ID, f"no topic has the id {topic_id.hex()}")
+                raise RefusedError(ErrorCode.UNKNOWN_TOPIC_ID, f"no topic has the id {topic_id.hex()}")
             if name in INTERNAL_TOPICS:
-                raise RefusedError(KafkaErrorCode.INVALID_TOPIC_EXCEPTION, "an internal topic is not deleted")
+                raise RefusedError(ErrorCode.INVALID_TOPIC_EXCEPTION, "an internal topic is not deleted")
             if not is_topic_name(name):
-                raise RefusedError(KafkaErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "there is no topic of such a name")
+                raise RefusedError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "there is no topic of such a name")
             gone = delete_topic(api.store, name)
             results.append(DeleteTopicsDeletableTopicResult(name, bytes.fromhex(gone.topic_id)))
         except Exception as error:  # the other topics go on
@@ -219,10 +219,10 @@ def _create_partitions(api: ApiContext, message: CreatePartitionsRequest) -> lis
     def grow(topic: CreatePartitionsTopic) -> None:
         found = api.topic(topic.name)
         if found is None:
-            raise RefusedError(KafkaErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"there is no topic {topic.name[:80]!r}")
+            raise RefusedError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"there is no topic {topic.name[:80]!r}")
         if not found.partitions < topic.partition_count <= PARTITIONS_MAX:
             raise RefusedError(
-                KafkaErrorCode.INVALID_PARTITIONS,
+                ErrorCode.INVALID_PARTITIONS,
                 f"partitions: expected {found.partitions + 1} to {PARTITIONS_MAX}, found {topic.partition_count}",
             )
         assignment = {
@@ -231,7 +231,7 @@ def _create_partitions(api: ApiContext, message: CreatePartitionsRequest) -> lis
         }
         if assignment and len(assignment) != topic.partition_count - found.partitions:
             raise RefusedError(
-                KafkaErrorCode.INVALID_REPLICA_ASSIGNMENT,
+                ErrorCode.INVALID_REPLICA_ASSIGNMENT,
                 f"expected an assignment of {topic.partition_count - found.partitions} new partitions, "
                 f"found {len(assignment)}",
             )

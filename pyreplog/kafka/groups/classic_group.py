@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from pyreplog.kafka.groups.consumer_group_config import ConsumerGroupConfig
-from pyreplog.kafka.groups.error_codes import GroupErrorCode, code_of_store
+from pyreplog.kafka.groups.error_codes import code_of_store
 from pyreplog.kafka.groups.group_effects import (
     AppendRecords,
     GroupDeleted,
@@ -46,6 +46,7 @@ from pyreplog.kafka.groups.group_requests import (
     SyncGroupRequest,
     SyncGroupResult,
 )
+from pyreplog.partition.protocol.error_codes import ErrorCode
 from pyreplog.partition.topic_partition import TopicPartition
 
 _GENERATION_MAX = (1 << 31) - 1
@@ -199,7 +200,7 @@ class ClassicGroup:
     def join(self, request: Any, join: JoinGroupRequest, now: Moment) -> Effects:
         """Let a member join, or join again. The response comes when all have joined, or may not any longer."""
         code = self._check_join(join)
-        if code is not GroupErrorCode.NONE:
+        if code is not ErrorCode.NONE:
             self._respond(request, JoinGroupResult(code, member_id=join.member_id))
         elif join.member_id:
             self._join_again(request, join, now)
@@ -207,19 +208,19 @@ class ClassicGroup:
             self._join_first(request, join, now)
         return self._done()
 
-    def _check_join(self, join: JoinGroupRequest) -> GroupErrorCode:
+    def _check_join(self, join: JoinGroupRequest) -> ErrorCode:
         if self.state is GroupState.DEAD:
-            return GroupErrorCode.COORDINATOR_NOT_AVAILABLE
+            return ErrorCode.COORDINATOR_NOT_AVAILABLE
         if not self._has_room_for(join):
-            return GroupErrorCode.GROUP_MAX_SIZE_REACHED
+            return ErrorCode.GROUP_MAX_SIZE_REACHED
         names = [name for name, _ in join.protocols]
         if not join.protocol_type or not names:
-            return GroupErrorCode.INCONSISTENT_GROUP_PROTOCOL
+            return ErrorCode.INCONSISTENT_GROUP_PROTOCOL
         if self._members:
             is_common = any(self._supported[name] == len(self._members) for name in names)
             if join.protocol_type != self.protocol_type or not is_common:
-                return GroupErrorCode.INCONSISTENT_GROUP_PROTOCOL
-        return GroupErrorCode.NONE
+                return ErrorCode.INCONSISTENT_GROUP_PROTOCOL
+        return ErrorCode.NONE
 
     def _has_room_for(self, join: JoinGroupRequest) -> bool:
         member_id = join.member_id or self._static.get(join.instance_id or "", "")
@@ -241,7 +242,7 @@ class ClassicGroup:
             deadline = now.us + join.session_timeout_ms * 1000
             self._invited[member_id] = deadline
             self._look_at(deadline)
-            self._respond(request, JoinGroupResult(GroupErrorCode.MEMBER_ID_REQUIRED, member_id=member_id))
+            self._respond(request, JoinGroupResult(ErrorCode.MEMBER_ID_REQUIRED, member_id=member_id))
         else:
             self._add(request, join, member_id, now)
 
@@ -251,10 +252,10 @@ class ClassicGroup:
             if join.instance_id is None:
                 self._add(request, join, member_id, now)
             else:
-                self._respond(request, JoinGroupResult(GroupErrorCode.UNKNOWN_MEMBER_ID, member_id=member_id))
+                self._respond(request, JoinGroupResult(ErrorCode.UNKNOWN_MEMBER_ID, member_id=member_id))
             return
         code = self._check_member(member_id, join.instance_id)
-        if code is not GroupErrorCode.NONE:
+        if code is not ErrorCode.NONE:
             self._respond(request, JoinGroupResult(code, member_id=member_id))
             return
         member = self._members[member_id]
@@ -293,7 +294,7 @@ class ClassicGroup:
 
     def _update(self, request: Any, member: _Member, join: JoinGroupRequest, now: Moment) -> None:
         """The member waits in this rebalance. An earlier request of it is given up."""
-        self._respond(member.awaiting_join, self._join_error(member, GroupErrorCode.REBALANCE_IN_PROGRESS))
+        self._respond(member.awaiting_join, self._join_error(member, ErrorCode.REBALANCE_IN_PROGRESS))
         self._supported.subtract({name for name, _ in member.protocols})
         self._supported.update({name for name, _ in join.protocols})
         member.protocols, member.awaiting_join = join.protocols, request
@@ -307,8 +308,8 @@ class ClassicGroup:
         assert join.instance_id is not None
         old_id = self._static[join.instance_id]
         member, was_leader = self._members.pop(old_id), self.leader == old_id
-        self._respond(member.awaiting_join, self._join_error(member, GroupErrorCode.FENCED_INSTANCE_ID))
-        self._respond(member.awaiting_sync, SyncGroupResult(GroupErrorCode.FENCED_INSTANCE_ID))
+        self._respond(member.awaiting_join, self._join_error(member, ErrorCode.FENCED_INSTANCE_ID))
+        self._respond(member.awaiting_sync, SyncGroupResult(ErrorCode.FENCED_INSTANCE_ID))
         member.awaiting_join = member.awaiting_sync = None
         member.member_id = member_id
         self._members[member_id] = member
@@ -334,7 +335,7 @@ class ClassicGroup:
     def _joined(self, member: _Member) -> JoinGroupResult:
         is_leader = member.member_id == self.leader
         return JoinGroupResult(
-            GroupErrorCode.NONE, self.generation, self.protocol_type, self.protocol, self.leader or "",
+            ErrorCode.NONE, self.generation, self.protocol_type, self.protocol, self.leader or "",
             member.member_id, self._joined_members() if is_leader else (),
         )  # fmt: skip
 
@@ -344,7 +345,7 @@ class ClassicGroup:
             for member in self._members.values()
         )
 
-    def _join_error(self, member: _Member, code: GroupErrorCode) -> JoinGroupResult:
+    def _join_error(self, member: _Member, code: ErrorCode) -> JoinGroupResult:
         return JoinGroupResult(code, member_id=member.member_id)
 
     # ---- rebalances -----------------------------------------------------------------------------------------
@@ -352,7 +353,7 @@ class ClassicGroup:
     def _prepare_rebalance(self, now: Moment) -> None:
         """All members have to join again."""
         if self.state is GroupState.COMPLETING_REBALANCE:
-            self._give_up_sync(GroupErrorCode.REBALANCE_IN_PROGRESS, now)
+            self._give_up_sync(ErrorCode.REBALANCE_IN_PROGRESS, now)
         longest_us = self._longest_rebalance_us()
         if self.state is GroupState.EMPTY:
             delay_us = self._config.initial_rebalance_delay_ms * 1000
@@ -371,7 +372,7 @@ class ClassicGroup:
     def _longest_rebalance_us(self) -> int:
         return max((member.rebalance_timeout_ms for member in self._members.values()), default=0) * 1000
 
-    def _give_up_sync(self, code: GroupErrorCode, now: Moment) -> None:
+    def _give_up_sync(self, code: ErrorCode, now: Moment) -> None:
         for member in self._members.values():
             member.assignment = b""
             if member.awaiting_sync is not None:
@@ -449,7 +450,7 @@ class ClassicGroup:
     def sync(self, request: Any, sync: SyncGroupRequest, now: Moment) -> Effects:
         """Give a member its assignment, when the leader's are stored."""
         code = self._check_sync(sync)
-        if code is not GroupErrorCode.NONE:
+        if code is not ErrorCode.NONE:
             self._respond(request, SyncGroupResult(code))
             return self._done()
         member = self._members[sync.member_id]
@@ -458,7 +459,7 @@ class ClassicGroup:
             self._unsynced.discard(member.member_id)
             self._respond(request, self._synced(member))
             return self._done()
-        self._respond(member.awaiting_sync, SyncGroupResult(GroupErrorCode.REBALANCE_IN_PROGRESS))
+        self._respond(member.awaiting_sync, SyncGroupResult(ErrorCode.REBALANCE_IN_PROGRESS))
         member.awaiting_sync = request
         self._unsynced.discard(member.member_id)
         if member.member_id == self.leader and self._storing is None:
@@ -468,19 +469,19 @@ class ClassicGroup:
             self._store(self._storing)
         return self._done()
 
-    def _check_sync(self, sync: SyncGroupRequest) -> GroupErrorCode:
+    def _check_sync(self, sync: SyncGroupRequest) -> ErrorCode:
         code = self._check_generation(sync.member_id, sync.instance_id, sync.generation)
-        if code is not GroupErrorCode.NONE:
+        if code is not ErrorCode.NONE:
             return code
         for expected, found in ((self.protocol_type, sync.protocol_type), (self.protocol, sync.protocol_name)):
             if found is not None and found != expected:
-                return GroupErrorCode.INCONSISTENT_GROUP_PROTOCOL
+                return ErrorCode.INCONSISTENT_GROUP_PROTOCOL
         if self.state is GroupState.PREPARING_REBALANCE:
-            return GroupErrorCode.REBALANCE_IN_PROGRESS
-        return GroupErrorCode.NONE
+            return ErrorCode.REBALANCE_IN_PROGRESS
+        return ErrorCode.NONE
 
     def _synced(self, member: _Member) -> SyncGroupResult:
-        return SyncGroupResult(GroupErrorCode.NONE, self.protocol_type, self.protocol, member.assignment)
+        return SyncGroupResult(ErrorCode.NONE, self.protocol_type, self.protocol, member.assignment)
 
     def _assignments(self) -> dict[str, bytes]:
         return {member.member_id: member.assignment for member in self._members.values()}
@@ -498,7 +499,7 @@ class ClassicGroup:
                 member.awaiting_sync = None
                 self._touch(member, now)
 
-    def _not_assigned(self, stored: _StoreAssignment, code: GroupErrorCode, now: Moment) -> None:
+    def _not_assigned(self, stored: _StoreAssignment, code: ErrorCode, now: Moment) -> None:
         if self._storing is stored:
             self._give_up_sync(code_of_store(code), now)
             self._prepare_rebalance(now)
@@ -525,51 +526,51 @@ class ClassicGroup:
     def heartbeat(self, request: Any, member_id: str, instance_id: str | None, generation: int, now: Moment) -> Effects:
         """Extend the session of a member, and tell it of a rebalance."""
         code = self._check_generation(member_id, instance_id, generation)
-        if code is GroupErrorCode.NONE:
+        if code is ErrorCode.NONE:
             self._touch(self._members[member_id], now)
             if self.state is GroupState.PREPARING_REBALANCE:
-                code = GroupErrorCode.REBALANCE_IN_PROGRESS
+                code = ErrorCode.REBALANCE_IN_PROGRESS
         self._respond(request, code)
         return self._done()
 
     def leave(self, request: Any, leaving: Iterable[LeavingMember], now: Moment) -> Effects:
         """Remove members."""
         if self.state is GroupState.DEAD:
-            self._respond(request, LeaveGroupResult(GroupErrorCode.COORDINATOR_NOT_AVAILABLE))
+            self._respond(request, LeaveGroupResult(ErrorCode.COORDINATOR_NOT_AVAILABLE))
             return self._done()
         results = tuple(
             LeaveMemberResult(each.member_id, each.instance_id, self._leave_one(each, now)) for each in leaving
         )
-        self._respond(request, LeaveGroupResult(GroupErrorCode.NONE, results))
+        self._respond(request, LeaveGroupResult(ErrorCode.NONE, results))
         return self._done()
 
-    def _leave_one(self, leaving: LeavingMember, now: Moment) -> GroupErrorCode:
+    def _leave_one(self, leaving: LeavingMember, now: Moment) -> ErrorCode:
         member_id, instance_id = leaving
         if member_id in self._invited and instance_id is None:
             del self._invited[member_id]
             self._try_complete_join(now)
-            return GroupErrorCode.NONE
+            return ErrorCode.NONE
         if instance_id is not None and not member_id:
             member_id = self._static.get(instance_id, "")
         code = self._check_member(member_id, instance_id)
-        if code is GroupErrorCode.NONE:
+        if code is ErrorCode.NONE:
             self._remove_and_rebalance([self._members[member_id]], now)
         return code
 
-    def _check_member(self, member_id: str, instance_id: str | None) -> GroupErrorCode:
+    def _check_member(self, member_id: str, instance_id: str | None) -> ErrorCode:
         if instance_id is not None:
             known = self._static.get(instance_id)
             if known is None:
-                return GroupErrorCode.UNKNOWN_MEMBER_ID
-            return GroupErrorCode.NONE if known == member_id else GroupErrorCode.FENCED_INSTANCE_ID
-        return GroupErrorCode.NONE if member_id in self._members else GroupErrorCode.UNKNOWN_MEMBER_ID
+                return ErrorCode.UNKNOWN_MEMBER_ID
+            return ErrorCode.NONE if known == member_id else ErrorCode.FENCED_INSTANCE_ID
+        return ErrorCode.NONE if member_id in self._members else ErrorCode.UNKNOWN_MEMBER_ID
 
-    def _check_generation(self, member_id: str, instance_id: str | None, generation: int) -> GroupErrorCode:
+    def _check_generation(self, member_id: str, instance_id: str | None, generation: int) -> ErrorCode:
         if self.state is GroupState.DEAD:
-            return GroupErrorCode.COORDINATOR_NOT_AVAILABLE
+            return ErrorCode.COORDINATOR_NOT_AVAILABLE
         code = self._check_member(member_id, instance_id)
-        if code is GroupErrorCode.NONE and generation != self.generation:
-            return GroupErrorCode.ILLEGAL_GENERATION
+        if code is ErrorCode.NONE and generation != self.generation:
+            return ErrorCode.ILLEGAL_GENERATION
         return code
 
     def _touch(self, member: _Member, now: Moment, timeout_ms: int | None = None) -> None:
@@ -577,8 +578,8 @@ class ClassicGroup:
         self._look_at(member.deadline_us)
 
     def _remove(self, member: _Member) -> None:
-        self._respond(member.awaiting_join, self._join_error(member, GroupErrorCode.UNKNOWN_MEMBER_ID))
-        self._respond(member.awaiting_sync, SyncGroupResult(GroupErrorCode.UNKNOWN_MEMBER_ID))
+        self._respond(member.awaiting_join, self._join_error(member, ErrorCode.UNKNOWN_MEMBER_ID))
+        self._respond(member.awaiting_sync, SyncGroupResult(ErrorCode.UNKNOWN_MEMBER_ID))
         del self._members[member.member_id]
         self._unsynced.discard(member.member_id)
         self._supported.subtract({name for name, _ in member.protocols})
@@ -638,7 +639,7 @@ class ClassicGroup:
             verification: of the transaction.
         """
         code = self._check_commit(commit, is_transactional=producer is not None)
-        if code is not GroupErrorCode.NONE:
+        if code is not ErrorCode.NONE:
             self._respond(request, dict.fromkeys(commit.offsets, code))
             return self._done()
         member = self._members.get(commit.member_id)
@@ -648,9 +649,9 @@ class ClassicGroup:
         offsets: dict[TopicPartition, OffsetCommitValue] = {}
         for partition, (offset, leader_epoch, metadata) in commit.offsets.items():
             if len(metadata.encode()) > self._config.offset_metadata_max_bytes:
-                results[partition] = GroupErrorCode.OFFSET_METADATA_TOO_LARGE
+                results[partition] = ErrorCode.OFFSET_METADATA_TOO_LARGE
             else:
-                results[partition] = GroupErrorCode.NONE
+                results[partition] = ErrorCode.NONE
                 offsets[partition] = OffsetCommitValue(offset, leader_epoch, metadata, now.wall_ms)
         if not offsets:
             self._respond(request, results)
@@ -661,18 +662,18 @@ class ClassicGroup:
         self.offsets.begin(offsets, transactional=producer is not None)
         return self._done()
 
-    def _check_commit(self, commit: OffsetCommitRequest, *, is_transactional: bool) -> GroupErrorCode:
+    def _check_commit(self, commit: OffsetCommitRequest, *, is_transactional: bool) -> ErrorCode:
         if self.state is GroupState.DEAD:
-            return GroupErrorCode.COORDINATOR_NOT_AVAILABLE
+            return ErrorCode.COORDINATOR_NOT_AVAILABLE
         if commit.generation < 0 and not commit.member_id and commit.instance_id is None:
             is_allowed = is_transactional or self.state is GroupState.EMPTY
-            return GroupErrorCode.NONE if is_allowed else GroupErrorCode.UNKNOWN_MEMBER_ID
+            return ErrorCode.NONE if is_allowed else ErrorCode.UNKNOWN_MEMBER_ID
         code = self._check_generation(commit.member_id, commit.instance_id, commit.generation)
-        if code is not GroupErrorCode.NONE:
+        if code is not ErrorCode.NONE:
             return code
         if self.state is GroupState.COMPLETING_REBALANCE and not is_transactional:
-            return GroupErrorCode.REBALANCE_IN_PROGRESS
-        return GroupErrorCode.NONE
+            return ErrorCode.REBALANCE_IN_PROGRESS
+        return ErrorCode.NONE
 
     def _offset_records(self, offsets: Mapping[TopicPartition, OffsetCommitValue]) -> list[GroupRecord]:
         return [
@@ -693,13 +694,13 @@ class ClassicGroup:
         for partition in names:
             committed = self.offsets.committed.get(partition)
             if require_stable and self.offsets.is_unstable(partition):
-                offsets[partition] = FetchedOffset(code=GroupErrorCode.UNSTABLE_OFFSET_COMMIT)
+                offsets[partition] = FetchedOffset(code=ErrorCode.UNSTABLE_OFFSET_COMMIT)
             elif committed is None:
                 offsets[partition] = FetchedOffset()
             else:
                 value = committed.value
                 offsets[partition] = FetchedOffset(value.offset, value.leader_epoch, value.metadata)
-        return OffsetFetchResult(GroupErrorCode.NONE, offsets)
+        return OffsetFetchResult(ErrorCode.NONE, offsets)
 
     def delete_offsets(self, request: Any, partitions: Collection[TopicPartition]) -> Effects:
         """Delete offsets: of topics that no member subscribes to, or of a group without members (KIP-496)."""
@@ -707,7 +708,7 @@ class ClassicGroup:
         deleted = [
             partition
             for partition, code in results.items()
-            if code is GroupErrorCode.NONE and partition in self.offsets.all_partitions()
+            if code is ErrorCode.NONE and partition in self.offsets.all_partitions()
         ]
         if deleted:
             self._delete_offsets(_DeleteOffsets(request, deleted, results))
@@ -715,15 +716,15 @@ class ClassicGroup:
             self._respond(request, results)
         return self._done()
 
-    def _check_deletion(self, topic: str) -> GroupErrorCode:
+    def _check_deletion(self, topic: str) -> ErrorCode:
         if self.state is GroupState.DEAD:
-            return GroupErrorCode.GROUP_ID_NOT_FOUND
+            return ErrorCode.GROUP_ID_NOT_FOUND
         if self.state is GroupState.EMPTY:
-            return GroupErrorCode.NONE
+            return ErrorCode.NONE
         subscribed = self._subscribed()
         if self.protocol_type != _CONSUMER or subscribed is None:
-            return GroupErrorCode.NON_EMPTY_GROUP
-        return GroupErrorCode.GROUP_SUBSCRIBED_TO_TOPIC if topic in subscribed else GroupErrorCode.NONE
+            return ErrorCode.NON_EMPTY_GROUP
+        return ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC if topic in subscribed else ErrorCode.NONE
 
     def _delete_offsets(self, token: _DeleteOffsets) -> None:
         self.offsets.begin(token.partitions)
@@ -776,9 +777,9 @@ class ClassicGroup:
     def delete(self, request: Any) -> Effects:
         """Delete a group without members, and its offsets."""
         if self.state is GroupState.DEAD:
-            self._respond(request, GroupErrorCode.GROUP_ID_NOT_FOUND)
+            self._respond(request, ErrorCode.GROUP_ID_NOT_FOUND)
         elif self.state is not GroupState.EMPTY or self._invited:
-            self._respond(request, GroupErrorCode.NON_EMPTY_GROUP)
+            self._respond(request, ErrorCode.NON_EMPTY_GROUP)
         else:
             self._delete(request)
         return self._done()
@@ -804,9 +805,7 @@ class ClassicGroup:
             for member in self._members.values()
         )  # fmt: skip
         protocol = self.protocol or "" if is_told else ""
-        return DescribedGroup(
-            GroupErrorCode.NONE, self.group_id, self.state, self.protocol_type or "", protocol, members
-        )
+        return DescribedGroup(ErrorCode.NONE, self.group_id, self.state, self.protocol_type or "", protocol, members)
 
     def listed(self) -> ListedGroup:
         """Return the group as ListGroups gives it."""
@@ -843,7 +842,7 @@ class ClassicGroup:
                 for partition in token.partitions:
                     self.offsets.apply_deletion(partition, at + len(token.partitions))
                 self._set_stored(None, at + len(token.partitions))
-                self._respond(token.request, GroupErrorCode.NONE)
+                self._respond(token.request, ErrorCode.NONE)
                 self._effects.append(GroupDeleted())
             case _Rewrite():
                 self.offsets.end(token.offsets)
@@ -859,7 +858,7 @@ class ClassicGroup:
     def _end_offsets(self, token: _StoreOffsets) -> None:
         self.offsets.end(token.offsets, transactional=token.producer_id is not None)
 
-    def append_failed(self, token: object, code: GroupErrorCode, now: Moment) -> Effects:
+    def append_failed(self, token: object, code: ErrorCode, now: Moment) -> Effects:
         """Note that records were not appended."""
         match token:
             case _StoreAssignment() | _StoreGroup():
@@ -878,12 +877,12 @@ class ClassicGroup:
         self._tell(token, code, now)
         return self._done()
 
-    def append_unknown(self, token: object, code: GroupErrorCode, now: Moment) -> Effects:
+    def append_unknown(self, token: object, code: ErrorCode, now: Moment) -> Effects:
         """Tell waiting requests that the outcome of an append is not known. Only `appended` may follow."""
         self._tell(token, code, now)
         return self._done()
 
-    def _tell(self, token: object, code: GroupErrorCode, now: Moment) -> None:
+    def _tell(self, token: object, code: ErrorCode, now: Moment) -> None:
         match token:
             case _StoreAssignment():
                 self._not_assigned(token, code, now)
@@ -892,7 +891,7 @@ class ClassicGroup:
                     self._respond(token.request, JoinGroupResult(code_of_store(code), member_id=token.result.member_id))
             case _StoreOffsets() | _DeleteOffsets():
                 known = token.results.items()
-                told = {name: code if known is GroupErrorCode.NONE else known for name, known in known}
+                told = {name: code if known is ErrorCode.NONE else known for name, known in known}
                 self._respond(token.request, told)
             case _DeleteGroup():
                 self._respond(token.request, code)
@@ -963,7 +962,7 @@ class ClassicGroup:
     def unload(self) -> Effects:
         """Complete what waits with NOT_COORDINATOR: another broker serves the group, or will. What is being appended
         has an unknown outcome; the driver completes that."""
-        code = GroupErrorCode.NOT_COORDINATOR
+        code = ErrorCode.NOT_COORDINATOR
         for member in self._members.values():
             self._respond(member.awaiting_join, self._join_error(member, code))
             self._respond(member.awaiting_sync, SyncGroupResult(code))

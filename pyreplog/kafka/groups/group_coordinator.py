@@ -12,7 +12,6 @@ from pyreplog.clock import Clock
 from pyreplog.event_queue import EventQueue
 from pyreplog.future import AppendFuture, set_result
 from pyreplog.kafka.groups.consumer_group_config import ConsumerGroupConfig
-from pyreplog.kafka.groups.error_codes import GroupErrorCode
 from pyreplog.kafka.groups.group_effects import GroupEffect, Moment, Respond
 from pyreplog.kafka.groups.group_requests import (
     DescribedGroup,
@@ -33,6 +32,7 @@ from pyreplog.kafka.groups.group_requests import (
 )
 from pyreplog.kafka.groups.group_shard import Executor, GroupShard
 from pyreplog.kafka.groups.offsets_log import OFFSETS_TOPIC, OffsetsLog
+from pyreplog.partition.protocol.error_codes import ErrorCode
 from pyreplog.partition.topic_partition import TopicPartition
 
 _NAME_MAX = 255  # of a client's name in the ids of its members
@@ -135,14 +135,14 @@ class GroupCoordinator:
             shard.stop()
 
     def _submit(
-        self, group_id: str, failed: Callable[[GroupErrorCode], T],
+        self, group_id: str, failed: Callable[[ErrorCode], T],
         act: Callable[[GroupShard, AppendFuture[T], Moment], Effects], *, may_be_nameless: bool = False,
     ) -> AppendFuture[T]:  # fmt: skip
         if not group_id and not may_be_nameless:
-            return _answered(failed(GroupErrorCode.INVALID_GROUP_ID))
+            return _answered(failed(ErrorCode.INVALID_GROUP_ID))
         shard = self._shards.get(self.partition_of(group_id))
         if shard is None:
-            return _answered(failed(GroupErrorCode.NOT_COORDINATOR))
+            return _answered(failed(ErrorCode.NOT_COORDINATOR))
         return shard.submit(failed, lambda future, now: act(shard, future, now), group_id)
 
     # ---- members --------------------------------------------------------------------------------------------
@@ -150,17 +150,17 @@ class GroupCoordinator:
     def join_group(self, group_id: str, join: JoinGroupRequest) -> AppendFuture[JoinGroupResult]:
         """Let a member join a group, or join it again (JoinGroup)."""
 
-        def failed(code: GroupErrorCode) -> JoinGroupResult:
+        def failed(code: ErrorCode) -> JoinGroupResult:
             return JoinGroupResult(code, member_id=join.member_id)
 
         def act(shard: GroupShard, future: AppendFuture[JoinGroupResult], now: Moment) -> Effects:
             if join.member_id and shard.group(group_id) is None:
-                return [Respond(future, failed(GroupErrorCode.UNKNOWN_MEMBER_ID))]
+                return [Respond(future, failed(ErrorCode.UNKNOWN_MEMBER_ID))]
             return shard.create_group(group_id).join(future, join, now)
 
         config = self.config
         if group_id and not config.min_session_timeout_ms <= join.session_timeout_ms <= config.max_session_timeout_ms:
-            return _answered(failed(GroupErrorCode.INVALID_SESSION_TIMEOUT))
+            return _answered(failed(ErrorCode.INVALID_SESSION_TIMEOUT))
         return self._submit(group_id, failed, act)
 
     def sync_group(self, group_id: str, sync: SyncGroupRequest) -> AppendFuture[SyncGroupResult]:
@@ -169,23 +169,23 @@ class GroupCoordinator:
         def act(shard: GroupShard, future: AppendFuture[SyncGroupResult], now: Moment) -> Effects:
             group = shard.group(group_id)
             if group is None:
-                return [Respond(future, SyncGroupResult(GroupErrorCode.UNKNOWN_MEMBER_ID))]
+                return [Respond(future, SyncGroupResult(ErrorCode.UNKNOWN_MEMBER_ID))]
             return group.sync(future, sync, now)
 
         return self._submit(group_id, SyncGroupResult, act)
 
     def heartbeat(
         self, group_id: str, member_id: str, generation: int, instance_id: str | None = None
-    ) -> AppendFuture[GroupErrorCode]:
+    ) -> AppendFuture[ErrorCode]:
         """Extend the session of a member (Heartbeat)."""
 
-        def act(shard: GroupShard, future: AppendFuture[GroupErrorCode], now: Moment) -> Effects:
+        def act(shard: GroupShard, future: AppendFuture[ErrorCode], now: Moment) -> Effects:
             group = shard.group(group_id)
             if group is None:
-                return [Respond(future, GroupErrorCode.UNKNOWN_MEMBER_ID)]
+                return [Respond(future, ErrorCode.UNKNOWN_MEMBER_ID)]
             return group.heartbeat(future, member_id, instance_id, generation, now)
 
-        return self._submit(group_id, GroupErrorCode, act)
+        return self._submit(group_id, ErrorCode, act)
 
     def leave_group(self, group_id: str, members: Collection[LeavingMember]) -> AppendFuture[LeaveGroupResult]:
         """Remove members from a group (LeaveGroup)."""
@@ -194,8 +194,8 @@ class GroupCoordinator:
             group = shard.group(group_id)
             if group is not None:
                 return group.leave(future, members, now)
-            results = tuple(LeaveMemberResult(*each, GroupErrorCode.UNKNOWN_MEMBER_ID) for each in members)
-            return [Respond(future, LeaveGroupResult(GroupErrorCode.NONE, results))]
+            results = tuple(LeaveMemberResult(*each, ErrorCode.UNKNOWN_MEMBER_ID) for each in members)
+            return [Respond(future, LeaveGroupResult(ErrorCode.NONE, results))]
 
         return self._submit(group_id, LeaveGroupResult, act)
 
@@ -205,11 +205,11 @@ class GroupCoordinator:
         """Commit offsets (OffsetCommit)."""
         return self._commit(group_id, commit, None, None)
 
-    def begin_verification(self, group_id: str, producer_id: int) -> int:
+    def begin_verification(self, group_id: str, producer_id: int) -> int | None:
         """Note that the coordinator of a transaction is asked whether it may commit offsets of a group.
 
         Returns:
-            A token for `commit_transactional_offsets`.
+            A token for `commit_transactional_offsets`; None: the partition of the group knows the transaction already.
         """
         return self._log.begin_verification(self.partition_of(group_id), producer_id)
 
@@ -232,12 +232,12 @@ class GroupCoordinator:
     def _commit(
         self, group_id: str, commit: OffsetCommitRequest, producer: tuple[int, int] | None, verification: int | None
     ) -> AppendFuture[OffsetCommitResult]:
-        def failed(code: GroupErrorCode) -> OffsetCommitResult:
+        def failed(code: ErrorCode) -> OffsetCommitResult:
             return dict.fromkeys(commit.offsets, code)
 
         def act(shard: GroupShard, future: AppendFuture[OffsetCommitResult], now: Moment) -> Effects:
             if shard.group(group_id) is None and (commit.generation >= 0 or commit.member_id):
-                return [Respond(future, failed(GroupErrorCode.ILLEGAL_GENERATION))]
+                return [Respond(future, failed(ErrorCode.ILLEGAL_GENERATION))]
             return shard.create_group(group_id).commit(future, commit, now, producer, verification)
 
         return self._submit(group_id, failed, act, may_be_nameless=producer is None)
@@ -262,14 +262,14 @@ class GroupCoordinator:
             require_stable: partitions for which an open transaction has an offset get UNSTABLE_OFFSET_COMMIT.
         """
 
-        def failed(code: GroupErrorCode) -> OffsetFetchResult:
+        def failed(code: ErrorCode) -> OffsetFetchResult:
             return OffsetFetchResult(code, {name: FetchedOffset(code=code) for name in partitions or ()})
 
         def act(shard: GroupShard, future: AppendFuture[OffsetFetchResult], _: Moment) -> Effects:
             group = shard.group(group_id)
             if group is None:
                 none = {name: FetchedOffset() for name in partitions or ()}
-                return [Respond(future, OffsetFetchResult(GroupErrorCode.NONE, none))]
+                return [Respond(future, OffsetFetchResult(ErrorCode.NONE, none))]
             return [Respond(future, group.fetch(partitions, require_stable=require_stable))]
 
         return self._submit(group_id, failed, act, may_be_nameless=True)
@@ -277,39 +277,39 @@ class GroupCoordinator:
     def delete_offsets(self, group_id: str, partitions: Collection[TopicPartition]) -> AppendFuture[OffsetCommitResult]:
         """Delete offsets of partitions that no member of the group subscribes to (OffsetDelete)."""
 
-        def failed(code: GroupErrorCode) -> OffsetCommitResult:
+        def failed(code: ErrorCode) -> OffsetCommitResult:
             return dict.fromkeys(partitions, code)
 
         def act(shard: GroupShard, future: AppendFuture[OffsetCommitResult], _: Moment) -> Effects:
             group = shard.group(group_id)
             if group is None:
-                return [Respond(future, failed(GroupErrorCode.GROUP_ID_NOT_FOUND))]
+                return [Respond(future, failed(ErrorCode.GROUP_ID_NOT_FOUND))]
             return group.delete_offsets(future, partitions)
 
         return self._submit(group_id, failed, act)
 
     # ---- groups ---------------------------------------------------------------------------------------------
 
-    def delete_group(self, group_id: str) -> AppendFuture[GroupErrorCode]:
+    def delete_group(self, group_id: str) -> AppendFuture[ErrorCode]:
         """Delete a group without members, and its offsets (DeleteGroups)."""
 
-        def act(shard: GroupShard, future: AppendFuture[GroupErrorCode], _: Moment) -> Effects:
+        def act(shard: GroupShard, future: AppendFuture[ErrorCode], _: Moment) -> Effects:
             group = shard.group(group_id)
             if group is None or group.is_forgettable:
-                return [Respond(future, GroupErrorCode.GROUP_ID_NOT_FOUND)]
+                return [Respond(future, ErrorCode.GROUP_ID_NOT_FOUND)]
             return group.delete(future)
 
-        return self._submit(group_id, GroupErrorCode, act, may_be_nameless=True)
+        return self._submit(group_id, ErrorCode, act, may_be_nameless=True)
 
     def describe_group(self, group_id: str) -> AppendFuture[DescribedGroup]:
         """Return a group and its members (DescribeGroups). One that does not exist is Dead, and has no error."""
 
-        def failed(code: GroupErrorCode) -> DescribedGroup:
+        def failed(code: ErrorCode) -> DescribedGroup:
             return DescribedGroup(code, group_id)
 
         def act(shard: GroupShard, future: AppendFuture[DescribedGroup], _: Moment) -> Effects:
             group = shard.group(group_id)
-            described = failed(GroupErrorCode.NONE) if group is None else group.describe()
+            described = failed(ErrorCode.NONE) if group is None else group.describe()
             return [Respond(future, described)]
 
         return self._submit(group_id, failed, act, may_be_nameless=True)
@@ -324,9 +324,9 @@ class GroupCoordinator:
         def act(shard: GroupShard, future: AppendFuture[ListGroupsResult]) -> Effects:
             listed = [group.listed() for group in shard.groups()]
             chosen = tuple(group for group in listed if not states or group.state in states)
-            return [Respond(future, ListGroupsResult(GroupErrorCode.NONE, chosen))]
+            return [Respond(future, ListGroupsResult(ErrorCode.NONE, chosen))]
 
-        def failed(code: GroupErrorCode) -> ListGroupsResult:
+        def failed(code: ErrorCode) -> ListGroupsResult:
             return ListGroupsResult(code, ())
 
         shards = list(self._shards.values())
@@ -344,7 +344,7 @@ class GroupCoordinator:
         for part in parts:
             part.add_done_callback(one_is_done)
         if not parts:
-            set_result(whole, failed(GroupErrorCode.NONE))
+            set_result(whole, failed(ErrorCode.NONE))
         return whole
 
 
@@ -355,9 +355,9 @@ def _answered(result: T) -> AppendFuture[T]:
 
 
 def _joined(parts: Iterable[ListGroupsResult]) -> ListGroupsResult:
-    code, groups = GroupErrorCode.NONE, list[ListedGroup]()
+    code, groups = ErrorCode.NONE, list[ListedGroup]()
     for part in parts:
         groups += part.groups
-        if part.code is not GroupErrorCode.NOT_COORDINATOR and part.code is not GroupErrorCode.NONE:
+        if part.code is not ErrorCode.NOT_COORDINATOR and part.code is not ErrorCode.NONE:
             code = part.code
     return ListGroupsResult(code, tuple(groups))

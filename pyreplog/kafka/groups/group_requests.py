@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from enum import Enum
 from typing import NamedTuple
 
-from pyreplog.kafka.groups.error_codes import GroupErrorCode
+from pyreplog.partition.protocol.error_codes import ErrorCode
 from pyreplog.partition.topic_partition import TopicPartition
 
 
@@ -75,7 +75,7 @@ class JoinGroupResult(NamedTuple):
         skip_assignment: the leader is to assign nothing.
     """
 
-    code: GroupErrorCode
+    code: ErrorCode
     generation: int = -1
     protocol_type: str | None = None
     protocol_name: str | None = None
@@ -108,7 +108,7 @@ class SyncGroupRequest(NamedTuple):
 class SyncGroupResult(NamedTuple):
     """The outcome of a SyncGroup."""
 
-    code: GroupErrorCode
+    code: ErrorCode
     protocol_type: str | None = None
     protocol_name: str | None = None
     assignment: bytes = b""
@@ -126,13 +126,13 @@ class LeaveMemberResult(NamedTuple):
 
     member_id: str
     instance_id: str | None
-    code: GroupErrorCode
+    code: ErrorCode
 
 
 class LeaveGroupResult(NamedTuple):
     """The outcome of a LeaveGroup."""
 
-    code: GroupErrorCode
+    code: ErrorCode
     members: tuple[LeaveMemberResult, ...] = ()
 
 
@@ -166,7 +166,7 @@ class OffsetCommitRequest(NamedTuple):
     instance_id: str | None = None
 
 
-OffsetCommitResult = dict[TopicPartition, GroupErrorCode]
+OffsetCommitResult = dict[TopicPartition, ErrorCode]
 """The outcome of a commit or a deletion of offsets, by partition."""
 
 
@@ -176,13 +176,13 @@ class FetchedOffset(NamedTuple):
     offset: int = -1
     leader_epoch: int = -1
     metadata: str = ""
-    code: GroupErrorCode = GroupErrorCode.NONE
+    code: ErrorCode = ErrorCode.NONE
 
 
 class OffsetFetchResult(NamedTuple):
     """The committed offsets of a group."""
 
-    code: GroupErrorCode
+    code: ErrorCode
     offsets: dict[TopicPartition, FetchedOffset]
 
 
@@ -200,7 +200,7 @@ class DescribedMember(NamedTuple):
 class DescribedGroup(NamedTuple):
     """A group (DescribeGroups)."""
 
-    code: GroupErrorCode
+    code: ErrorCode
     group_id: str
     state: GroupState = GroupState.DEAD
     protocol_type: str = ""
@@ -219,5 +219,5 @@ class ListedGroup(NamedTuple):
 class ListGroupsResult(NamedTuple):
     """The groups of this broker; COORDINATOR_LOAD_IN_PROGRESS: there may be more."""
 
-    code: GroupErrorCode
+    code: ErrorCode
     groups: tuple[ListedGroup, ...]

@@ -15,7 +15,7 @@ from pyreplog.errors import ReplogError
 from pyreplog.future import AppendFuture, set_result
 from pyreplog.kafka.groups.classic_group import ClassicGroup
 from pyreplog.kafka.groups.consumer_group_config import ConsumerGroupConfig
-from pyreplog.kafka.groups.error_codes import UNKNOWN_OUTCOMES, GroupErrorCode, code_of_append
+from pyreplog.kafka.groups.error_codes import UNKNOWN_OUTCOMES, code_of_append
 from pyreplog.kafka.groups.group_effects import AppendRecords, GroupEffect, Moment, Respond
 from pyreplog.kafka.groups.group_records import (
     GroupMetadataKey,
@@ -125,7 +125,7 @@ class GroupShard:
     # ---- requests -------------------------------------------------------------------------------------------
 
     def submit(
-        self, failed: Callable[[GroupErrorCode], T], act: Callable[[AppendFuture[T], Moment], Iterable[GroupEffect]],
+        self, failed: Callable[[ErrorCode], T], act: Callable[[AppendFuture[T], Moment], Iterable[GroupEffect]],
         group_id: str | None = None,
     ) -> AppendFuture[T]:  # fmt: skip
         """Run a request.
@@ -140,13 +140,13 @@ class GroupShard:
         def serve() -> None:
             if self._status is not _Status.ACTIVE:
                 is_loading = self._status is _Status.LOADING
-                code = GroupErrorCode.COORDINATOR_LOAD_IN_PROGRESS if is_loading else GroupErrorCode.NOT_COORDINATOR
+                code = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS if is_loading else ErrorCode.NOT_COORDINATOR
                 set_result(future, failed(code))
                 return
             try:
                 self._perform(group_id, act(future, self._now()))
             except Exception:
-                set_result(future, failed(GroupErrorCode.UNKNOWN_SERVER_ERROR))
+                set_result(future, failed(ErrorCode.UNKNOWN_SERVER_ERROR))
                 raise
 
         self._executor.post(serve)
@@ -191,7 +191,7 @@ class GroupShard:
         now = self._now()
         for append in self._appends:
             if append.group is not None:
-                self._respond(append.group.append_unknown(append.token, GroupErrorCode.NOT_COORDINATOR, now))
+                self._respond(append.group.append_unknown(append.token, ErrorCode.NOT_COORDINATOR, now))
         self._appends.clear()
         self._groups.clear()
 

@@ -15,7 +15,6 @@ from pyreplog.partition.requests import PartitionProduceResponse
 from pyreplog.partition.topic_partition import TopicPartition
 
 OFFSETS_TOPIC = "__consumer_offsets"
-_BATCH_KIND = 2  # of records that hold a Kafka record batch
 
 
 class OffsetsLog(Protocol):
@@ -54,8 +53,12 @@ class OffsetsLog(Protocol):
         """Let records before an offset go, as far as that is possible."""
         ...
 
-    def begin_verification(self, partition: int, producer_id: int) -> int:
-        """Note that a transaction's coordinator is asked whether it is open; return a token for `append`."""
+    def begin_verification(self, partition: int, producer_id: int) -> int | None:
+        """Note that a transaction's coordinator is asked whether it is open.
+
+        Returns:
+            A token for `append`; None: it need not be asked.
+        """
         ...
 
 
@@ -94,10 +97,7 @@ class ReplicaManagerOffsetsLog:
         replica = self._replica(partition)
         if replica is None:
             raise ClosedError(f"{OFFSETS_TOPIC}-{partition}: this broker has no such replica")
-        for batch in replica.read_committed(start, end):
-            for index in (batch.kind == _BATCH_KIND).nonzero()[0].tolist():
-                record = batch[index]
-                yield record.entry - record.entry_count + 1, bytes(record.value_view)
+        return replica.committed_batches(start, end)
 
     def delete_records(self, partition: int, before: int) -> None:
         """See `OffsetsLog`."""
@@ -105,7 +105,7 @@ class ReplicaManagerOffsetsLog:
         if replica is not None:
             replica.trim(before)
 
-    def begin_verification(self, partition: int, producer_id: int) -> int:
+    def begin_verification(self, partition: int, producer_id: int) -> int | None:
         """See `OffsetsLog`."""
         replica = self._replica(partition)
         return -1 if replica is None else replica.begin_verification(producer_id)

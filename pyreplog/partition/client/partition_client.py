@@ -148,7 +148,7 @@ class PartitionClient(Handle):
                 broker = Broker(path / name, name, store, transport, config=broker_config, clock=used_clock)
                 stack.callback(broker.close)
                 stack.callback(transport.unregister, name)
-                transport.register(name, broker.replicas)
+                transport.register(name, broker.replicas, broker.transactions.verify)
                 members[name] = broker
             client = cls(stack.pop_all(), store, transport, used_clock, config or ProducerConfig(), None)
             client._brokers = members

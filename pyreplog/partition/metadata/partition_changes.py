@@ -6,7 +6,7 @@ controller do what follows: they copy replicas, and complete reassignments.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from enum import Enum
 from typing import NamedTuple
 
@@ -149,9 +149,14 @@ class _Reassign:
     def __init__(self, target: tuple[str, ...]) -> None:
         self._target = target
 
-    def __call__(self, _: TopicMetadata, state: PartitionState, is_unknown: bool) -> PartitionState | PartitionResult:
+    def __call__(
+        self, topic: TopicMetadata, state: PartitionState, is_unknown: bool
+    ) -> PartitionState | PartitionResult:  # fmt: skip
         if (state.target or state.replicas) == self._target and not state.replaced:
             return state
+        if topic.config.is_compacted:  # a second replica of it would have other bytes
+            message = "a compacted topic keeps its one replica: remove compact from its cleanup.policy first"
+            return PartitionResult(ErrorCode.INVALID_REPLICA_ASSIGNMENT, message)
         after = reassign(state, self._target)
         if len(after.replicas) > REPLICAS_MAX:
             message = f"expected at most {REPLICAS_MAX} replicas with those that go, found {len(after.replicas)}"
@@ -194,12 +199,24 @@ def list_reassignments(
     """
     return {
         partition: Reassignment(state.replicas, state.adding, state.removing, state.target)
-        for partition, state in _states(store, topics)
+        for partition, state in read_states(store, topics)
         if state.target
     }
 
 
-def _states(store: MetadataStore, topics: Iterable[str] | None) -> Iterable[tuple[TopicPartition, PartitionState]]:
+def read_states(
+    store: MetadataStore, topics: Iterable[str] | None = None
+) -> Iterator[tuple[TopicPartition, PartitionState]]:
+    """Iterate over partitions and their states, in the order of topics and numbers.
+
+    Args:
+        store: metadata store.
+        topics: of these; None: of all topics. Those that do not exist, or are being deleted, are left out.
+
+    Raises:
+        InvalidMetadataError: a value is malformed.
+        ReplogError: errors of the store.
+    """
     for name in list_topics(store) if topics is None else topics:
         topic = find_topic(store, name)
         if topic is None or topic.is_deleted:
@@ -228,7 +245,7 @@ def elect_leaders(
         ReplogError: the brokers or the topics cannot be read; nothing was changed.
     """
     brokers = read_brokers(store)
-    chosen = [name for name, _ in _states(store, None)] if partitions is None else partitions
+    chosen = [name for name, _ in read_states(store, None)] if partitions is None else partitions
     results = {name: _change_state(store, name, _Elect(election_type, brokers)) for name in chosen}
     if partitions is None:
         return {name: at for name, at in results.items() if at.code is not ErrorCode.ELECTION_NOT_NEEDED}

@@ -15,7 +15,7 @@ from pyreplog.errors import ConfigError
 from pyreplog.partition.protocol.partition_state import REPLICAS_MAX
 
 CREATE_TIME, LOG_APPEND_TIME = "CreateTime", "LogAppendTime"
-DELETE = "delete"
+DELETE, COMPACT = "delete", "compact"
 _DAY_MS = 86_400_000
 _MS_MAX = 1 << 52
 _MESSAGE_BYTES_MAX = 1 << 30
@@ -46,9 +46,14 @@ class TopicSettings(Settings):
             (`unclean.leader.election.enable`).
         requires_sync: a record is committed when it is on the disks of all in-sync replicas, not only in memory; fixed
             when the topic is created (`requires.sync`, which Kafka does not have).
-        cleanup_policy: "delete" (`cleanup.policy`); compaction is not supported.
-        delete_retention_ms: how long a compacted topic keeps tombstones (`delete.retention.ms`), milliseconds; without
-            compaction nothing follows from it.
+        cleanup_policy: "delete": retention removes old records; "compact": of each key the last record stays;
+            "compact,delete": both (`cleanup.policy`). Topics with more than one replica cannot be compacted.
+        delete_retention_ms: how long a compacted topic keeps tombstones (`delete.retention.ms`), milliseconds.
+        min_dirty_ratio: a partition is compacted when more than this part of it never was
+            (`min.cleanable.dirty.ratio`).
+        min_compaction_lag_ms: records stay for so long (`min.compaction.lag.ms`), milliseconds.
+        max_compaction_lag_ms: a partition is compacted when a record is so old (`max.compaction.lag.ms`), milliseconds;
+            None: the ratio alone counts.
     """
 
     retention_ms: int | None = None
@@ -64,6 +69,19 @@ class TopicSettings(Settings):
     requires_sync: bool = False
     cleanup_policy: str = DELETE
     delete_retention_ms: int = _DAY_MS
+    min_dirty_ratio: float = 0.5
+    min_compaction_lag_ms: int = 0
+    max_compaction_lag_ms: int | None = None
+
+    @property
+    def is_compacted(self) -> bool:
+        """Whether only the last record of each key stays."""
+        return COMPACT in self.cleanup_policy
+
+    @property
+    def is_trimmed(self) -> bool:
+        """Whether retention removes old records."""
+        return DELETE in self.cleanup_policy
 
     def __post_init__(self) -> None:
         for name, setting in SETTINGS.items():
@@ -135,6 +153,15 @@ def _choice(field: str, *choices: str) -> Setting:
     return Setting(field, " or ".join(map(repr, choices)), lambda value: value in choices, str)
 
 
+def _ratio(field: str) -> Setting:
+    def accepts(value: object) -> bool:
+        return isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value <= 1
+
+    return Setting(field, "0 to 1", accepts, float)
+
+
+_POLICIES = (DELETE, COMPACT, f"{COMPACT},{DELETE}", f"{DELETE},{COMPACT}")
+
 SETTINGS: Mapping[str, Setting] = {
     "retention.ms": _number("retention_ms", 0, _MS_MAX, is_optional=True),
     "retention.bytes": _number("retention_bytes", 0, 1 << 62, is_optional=True),
@@ -147,8 +174,11 @@ SETTINGS: Mapping[str, Setting] = {
     "message.timestamp.after.max.ms": _number("timestamp_after_max_ms", 0, 1 << 62, is_optional=True),
     "unclean.leader.election.enable": _flag("unclean_election"),
     "requires.sync": _flag("requires_sync", fixed=True),
-    "cleanup.policy": _choice("cleanup_policy", DELETE),
+    "cleanup.policy": _choice("cleanup_policy", *_POLICIES),
     "delete.retention.ms": _number("delete_retention_ms", 0, _MS_MAX),
+    "min.cleanable.dirty.ratio": _ratio("min_dirty_ratio"),
+    "min.compaction.lag.ms": _number("min_compaction_lag_ms", 0, _MS_MAX),
+    "max.compaction.lag.ms": _number("max_compaction_lag_ms", 1, _MS_MAX, is_optional=True),
 }
 """The settings that a topic may have, by Kafka's names."""
 

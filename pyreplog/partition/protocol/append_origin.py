@@ -9,6 +9,8 @@ from typing import NamedTuple
 class AppendOrigin(Enum):
     """Who appends to a partition."""
 
+    __hash__ = object.__hash__  # that of Enum is Python code
+
     CLIENT = "client"
     """A producer."""
     COORDINATOR = "coordinator"

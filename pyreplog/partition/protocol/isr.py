@@ -58,39 +58,42 @@ class FollowerState:
 
 
 class Isr:
-    """The ISR, and the change of it that is under way: one at most.
+    """The ISR, and the change of it that is under way: one at most. Every append reads the attributes.
 
     Args:
         version: of the partition's key.
         committed: the state under that version.
+
+    Attributes:
+        version: of the partition's key.
+        committed: the state under that version.
+        pending: the change that is under way; None: there is none.
+        maximal: all that may be in the ISR by now (KIP-497): before a change is known to be made, or not to be, both
+            count. Who leaves is waited for until it has left: it may be elected. Who joins is waited for at once: it
+            may be elected, too.
+        is_under_min: nothing is to be committed: the ISR is smaller than `min.insync.replicas`.
+        is_maximal_enough: those that may be in the ISR are at least so many.
     """
 
     def __init__(self, version: int, committed: PartitionState) -> None:
         self.version, self.committed = version, committed
         self.pending: PartitionState | None = None
-
-    @property
-    def maximal(self) -> tuple[Member, ...]:
-        """All that may be in the ISR by now (KIP-497): before a change is known to be made, or not to be, both count.
-
-        Who leaves is waited for until it has left: it may be elected. Who joins is waited for at once: it may be
-        elected, too.
-        """
-        if self.pending is None:
-            return self.committed.isr
-        return tuple(sorted({*self.committed.isr, *self.pending.isr}))
-
-    @property
-    def is_under_min(self) -> bool:
-        """Whether nothing is to be committed: the ISR is smaller than `min.insync.replicas`."""
-        return len(self.committed.isr) < self.committed.effective_min_isr
+        self._count(committed.isr)
 
     def propose(self, state: PartitionState) -> AlterIsr:
         """Begin a change."""
         assert self.pending is None, "one change at a time"
         self.pending = state
+        self._count(tuple(sorted({*self.committed.isr, *state.isr})))
         return AlterIsr(self.version, state)
 
     def adopt(self, version: int, state: PartitionState) -> None:
         """Take over a newer state. A change that is still under way fails by its version."""
         self.version, self.committed, self.pending = version, state, None
+        self._count(state.isr)
+
+    def _count(self, maximal: tuple[Member, ...]) -> None:
+        enough = self.committed.effective_min_isr
+        self.maximal = maximal
+        self.is_under_min = len(self.committed.isr) < enough
+        self.is_maximal_enough = len(maximal) >= enough

@@ -8,7 +8,7 @@ one lacks: the new one was a member of its maximal ISR, or the ISR was under min
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from pyreplog.partition.protocol.effects import (
@@ -111,10 +111,9 @@ class LeadingReplica:
         """
         if self.is_deposed:
             return ErrorCode.NOT_LEADER_OR_FOLLOWER
-        if self.high_watermark < required:
+        if self._high_watermark.value < required:
             return None
-        enough = len(self.isr.maximal) >= self.isr.committed.effective_min_isr
-        return ErrorCode.NONE if enough else ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND
+        return ErrorCode.NONE if self.isr.is_maximal_enough else ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND
 
     def trimmed(self, start: LogPosition) -> None:
         """Note that the log begins later. Records at or above the high watermark must stay."""
@@ -216,12 +215,16 @@ class LeadingReplica:
             return []
         if not self._high_watermark.advance(self._marks(now_us)):
             return []
-        return [HighWatermarkAdvanced(self.high_watermark), *self._expand(now_us)]
+        moved = HighWatermarkAdvanced(self._high_watermark.value)
+        return [moved, *self._expand(now_us)] if self._followers else [moved]
 
-    def _marks(self, now_us: int) -> Iterator[LogPosition | None]:
-        """Marks of all that count: those that may be in the ISR, and those that are about to join it. Without these a
-        leader that is alone would for ever be ahead of a follower that is close behind."""
-        yield self.synced if self.config.requires_sync else self.end
+    def _marks(self, now_us: int) -> Iterable[LogPosition | None]:
+        """Return the marks of all that count: those that may be in the ISR, and those that are about to join it.
+        Without these a leader that is alone would for ever be ahead of a follower that is close behind."""
+        own = self.synced if self.config.requires_sync else self.end
+        return (own, *self._marks_of_others(now_us)) if self._followers or len(self.isr.maximal) > 1 else (own,)
+
+    def _marks_of_others(self, now_us: int) -> Iterator[LogPosition | None]:
         maximal = self.isr.maximal
         for member in maximal:
             if member != self.member:

@@ -1,4 +1,5 @@
-"""The head of a Kafka record batch, version 2: what a broker checks and stamps. Records are not looked into.
+"""A Kafka record batch, version 2, as a broker checks and stamps it. Native code copies it and compares its CRC in one
+pass; records are not looked into.
 
 The CRC covers all from the attributes on, so that base offset and leader epoch can be stamped without another pass.
 """
@@ -8,6 +9,13 @@ from __future__ import annotations
 from struct import Struct
 from typing import TYPE_CHECKING, NamedTuple
 
+from pyreplog._native.kafka.record_batch import (
+    ProducedBatch,
+    RecordBatchHeader,
+    peek_header,
+    stamp_batch,
+    take_produced,
+)
 from pyreplog._native.system.checksum import crc32c
 from pyreplog.partition.protocol.append_origin import OriginChecks
 from pyreplog.partition.protocol.error_codes import ErrorCode
@@ -19,71 +27,11 @@ if TYPE_CHECKING:
 
 MAGIC = 2
 HEAD_BYTES = 61
-_HEAD = Struct(">qiibIhiqqqhii")
-_LENGTH_FROM = 12
-"""The length counts the bytes from here on."""
-_CRC_FROM = 21
-_OFFSET = Struct(">q")
-_EPOCH = Struct(">i")
-LOG_APPEND_TIME = 0x08
 TRANSACTIONAL = 0x10
 CONTROL = 0x20
-TIMESTAMP_MAX_MS = ((1 << 63) - 1) // 1000
-"""A later time does not fit into the microseconds of a log."""
-
-
-class RecordBatchHead(NamedTuple):
-    """The head of a batch; its fields as they are on the wire.
-
-    Attributes:
-        base_offset: offset of the first record; 0 from a client.
-        length: bytes from the leader epoch on.
-        leader_epoch: of the leader that appended it.
-        magic: version of the format, 2.
-        crc: CRC-32C of all from the attributes on.
-        attributes: bits: compression (3), LogAppendTime, transactional, control.
-        last_offset_delta: of the last record.
-        base_timestamp: of the first record, milliseconds.
-        max_timestamp: the highest one, milliseconds.
-        producer_id: of an idempotent producer; -1: none.
-        producer_epoch: of the producer.
-        base_sequence: sequence number of the first record.
-        record_count: number of records.
-    """
-
-    base_offset: int
-    length: int
-    leader_epoch: int
-    magic: int
-    crc: int
-    attributes: int
-    last_offset_delta: int
-    base_timestamp: int
-    max_timestamp: int
-    producer_id: int
-    producer_epoch: int
-    base_sequence: int
-    record_count: int
-
-    @property
-    def is_control(self) -> bool:
-        return bool(self.attributes & CONTROL)
-
-    @property
-    def is_transactional(self) -> bool:
-        return bool(self.attributes & TRANSACTIONAL)
-
-    @property
-    def producer(self) -> ProducerBatch | None:
-        """The batch of an idempotent producer; None: it is of another one, or a control batch."""
-        if self.producer_id < 0 or self.is_control:
-            return None
-        return ProducerBatch(self.producer_id, self.producer_epoch, self.base_sequence, self.offsets)
-
-    @property
-    def offsets(self) -> int:
-        """How many offsets it takes."""
-        return self.last_offset_delta + 1
+EPOCH_MAX = 0x7FFFFFFF
+"""Of the number of an epoch, a batch has the lowest 31 bits."""
+_EARLIEST, _LATEST = -(1 << 63), (1 << 63) - 1
 
 
 class AppendLimits(NamedTuple):
@@ -106,26 +54,18 @@ class CheckedBatch(NamedTuple):
     Attributes:
         code: NONE, or why it is refused.
         message: the error in words.
-        head: its head; None: it was refused.
+        batch: a copy of it, which the log stamps; None: it was refused.
         marker: the marker of a transaction that it holds.
     """
 
     code: ErrorCode
     message: str = ""
-    head: RecordBatchHead | None = None
+    batch: ProducedBatch | None = None
     marker: TransactionMarker | None = None
 
 
-def head_of(batch: ReadableBuffer) -> RecordBatchHead | None:
-    """Return the head of a batch; None: these bytes are none."""
-    if len(memoryview(batch)) < HEAD_BYTES:
-        return None
-    head = RecordBatchHead._make(_HEAD.unpack_from(batch))
-    return head if head.magic == MAGIC and head.length == len(memoryview(batch)) - _LENGTH_FROM else None
-
-
 def check_batch(data: ReadableBuffer, checks: OriginChecks, limits: AppendLimits, now_ms: int) -> CheckedBatch:
-    """Make the checks of an origin that need no log.
+    """Copy a batch, and make the checks of an origin that need no log.
 
     Args:
         data: the bytes that an append brings.
@@ -133,79 +73,32 @@ def check_batch(data: ReadableBuffer, checks: OriginChecks, limits: AppendLimits
         limits: of the topic.
         now_ms: the wall time in milliseconds.
     """
-    view = memoryview(data)
-    size = len(view)
-    if size < HEAD_BYTES:
-        return _refuse(
-            ErrorCode.CORRUPT_MESSAGE, f"expected a record batch of {HEAD_BYTES} bytes or more, found {size}"
-        )
-    head = RecordBatchHead._make(_HEAD.unpack_from(view))
-    if head.magic != MAGIC:
-        return _refuse(ErrorCode.INVALID_RECORD, f"expected magic {MAGIC}, found {head.magic}")
-    if not HEAD_BYTES <= head.length + _LENGTH_FROM <= size:
-        return _refuse(
-            ErrorCode.CORRUPT_MESSAGE, f"length: expected at most {size - _LENGTH_FROM}, found {head.length}"
-        )
-    if head.length + _LENGTH_FROM != size:
-        return _refuse(
-            ErrorCode.INVALID_RECORD, f"expected one batch, found {size - head.length - _LENGTH_FROM} bytes behind it"
-        )
-    if checks.size and size > limits.max_message_bytes:
-        return _refuse(ErrorCode.MESSAGE_TOO_LARGE, f"expected at most {limits.max_message_bytes} bytes, found {size}")
-    if crc32c(view[_CRC_FROM:]) != head.crc:
-        return _refuse(
-            ErrorCode.CORRUPT_MESSAGE, f"expected a batch of CRC {head.crc:#x}, found {crc32c(view[_CRC_FROM:]):#x}"
-        )
-    if message := _misshapen(head, checks):
-        return _refuse(ErrorCode.INVALID_RECORD, message)
-    if not head.attributes & LOG_APPEND_TIME and (message := _untimely(head, checks, limits, now_ms)):
-        return _refuse(ErrorCode.INVALID_TIMESTAMP, message)
-    if not head.is_control:
-        return CheckedBatch(ErrorCode.NONE, "", head)
-    marker = _marker_of(head, view)
+    oldest, newest = _EARLIEST, _LATEST
+    if checks.timestamps:
+        if limits.before_ms is not None:
+            oldest = max(now_ms - limits.before_ms, _EARLIEST)
+        if limits.after_ms is not None:
+            newest = min(now_ms + limits.after_ms, _LATEST)
+    taken = take_produced(
+        data, max_bytes=min(limits.max_message_bytes, _LATEST) if checks.size else _LATEST, sent_by_client=checks.shape,
+        oldest=oldest, newest=newest,
+    )  # fmt: skip
+    if isinstance(taken, tuple):
+        return CheckedBatch(ErrorCode(taken[0]), taken[1])
+    if not taken.header.control:
+        return CheckedBatch(ErrorCode.NONE, "", taken)
+    marker = _marker_of(taken.header, memoryview(taken.data))
     if marker is None:
-        return _refuse(ErrorCode.INVALID_RECORD, "expected the marker of a transaction, found another control batch")
-    return CheckedBatch(ErrorCode.NONE, "", head, marker)
+        message = "expected the marker of a transaction, found another control batch"
+        return CheckedBatch(ErrorCode.INVALID_RECORD, message)
+    return CheckedBatch(ErrorCode.NONE, "", taken, marker)
 
 
-def _refuse(code: ErrorCode, message: str) -> CheckedBatch:
-    return CheckedBatch(code, message)
-
-
-def _misshapen(head: RecordBatchHead, checks: OriginChecks) -> str:
-    """Return what is wrong with a batch whose bytes are those that were sent; "": nothing."""
-    if head.last_offset_delta < 0 or head.record_count < 1:
-        return f"expected 1 record or more, found {head.record_count}, and {head.last_offset_delta + 1} offsets"
-    if head.record_count != head.last_offset_delta + 1:  # of compaction, which no log of ours has had
-        return (
-            f"expected as many records as offsets, found {head.record_count}, and {head.last_offset_delta + 1} offsets"
-        )
-    if head.is_transactional and head.producer_id < 0:
-        return "expected a producer id in a transaction, found none"
-    if not checks.shape:
-        return ""
-    if head.attributes & LOG_APPEND_TIME:
-        return "expected a batch with the producer's time, found the log's"
-    if head.base_offset:
-        return f"base offset: expected 0, found {head.base_offset}"
-    if head.is_control:
-        return "expected records, found a control batch"
-    if head.producer_id >= 0 and (head.base_sequence < 0 or head.producer_epoch < 0):
-        return f"expected a sequence number and an epoch, found {head.base_sequence} and {head.producer_epoch}"
-    return ""
-
-
-def _untimely(head: RecordBatchHead, checks: OriginChecks, limits: AppendLimits, now_ms: int) -> str:
-    earliest, latest = min(head.base_timestamp, head.max_timestamp), max(head.base_timestamp, head.max_timestamp)
-    if latest > TIMESTAMP_MAX_MS or earliest < -TIMESTAMP_MAX_MS:
-        return f"timestamp: expected one that fits into microseconds, found {latest} ms"
-    if not checks.timestamps or head.is_control or earliest == latest == -1:  # -1: none
-        return ""
-    if limits.after_ms is not None and latest > now_ms + limits.after_ms:
-        return f"timestamp: expected at most {now_ms + limits.after_ms} ms, found {latest}"
-    if limits.before_ms is not None and earliest < now_ms - limits.before_ms:
-        return f"timestamp: expected at least {now_ms - limits.before_ms} ms, found {earliest}"
-    return ""
+def producer_of(head: RecordBatchHeader) -> ProducerBatch | None:
+    """Return what a header says of its idempotent producer; None: there is none, or it is of a control batch."""
+    if head.producer_id < 0 or head.control:
+        return None
+    return ProducerBatch(head.producer_id, head.producer_epoch, head.base_sequence, head.last_offset_delta + 1)
 
 
 def stamped(batch: ReadableBuffer, base_offset: int, leader_epoch: int, append_time_ms: int | None = None) -> bytearray:
@@ -219,22 +112,18 @@ def stamped(batch: ReadableBuffer, base_offset: int, leader_epoch: int, append_t
             producer's counts.
     """
     copy = bytearray(batch)
-    _OFFSET.pack_into(copy, 0, base_offset)
-    _EPOCH.pack_into(copy, _LENGTH_FROM, leader_epoch & 0x7FFFFFFF)
-    if append_time_ms is not None:
-        copy[_CRC_FROM + 1] |= LOG_APPEND_TIME
-        _OFFSET.pack_into(copy, 35, append_time_ms)
-        copy[17:21] = crc32c(memoryview(copy)[_CRC_FROM:]).to_bytes(4, "big")
+    time_ms = -1 if append_time_ms is None else append_time_ms
+    stamp_batch(copy, base_offset, leader_epoch & EPOCH_MAX, log_append_time=time_ms)
     return copy
 
 
 def marker_of(batch: ReadableBuffer) -> TransactionMarker | None:
     """Return the marker of a transaction in a batch of the log; None: it holds none."""
-    head = head_of(batch)
-    return None if head is None or not head.is_control else _marker_of(head, memoryview(batch))
+    head = peek_header(batch)
+    return None if head is None or not head.control else _marker_of(head, memoryview(batch))
 
 
-def _marker_of(head: RecordBatchHead, view: memoryview) -> TransactionMarker | None:
+def _marker_of(head: RecordBatchHeader, view: memoryview) -> TransactionMarker | None:
     """One record without headers or compression. Its key: version, 0 (abort) or 1 (commit); its value: version, the
     coordinator's epoch."""
     fields: list[bytes] = []
@@ -254,7 +143,7 @@ def _marker_of(head: RecordBatchHead, view: memoryview) -> TransactionMarker | N
     except IndexError:
         return None
     key, value = fields
-    if stop != len(view) or head.record_count != 1 or len(key) < 4 or len(value) < 6 or not head.is_transactional:
+    if stop != len(view) or head.count != 1 or len(key) < 4 or len(value) < 6 or not head.transactional:
         return None
     kind = int.from_bytes(key[2:4], "big")
     if kind > 1:

@@ -11,7 +11,8 @@ since it was asked.
 A marker that arrives late would end the next transaction of its producer. With transaction version 2 (KIP-890) the
 marker has a higher producer epoch than the batches that it ends, so such a marker is told from that of the open
 transaction (KIP-1228). With version 1 their epochs are equal: a coordinator must not complete a transaction while a
-request of its own with a marker may still arrive.
+request of its own with a marker may still arrive. A request names the leader epoch in which it counts, and a broker
+takes no marker on a connection that its coordinator has given up (`BrokerService`).
 """
 
 from __future__ import annotations
@@ -23,6 +24,8 @@ from typing import NamedTuple
 from pyreplog.partition.protocol.error_codes import ErrorCode
 from pyreplog.stream.log_position import ORIGIN, LogPosition
 
+NO_SEQUENCE = -1
+"""Of a batch that has no sequence numbers: a coordinator's."""
 _VERIFICATIONS = count(1)
 """Of all logs: the answer of a coordinator may arrive when the log was truncated, and has another object."""
 
@@ -108,7 +111,7 @@ class LogTransactions:
             at.producer_id: at.coordinator_epoch for at in producers if at.coordinator_epoch is not None
         }
         self._producer_epochs = {at.producer_id: at.epoch for at in producers}
-        self._verifications: dict[int, int] = {}
+        self._verifications: dict[int, tuple[int, int]] = {}  # by producer: token, lowest sequence number of a batch
         self._start = ORIGIN
 
     def snapshot(self) -> TransactionsSnapshot:
@@ -121,22 +124,48 @@ class LogTransactions:
 
     # ---- asked by a leader ----------------------------------------------------------------------------------
 
-    def begin_verification(self, producer_id: int) -> int:
-        """Note that the coordinator is asked whether a transaction is open; return a token for `check`."""
-        return self._verifications.setdefault(producer_id, next(_VERIFICATIONS))
-
-    def check(self, producer_id: int, verification: int | None) -> ErrorCode:
-        """Return whether a batch of a transaction may be appended: NONE, or INVALID_TXN_STATE.
+    def begin_verification(self, producer_id: int, first_sequence: int = NO_SEQUENCE) -> int:
+        """Note that the coordinator is asked whether a transaction is open; return a token for `check`.
 
         Args:
             producer_id: of the producer.
+            first_sequence: of the batch that waits for the answer; -1: the order of batches does not matter.
+        """
+        known = self._verifications.get(producer_id)
+        token, lowest = (next(_VERIFICATIONS), first_sequence) if known is None else known
+        self._verifications[producer_id] = token, min(lowest, first_sequence)
+        return token
+
+    def is_open(self, producer_id: int) -> bool:
+        """Return whether the log holds a transaction of a producer that has no marker."""
+        return producer_id in self._open
+
+    def check(
+        self, producer_id: int, producer_epoch: int, verification: int | None, first_sequence: int = NO_SEQUENCE
+    ) -> ErrorCode:  # fmt: skip
+        """Return whether a batch of a transaction may be appended.
+
+        Args:
+            producer_id: of the producer.
+            producer_epoch: of the producer.
+            first_sequence: of the batch.
             verification: from `begin_verification`, if the coordinator has confirmed the transaction; None: it was not
                 asked.
+
+        Returns:
+            NONE; INVALID_TXN_STATE; INVALID_PRODUCER_EPOCH if the log holds a higher epoch of the producer: its
+            transaction is that of another one; OUT_OF_ORDER_SEQUENCE_NUMBER if an earlier batch of the transaction
+            still waits for the coordinator: a log that does not know the producer would take any number.
         """
+        if producer_epoch < self._producer_epochs.get(producer_id, producer_epoch):
+            return ErrorCode.INVALID_PRODUCER_EPOCH
         if producer_id in self._open:
             return ErrorCode.NONE
-        is_verified = verification is not None and self._verifications.get(producer_id) == verification
-        return ErrorCode.NONE if is_verified else ErrorCode.INVALID_TXN_STATE
+        token, lowest = self._verifications.get(producer_id, (None, NO_SEQUENCE))
+        if verification is None or verification != token:
+            return ErrorCode.INVALID_TXN_STATE
+        is_first = lowest == NO_SEQUENCE or first_sequence <= lowest
+        return ErrorCode.NONE if is_first else ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
 
     def check_marker(self, marker: TransactionMarker, transaction_version: int) -> ErrorCode:
         """Return whether a marker may be appended.
@@ -200,14 +229,18 @@ class LogTransactions:
             high_watermark: of the log; it must not decrease, because transactions whose markers are committed are
                 forgotten.
         """
+        if not self._open and not self._unreplicated:
+            return high_watermark if high_watermark > self._start else self._start
         self._unreplicated = [ended for ended in self._unreplicated if ended.end > high_watermark]
         unstable = [*self._open.values(), *(ended.first for ended in self._unreplicated)]
         return max(self._start, min([high_watermark, *unstable]))
 
     def aborted_between(self, start: LogPosition, end: LogPosition) -> list[EndedTransaction]:
         """Return the aborted transactions of which records may lie in a part of the log that ends at most at the last
-        stable offset: clients skip them."""
-        return [aborted for aborted in self._aborted if aborted.first < end and aborted.end > start]
+        stable offset: clients skip them. Offsets count: compaction moves records within their segment."""
+        return [
+            aborted for aborted in self._aborted if aborted.first.entry < end.entry and aborted.end.entry > start.entry
+        ]
 
     def aborted_since(self, position: LogPosition) -> list[EndedTransaction]:
         """Return the aborted transactions whose markers end behind a position, in the order of their markers."""

@@ -8,5 +8,6 @@
 | `replica_directories` | the directories of a broker: which replica lies where, failed disks, what is set aside |
 | `producer_snapshot` | the files beside the segments: producers, transactions, the index of those that were aborted |
 | `producer_state_manager` | the producers and transactions of a log, from these files and the log |
+| `log_cleaner` | compaction of a log by key |
 | `partition_reader` | what a reader of another process learns of a log: high watermark, epochs, transactions |
 """

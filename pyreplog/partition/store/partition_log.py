@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple, NoReturn, SupportsIndex
 
 from pyreplog._native.log.appender import Appender
 from pyreplog._native.log.apply_replicated import marks_of, stand_at
+from pyreplog._native.log.log_position import AppendedOffsets
 from pyreplog._native.log.segment import HEADER_BYTES, Segment
 from pyreplog.clock import Clock
 from pyreplog.config import LogConfig
@@ -26,7 +27,7 @@ from pyreplog.errors import (
     TruncatedError,
 )
 from pyreplog.log import checkpoint as checkpoints
-from pyreplog.log import log_cursor, names, recovery, replica
+from pyreplog.log import indexes, log_cursor, names, recovery, replica
 from pyreplog.log.files import Files, RealFiles
 from pyreplog.log.runtime import LogRuntime
 from pyreplog.partition.config import RetentionConfig
@@ -45,18 +46,6 @@ if TYPE_CHECKING:
 _BLANK = 5  # record kind
 
 
-class AppendedOffsets(NamedTuple):
-    """Where an append went.
-
-    Attributes:
-        offsets: the offsets of its entries.
-        end: the end of the log behind them: what a produce with acks=-1 waits for.
-    """
-
-    offsets: range
-    end: LogPosition
-
-
 class LogSlice(NamedTuple):
     """Whole records of a log, as they lie there.
 
@@ -70,6 +59,24 @@ class LogSlice(NamedTuple):
     position: LogPosition
     end: LogPosition
     frames: Sequence[tuple[int, ReadableBuffer]]
+
+
+class CleanableSegment(NamedTuple):
+    """A segment that takes no more records.
+
+    Attributes:
+        base: position where it begins.
+        first: offset of its first record.
+        end: offset behind its last record.
+        first_time_us: when its first record was appended, microseconds since 1970-01-01 UTC.
+        last_time_us: when its last record was appended, or later.
+    """
+
+    base: int
+    first: int
+    end: int
+    first_time_us: int
+    last_time_us: int
 
 
 class ReplicaEnds(NamedTuple):
@@ -342,19 +349,22 @@ class PartitionLog(MirrorLog):
             and last.start.position < epoch.start.position
             and last.start.entry <= epoch.start.entry
         )
-        if not grows or epoch.start.position > position:
+        segment_end = (position // self.segment_bytes + 1) * self.segment_bytes
+        if not grows or epoch.start.position >= segment_end:  # compaction moves a record to the front of its segment
             raise CorruptionError(self.path, position, f"an epoch behind {last}, begun before here", f"{epoch}")
         return history.begin(*epoch)
 
     # ---- roles ----------------------------------------------------------------------------------------------
 
-    def lead(self, epoch: LeaderEpoch) -> ReplicaEnds:
+    def lead(self, epoch: LeaderEpoch, *, populate: bool = False) -> ReplicaEnds:
         """Lead from here on: append the control record of an epoch, which begins at the present end.
 
         The record is as durable as any append: a leader that counts what is synced syncs.
 
         Args:
             epoch: the epoch, later than all in the log.
+            populate: map the segments of a busy log ahead, so that appends take no page faults: for one that is not
+                synced often, because the pages are dirty then.
 
         Raises:
             HigherTermError: the log has this epoch, or a later one.
@@ -372,6 +382,7 @@ class PartitionLog(MirrorLog):
             try:
                 self._take_over(epoch, control)
                 Appender.append_batch(self, [], control=control)
+                self._pool.populates = populate
             except BaseException:
                 self.stop_leading()
                 raise
@@ -402,6 +413,7 @@ class PartitionLog(MirrorLog):
             try:
                 self._set_segment_front(None)
                 self._epoch = None
+                self._pool.populates = False  # a follower does not write through the map
                 self._received_end = self._state[1]
             finally:
                 self._leave()
@@ -449,6 +461,22 @@ class PartitionLog(MirrorLog):
             offsets, end = Appender.append_record_batches_pending(self, batches, counts, event_times)
             return AppendedOffsets(offsets, self.end_mark if end is None else LogPosition(end, offsets.stop))
 
+    def append_record_batch(self, batch: ReadableBuffer, count: int, event_time_us: int | None) -> AppendedOffsets:
+        """Append one record batch, as `append_records`.
+
+        Args:
+            batch: bytes-like.
+            count: how many records it has.
+            event_time_us: microseconds since 1970-01-01 UTC; None: no event time.
+
+        Raises:
+            ReplogError: as `append_records`.
+        """
+        with self._changing:
+            if self._epoch is None or self._error is not None or self._parents is not None:
+                self._check_leading()
+            return Appender.append_record_batch_pending(self, batch, count, event_time_us)
+
     def append_messages(
         self,
         values: Iterable[ReadableBuffer],
@@ -466,7 +494,12 @@ class PartitionLog(MirrorLog):
             ReplogError: as `append_records`.
         """
         with self._changing:
-            self._check_leading()
+            if self._epoch is None or self._error is not None or self._parents is not None:
+                self._check_leading()
+            if type(values) is list and keys is None and event_times is None:
+                appended = Appender.append_list_pending(self, values)
+                if appended is not None:
+                    return appended
             offsets, end = Appender.append_batch_pending(self, values, keys, event_times, None)
             return AppendedOffsets(offsets, self.end_mark if end is None else LogPosition(end, offsets.stop))
 
@@ -726,7 +759,8 @@ class PartitionLog(MirrorLog):
 
     def show_high_watermark(self, high_watermark: LogPosition) -> None:
         """Let readers see all before the high watermark, as far as the log goes. It never goes back. Any thread."""
-        self.show(*min(high_watermark, self.end_mark))
+        if not self.show_reached(*high_watermark):
+            self.show(*min(high_watermark, self.end_mark))
 
     @property
     def stored_high_watermark(self) -> StoredHighWatermark | None:
@@ -858,6 +892,43 @@ class PartitionLog(MirrorLog):
                     break
                 row += 1
             return LogPosition(*table[row][:2]) if table else self.start_mark
+
+    def cleanable_segments(self, floor: LogPosition, now_us: int) -> list[CleanableSegment]:
+        """Return the segments before a position that take no more records and are on disk, the first one first.
+
+        Args:
+            floor: no segment that ends behind it is given.
+            now_us: the time, microseconds since 1970-01-01 UTC.
+
+        Raises:
+            DiskError: a segment cannot be opened.
+        """
+        with self._lock:
+            table, limit = self._segment_table(), min(floor.position, self._checkpoint.last.position)
+            rows = (row for row in range(len(table) - 1) if table[row + 1][0] <= limit)
+            return [
+                CleanableSegment(
+                    table[row][0], table[row][1], table[row + 1][1],
+                    self._first_time(row, now_us), self._last_time_of(row, now_us),
+                )
+                for row in rows
+            ]  # fmt: skip
+
+    def map_sealed(self, base: int) -> Segment:
+        """Map the file of a sealed segment once more, as it is now, with its index.
+
+        Args:
+            base: position of the segment.
+
+        Raises:
+            CorruptionError: it is damaged.
+            OSError: it cannot be opened.
+        """
+        path = names.segment_path(self.path, base)
+        segment = Segment(self._files.open(path, writable=False), str(path), writable=False)
+        indexes.load_or_build(self.path, segment)
+        segment.close_file()
+        return segment
 
     def _last_time_of(self, row: int, now_us: int) -> int:
         """When the last record of a sealed segment was appended; later, if another process sealed it, or the leader."""

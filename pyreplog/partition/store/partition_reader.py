@@ -252,12 +252,12 @@ class PartitionReader:
 
 
 AbortedRanges = tuple[tuple[int, int, int], ...]
-"""Aborted transactions: (producer id, position where the first batch begins, position where the marker ends)."""
+"""Aborted transactions: (producer id, offset of the first record, offset behind the marker)."""
 
 
 def aborted_ranges(ended: list[EndedTransaction]) -> AbortedRanges:
     """Return aborted transactions as `in_aborted` takes them."""
-    return tuple((at.producer_id, at.first.position, at.end.position) for at in ended)
+    return tuple((at.producer_id, at.first.entry, at.end.entry) for at in ended)
 
 
 def in_aborted(batch: RecordBatch, aborted: AbortedRanges) -> NDArray[np.bool_] | None:
@@ -269,7 +269,7 @@ def in_aborted(batch: RecordBatch, aborted: AbortedRanges) -> NDArray[np.bool_] 
     """
     if not aborted or not len(batch):
         return None
-    low, high = int(batch.position[0]), int(batch.position[-1])
+    low, high = int(batch.entry[0]), int(batch.entry[-1])
     near = [(number, first, end) for number, first, end in aborted if first <= high and end > low]
     if not near:
         return None
@@ -277,5 +277,5 @@ def in_aborted(batch: RecordBatch, aborted: AbortedRanges) -> NDArray[np.bool_] 
     flags = np.zeros(len(batch), np.bool_)
     is_part = heads[HEAD_ATTRIBUTES] & TRANSACTIONAL != 0
     for number, first, end in near:
-        flags |= is_part & (heads[HEAD_PRODUCER] == number) & (batch.position >= first) & (batch.position < end)
+        flags |= is_part & (heads[HEAD_PRODUCER] == number) & (batch.entry >= first) & (batch.entry < end)
     return flags

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from pyreplog._native.log.batch import RecordBatch
+from pyreplog._native.log.log_position import AppendedOffsets
 from pyreplog.errors import CorruptionError, FormatVersionError, InvalidMessageError, ReplogError
 from pyreplog.log.files import Files, RealFiles
 from pyreplog.partition.protocol.producers import ProducerBatch, ProducerStates
@@ -25,7 +26,7 @@ from pyreplog.partition.protocol.transactions import (
     TransactionMarker,
     TransactionsSnapshot,
 )
-from pyreplog.partition.store.partition_log import AppendedOffsets, PartitionLog
+from pyreplog.partition.store.partition_log import PartitionLog
 from pyreplog.partition.store.producer_snapshot import (
     FILE_MAX,
     ProducerSnapshot,

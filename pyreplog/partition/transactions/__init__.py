@@ -6,7 +6,8 @@
 | `transaction_machine` | what a transactional id does: events in, effects out |
 | `transaction_log` | keys and values of the records of `__transaction_state` |
 | `transaction_coordinator` | the transactional ids of the partitions of that topic that a broker leads |
-| `marker_transport` | how markers reach the leaders of partitions |
+| `transaction_transport` | how markers reach the leaders of partitions, and questions the coordinators |
 | `metadata_view` | what a coordinator asks of the cluster |
 | `append_guard` | a produce is appended only to partitions that its transaction has |
+| `remote_verifier` | asks the coordinator of a transactional id, whichever broker it is |
 """

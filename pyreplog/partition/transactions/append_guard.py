@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
+from threading import Lock
 from typing import Protocol
 
+from pyreplog._native.kafka.record_batch import peek_header
 from pyreplog.errors import ReplogError
 from pyreplog.future import AppendFuture, set_result
 from pyreplog.partition.delayed_produce import ProduceResponses
 from pyreplog.partition.protocol.error_codes import ErrorCode
-from pyreplog.partition.protocol.record_batch import head_of
 from pyreplog.partition.replica_manager import ReplicaManager
 from pyreplog.partition.requests import Messages, PartitionProduceResponse, Records
 from pyreplog.partition.topic_partition import TopicPartition
@@ -48,7 +49,8 @@ class AppendGuard:
         self._replicas, self._verifier = replicas, verifier
 
     def append_records(
-        self, transactional_id: str, acks: int, records: Mapping[TopicPartition, Records], *, timeout_ms: int = 30_000
+        self, transactional_id: str, acks: int, records: Mapping[TopicPartition, Records], *, timeout_ms: int = 30_000,
+        supports_abortable: bool = False,
     ) -> AppendFuture[ProduceResponses]:  # fmt: skip
         """Append the batches of one produce with a transactional id.
 
@@ -57,60 +59,94 @@ class AppendGuard:
             acks: see `ReplicaManager.append_records`.
             records: one record batch for each partition.
             timeout_ms: how long acks=-1 waits, milliseconds.
+            supports_abortable: whether the producer understands TRANSACTION_ABORTABLE; others get INVALID_TXN_STATE.
         """
-        future = AppendFuture[ProduceResponses]()
         tokens: dict[TopicPartition, int] = {}
         producers: set[tuple[int, int]] = set()
         for name, batch in records.items():
-            head = None if isinstance(batch, Messages) else head_of(batch)
+            head = None if isinstance(batch, Messages) else peek_header(batch)
             replica = self._replicas.partition(name)
-            if head is not None and head.is_transactional and head.producer_id >= 0 and replica is not None:
+            if head is not None and head.transactional and head.producer_id >= 0 and replica is not None:
                 producers.add((head.producer_id, head.producer_epoch))
-                tokens[name] = replica.begin_verification(head.producer_id)
+                token = replica.begin_verification(head.producer_id, head.base_sequence)
+                if token is not None:
+                    tokens[name] = token
         if len(producers) > 1:
+            future = AppendFuture[ProduceResponses]()
             code = ErrorCode.INVALID_REQUEST
             responses = {name: PartitionProduceResponse(code, message="expected one producer") for name in records}
             set_result(future, responses)
             return future
-        first = self._replicas.append_records(acks, records, timeout_ms=timeout_ms)
-        first.add_done_callback(
-            lambda done: self._appended(done.result(), future, transactional_id, producers, acks, records, tokens,
-                                        timeout_ms)
-        )  # fmt: skip
-        return future
-
-    def _appended(
-        self, responses: ProduceResponses, future: AppendFuture[ProduceResponses], transactional_id: str,
-        producers: set[tuple[int, int]], acks: int, records: Mapping[TopicPartition, Records],
-        tokens: dict[TopicPartition, int], timeout_ms: int,
-    ) -> None:  # fmt: skip
-        """Of the log's refusals those remain of which the coordinator knows nothing either."""
-        unknown = [
-            name for name in tokens
-            if responses[name].code is ErrorCode.INVALID_TXN_STATE and responses[name].base_offset < 0
-        ]  # fmt: skip
-        if not unknown:
-            set_result(future, responses)
-            return
+        if not tokens:
+            return self._replicas.append_records(acks, records, timeout_ms=timeout_ms)
         ((producer_id, epoch),) = producers
+        produce = _Produce(
+            self._replicas, acks, timeout_ms, {name: records[name] for name in tokens}, tokens, supports_abortable
+        )
+        known = {name: batch for name, batch in records.items() if name not in tokens}
+        if known:
+            produce.add(self._replicas.append_records(acks, known, timeout_ms=timeout_ms))
+        verified = self._verifier.verify_partitions(transactional_id, producer_id, epoch, [*tokens])
+        verified.add_done_callback(produce.verified)
+        return produce.future
 
-        def verified(done: AppendFuture[AddPartitionsResult]) -> None:
-            error = done.exception()
-            if isinstance(error, ReplogError):
-                codes = dict.fromkeys(unknown, ErrorCode.COORDINATOR_NOT_AVAILABLE)
-            else:
-                result = done.result()
-                codes = {name: result.partitions.get(name, result.code) for name in unknown}
-            confirmed = {name: records[name] for name in unknown if codes[name] is ErrorCode.NONE}
-            for name in unknown:
-                code = _REFUSED.get(codes[name], ErrorCode.NOT_ENOUGH_REPLICAS)
-                responses[name] = PartitionProduceResponse(code, message=f"the coordinator said {codes[name].name}")
-            if not confirmed:
-                set_result(future, responses)
-                return
-            again = self._replicas.append_records(
-                acks, confirmed, timeout_ms=timeout_ms, verifications={name: tokens[name] for name in confirmed}
+
+class _Produce:
+    """A produce of which some batches wait for the coordinator, and others for their replicas.
+
+    Args:
+        replicas: the partitions of this broker.
+        acks: of the produce.
+        timeout_ms: of the produce.
+        records: the batches that wait for the coordinator.
+        tokens: of the verifications.
+        supports_abortable: see `AppendGuard.append_records`.
+    """
+
+    def __init__(
+        self, replicas: ReplicaManager, acks: int, timeout_ms: int, records: Mapping[TopicPartition, Records],
+        tokens: Mapping[TopicPartition, int], supports_abortable: bool,
+    ) -> None:  # fmt: skip
+        self.future = AppendFuture[ProduceResponses]()
+        self._replicas, self._acks, self._timeout_ms = replicas, acks, timeout_ms
+        self._records, self._tokens, self._supports_abortable = records, tokens, supports_abortable
+        self._lock = Lock()
+        self._responses: ProduceResponses = {}
+        self._missing = 1  # the answer of the coordinator
+
+    def add(self, appended: AppendFuture[ProduceResponses]) -> None:
+        """Wait for an append as well."""
+        with self._lock:
+            self._missing += 1
+        appended.add_done_callback(lambda done: self._done(done.result()))
+
+    def _done(self, responses: ProduceResponses) -> None:
+        with self._lock:
+            self._responses.update(responses)
+            self._missing -= 1
+            is_last = not self._missing
+        if is_last:
+            set_result(self.future, self._responses)
+
+    def verified(self, answer: AppendFuture[AddPartitionsResult]) -> None:
+        """Append what the coordinator confirms; refuse the rest."""
+        if isinstance(answer.exception(), ReplogError):
+            codes = dict.fromkeys(self._records, ErrorCode.COORDINATOR_NOT_AVAILABLE)
+        else:
+            result = answer.result()
+            codes = {name: result.partitions.get(name, result.code) for name in self._records}
+        confirmed = {name: batch for name, batch in self._records.items() if codes[name] is ErrorCode.NONE}
+        if confirmed:
+            tokens = {name: self._tokens[name] for name in confirmed}
+            self.add(
+                self._replicas.append_records(self._acks, confirmed, timeout_ms=self._timeout_ms, verifications=tokens)
             )
-            again.add_done_callback(lambda appended: set_result(future, {**responses, **appended.result()}))
+        self._done({
+            name: PartitionProduceResponse(self._refusal(code), message=f"the coordinator said {code.name}")
+            for name, code in codes.items() if name not in confirmed
+        })  # fmt: skip
 
-        self._verifier.verify_partitions(transactional_id, producer_id, epoch, unknown).add_done_callback(verified)
+    def _refusal(self, code: ErrorCode) -> ErrorCode:
+        if code is ErrorCode.TRANSACTION_ABORTABLE and self._supports_abortable:
+            return code
+        return _REFUSED.get(code, ErrorCode.NOT_ENOUGH_REPLICAS)

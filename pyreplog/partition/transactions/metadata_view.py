@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import suppress
+from typing import NamedTuple
 
 from pyreplog.clock import Clock
 from pyreplog.errors import TopicExistsError
@@ -12,6 +13,18 @@ from pyreplog.partition.metadata.metadata_cache import MetadataCache, PartitionI
 from pyreplog.partition.metadata.topic_metadata import create_topic, find_topic
 from pyreplog.partition.topic_partition import TopicPartition
 from pyreplog.partition.transactions.transaction_log import TRANSACTION_STATE
+
+
+class PartitionLeader(NamedTuple):
+    """Who leads a partition.
+
+    Attributes:
+        broker: the leader.
+        epoch: number of its leader epoch.
+    """
+
+    broker: str
+    epoch: int
 
 
 class MetadataView:
@@ -32,11 +45,13 @@ class MetadataView:
         known = self._cache.topic(topic)
         return 0 if known is None or known.is_deleted else known.partitions
 
-    def leader_of(self, partition: TopicPartition) -> str:
-        """Return the broker that leads a partition; "": none, or it is not known."""
+    def leader_of(self, partition: TopicPartition) -> PartitionLeader | None:
+        """Return who leads a partition; None: nobody, or it is not known."""
         topic = self._cache.topic(partition.topic)
         stored = None if topic is None else self._cache.state(PartitionId(topic.topic_id, partition.partition))
-        return "" if stored is None else stored[1].leader
+        if stored is None or not stored[1].leader:
+            return None
+        return PartitionLeader(stored[1].leader, stored[1].epoch.number)
 
     def exists(self, partition: TopicPartition) -> bool:
         """Return whether a partition exists, as the metadata store has it. Raises errors of the store."""

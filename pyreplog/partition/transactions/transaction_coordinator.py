@@ -15,21 +15,22 @@ from typing import Any, NamedTuple, Protocol
 
 from pyreplog.clock import Clock
 from pyreplog.errors import ReplogError
-from pyreplog.future import AppendFuture, set_result
+from pyreplog.future import AppendFuture, set_exception, set_result
 from pyreplog.handles import Handle
 from pyreplog.partition.delayed_produce import ProduceResponses
 from pyreplog.partition.protocol.append_origin import AppendOrigin
 from pyreplog.partition.protocol.error_codes import ACKS_ALL, ErrorCode
 from pyreplog.partition.protocol.transactions import TransactionMarker
 from pyreplog.partition.replica_manager import ReplicaManager
-from pyreplog.partition.requests import FetchIsolation, PartitionProduceResponse
-from pyreplog.partition.topic_partition import TopicPartition
-from pyreplog.partition.transactions.marker_transport import (
-    MarkerCodes,
-    MarkersToWrite,
-    MarkerTransport,
-    write_markers,
+from pyreplog.partition.requests import (
+    FetchIsolation,
+    PartitionCodes,
+    PartitionProduceResponse,
+    VerifyTransactionRequest,
+    WriteMarkersRequest,
 )
+from pyreplog.partition.topic_partition import TopicPartition
+from pyreplog.partition.transactions.metadata_view import PartitionLeader
 from pyreplog.partition.transactions.transaction_log import (
     TRANSACTION_STATE,
     decode_record_batch,
@@ -51,10 +52,11 @@ from pyreplog.partition.transactions.transaction_machine import (
     WriteMarkers,
 )
 from pyreplog.partition.transactions.transaction_metadata import TransactionMetadata, TransactionState
+from pyreplog.partition.transactions.transaction_transport import TransactionTransport
 
 logger = logging.getLogger(__name__)
 
-CONSUMER_OFFSETS = "__consumer_offsets"
+_ID_BYTES_MAX = 8192
 _UNCERTAIN = (ErrorCode.UNKNOWN_SERVER_ERROR, ErrorCode.KAFKA_STORAGE_ERROR)
 """Errors after which a record may be in the log, even if its offset is not known."""
 
@@ -66,8 +68,8 @@ class ClusterView(Protocol):
         """Return how many partitions a topic has; 0: it is not known. Does not block."""
         ...
 
-    def leader_of(self, partition: TopicPartition) -> str:
-        """Return the broker that leads a partition; "": none, or it is not known. Does not block."""
+    def leader_of(self, partition: TopicPartition) -> PartitionLeader | None:
+        """Return who leads a partition; None: nobody, or it is not known. Does not block."""
         ...
 
     def exists(self, partition: TopicPartition) -> bool:
@@ -190,7 +192,7 @@ class TransactionCoordinator(Handle):
 
     def __init__(
         self, broker: str, replicas: ReplicaManager, view: ClusterView, producer_ids: ProducerIdSource,
-        transport: MarkerTransport, clock: Clock, config: TransactionConfig | None = None,
+        transport: TransactionTransport, clock: Clock, config: TransactionConfig | None = None,
     ) -> None:  # fmt: skip
         self._broker, self._replicas, self._view, self._producer_ids = broker, replicas, view, producer_ids
         self._transport, self._clock, self.config = transport, clock, config or TransactionConfig()
@@ -217,8 +219,10 @@ class TransactionCoordinator(Handle):
         The topic of the coordinators is created when it does not exist.
         """
         partition = self.partition_for(transactional_id)
-        leader = "" if partition is None else self._view.leader_of(partition)
-        return ErrorCode.NONE if leader else ErrorCode.COORDINATOR_NOT_AVAILABLE, leader
+        leader = None if partition is None else self._view.leader_of(partition)
+        if leader is None:
+            return ErrorCode.COORDINATOR_NOT_AVAILABLE, ""
+        return ErrorCode.NONE, leader.broker
 
     def partition_for(self, transactional_id: str) -> TopicPartition | None:
         """Return the partition of an id; None: the topic is being created."""
@@ -230,6 +234,10 @@ class TransactionCoordinator(Handle):
         if not is_creating:
             self._submit(self._create)
         return None
+
+    def create_topic(self) -> None:
+        """Create the topic of the coordinators, if there is none. Blocks. Raises errors of the store."""
+        self._view.create_transaction_state()
 
     def init_producer_id(
         self, transactional_id: str | None, timeout_ms: int, producer_id: int = -1, producer_epoch: int = -1, *,
@@ -256,7 +264,7 @@ class TransactionCoordinator(Handle):
                 set_result(future, InitProducerIdResult(ErrorCode.NOT_COORDINATOR))
             else:
                 self._submit(partial(self._init_idempotent, call))
-        elif not transactional_id or (producer_id < 0) != (producer_epoch < 0) or len(transactional_id) > 8192:
+        elif not _is_transactional_id(transactional_id) or (producer_id < 0) != (producer_epoch < 0):
             set_result(future, InitProducerIdResult(ErrorCode.INVALID_REQUEST))
         elif not 0 < timeout_ms <= self.config.max_timeout_ms:
             set_result(future, InitProducerIdResult(ErrorCode.INVALID_TRANSACTION_TIMEOUT))
@@ -273,7 +281,7 @@ class TransactionCoordinator(Handle):
     def add_partitions(
         self, transactional_id: str, producer_id: int, producer_epoch: int, partitions: Collection[TopicPartition]
     ) -> AppendFuture[AddPartitionsResult]:  # fmt: skip
-        """Add partitions to a transaction (AddPartitionsToTxn)."""
+        """Add partitions to a transaction (AddPartitionsToTxn, AddOffsetsToTxn)."""
         future = AppendFuture[AddPartitionsResult]()
         self._ask(
             transactional_id, _Call(future, partial(_all_partitions, partitions)),
@@ -293,16 +301,12 @@ class TransactionCoordinator(Handle):
         self._ask(transactional_id, _Call(future, partial(_all_partitions, partitions)), verify)
         return future
 
-    def add_offsets(
-        self, transactional_id: str, producer_id: int, producer_epoch: int, group: str
-    ) -> AppendFuture[AddPartitionsResult]:  # fmt: skip
-        """Add the partition that keeps a group's offsets to a transaction (AddOffsetsToTxn)."""
-        partitions = self._view.partition_count(CONSUMER_OFFSETS)
-        if partitions:
-            offsets = TopicPartition(CONSUMER_OFFSETS, partition_of(group, partitions))
-            return self.add_partitions(transactional_id, producer_id, producer_epoch, [offsets])
-        future = AppendFuture[AddPartitionsResult]()
-        set_result(future, AddPartitionsResult(ErrorCode.COORDINATOR_NOT_AVAILABLE, {}))
+    def verify(self, request: VerifyTransactionRequest) -> AppendFuture[PartitionCodes]:
+        """Answer another broker that asks whether partitions belong to an open transaction."""
+        future = AppendFuture[PartitionCodes]()
+        transactional_id, producer_id, producer_epoch, partitions = request
+        verified = self.verify_partitions(transactional_id, producer_id, producer_epoch, partitions)
+        verified.add_done_callback(lambda done: set_result(future, {**done.result().partitions}))
         return future
 
     def end_transaction(
@@ -420,11 +424,11 @@ class TransactionCoordinator(Handle):
         states: dict[str, TransactionMetadata] = {}
         records = 0
         try:
-            code, _ = replica.latest_offset(FetchIsolation.HIGH_WATERMARK)
-            if code is not ErrorCode.NONE:
+            known = replica.committed_range(shard.epoch)
+            if known is None:
                 self._after(self.config.backoff_ms // 10 + 1, partial(self._submit, partial(self._load, shard)))
                 return
-            for batch in replica.committed_batches():
+            for _, batch in replica.committed_batches(*known[:2]):
                 for transactional_id, metadata in decode_record_batch(batch):
                     records += 1
                     if metadata is None:
@@ -520,34 +524,45 @@ class TransactionCoordinator(Handle):
         self, shard: _Shard, entry: _Entry, number: int, marker: TransactionMarker, version: int,
         partitions: Iterable[TopicPartition],
     ) -> None:  # fmt: skip
-        """Write a marker to partitions; those that fail are tried again, for ever."""
+        """Write a marker to partitions; those of which nothing is known are written again, for ever."""
         if shard.is_over:
             return
-        by_leader: dict[str, list[TopicPartition]] = {}
+        by_leader: dict[str, dict[TopicPartition, int]] = {}
+        leaderless = []
         for partition in sorted(partitions):
-            by_leader.setdefault(self._view.leader_of(partition), []).append(partition)
-        for leader, led in by_leader.items():
-            if not leader:
-                self._submit(partial(self._look_for, shard, entry, number, marker, version, led))
-                continue
-            markers = [MarkersToWrite(marker, led, version)]
-            if leader == self._broker:
-                future = write_markers(self._replicas, markers, self._now_ms, self.config.append_timeout_ms)
+            leader = self._view.leader_of(partition)
+            if leader is None:
+                leaderless.append(partition)
             else:
-                future = self._transport.write_markers(leader, markers)
-            future.add_done_callback(partial(self._written, shard, entry, number, marker, version, led))
+                by_leader.setdefault(leader.broker, {})[partition] = leader.epoch
+        if leaderless:
+            self._submit(partial(self._look_for, shard, entry, number, marker, version, leaderless))
+        for broker, led in by_leader.items():
+            future = self._write_to(broker, WriteMarkersRequest(marker, version, led))
+            future.add_done_callback(partial(self._written, shard, entry, number, marker, version, [*led]))
+
+    def _write_to(self, broker: str, request: WriteMarkersRequest) -> AppendFuture[PartitionCodes]:
+        try:
+            if broker == self._broker:
+                return self._replicas.write_markers(request, timeout_ms=self.config.append_timeout_ms)
+            return self._transport.write_markers(broker, request)
+        except ReplogError as error:  # this broker ends, or the other one's address is malformed
+            failed = AppendFuture[PartitionCodes]()
+            set_exception(failed, error)
+            return failed
 
     def _written(
         self, shard: _Shard, entry: _Entry, number: int, marker: TransactionMarker, version: int,
-        partitions: list[TopicPartition], future: AppendFuture[MarkerCodes],
+        partitions: list[TopicPartition], future: AppendFuture[PartitionCodes],
     ) -> None:  # fmt: skip
-        codes = {} if future.exception() is not None else future.result()[0]
+        codes = {} if future.exception() is not None else future.result()
         missing = [partition for partition in partitions if codes.get(partition) is not ErrorCode.NONE]
         for partition in partitions:
             if codes.get(partition) is ErrorCode.NONE:
                 self._note_written(shard, entry, number, partition)
         if missing:
-            logger.debug("%s: a marker is written again to %s: %s", entry.transactional_id, missing, codes)
+            why = future.exception() or codes
+            logger.debug("%s: a marker is written again to %s: %s", entry.transactional_id, missing, why)
             again = partial(self._write, shard, entry, number, marker, version, missing)
             self._after(self.config.backoff_ms, again)
 
@@ -675,6 +690,11 @@ class TransactionCoordinator(Handle):
 
 def _may_be_appended(response: PartitionProduceResponse) -> bool:
     return response.base_offset >= 0 or response.code in _UNCERTAIN
+
+
+def _is_transactional_id(text: str) -> bool:
+    """Whether a record of the log can hold it."""
+    return 0 < len(text.encode()) <= _ID_BYTES_MAX
 
 
 def _all_partitions(partitions: Collection[TopicPartition], code: ErrorCode) -> AddPartitionsResult:

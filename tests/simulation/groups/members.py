@@ -7,7 +7,6 @@ from struct import Struct
 from typing import TYPE_CHECKING, Any
 
 from pyreplog.future import AppendFuture
-from pyreplog.kafka.groups.error_codes import GroupErrorCode
 from pyreplog.kafka.groups.group_coordinator import GroupCoordinator
 from pyreplog.kafka.groups.group_requests import (
     JoinGroupRequest,
@@ -20,6 +19,7 @@ from pyreplog.kafka.groups.group_requests import (
     SyncGroupRequest,
     SyncGroupResult,
 )
+from pyreplog.partition.protocol.error_codes import ErrorCode
 from pyreplog.partition.topic_partition import TopicPartition
 
 from .log import marker
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 TOPIC = "orders"
 _COUNT = Struct(">hi")
 RETRY_S = 0.02
-Code = GroupErrorCode
+Code = ErrorCode
 SUBSCRIPTION = _COUNT.pack(0, 1) + len(TOPIC).to_bytes(2, "big") + TOPIC.encode() + b"\0\0\0\0"
 
 
@@ -168,7 +168,7 @@ class Member(Client):
         else:
             self._failed(result.code)
 
-    def _failed(self, code: GroupErrorCode) -> None:
+    def _failed(self, code: ErrorCode) -> None:
         """As clients do."""
         self.world.note(self.name, "gets", code.name)
         if code is Code.FENCED_INSTANCE_ID:
@@ -228,7 +228,7 @@ class Member(Client):
         def again() -> None:
             self.later(lambda: self._heartbeat(attempt), self.schedule.plan.session_ms / 3000)
 
-        def done(code: GroupErrorCode, _: Broker) -> None:
+        def done(code: ErrorCode, _: Broker) -> None:
             if self.attempt != attempt or self.state != "stable":
                 return
             if code is Code.NONE:

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from random import Random
 
 from pyreplog.kafka.groups.consumer_group_config import ConsumerGroupConfig
-from pyreplog.kafka.groups.error_codes import GroupErrorCode
 from pyreplog.kafka.groups.group_requests import GroupState
+from pyreplog.partition.protocol.error_codes import ErrorCode
 from pyreplog.partition.topic_partition import TopicPartition
 
 from ..invariants import demand
@@ -241,7 +241,7 @@ class Schedule:
             expected = self.invariants.expect(group)
             partitions = [TopicPartition(TOPIC, number) for number in range(self.plan.partitions)]
             fetched = broker.coordinator.fetch_offsets(group, partitions, require_stable=False).result(0)
-            demand(fetched.code is GroupErrorCode.NONE, "Progress", f"{group}: {fetched.code.name}")
+            demand(fetched.code is ErrorCode.NONE, "Progress", f"{group}: {fetched.code.name}")
             self.invariants.fetched_offsets(group, expected, fetched)
         for member in self.members:
             if member.is_up and member.owned:

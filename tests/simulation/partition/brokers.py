@@ -350,7 +350,11 @@ class Broker:
             self._complete()
         elif leading is None or checked.code is not ErrorCode.NONE:
             reply(checked.code)
-        elif batch is not None and transaction and (code := disk.transactions.check(batch.producer_id, verification)):
+        elif (
+            batch is not None
+            and transaction
+            and (code := disk.transactions.check(batch.producer_id, batch.epoch, verification))
+        ):
             if verification is None:
                 verification = disk.transactions.begin_verification(batch.producer_id)
                 produce = partial(self._verified, value, batch, reply, transaction, verification)

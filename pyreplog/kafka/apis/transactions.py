@@ -1,0 +1,192 @@
+"""InitProducerId, AddPartitionsToTxn, AddOffsetsToTxn, EndTxn, TxnOffsetCommit: transactions of producers (KIP-98).
+
+Transactions are of version 1: a producer keeps its epoch from one to the next. Clients of version 2 see from
+ApiVersions, which names no features, that they have to do the same.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pyreplog.kafka.apis.context import ApiContext, Outcome, RequestContext, then
+from pyreplog.kafka.apis.find_coordinator import with_topic
+from pyreplog.kafka.groups import group_requests
+from pyreplog.kafka.groups.group_requests import OffsetToCommit
+from pyreplog.kafka.groups.offsets_log import OFFSETS_TOPIC
+from pyreplog.kafka.wire.messages import (
+    AddOffsetsToTxnRequest,
+    AddOffsetsToTxnResponse,
+    AddPartitionsToTxnPartitionResult,
+    AddPartitionsToTxnRequest,
+    AddPartitionsToTxnResponse,
+    AddPartitionsToTxnTopicResult,
+    EndTxnRequest,
+    EndTxnResponse,
+    InitProducerIdRequest,
+    InitProducerIdResponse,
+    TxnOffsetCommitRequest,
+    TxnOffsetCommitResponse,
+    TxnOffsetCommitResponsePartition,
+    TxnOffsetCommitResponseTopic,
+)
+from pyreplog.partition.protocol.error_codes import ErrorCode
+from pyreplog.partition.topic_partition import TopicPartition
+from pyreplog.partition.transactions.transaction_machine import (
+    AddPartitionsResult,
+    EndTransactionResult,
+    InitProducerIdResult,
+)
+
+_FENCED_FROM_INIT, _FENCED_FROM = 4, 2
+"""Versions from which clients understand PRODUCER_FENCED (KIP-588)."""
+_ABORTABLE_FROM = 4
+"""The version of TxnOffsetCommit from which clients understand TRANSACTION_ABORTABLE (KIP-890)."""
+_UNVERIFIED = {
+    ErrorCode.PRODUCER_FENCED: ErrorCode.INVALID_PRODUCER_EPOCH,
+    ErrorCode.INVALID_PRODUCER_ID_MAPPING: ErrorCode.INVALID_PRODUCER_ID_MAPPING,
+    ErrorCode.TRANSACTION_ABORTABLE: ErrorCode.TRANSACTION_ABORTABLE,
+}
+"""What a TxnOffsetCommit is told that the coordinator of the transaction refuses. All else passes with time."""
+
+
+def _code(code: ErrorCode, version: int, fenced_from: int) -> ErrorCode:
+    if code is ErrorCode.PRODUCER_FENCED and version < fenced_from:
+        return ErrorCode.INVALID_PRODUCER_EPOCH
+    return code
+
+
+def handle_init_producer_id(api: ApiContext, request: RequestContext, message: InitProducerIdRequest) -> Outcome:
+    """Give a producer its id and epoch. A new producer of a transactional id fences those before it."""
+    initialised = api.broker.transactions.init_producer_id(
+        message.transactional_id, message.transaction_timeout_ms, message.producer_id, message.producer_epoch
+    )
+
+    def answer(result: InitProducerIdResult) -> InitProducerIdResponse:
+        code = _code(result.code, request.version, _FENCED_FROM_INIT)
+        return InitProducerIdResponse(0, code, result.producer_id, result.producer_epoch)
+
+    return then(initialised, answer)
+
+
+def handle_add_partitions_to_txn(
+    api: ApiContext, request: RequestContext, message: AddPartitionsToTxnRequest
+) -> Outcome:  # fmt: skip
+    """Add partitions to a transaction; answered when its coordinator has stored that. All are added, or none."""
+    wanted = [
+        TopicPartition(topic.name, number) for topic in message.v3_and_below_topics for number in topic.partitions
+    ]
+    unknown = [name for name in wanted if not _exists(api, name)]
+
+    def answer(codes: dict[TopicPartition, int]) -> AddPartitionsToTxnResponse:
+        topics = []
+        for topic in message.v3_and_below_topics:
+            results = [
+                AddPartitionsToTxnPartitionResult(number, codes[TopicPartition(topic.name, number)])
+                for number in topic.partitions
+            ]
+            topics.append(AddPartitionsToTxnTopicResult(topic.name, results))
+        return AddPartitionsToTxnResponse(0, topics)
+
+    if unknown or not wanted:
+        codes: dict[TopicPartition, int] = dict.fromkeys(wanted, ErrorCode.OPERATION_NOT_ATTEMPTED)
+        return answer(codes | dict.fromkeys(unknown, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION))
+
+    def added(result: AddPartitionsResult) -> AddPartitionsToTxnResponse:
+        return answer({name: _code(code, request.version, _FENCED_FROM) for name, code in result.partitions.items()})
+
+    return then(
+        api.broker.transactions.add_partitions(
+            message.v3_and_below_transactional_id, message.v3_and_below_producer_id,
+            message.v3_and_below_producer_epoch, wanted,
+        ),
+        added,
+    )  # fmt: skip
+
+
+def _exists(api: ApiContext, name: TopicPartition) -> bool:
+    topic = api.topic(name.topic)
+    return topic is not None and 0 <= name.partition < topic.partitions
+
+
+def handle_add_offsets_to_txn(api: ApiContext, request: RequestContext, message: AddOffsetsToTxnRequest) -> Outcome:
+    """Add the partition that keeps a group's offsets to a transaction."""
+    if not message.group_id:
+        return AddOffsetsToTxnResponse(0, ErrorCode.INVALID_GROUP_ID)
+    offsets = TopicPartition(OFFSETS_TOPIC, api.groups.partition_of(message.group_id))
+
+    def add(_: object) -> Any:
+        if not _exists(api, offsets):
+            return AddPartitionsResult(ErrorCode.COORDINATOR_NOT_AVAILABLE, {})
+        return api.broker.transactions.add_partitions(
+            message.transactional_id, message.producer_id, message.producer_epoch, [offsets]
+        )
+
+    def answer(result: AddPartitionsResult) -> AddOffsetsToTxnResponse:
+        code = result.partitions.get(offsets, result.code)
+        return AddOffsetsToTxnResponse(0, _code(code, request.version, _FENCED_FROM))
+
+    return then(then(with_topic(api, OFFSETS_TOPIC), add), answer)
+
+
+def handle_end_txn(api: ApiContext, request: RequestContext, message: EndTxnRequest) -> Outcome:
+    """Commit or abort a transaction; answered when that is decided and stored. Markers follow."""
+    ended = api.broker.transactions.end_transaction(
+        message.transactional_id, message.producer_id, message.producer_epoch, is_commit=message.committed
+    )
+
+    def answer(result: EndTransactionResult) -> EndTxnResponse:
+        return EndTxnResponse(0, _code(result.code, request.version, _FENCED_FROM))
+
+    return then(ended, answer)
+
+
+def handle_txn_offset_commit(api: ApiContext, request: RequestContext, message: TxnOffsetCommitRequest) -> Outcome:
+    """Commit offsets as part of a transaction; answered when the internal topic has them. They count with its marker.
+
+    The coordinator of the transaction is asked first: the partition of the group must belong to it (KIP-890).
+    """
+    offsets: dict[TopicPartition, OffsetToCommit] = {}
+    unknown: dict[TopicPartition, int] = {}
+    for topic in message.topics:
+        for each in topic.partitions:
+            name = TopicPartition(topic.name, each.partition_index)
+            if _exists(api, name):
+                offsets[name] = OffsetToCommit(
+                    each.committed_offset, each.committed_leader_epoch, each.committed_metadata or ""
+                )
+            else:
+                unknown[name] = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+
+    def answer(codes: dict[TopicPartition, int]) -> TxnOffsetCommitResponse:
+        codes = {**codes, **unknown}
+        topics = []
+        for topic in message.topics:
+            numbers = [each.partition_index for each in topic.partitions]
+            results = [TxnOffsetCommitResponsePartition(n, codes[TopicPartition(topic.name, n)]) for n in numbers]
+            topics.append(TxnOffsetCommitResponseTopic(topic.name, results))
+        return TxnOffsetCommitResponse(topics=topics)
+
+    if not offsets:
+        return answer({})
+    group_id, producer_id, producer_epoch = message.group_id, message.producer_id, message.producer_epoch
+    commit = group_requests.OffsetCommitRequest(
+        message.member_id, message.generation_id, offsets, message.group_instance_id
+    )
+    partition = TopicPartition(OFFSETS_TOPIC, api.groups.partition_of(group_id))
+    token = api.groups.begin_verification(group_id, producer_id)
+
+    def verified(result: AddPartitionsResult) -> Any:
+        code = result.partitions.get(partition, result.code)
+        if code is not ErrorCode.NONE:
+            return answer(dict.fromkeys(offsets, _unverified(code, request.version)))
+        committed = api.groups.commit_transactional_offsets(group_id, commit, producer_id, producer_epoch, token)
+        return then(committed, lambda codes: answer({**codes}))
+
+    asked = api.broker.verifier.verify_partitions(message.transactional_id, producer_id, producer_epoch, [partition])
+    return then(asked, verified)
+
+
+def _unverified(code: ErrorCode, version: int) -> ErrorCode:
+    if code is ErrorCode.TRANSACTION_ABORTABLE and version < _ABORTABLE_FROM:
+        return ErrorCode.INVALID_TXN_STATE
+    return _UNVERIFIED.get(code, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)

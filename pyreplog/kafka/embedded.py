@@ -1,0 +1,152 @@
+"""EmbeddedKafka: a Kafka of this process, in a directory."""
+
+from __future__ import annotations
+
+import ssl
+import time
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+from pyreplog.coroutines import check_may_block
+from pyreplog.errors import InvalidArgumentError
+from pyreplog.handles import Handle
+from pyreplog.kafka.config import KafkaConfig
+from pyreplog.kafka.groups.offsets_log import OFFSETS_TOPIC
+from pyreplog.kafka.sasl import SaslUsers
+from pyreplog.kafka.server import KafkaServer
+from pyreplog.log.files import RealFiles
+from pyreplog.metadata.store import MetadataStore
+from pyreplog.metadata.url import open_store
+from pyreplog.partition.broker import Broker
+from pyreplog.partition.config import BrokerConfig
+
+SEGMENT_BYTES = 4 << 20
+"""Size of segment files: small, because each is made before the first record."""
+LISTENER_SETTINGS: Mapping[str, Any] = {"offsets_partitions": 4, "rebalance_delay_ms": 0}
+"""Settings of the listeners of one process that differ from those of `KafkaConfig`."""
+_BROKERS_MAX = 100
+_LEADERS_S = 5.0
+_LOOK_S = 0.005
+
+
+class EmbeddedKafka(Handle):
+    """A Kafka in a directory: brokers with their listeners and their metadata, all in this process.
+
+    Any thread may use it; `close` blocks. The directory holds the metadata store, `metadata`, and a directory for each
+    broker, named by its number. Other processes may open the metadata store at the same time, as
+    `PartitionClient.connect(kafka.metadata_url)` does, or `pyreplog broker`, which adds a broker.
+
+    Args:
+        directory: of the brokers and of the metadata, made if it does not exist.
+        brokers: their number, 1 to 100; at least as many as before.
+        config: settings of the listeners; None: those of `KafkaConfig`, but that topics have up to three replicas, of
+            which two must be in sync if there are three, that groups do not wait for more members at their start, and
+            that the topic of their offsets has four partitions.
+        broker_config: settings of the brokers; None: those of `BrokerConfig`, with segment files of 4 MiB.
+        host: where the listeners listen.
+        port: of the listener; 0: free ones.
+        advertised: where clients reach the listener, "host:port", "[v6]:port"; "": where it listens.
+        tls: a context for servers; None: no TLS.
+        users: clients must prove by SASL which one they are; None: anybody may do everything.
+
+    Raises:
+        LockedError: another process has the directory open.
+        OSError: the address is in use, or not of this machine.
+        InvalidArgumentError: an argument is out of its bounds; several brokers have a port or an advertised address.
+        ReplogError: errors of `Broker` and `Server`.
+
+    Example:
+        ```python
+        with pyreplog.kafka.EmbeddedKafka("data/kafka") as kafka:
+            producer = confluent_kafka.Producer({"bootstrap.servers": kafka.bootstrap_servers})
+        ```
+    """
+
+    def __init__(
+        self, directory: str | Path, brokers: int = 1, *, config: KafkaConfig | None = None,
+        broker_config: BrokerConfig | None = None, host: str = "127.0.0.1", port: int = 0, advertised: str = "",
+        tls: ssl.SSLContext | None = None, users: SaslUsers | None = None,
+    ) -> None:  # fmt: skip
+        check_may_block("EmbeddedKafka", "asyncio.to_thread(EmbeddedKafka, directory)")
+        if type(brokers) is not int or not 1 <= brokers <= _BROKERS_MAX:
+            raise InvalidArgumentError(f"brokers: expected 1 to {_BROKERS_MAX}, found {brokers!r}")
+        if brokers > 1 and (port or advertised):
+            raise InvalidArgumentError("port, advertised: expected of one broker, found several brokers")
+        path = Path(directory)
+        RealFiles().make_directory(path)
+        self.metadata_url = f"sqlite:{path.absolute() / 'metadata'}"
+        """The URL of the metadata store."""
+        config = config or KafkaConfig(
+            replication_factor=min(brokers, 3), min_isr=2 if brokers > 2 else 1, **LISTENER_SETTINGS
+        )
+        broker_config = broker_config or BrokerConfig(segment_bytes=SEGMENT_BYTES)
+        self._brokers: dict[str, Broker] = {}
+        self._servers: dict[str, KafkaServer] = {}
+        with ExitStack() as stack:
+            self._store = stack.enter_context(open_store(self.metadata_url))
+            for name in map(str, range(1, brokers + 1)):
+                self._brokers[name] = stack.enter_context(Broker(path / name, name, self._store, config=broker_config))
+            self._wait_until(self._has_leaders)  # of the partitions that were there before
+            for name, broker in self._brokers.items():
+                self._servers[name] = stack.enter_context(
+                    KafkaServer(
+                        broker, config=config, host=host, port=port, advertised=advertised, tls=tls, users=users
+                    )
+                )
+            self._servers["1"].create_offsets_topic()
+            self._wait_until(lambda: self._has_offsets_topic() and self._has_leaders())
+            super().__init__(f"Kafka in {path}")
+            self._stack = stack.pop_all()
+
+    @property
+    def bootstrap_servers(self) -> str:
+        """The addresses of the listeners, with commas between: `bootstrap.servers` of clients."""
+        return ",".join(server.advertised for server in self._servers.values())
+
+    @property
+    def brokers(self) -> Mapping[str, Broker]:
+        """The brokers, by name, which is their node id."""
+        return self._brokers
+
+    @property
+    def servers(self) -> Mapping[str, KafkaServer]:
+        """The listeners, by the names of their brokers."""
+        return self._servers
+
+    @property
+    def store(self) -> MetadataStore:
+        """The metadata store, which this object closes."""
+        return self._store
+
+    def _wait_until(self, is_ready: Callable[[], bool]) -> None:
+        """Wait a while for leaders. A client that is told of no leader waits a second before it asks again."""
+        deadline_s = time.monotonic() + _LEADERS_S
+        while not is_ready() and time.monotonic() < deadline_s:
+            time.sleep(_LOOK_S)
+
+    def _has_offsets_topic(self) -> bool:
+        metadata = self._brokers["1"].metadata
+        topic = metadata.topic(OFFSETS_TOPIC)
+        return topic is not None and len(metadata.partitions(topic.topic_id)) == topic.partitions
+
+    def _has_leaders(self) -> bool:
+        """Whether all partitions are led of which a broker of this process is in sync."""
+        metadata = self._brokers["1"].metadata
+        if not metadata.wait(0):
+            return False
+        for name, topic in metadata.topics().items():
+            if not topic.is_deleted and not metadata.has_states(topic.topic_id):
+                return False
+            for partition, state in metadata.partitions(topic.topic_id):
+                if state.leader in self._brokers:
+                    led = self._brokers[state.leader].partition(name, partition.number)
+                    if led is None or not led.is_leader:
+                        return False
+                elif not state.leader and any(member.broker in self._brokers for member in state.isr):
+                    return False
+        return True
+
+    def _let_go(self) -> None:
+        self._stack.close()

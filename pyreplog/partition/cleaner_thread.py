@@ -1,0 +1,118 @@
+"""CleanerThread: compacts the partitions of a broker, the dirtiest one first."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from typing import TYPE_CHECKING
+
+from pyreplog._native.kafka.log_cleaner import first_without_key
+from pyreplog.errors import InvalidRecordBatchError, MissingExtraError, ReplogError
+from pyreplog.partition.protocol.record_batch import HEAD_BYTES, CheckedBatch
+from pyreplog.record_batches.compression import decompress
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from _typeshed import ReadableBuffer
+
+    from pyreplog.partition.partition import Partition
+
+logger = logging.getLogger(__name__)
+
+_UNCOMPRESSED_MAX = 256 << 20
+
+
+def keyless(data: ReadableBuffer, checked: CheckedBatch) -> str:
+    """Return why a compacted topic refuses a batch whose head is checked; "": it takes it.
+
+    Args:
+        data: the batch.
+        checked: the result of the checks of its head.
+    """
+    if checked.batch is None or checked.batch.header.control:
+        return ""
+    head = checked.batch.header
+    try:
+        body = decompress(head.attributes & 7, memoryview(data)[HEAD_BYTES:], _UNCOMPRESSED_MAX)
+        number = first_without_key(data, body)
+    except (InvalidRecordBatchError, MissingExtraError) as error:
+        return f"the records of a compacted topic must be readable: {error}"
+    return "" if number < 0 else f"record {number} of the batch has no key, which a compacted topic needs"
+
+
+class CleanerThread:
+    """Looks for partitions to compact, and compacts the dirtiest, until none is due. It has a thread of its own.
+
+    A partition that cannot be read is left alone until the broker starts again (Kafka: "uncleanable").
+
+    Args:
+        partitions: those of the broker, anew for each look.
+        interval_s: seconds between two looks.
+        map_bytes: memory for the keys of one partition.
+    """
+
+    def __init__(self, partitions: Iterable[Partition], interval_s: float, map_bytes: int) -> None:
+        self._partitions, self._interval_s, self._map_bytes = partitions, interval_s, map_bytes
+        self._uncleanable: set[str] = set()
+        self._stopping = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="pyreplog-cleaner", daemon=True)
+        self.cleanings = 0
+        """How many partitions were compacted."""
+        self.bytes_removed = 0
+        """Bytes of the records that they lost."""
+
+    def start(self) -> None:
+        """Begin to look."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """End after the partition that is compacted now. It returns when the thread has ended."""
+        self._stopping.set()
+        if self._thread.ident is not None:
+            self._thread.join()
+
+    @property
+    def uncleanable(self) -> frozenset[str]:
+        """The names of the partitions that could not be read."""
+        return frozenset(self._uncleanable)
+
+    def _run(self) -> None:
+        while not self._stopping.wait(self._interval_s):
+            done = set[str]()
+            while not self._stopping.is_set() and (partition := self._dirtiest(done)) is not None:
+                done.add(str(partition.name))
+                self._clean(partition)
+
+    def _dirtiest(self, done: set[str]) -> Partition | None:
+        """The partition that waits most, of those that are due, and were not cleaned in this round."""
+        best, most = None, -1.0
+        for partition in self._partitions:
+            if str(partition.name) in done or str(partition.name) in self._uncleanable:
+                continue
+            try:
+                dirty = partition.dirty_segments()
+            except (ReplogError, OSError) as error:
+                self._note_failure(partition, error)
+                continue
+            if dirty is not None and dirty.is_due and dirty.ratio > most:
+                best, most = partition, dirty.ratio
+        return best
+
+    def _clean(self, partition: Partition) -> None:
+        try:
+            result = partition.clean(self._map_bytes)
+        except (ReplogError, OSError) as error:
+            self._note_failure(partition, error)
+            return
+        if result is not None:
+            self.cleanings += 1
+            self.bytes_removed += result.bytes_before - result.bytes_after
+            logger.info("%s: compacted up to offset %d: %s", partition.name, result.cleaned, result)
+
+    def _note_failure(self, partition: Partition, error: Exception) -> None:
+        if isinstance(error, InvalidRecordBatchError | MissingExtraError):
+            self._uncleanable.add(str(partition.name))
+            logger.error("%s cannot be compacted before the broker starts again: %s", partition.name, error)
+        else:
+            logger.warning("%s: compaction is tried again: %s", partition.name, error)

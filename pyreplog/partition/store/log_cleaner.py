@@ -1,0 +1,439 @@
+"""LogCleaner: compaction of a partition's log by key (`cleanup.policy=compact`).
+
+Of the records with one key the last one stays. Segments are cleaned one by one, below the last stable offset, never the
+active one; each keeps its place, its entry numbers and its first offset, so that offsets, epochs and all that is said
+of other segments stay true. A batch that keeps a record stays with its offsets; a run of batches that are superfluous
+becomes one empty batch that takes all their offsets. FORMAT.md has the order of the writes: "Order of writes".
+
+A tombstone goes `delete.retention.ms` after a cleaning has found it to be the last one of its key, and so do the
+markers of transactions of which no record is left (KIP-534). The last batch of each producer stays, though it be empty.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Iterable, Iterator, Mapping
+from typing import NamedTuple
+
+from pyreplog._native.kafka.log_cleaner import (
+    OffsetMap,
+    clean_batch,
+    end_blank,
+    gap_record,
+    replaced_record,
+    without_records,
+)
+from pyreplog._native.kafka.logged_batches import batch_heads
+from pyreplog._native.kafka.record_batch import RecordBatchHeader, peek_header
+from pyreplog._native.log.segment import HEADER_BYTES, Segment
+from pyreplog.checksummed_json import dump_checksummed, load_checksummed
+from pyreplog.errors import InvalidRecordBatchError
+from pyreplog.log.files import Files
+from pyreplog.partition.config import CompactionConfig
+from pyreplog.partition.protocol.record_batch import HEAD_BYTES, marker_of
+from pyreplog.partition.protocol.transactions import EndedTransaction
+from pyreplog.partition.store.partition_log import CleanableSegment, PartitionLog
+from pyreplog.record_batches.compression import compress, decompress
+from pyreplog.regular_files import read_regular
+from pyreplog.stream.log_position import LogPosition
+
+logger = logging.getLogger(__name__)
+
+FILE_NAME = "cleaned"
+FORMAT, VERSION = "pyreplog cleaned offset", 1
+UNCOMPRESSED_MAX = 256 << 20
+"""Bytes of the records of one batch, uncompressed."""
+
+_FILE_MAX = 4096
+_SCAN_BYTES = 4 << 20
+_COPY_BYTES = 1 << 20
+_BLANK_BYTES = 32
+_GAP_BYTES = 104  # of a record with an empty batch
+_COUNT_MAX = (1 << 31) - 1
+_BATCH = 2  # kind of records
+
+
+class CleaningBounds(NamedTuple):
+    """What a cleaning has to know of a partition.
+
+    Attributes:
+        stable: the last stable offset: nothing from there on is touched.
+        aborted: the aborted transactions before it.
+        last_batches: offset of the last record of the last batch of each idempotent producer, by producer id.
+    """
+
+    stable: LogPosition
+    aborted: tuple[EndedTransaction, ...]
+    last_batches: Mapping[int, int]
+
+
+class DirtySegments(NamedTuple):
+    """How much of a log waits to be cleaned.
+
+    Attributes:
+        ratio: bytes that were never cleaned, of all bytes that could be.
+        is_due: whether the ratio, or the age of a record, asks for a cleaning.
+    """
+
+    ratio: float
+    is_due: bool
+
+
+class CleaningResult(NamedTuple):
+    """What a cleaning did.
+
+    Attributes:
+        cleaned: offset up to which the log is clean.
+        bytes_before: of the records of all segments that were looked at.
+        bytes_after: of what is left of them.
+        segments: how many were replaced.
+    """
+
+    cleaned: int
+    bytes_before: int
+    bytes_after: int
+    segments: int
+
+
+class LogCleaner:
+    """Cleans the log of one partition. One thread at a time.
+
+    Args:
+        log: the log, whose replica leads.
+        files: the disk.
+    """
+
+    def __init__(self, log: PartitionLog, files: Files) -> None:
+        self._log, self._files = log, files
+        self._sizes: dict[int, int] = {}  # bytes of the records of segments, by base
+        self._replaced: set[int] = set()  # segments whose old files are still read
+        self.cleaned = self._read_cleaned()
+        """Offset up to which the log was cleaned; what is behind it is dirty."""
+
+    def _read_cleaned(self) -> int:
+        path = self._log.path / FILE_NAME
+        try:
+            content = load_checksummed(read_regular(path, _FILE_MAX), FORMAT, VERSION, path)
+            cleaned = content["offset"] if content["uuid"] == self._log.uuid.hex() else 0
+            return cleaned if type(cleaned) is int and 0 <= cleaned <= self._log.end_mark.entry else 0
+        except FileNotFoundError:
+            return 0
+        except (ValueError, KeyError) as error:
+            logger.warning("%s: %s; all of the log counts as dirty", path, error)
+            return 0
+
+    def _write_cleaned(self) -> None:
+        content = {"offset": self.cleaned, "uuid": self._log.uuid.hex()}
+        self._files.replace_small(self._log.path / FILE_NAME, dump_checksummed(FORMAT, VERSION, content))
+
+    def dirty(self, bounds: CleaningBounds, config: CompactionConfig, now_us: int) -> DirtySegments:
+        """Return how dirty the log is.
+
+        Args:
+            bounds: of the partition.
+            config: of the topic.
+            now_us: the time, microseconds since 1970-01-01 UTC.
+
+        Raises:
+            DiskError, OSError: a segment cannot be opened.
+            CorruptionError: a segment is damaged.
+        """
+        segments = self._cleanable(bounds, config, now_us)
+        waiting = [segment for segment in segments if segment.end > self.cleaned]
+        if not waiting:
+            return DirtySegments(0.0, False)
+        total, dirty = sum(map(self._size, segments)), sum(map(self._size, waiting))
+        ratio = dirty / total if total else 0.0
+        lag_ms, age_us = config.max_lag_ms, now_us - waiting[0].first_time_us
+        is_old = lag_ms is not None and age_us >= lag_ms * 1000
+        return DirtySegments(ratio, is_old or ratio > config.min_dirty_ratio)
+
+    def _cleanable(self, bounds: CleaningBounds, config: CompactionConfig, now_us: int) -> list[CleanableSegment]:
+        """The segments up to the first one that is too young."""
+        segments = self._log.cleanable_segments(bounds.stable, now_us)
+        young = (at for at, segment in enumerate(segments) if now_us - segment.last_time_us < config.min_lag_ms * 1000)
+        return segments[: next(young, len(segments))]
+
+    def _size(self, segment: CleanableSegment) -> int:
+        size = self._sizes.get(segment.base)
+        if size is None:
+            size = self._sizes[segment.base] = self._log.map_sealed(segment.base).end - HEADER_BYTES
+        return size
+
+    def clean(
+        self, bounds: CleaningBounds, config: CompactionConfig, now_us: int, map_bytes: int
+    ) -> CleaningResult:  # fmt: skip
+        """Clean the log, as far as the keys fit into a map.
+
+        Args:
+            bounds: of the partition.
+            config: of the topic.
+            now_us: the time, microseconds since 1970-01-01 UTC.
+            map_bytes: memory of the map.
+
+        Raises:
+            InvalidRecordBatchError: a batch cannot be read. Segments in front of its own are cleaned.
+            MissingExtraError: the package with a codec is not installed.
+            DiskError, OSError: the disk is full, or failed. The log is as it was, or further segments are cleaned.
+            CorruptionError: a segment is damaged.
+            PoisonedError, ClosedError: the log takes no appends.
+        """
+        self._replaced = {base for base in self._replaced if not self._log.let_go_replaced(base)}
+        segments = self._cleanable(bounds, config, now_us)
+        offsets, seen = OffsetMap(map_bytes), _SeenTransactions(bounds.aborted)
+        offsets.note_end(self.cleaned)
+        for segment in segments:
+            if segment.end > self.cleaned and not self._add_keys(segment, offsets, seen):
+                break
+        before = after = replaced = 0
+        for segment in segments:
+            if segment.first >= offsets.latest:
+                break
+            rewriter = _SegmentRewriter(self._log, self._files, segment, offsets, bounds, seen, config, now_us // 1000)
+            is_new = rewriter.rewrite()
+            before, after, replaced = before + rewriter.old_bytes, after + rewriter.new_bytes, replaced + is_new
+            if is_new:
+                self._log.replace_sealed(segment.base, rewriter.path)
+                self._sizes[segment.base] = rewriter.new_bytes
+                if not self._log.let_go_replaced(segment.base):
+                    self._replaced.add(segment.base)
+        self._sizes = {segment.base: self._sizes[segment.base] for segment in segments if segment.base in self._sizes}
+        if offsets.latest > self.cleaned:
+            self.cleaned = offsets.latest
+            self._write_cleaned()
+        return CleaningResult(self.cleaned, before, after, replaced)
+
+    def _add_keys(self, segment: CleanableSegment, offsets: OffsetMap, seen: _SeenTransactions) -> bool:
+        """Take the keys of a segment, behind the clean offset; return whether all fit.
+
+        A record of an aborted transaction is no later record of its key.
+        """
+        for value, head in _batches(self._log.map_sealed(segment.base)):
+            if head.base_offset + head.last_offset_delta < self.cleaned or head.control or not head.count:
+                continue
+            if head.transactional and seen.is_aborted(head):
+                continue
+            if not offsets.add_batch(value, _body(value, head)):
+                return False
+        offsets.note_end(segment.end)
+        return True
+
+
+def _batches(segment: Segment) -> Iterator[tuple[memoryview, RecordBatchHeader]]:
+    """The record batches of a segment with their heads."""
+    offset = HEADER_BYTES
+    while offset < segment.end:
+        batch = segment.scan(offset, segment.end, until=min(offset + _SCAN_BYTES, segment.end))
+        offset = batch.next_position - segment.base
+        for index in batch_heads(batch)[0].nonzero()[0].tolist():
+            value = batch[index].value_view
+            head = peek_header(value)
+            assert head is not None, "batch_heads has looked"
+            yield value, head
+
+
+def _body(value: memoryview, head: RecordBatchHeader) -> bytes | memoryview:
+    return decompress(head.attributes & 7, value[HEAD_BYTES:], UNCOMPRESSED_MAX)
+
+
+class _SeenTransactions:
+    """Which transactions have records, as a cleaning comes by them."""
+
+    def __init__(self, aborted: Iterable[EndedTransaction]) -> None:
+        self._aborted: dict[int, list[EndedTransaction]] = {}
+        for ended in aborted:
+            self._aborted.setdefault(ended.producer_id, []).append(ended)
+        self._with_records: set[int] = set()
+
+    def note_batch(self, head: RecordBatchHeader) -> bool:
+        """Note a batch of a transaction; return whether it was aborted."""
+        self._with_records.add(head.producer_id)
+        return self.is_aborted(head)
+
+    def is_aborted(self, head: RecordBatchHeader) -> bool:
+        """Whether a batch is a part of an aborted transaction."""
+        return any(
+            ended.first.entry <= head.base_offset < ended.end.entry for ended in self._aborted.get(head.producer_id, ())
+        )
+
+    def note_marker(self, head: RecordBatchHeader) -> bool:
+        """Note a marker; return whether its transaction has no record any more."""
+        if head.producer_id in self._with_records:
+            self._with_records.discard(head.producer_id)
+            return False
+        return True
+
+
+class _SegmentRewriter:
+    """Writes what is left of one segment into a file beside it, if anything goes or changes.
+
+    Attributes:
+        path: of the file.
+        old_bytes: of the records before.
+        new_bytes: of the records afterwards.
+    """
+
+    def __init__(
+        self, log: PartitionLog, files: Files, cleanable: CleanableSegment, offsets: OffsetMap, bounds: CleaningBounds,
+        seen: _SeenTransactions, config: CompactionConfig, now_ms: int,
+    ) -> None:  # fmt: skip
+        self.path = log.path / f"fresh-{cleanable.base:020d}.seg"
+        self._files, self._segment, self._cleanable = files, log.map_sealed(cleanable.base), cleanable
+        self._offsets, self._bounds, self._seen = offsets, bounds, seen
+        self._retention_ms, self._now_ms = config.delete_retention_ms, now_ms
+        self._fd = -1
+        self._out = HEADER_BYTES  # where the next record goes
+        self._gap = 0  # entry numbers that were taken out in front of the present record
+        self._gap_at = 0  # offset of the last record of those, in the old file
+        self._run = -1, -1  # bytes of the old file that were kept, and not written yet
+        self._slack = self._segment.size - _BLANK_BYTES - self._segment.end
+        self.old_bytes = self.new_bytes = self._segment.end - HEADER_BYTES
+
+    def rewrite(self) -> bool:
+        """Return whether there is a file, synced; otherwise the segment stays as it is."""
+        segment = self._segment
+        try:
+            offset = HEADER_BYTES
+            while offset < segment.end:
+                batch = segment.scan(offset, segment.end, until=min(offset + _SCAN_BYTES, segment.end), all_kinds=True)
+                heads, positions, strides = batch_heads(batch)[0].tolist(), batch.position.tolist(), batch.stride
+                kinds, counts = batch.kind.tolist(), batch.entry_count.tolist()
+                for index, position in enumerate(positions):
+                    offset, stride = position - segment.base, int(strides[index])
+                    if heads[index] and kinds[index] == _BATCH:
+                        self._take_batch(batch[index].value_view, offset, stride, counts[index])
+                    else:
+                        self._keep(offset, stride)
+                offset = batch.next_position - segment.base
+            self._close_gap()
+            if self._fd < 0:
+                return False
+            self._finish()
+            return True
+        except BaseException:
+            self._discard()
+            raise
+
+    def _take_batch(self, value: memoryview, offset: int, stride: int, count: int) -> None:
+        head = peek_header(value)
+        assert head is not None, "batch_heads has looked"
+        cleaned = self._cleaned(value, head, offset)
+        if cleaned is None:
+            self._keep(offset, stride)
+        elif int.from_bytes(cleaned[57:61], "big") or self._is_last_of_producer(head):
+            if cleaned == value:
+                self._keep(offset, stride)
+                return
+            self._close_gap()
+            self._write(replaced_record(self._segment, offset, cleaned))
+        else:
+            self._leave_out(offset, count)
+
+    def _cleaned(self, value: memoryview, head: RecordBatchHeader, offset: int) -> bytes | None:
+        """What is left of a batch, perhaps without records; None: it stays as it is."""
+        if head.base_offset >= self._offsets.latest:
+            return None
+        is_marker_of_nothing = False
+        if head.control:
+            if marker_of(value) is None:
+                return None
+            is_marker_of_nothing = self._seen.note_marker(head)
+            has_passed = head.attributes & 64 and self._now_ms >= head.base_timestamp
+            if is_marker_of_nothing and has_passed and not self._is_last_of_producer(head):
+                return without_records(value)
+        elif not head.count:
+            if head.transactional:
+                self._seen.note_batch(head)
+            return without_records(value)
+        elif head.transactional and self._seen.note_batch(head):
+            return without_records(value)
+        body = _body(value, head)
+        for sets_horizon in (True, False):
+            cleaned = clean_batch(
+                value, body, self._offsets, compress, now_ms=self._now_ms, retention_ms=self._retention_ms,
+                is_marker_of_nothing=is_marker_of_nothing, sets_horizon=sets_horizon,
+            )  # fmt: skip
+            if cleaned is None or self._fits(len(cleaned) - len(value), offset):
+                return cleaned
+        raise InvalidRecordBatchError(87, -1, 0, f"at most {len(value)} bytes of a cleaned batch", "more")
+
+    def _fits(self, growth: int, offset: int) -> bool:
+        """Whether a record may be so many bytes longer: what follows it must not need more room than there is."""
+        out = self._out + (_GAP_BYTES if self._gap else 0)
+        return growth <= 0 or out + growth + 7 <= offset + self._slack
+
+    def _is_last_of_producer(self, head: RecordBatchHeader) -> bool:
+        last = self._bounds.last_batches.get(head.producer_id, -1)
+        return head.producer_id >= 0 and last == head.base_offset + head.last_offset_delta
+
+    def _leave_out(self, offset: int, count: int) -> None:
+        if self._gap + count > _COUNT_MAX:
+            self._close_gap()
+        self._gap, self._gap_at = self._gap + count, offset
+
+    def _close_gap(self) -> None:
+        """Write the empty batch in place of those that were left out; an earlier cleaning may have done so."""
+        if not self._gap:
+            return
+        count, self._gap = self._gap, 0
+        last = self._segment.head_at(self._gap_at)[1]
+        record = gap_record(self._segment, self._gap_at, last - count + 1, count)
+        if self._fd < 0 and self._gap_at == self._out and self._segment.bytes_at(self._out, _GAP_BYTES) == record:
+            self._out += _GAP_BYTES
+        else:
+            self._write(record)
+
+    def _keep(self, offset: int, stride: int) -> None:
+        self._close_gap()
+        if self._fd >= 0:
+            if self._run[1] != offset:
+                self._write_run()
+                self._run = offset, offset
+            self._run = self._run[0], offset + stride
+        self._out += stride
+
+    def _write_run(self) -> None:
+        """Write the records that were kept last, which lie end to end in the old file."""
+        start, stop = self._run
+        self._run = -1, -1
+        if stop > start:
+            self._files.write(self._fd, self._segment.view(start, stop - start), self._out - (stop - start))
+
+    def _write(self, record: bytes) -> None:
+        self._begin_file()
+        self._write_run()
+        self._files.write(self._fd, record, self._out)
+        self._out += len(record)
+
+    def _begin_file(self) -> None:
+        """Make the file, with what was kept so far: the same bytes."""
+        if self._fd >= 0:
+            return
+        self._files.remove(self.path)
+        self._fd = self._files.create(self.path, self._segment.size, zeroed=False)
+        for at in range(0, self._out, _COPY_BYTES):
+            self._files.write(self._fd, self._segment.view(at, min(_COPY_BYTES, self._out - at)), at)
+
+    def _finish(self) -> None:
+        segment = self._segment
+        self._write_run()
+        _, _, _, time_us, _ = segment.head_at(segment.end)
+        entries = self._cleanable.end - self._cleanable.first
+        self._files.write(self._fd, end_blank(segment, self._out, entries, time_us), self._out)
+        behind = -(-(self._out + _BLANK_BYTES) // 4096) * 4096
+        if behind < segment.size:
+            try:
+                self._files.punch(self._fd, behind, segment.size)
+            except OSError as error:
+                logger.info("%s: its space is not given back: %s", self.path, error)
+        self._files.sync(self._fd)
+        os.close(self._fd)
+        self._fd = -1
+        self.new_bytes = self._out - HEADER_BYTES
+
+    def _discard(self) -> None:
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+            self._files.remove(self.path)
