@@ -37,15 +37,13 @@ from pyreplog.kafka.wire.codec import Request, decode_request, encode_response
 from pyreplog.kafka.wire.schema import ApiKey
 from pyreplog.metadata.layout import cluster_id
 from pyreplog.net.limits import check_tls
-from pyreplog.net.reactor import READ, Reactor
+from pyreplog.net.listener import Listener
+from pyreplog.net.reactor import Reactor
 from pyreplog.net.sockets import (
     Address,
     Stream,
-    address_family,
     address_text,
     parse_address,
-    resolve_address,
-    set_socket_options,
     weak_callback,
 )
 from pyreplog.net.tls import TlsStream
@@ -55,9 +53,6 @@ from pyreplog.partition.protocol.error_codes import ErrorCode
 
 logger = logging.getLogger(__name__)
 
-_BACKLOG = 512
-_ACCEPTS_MAX = 16
-_NO_DESCRIPTORS_S = 0.5
 _LOOK_S_MAX = 1.0
 _CLOSE_S = 5.0
 _BEFORE_USERS = (ApiKey.SASL_HANDSHAKE, ApiKey.SASL_AUTHENTICATE)
@@ -106,19 +101,14 @@ class KafkaServer(Handle):
             parse_address(advertised)
         with ExitStack() as undo:
             _check_node_ids(broker)
-            family = address_family(host)
-            if family is None:
-                family, (host, port) = resolve_address(host, port)
-            self._listener = socket.create_server((host, port), family=family, backlog=_BACKLOG)
+            self._reactor = Reactor()
+            undo.callback(self._reactor.close)
+            self._listener = Listener(self._reactor, host, port, weak_callback(self._open))
             undo.callback(self._listener.close)
-            self._listener.setblocking(False)
-            name = self._listener.getsockname()
-            self.address: Address = (name[0], name[1])
+            self.address = self._listener.address
             """Where it listens."""
             self.advertised = advertised or address_text(self.address)
             """Where clients reach it."""
-            self._reactor = Reactor()
-            undo.callback(self._reactor.close)
             self._pool = ThreadPoolExecutor(self.config.admin_threads, thread_name_prefix="pyreplog-kafka")
             undo.callback(self._pool.shutdown)
             self._coordinators = Coordinators(broker, self.config)
@@ -135,7 +125,7 @@ class KafkaServer(Handle):
             broker.advertise_kafka(self.advertised)
             super().__init__(f"Kafka listener at {address_text(self.address)}")
             undo.pop_all()
-        self._reactor.register(self._listener.fileno(), weak_callback(self._accept), READ)
+        self._listener.begin()
         self._look_s = min(_LOOK_S_MAX, min(self.config.idle_ms, self.config.request_ms, self.config.stall_ms) / 4000)
         self._reactor.call_later(self._look_s, weak_callback(self._check_time))
         self._reactor.start()
@@ -180,32 +170,13 @@ class KafkaServer(Handle):
 
     # ---- connections ----------------------------------------------------------------------------------------
 
-    def _accept(self, _: int) -> None:
-        for _ in range(_ACCEPTS_MAX):
-            try:
-                sock, name = self._listener.accept()
-            except (BlockingIOError, ConnectionAbortedError):
-                return
-            except OSError as error:
-                if self._error is None:
-                    logger.error("no Kafka client can be accepted for now: %s", error)
-                    self._reactor.modify(self._listener.fileno(), 0)
-                    self._reactor.call_later(_NO_DESCRIPTORS_S, weak_callback(self._accept_again))
-                return
-            peer = address_text((name[0], name[1]))
-            if len(self.connections) >= self.config.connections:
-                logger.warning("Kafka client %s: closed, there are %d connections", peer, len(self.connections))
-                sock.close()
-                continue
-            self._open(sock, peer)
-
-    def _accept_again(self) -> None:
-        if self._error is None:
-            self._reactor.modify(self._listener.fileno(), READ)
-
-    def _open(self, sock: socket.socket, peer: str) -> None:
+    def _open(self, sock: socket.socket, address: Address) -> None:
+        peer = address_text(address)
+        if len(self.connections) >= self.config.connections:
+            logger.warning("Kafka client %s: closed, there are %d connections", peer, len(self.connections))
+            sock.close()
+            return
         try:
-            set_socket_options(sock)
             stream: Stream = sock if self._tls is None else TlsStream(self._tls, sock, None)
             session = None if self._users is None else SaslSession(self._users)
             connection = KafkaConnection(self._reactor, stream, peer, self._Requests(self), self.config, session)
@@ -301,14 +272,13 @@ class KafkaServer(Handle):
             self._broker.advertise_kafka("")
         with suppress(ReplogError):
             self._reactor.call_soon(self._shut)
-            self._reactor.drive(lambda: self._listener.fileno() < 0 and not self.connections, _CLOSE_S)
+            self._reactor.drive(lambda: self._listener.closed and not self.connections, _CLOSE_S)
         self._coordinators.close()
         self._pool.shutdown(wait=True, cancel_futures=True)
         self._reactor.close()
 
     def _shut(self) -> None:
-        self._reactor.unregister(self._listener.fileno())
-        self._listener.close()
+        self._listener.end()
         for connection in list(self.connections):
             connection.close(ClosedError("the Kafka listener was closed"))
 

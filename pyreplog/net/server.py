@@ -17,18 +17,16 @@ from pyreplog.net.endpoint import Endpoint
 from pyreplog.net.handshake import NodeIdentity, Peer, Secret, ServerHandshake, refusal
 from pyreplog.net.hello import NONCE_BYTES
 from pyreplog.net.limits import Limits
+from pyreplog.net.listener import Listener
 from pyreplog.net.pending_connection import PendingConnection
 from pyreplog.net.pending_connections import PendingConnections
-from pyreplog.net.reactor import READ, Reactor
+from pyreplog.net.reactor import Reactor
 from pyreplog.net.server_connection import Budget, ServerConnection
-from pyreplog.net.sockets import Address, Stream, address_family, resolve_address, set_socket_options, weak_callback
+from pyreplog.net.sockets import Address, Stream, weak_callback
 from pyreplog.net.tls import TlsStream
 
 logger = logging.getLogger(__name__)
 
-_BACKLOG = 512
-_ACCEPTS_MAX = 16
-_NO_DESCRIPTORS_S = 0.5
 _PARTING_S = 2.0
 
 
@@ -68,15 +66,10 @@ class Server(Endpoint):
         self._wrap = None if tls is None else partial(TlsStream, tls, host=None)
         self._pending = PendingConnections(self.limits.pending_connections, self.limits.pending_per_address)
         self._budget = Budget(self.limits.inflight_bytes, weak_callback(self._budget_changed))
-        family = address_family(host)
-        if family is None:
-            family, (host, port) = resolve_address(host, port)
-        self._listener = socket.create_server((host, port), family=family, backlog=_BACKLOG)
-        self._listener.setblocking(False)
-        name = self._listener.getsockname()
-        self.address: Address = (name[0], name[1])
+        self._listener = Listener(reactor, host, port, weak_callback(self._begin_handshake))
+        self.address = self._listener.address
         super().__init__(f"server at {self.address[0]}:{self.address[1]}", reactor)
-        reactor.register(self._listener.fileno(), weak_callback(self._accept), READ)
+        self._listener.begin()
 
     @property
     def handshakes(self) -> int:
@@ -90,28 +83,7 @@ class Server(Endpoint):
 
     # ---- accepting ------------------------------------------------------------------------------------------
 
-    def _accept(self, _: int) -> None:
-        for _ in range(_ACCEPTS_MAX):
-            try:
-                sock, name = self._listener.accept()
-            except (BlockingIOError, ConnectionAbortedError):
-                return
-            except OSError as error:
-                self._accept_later(error)
-                return
-            self._begin_handshake(set_socket_options(sock), name[0])
-
-    def _accept_later(self, error: OSError) -> None:
-        """Pause accepting, because no descriptor or memory is left. Connections wait in the backlog."""
-        logger.error("no connection can be accepted for now: %s", error)
-        self._reactor.modify(self._listener.fileno(), 0)
-        self._reactor.call_later(_NO_DESCRIPTORS_S, weak_callback(self._accept_again))
-
-    def _accept_again(self) -> None:
-        if self._listener.fileno() >= 0:
-            self._reactor.modify(self._listener.fileno(), READ)
-
-    def _begin_handshake(self, sock: socket.socket, address: str) -> None:
+    def _begin_handshake(self, sock: socket.socket, address: Address) -> None:
         if len(self.connections) >= self.limits.connections:
             self._refuse_surplus(sock)
             return
@@ -130,7 +102,7 @@ class Server(Endpoint):
             weak_callback(self._handshake_done),
             self._wrap,
         )
-        former = self._pending.add(pending, address)
+        former = self._pending.add(pending, address[0])
         if former is not None:
             former.make_room()
         pending.begin()
@@ -200,11 +172,10 @@ class Server(Endpoint):
             self.close()
 
     def _all_replied(self) -> bool:
-        return self._listener.fileno() < 0 and all(connection.idle for connection in list(self.connections))
+        return self._listener.closed and all(connection.idle for connection in list(self.connections))
 
     def _stop_taking(self) -> None:
-        self._reactor.unregister(self._listener.fileno())
-        self._listener.close()
+        self._listener.end()
         for pending in self._pending:
             pending.abandon()
         self._pending.clear()
@@ -219,7 +190,7 @@ class Server(Endpoint):
                 connection.close(ClosedError("the server was closed"))
 
     def _gone(self) -> bool:
-        return self._listener.fileno() < 0 and not self.connections
+        return self._listener.closed and not self.connections
 
     def _shut(self) -> None:
         self._stop_taking()

@@ -17,8 +17,9 @@ from pyreplog.errors import (
 from pyreplog.future import AppendFuture
 from pyreplog.net.endpoint import Endpoint
 from pyreplog.net.limits import Limits
-from pyreplog.net.reactor import READ, Reactor
-from pyreplog.net.sockets import Address, address_family, resolve_address, set_socket_options, weak_callback
+from pyreplog.net.listener import Listener
+from pyreplog.net.reactor import Reactor
+from pyreplog.net.sockets import Address, weak_callback
 from pyreplog.purgatory import Purgatory
 from pyreplog.rocketmq.effects import Timeouts
 from pyreplog.rocketmq.rawlog import RawLog
@@ -29,7 +30,6 @@ from pyreplog.stream.rate_limiter import RateLimiter
 
 logger = logging.getLogger(__name__)
 
-_BACKLOG = 64
 _REPLICATED = "replicated"
 
 
@@ -90,15 +90,10 @@ class RocketMQMaster(Endpoint):
         self._purgatory = Purgatory()
         self._putting = threading.Lock()
         self._waking = False
-        family = address_family(host)
-        if family is None:
-            family, (host, port) = resolve_address(host, port)
-        self._listener = socket.create_server((host, port), family=family, backlog=_BACKLOG)
-        self._listener.setblocking(False)
-        name = self._listener.getsockname()
-        self.address: Address = (name[0], name[1])
+        self._listener = Listener(reactor, host, port, weak_callback(self._feed))
+        self.address = self._listener.address
         super().__init__(f"RocketMQ master at {self.address[0]}:{self.address[1]}", reactor)
-        reactor.register(self._listener.fileno(), weak_callback(self._accept), READ)
+        self._listener.begin()
         reactor.call_later(self._times.tick_s, weak_callback(self._tick))
 
     # ---- the log --------------------------------------------------------------------------------------------
@@ -158,24 +153,16 @@ class RocketMQMaster(Endpoint):
 
     # ---- the driver -----------------------------------------------------------------------------------------
 
-    def _accept(self, _: int) -> None:
-        try:
-            sock, name = self._listener.accept()
-        except (BlockingIOError, ConnectionAbortedError):
-            return
-        except OSError as error:  # no descriptors left: at the next tick there may be one
-            logger.error("%s: no connection can be accepted for now: %s", self._what, error)
-            self._reactor.modify(self._listener.fileno(), 0)
-            return
+    def _feed(self, sock: socket.socket, address: Address) -> None:
         if len(self._connections) >= self._limits.connections:
             sock.close()
-            self._refuse(TooManyConnectionsError(f"the master has its {self._limits.connections} connections"), name)
+            self._refuse(TooManyConnectionsError(f"the master has its {self._limits.connections} connections"), address)
             return
         now_us = self._reactor.clock.monotonic_us()
         connection = SlaveConnection(
             self._reactor,
-            set_socket_options(sock),
-            (name[0], name[1]),
+            sock,
+            address,
             self.log,
             SlaveFeedMachine(now_us, self.log.file_bytes, self._times),
             None if (rate := self._max_bytes_per_s) is None else RateLimiter(rate, max(rate // 10, 1), now_us),
@@ -196,7 +183,6 @@ class RocketMQMaster(Endpoint):
         for connection in list(self._connections):
             connection.tick(now_us)
         self._purgatory.expire(now_us)
-        self._reactor.modify(self._listener.fileno(), READ)
         self._reactor.call_later(self._times.tick_s, weak_callback(self._tick))
 
     def _progressed(self) -> None:
@@ -219,20 +205,19 @@ class RocketMQMaster(Endpoint):
             return
         self._refuse(error, connection.address)
 
-    def _refuse(self, error: ReplogError, address: tuple[str, int]) -> None:
+    def _refuse(self, error: ReplogError, address: Address) -> None:
         self.refused += 1
         self.last_refusal = error
-        logger.warning("%s: slave %s:%d was disconnected: %s", self._what, *address[:2], error)
+        logger.warning("%s: slave %s:%d was disconnected: %s", self._what, *address, error)
 
     # ---- the end --------------------------------------------------------------------------------------------
 
     def _gone(self) -> bool:
-        return self._listener.fileno() < 0 and not self._connections
+        return self._listener.closed and not self._connections
 
     def _shut(self) -> None:
         closed = ClosedError(f"the {self._what} was closed")
-        self._reactor.unregister(self._listener.fileno())
-        self._listener.close()
+        self._listener.end()
         for connection in list(self._connections):
             connection.close(closed)
         self._purgatory.fail(_REPLICATED, closed)
