@@ -12,10 +12,10 @@ from contextlib import suppress
 from pyreplog.cursors.cursor_persister import CursorPersister
 from pyreplog.cursors.subscription_metadata import SubscriptionMetadata, create_subscription
 from pyreplog.errors import InvalidMetadataError, KeyExistsError, ReplogError
-from pyreplog.future import AppendFuture
+from pyreplog.future import AppendFuture, completed_future
 from pyreplog.geo.acks.effects import Persist
 from pyreplog.topic.client.publishing.publisher import Publisher
-from pyreplog.topic.model.positions import TopicPosition, completed_future
+from pyreplog.topic.model.positions import TopicPosition
 from pyreplog.topic.model.system_cursor_record import SystemCursorRecord
 from pyreplog.topic.owner.subscriptions import JOURNAL
 from pyreplog.topic.owner.topic_context import TopicContext

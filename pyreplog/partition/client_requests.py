@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import logging
-from functools import partial
 from typing import Protocol
 
 from pyreplog._native.kafka.record_set import batches_of_frames
 from pyreplog.errors import ReplogError
-from pyreplog.future import AppendFuture, set_exception, set_result
+from pyreplog.future import AppendFuture, transform
 from pyreplog.partition.client_wire import (
     ConsumeRequest,
     ConsumeResponse,
@@ -73,10 +72,7 @@ class ClientRequests:
         params = request.params._replace(max_wait_ms=min(request.params.max_wait_ms, _WAIT_MS_MAX))
         if max_bytes is not None:
             params = params._replace(max_bytes=min(params.max_bytes, max_bytes))
-        future = AppendFuture[ConsumeResponses]()
-        fetched = self._replicas.fetch_messages(params, request.fetches)
-        fetched.add_done_callback(partial(_convert, future))
-        return future
+        return transform(self._replicas.fetch_messages(params, request.fetches), _responses)
 
     def list_offsets(self, request: ListOffsetsRequest) -> Offsets:
         """Return the offsets of partitions that this broker leads."""
@@ -90,16 +86,8 @@ class ClientRequests:
         return offsets
 
 
-def _convert(future: AppendFuture[ConsumeResponses], fetched: AppendFuture[FetchResponses]) -> None:
-    error = fetched.exception()
-    if error is not None:
-        set_exception(future, error)
-        return
-    try:
-        set_result(future, {name: _response(name, data) for name, data in fetched.result().items()})
-    except Exception as failure:
-        logger.exception("the answer to a fetch could not be made")
-        set_exception(future, failure)
+def _responses(fetched: FetchResponses) -> ConsumeResponses:
+    return {name: _response(name, data) for name, data in fetched.items()}
 
 
 def _response(name: TopicPartition, data: FetchPartitionData) -> ConsumeResponse:

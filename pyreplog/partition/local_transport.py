@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from functools import partial
 from typing import TypeVar
 
 from pyreplog.errors import NotConnectedError
-from pyreplog.future import AppendFuture, set_exception, set_result
+from pyreplog.future import AppendFuture, set_exception, set_result, transform
 from pyreplog.partition.client_requests import ClientRequests, ConsumeResponses, Offsets
 from pyreplog.partition.client_wire import ConsumeRequest, ListOffsetsRequest, ProduceRequest
 from pyreplog.partition.delayed_fetch import FetchResponses
@@ -69,11 +68,10 @@ class LocalTransport:
 
     def consume(self, broker: str, request: ConsumeRequest, timeout_s: float) -> AppendFuture[ConsumeResponses]:
         """Fetch from a broker; see `ClientTransport`."""
-        requests, future = self._requests(broker), AppendFuture[ConsumeResponses]()
+        requests = self._requests(broker)
         if requests is None:
-            return _refused(future, broker)
-        requests.consume(request).add_done_callback(partial(_copy, future))
-        return future
+            return _refused(AppendFuture[ConsumeResponses](), broker)
+        return transform(requests.consume(request), _copied)
 
     def list_offsets(self, broker: str, request: ListOffsetsRequest, timeout_s: float) -> AppendFuture[Offsets]:
         """Ask a broker for offsets; see `ClientTransport`."""
@@ -99,16 +97,12 @@ class LocalTransport:
         return self._clients.get(broker)
 
 
-def _copy(future: AppendFuture[ConsumeResponses], consumed: AppendFuture[ConsumeResponses]) -> None:
-    """Views would pin segments of the broker's logs for as long as a consumer keeps its records."""
-    error = consumed.exception()
-    if error is not None:
-        set_exception(future, error)
-        return
-    responses = consumed.result()
-    for name, response in responses.items():
-        responses[name] = response._replace(batches=[b"".join(response.batches)] if response.batches else ())
-    set_result(future, responses)
+def _copied(responses: ConsumeResponses) -> ConsumeResponses:
+    """Copy the batches: views would pin segments of the broker's logs for as long as a consumer keeps its records."""
+    return {
+        name: response._replace(batches=[b"".join(response.batches)] if response.batches else ())
+        for name, response in responses.items()
+    }
 
 
 def _refused(future: AppendFuture[T], broker: str) -> AppendFuture[T]:

@@ -139,6 +139,8 @@ def _answer(
     def reply(future: AppendFuture[T]) -> None:
         error = future.exception()
         if error is not None:
+            if not isinstance(error, ReplogError):
+                logger.error("a request of broker %s failed", connection.peer.identity.node, exc_info=error)
             connection.reply(number, encode_error(str(error)))
         else:
             connection.reply(number, *encode(future.result()))

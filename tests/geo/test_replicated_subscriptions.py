@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from pyreplog.future import completed_future
 from pyreplog.geo.acks.effects import Effect, Persist
 from pyreplog.geo.acks.exchange import SubscriptionExchange
 from pyreplog.geo.acks.journal import encode_record, replay
@@ -17,7 +18,6 @@ from pyreplog.geo.acks.origin_ranges import ranges_of
 from pyreplog.geo.subscription_journal import SubscriptionJournal
 from pyreplog.geo.target_link import TargetLink
 from pyreplog.origins.origin import Origin, OriginState
-from pyreplog.topic.model.positions import completed_future
 from pyreplog.topic.model.wire.protocol import ORIGINS
 from pyreplog.topic.owner.origins import Origins
 from pyreplog.topic.server import topic_server

@@ -172,33 +172,3 @@ class ApiContext:
         with suppress(ReplogError):  # the reactor was closed: nobody waits any more
             self.reactor.call_soon(look)
         return future
-
-
-def then(future: AppendFuture[T], step: Callable[[T], AppendFuture[Any] | tuple[Any, ...]]) -> AppendFuture[Any]:
-    """Return a future of what `step` makes of another future's result: a value, or a further future."""
-    outcome = AppendFuture[Any]()
-
-    def settle(done: AppendFuture[Any]) -> None:
-        error = done.exception()
-        if error is not None:
-            set_exception(outcome, error)
-        else:
-            set_result(outcome, done.result())
-
-    def go_on(done: AppendFuture[T]) -> None:
-        error = done.exception()
-        if error is not None:
-            set_exception(outcome, error)
-            return
-        try:
-            following = step(done.result())
-        except Exception as failure:
-            set_exception(outcome, failure)
-            return
-        if isinstance(following, AppendFuture):
-            following.add_done_callback(settle)
-        else:
-            set_result(outcome, following)
-
-    future.add_done_callback(go_on)
-    return outcome

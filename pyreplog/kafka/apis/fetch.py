@@ -6,7 +6,8 @@ from functools import partial
 
 from pyreplog._native.kafka.fetch_gather import gather_batches
 from pyreplog.errors import InvalidRequestError, ReplogError
-from pyreplog.kafka.apis.context import ApiContext, Outcome, RequestContext, then
+from pyreplog.future import transform
+from pyreplog.kafka.apis.context import ApiContext, Outcome, RequestContext
 from pyreplog.kafka.apis.leaders import current_leader
 from pyreplog.kafka.wire.messages import (
     FetchableTopicResponse,
@@ -60,7 +61,7 @@ def handle_fetch(api: ApiContext, request: RequestContext, message: FetchRequest
     if not fetches and message.topics:  # topics that nobody knows: the client looks for them before it asks again
         return _respond(api, request, message, names, {})
     future = api.replicas.fetch_messages(params, fetches)
-    return then(future, partial(_respond, api, request, message, names))
+    return transform(future, partial(_respond, api, request, message, names))
 
 
 def _topic_names(api: ApiContext, request: RequestContext, message: FetchRequest) -> list[str | None]:

@@ -6,8 +6,8 @@ import logging
 from typing import Any
 
 from pyreplog.errors import ReplogError
-from pyreplog.future import AppendFuture, set_result
-from pyreplog.kafka.apis.context import ApiContext, Outcome, RequestContext, then
+from pyreplog.future import AppendFuture, set_result, transform
+from pyreplog.kafka.apis.context import ApiContext, Outcome, RequestContext
 from pyreplog.kafka.apis.leaders import current_leader
 from pyreplog.kafka.apis.metadata import wait_for_leaders
 from pyreplog.kafka.groups.offsets_log import OFFSETS_TOPIC
@@ -33,7 +33,7 @@ def handle_find_coordinator(api: ApiContext, request: RequestContext, message: F
     topic = _TOPICS.get(message.key_type)
     if topic is None or api.topic(topic) is not None:
         return _respond(api, request, message)
-    return then(with_topic(api, topic), lambda _: _respond(api, request, message))
+    return transform(with_topic(api, topic), lambda _: _respond(api, request, message))
 
 
 def with_topic(api: ApiContext, topic: str) -> AppendFuture[Any]:
@@ -52,7 +52,7 @@ def with_topic(api: ApiContext, topic: str) -> AppendFuture[Any]:
         except ReplogError as error:  # the client asks again
             logger.warning("topic %s was not made, which is tried again: %s", topic, error)
 
-    return then(api.run(create), lambda _: wait_for_leaders(api, [topic], _WAIT_MS))
+    return transform(api.run(create), lambda _: wait_for_leaders(api, [topic], _WAIT_MS))
 
 
 def _respond(api: ApiContext, request: RequestContext, message: FindCoordinatorRequest) -> FindCoordinatorResponse:

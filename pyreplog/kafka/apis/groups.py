@@ -7,8 +7,8 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, TypeVar
 
-from pyreplog.future import AppendFuture, set_exception, set_result
-from pyreplog.kafka.apis.context import ApiContext, Outcome, RequestContext, then
+from pyreplog.future import AppendFuture, set_exception, set_result, transform
+from pyreplog.kafka.apis.context import ApiContext, Outcome, RequestContext
 from pyreplog.kafka.groups import group_requests
 from pyreplog.kafka.groups.group_requests import (
     DescribedGroup,
@@ -87,7 +87,7 @@ def handle_join_group(api: ApiContext, request: RequestContext, message: JoinGro
         requires_known_member_id=request.version >= _KNOWN_IDS_FROM,
         supports_skipping_assignment=request.version >= _SKIPPING_FROM,
     )  # fmt: skip
-    return then(api.groups.join_group(message.group_id, join), partial(_joined, request.version))
+    return transform(api.groups.join_group(message.group_id, join), partial(_joined, request.version))
 
 
 def _host_of(peer: str) -> str:
@@ -116,13 +116,13 @@ def handle_sync_group(api: ApiContext, request: RequestContext, message: SyncGro
     def answer(result: SyncGroupResult) -> SyncGroupResponse:
         return SyncGroupResponse(0, result.code, result.protocol_type, result.protocol_name, result.assignment)
 
-    return then(api.groups.sync_group(message.group_id, sync), answer)
+    return transform(api.groups.sync_group(message.group_id, sync), answer)
 
 
 def handle_heartbeat(api: ApiContext, request: RequestContext, message: HeartbeatRequest) -> Outcome:
     """A member lives."""
     beat = api.groups.heartbeat(message.group_id, message.member_id, message.generation_id, message.group_instance_id)
-    return then(beat, lambda code: HeartbeatResponse(error_code=code))
+    return transform(beat, lambda code: HeartbeatResponse(error_code=code))
 
 
 def handle_leave_group(api: ApiContext, request: RequestContext, message: LeaveGroupRequest) -> Outcome:
@@ -140,7 +140,7 @@ def handle_leave_group(api: ApiContext, request: RequestContext, message: LeaveG
             code = result.members[0].code
         return LeaveGroupResponse(error_code=code)
 
-    return then(api.groups.leave_group(message.group_id, leaving), answer)
+    return transform(api.groups.leave_group(message.group_id, leaving), answer)
 
 
 def handle_describe_groups(api: ApiContext, request: RequestContext, message: DescribeGroupsRequest) -> Outcome:
@@ -149,7 +149,7 @@ def handle_describe_groups(api: ApiContext, request: RequestContext, message: De
     def answer(groups: Sequence[DescribedGroup]) -> DescribeGroupsResponse:
         return DescribeGroupsResponse(groups=[_described(request.version, group) for group in groups])
 
-    return then(gather([api.groups.describe_group(group_id) for group_id in message.groups]), answer)
+    return transform(gather([api.groups.describe_group(group_id) for group_id in message.groups]), answer)
 
 
 def _described(version: int, group: DescribedGroup) -> DescribeGroupsDescribedGroup:
@@ -178,7 +178,7 @@ def handle_list_groups(api: ApiContext, request: RequestContext, message: ListGr
     types = {name.lower() for name in message.types_filter}
     if (wanted and not states) or (types and _CLASSIC not in types):
         return ListGroupsResponse()
-    return then(api.groups.list_groups(states), answer)
+    return transform(api.groups.list_groups(states), answer)
 
 
 def handle_delete_groups(api: ApiContext, request: RequestContext, message: DeleteGroupsRequest) -> Outcome:
@@ -189,4 +189,4 @@ def handle_delete_groups(api: ApiContext, request: RequestContext, message: Dele
         return DeleteGroupsResponse(results=[DeleteGroupsDeletableGroupResult(name, code) for name, code in pairs])
 
     delete: Callable[[str], AppendFuture[Any]] = api.groups.delete_group
-    return then(gather([delete(name) for name in message.groups_names]), answer)
+    return transform(gather([delete(name) for name in message.groups_names]), answer)

@@ -8,8 +8,8 @@ from functools import partial
 from typing import Any
 
 from pyreplog.errors import InvalidArgumentError, ReplogError, TopicExistsError
-from pyreplog.future import AppendFuture
-from pyreplog.kafka.apis.context import ApiContext, LivingBroker, Outcome, RequestContext, then
+from pyreplog.future import AppendFuture, transform
+from pyreplog.kafka.apis.context import ApiContext, LivingBroker, Outcome, RequestContext
 from pyreplog.kafka.apis.topic_names import is_topic_name
 from pyreplog.kafka.node_ids import node_id_of
 from pyreplog.kafka.wire.messages import (
@@ -49,7 +49,7 @@ def handle_metadata(api: ApiContext, request: RequestContext, message: MetadataR
     if not missing:
         return _respond(api, request, message)
     created = api.run(partial(_create, api, missing))
-    return then(created, lambda codes: _respond(api, request, message, codes))
+    return transform(created, lambda codes: _respond(api, request, message, codes))
 
 
 def may_create(name: str) -> bool:

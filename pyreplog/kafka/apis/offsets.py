@@ -6,7 +6,8 @@ from collections.abc import Collection, Iterable, Sequence
 from functools import partial
 from itertools import groupby
 
-from pyreplog.kafka.apis.context import ApiContext, Outcome, RequestContext, then
+from pyreplog.future import transform
+from pyreplog.kafka.apis.context import ApiContext, Outcome, RequestContext
 from pyreplog.kafka.apis.groups import gather
 from pyreplog.kafka.groups import group_requests
 from pyreplog.kafka.groups.group_requests import FetchedOffset, OffsetFetchResult, OffsetToCommit
@@ -63,7 +64,7 @@ def handle_offset_commit(api: ApiContext, request: RequestContext, message: Offs
 
     if not offsets:
         return answer({})
-    return then(api.groups.commit_offsets(message.group_id, commit), lambda codes: answer({**codes}))
+    return transform(api.groups.commit_offsets(message.group_id, commit), lambda codes: answer({**codes}))
 
 
 def handle_offset_fetch(api: ApiContext, request: RequestContext, message: OffsetFetchRequest) -> Outcome:
@@ -71,7 +72,7 @@ def handle_offset_fetch(api: ApiContext, request: RequestContext, message: Offse
     if request.version < _GROUPS_FROM:
         names = None if message.topics is None else _names((t.name, t.partition_indexes) for t in message.topics)
         fetched = api.groups.fetch_offsets(message.group_id, names, require_stable=message.require_stable)
-        return then(fetched, partial(_fetched_one, request.version))
+        return transform(fetched, partial(_fetched_one, request.version))
     futures = []
     for group in message.groups:
         names = None if group.topics is None else _names((t.name, t.partition_indexes) for t in group.topics)
@@ -87,7 +88,7 @@ def handle_offset_fetch(api: ApiContext, request: RequestContext, message: Offse
             groups.append(OffsetFetchResponseGroup(group.group_id, topics, result.code))
         return OffsetFetchResponse(groups=groups)
 
-    return then(gather(futures), answer)
+    return transform(gather(futures), answer)
 
 
 def _fetched_one(version: int, result: OffsetFetchResult) -> OffsetFetchResponse:
@@ -123,4 +124,4 @@ def handle_offset_delete(api: ApiContext, request: RequestContext, message: Offs
             topics.append(OffsetDeleteResponseTopic(topic.name, results))
         return OffsetDeleteResponse(topics=topics)
 
-    return then(api.groups.delete_offsets(message.group_id, names), lambda codes: answer({**codes}))
+    return transform(api.groups.delete_offsets(message.group_id, names), lambda codes: answer({**codes}))

@@ -6,8 +6,8 @@ from functools import partial
 from typing import TYPE_CHECKING, cast
 
 from pyreplog.errors import InvalidRequestError, UnansweredProduceError
-from pyreplog.future import AppendFuture
-from pyreplog.kafka.apis.context import ApiContext, Outcome, RequestContext, then
+from pyreplog.future import AppendFuture, transform
+from pyreplog.kafka.apis.context import ApiContext, Outcome, RequestContext
 from pyreplog.kafka.apis.leaders import current_leader
 from pyreplog.kafka.wire.messages import (
     ProduceLeaderIdAndEpoch,
@@ -71,7 +71,7 @@ def handle_produce(api: ApiContext, request: RequestContext, message: ProduceReq
     if message.acks == 0:
         _check_unanswered(future, refused)
         return None
-    return then(future, partial(_respond, api, request, message, refused))
+    return transform(future, partial(_respond, api, request, message, refused))
 
 
 def _refusal(data: ReadableBuffer | None, version: int) -> PartitionProduceResponse | None:

@@ -8,7 +8,8 @@ from functools import partial
 from typing import Any
 
 from pyreplog.errors import InvalidArgumentError
-from pyreplog.kafka.apis.context import ApiContext, Outcome, RequestContext, then
+from pyreplog.future import transform
+from pyreplog.kafka.apis.context import ApiContext, Outcome, RequestContext
 from pyreplog.kafka.apis.metadata import wait_for_leaders
 from pyreplog.kafka.apis.refusals import RefusedError, outcome_of, refusal_of
 from pyreplog.kafka.apis.topic_names import is_topic_name
@@ -61,9 +62,9 @@ def handle_create_topics(api: ApiContext, request: RequestContext, message: Crea
         response = CreateTopicsResponse(topics=results)
         if message.validate_only or not names:
             return response
-        return then(wait_for_leaders(api, names, min(message.timeout_ms, _WAIT_MS_MAX)), lambda _: response)
+        return transform(wait_for_leaders(api, names, min(message.timeout_ms, _WAIT_MS_MAX)), lambda _: response)
 
-    return then(created, answer)
+    return transform(created, answer)
 
 
 def _create_topics(api: ApiContext, message: CreateTopicsRequest) -> list[CreateTopicsCreatableTopicResult]:
@@ -163,9 +164,9 @@ def handle_delete_topics(api: ApiContext, request: RequestContext, message: Dele
         gone = api.wait_until(
             lambda: all(api.metadata.topic(name) is None for name in names), min(message.timeout_ms, _WAIT_MS_MAX)
         )
-        return then(gone, lambda _: DeleteTopicsResponse(responses=results))
+        return transform(gone, lambda _: DeleteTopicsResponse(responses=results))
 
-    return then(deleted, answer)
+    return transform(deleted, answer)
 
 
 def _delete_topics(api: ApiContext, message: DeleteTopicsRequest) -> list[DeleteTopicsDeletableTopicResult]:
@@ -210,9 +211,9 @@ def handle_create_partitions(api: ApiContext, request: RequestContext, message: 
             return response
         timeout_ms = min(message.timeout_ms, _WAIT_MS_MAX)
         known = api.wait_until(have_grown, timeout_ms)
-        return then(then(known, lambda _: wait_for_leaders(api, names, timeout_ms)), lambda _: response)
+        return transform(transform(known, lambda _: wait_for_leaders(api, names, timeout_ms)), lambda _: response)
 
-    return then(grown, answer)
+    return transform(grown, answer)
 
 
 def _create_partitions(api: ApiContext, message: CreatePartitionsRequest) -> list[CreatePartitionsTopicResult]:
@@ -256,7 +257,7 @@ def handle_delete_records(api: ApiContext, request: RequestContext, message: Del
     }
     timeout_s = min(max(message.timeout_ms, 0), _WAIT_MS_MAX) / 1000
     started = api.run(lambda: api.broker.delete_records(offsets, timeout_s))  # it blocks for the disk
-    return then(then(started, lambda deleted: deleted), partial(_deleted, message))
+    return transform(transform(started, lambda deleted: deleted), partial(_deleted, message))
 
 
 def _deleted(message: DeleteRecordsRequest, outcomes: DeleteRecordsResponses) -> DeleteRecordsResponse:

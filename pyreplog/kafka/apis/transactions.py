@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from pyreplog.kafka.apis.context import ApiContext, Outcome, RequestContext, then
+from pyreplog.future import transform
+from pyreplog.kafka.apis.context import ApiContext, Outcome, RequestContext
 from pyreplog.kafka.apis.find_coordinator import with_topic
 from pyreplog.kafka.groups import group_requests
 from pyreplog.kafka.groups.group_requests import OffsetToCommit
@@ -65,7 +66,7 @@ def handle_init_producer_id(api: ApiContext, request: RequestContext, message: I
         code = _code(result.code, request.version, _FENCED_FROM_INIT)
         return InitProducerIdResponse(0, code, result.producer_id, result.producer_epoch)
 
-    return then(initialised, answer)
+    return transform(initialised, answer)
 
 
 def handle_add_partitions_to_txn(
@@ -94,7 +95,7 @@ def handle_add_partitions_to_txn(
     def added(result: AddPartitionsResult) -> AddPartitionsToTxnResponse:
         return answer({name: _code(code, request.version, _FENCED_FROM) for name, code in result.partitions.items()})
 
-    return then(
+    return transform(
         api.broker.transactions.add_partitions(
             message.v3_and_below_transactional_id, message.v3_and_below_producer_id,
             message.v3_and_below_producer_epoch, wanted,
@@ -125,7 +126,7 @@ def handle_add_offsets_to_txn(api: ApiContext, request: RequestContext, message:
         code = result.partitions.get(offsets, result.code)
         return AddOffsetsToTxnResponse(0, _code(code, request.version, _FENCED_FROM))
 
-    return then(then(with_topic(api, OFFSETS_TOPIC), add), answer)
+    return transform(transform(with_topic(api, OFFSETS_TOPIC), add), answer)
 
 
 def handle_end_txn(api: ApiContext, request: RequestContext, message: EndTxnRequest) -> Outcome:
@@ -137,7 +138,7 @@ def handle_end_txn(api: ApiContext, request: RequestContext, message: EndTxnRequ
     def answer(result: EndTransactionResult) -> EndTxnResponse:
         return EndTxnResponse(0, _code(result.code, request.version, _FENCED_FROM))
 
-    return then(ended, answer)
+    return transform(ended, answer)
 
 
 def handle_txn_offset_commit(api: ApiContext, request: RequestContext, message: TxnOffsetCommitRequest) -> Outcome:
@@ -180,10 +181,10 @@ def handle_txn_offset_commit(api: ApiContext, request: RequestContext, message: 
         if code is not ErrorCode.NONE:
             return answer(dict.fromkeys(offsets, _unverified(code, request.version)))
         committed = api.groups.commit_transactional_offsets(group_id, commit, producer_id, producer_epoch, token)
-        return then(committed, lambda codes: answer({**codes}))
+        return transform(committed, lambda codes: answer({**codes}))
 
     asked = api.broker.verifier.verify_partitions(message.transactional_id, producer_id, producer_epoch, [partition])
-    return then(asked, verified)
+    return transform(asked, verified)
 
 
 def _unverified(code: ErrorCode, version: int) -> ErrorCode:

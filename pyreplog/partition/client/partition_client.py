@@ -64,13 +64,13 @@ class PartitionClient(Handle):
 
     def __init__(
         self, stack: ExitStack, store: MetadataStore, transport: ClientTransport | None, clock: Clock,
-        config: ProducerConfig, tcp: _TCPSettings | None,
+        config: ProducerConfig, tcp: _TCPSettings | None, brokers: Mapping[str, Broker],
     ) -> None:  # fmt: skip
         """Use `connect` or `embedded`. `stack` closes what they have opened."""
         self._store, self._clock, self._config = store, clock, config
         self._lock = threading.Lock()
         self._topics: dict[tuple[str, str, str, ProducerConfig], Partitions] = {}
-        self._brokers: dict[str, Broker] = {}
+        self._brokers = brokers
         self._requests: LeaderRequests | None = None
         with stack:
             config.check()
@@ -113,7 +113,7 @@ class PartitionClient(Handle):
             store = open_store(metadata_url)
             stack.callback(store.close)
             tcp = _TCPSettings(secret, tls, limits)
-            return cls(stack.pop_all(), store, None, clock or SystemClock(), config or ProducerConfig(), tcp)
+            return cls(stack.pop_all(), store, None, clock or SystemClock(), config or ProducerConfig(), tcp, {})
 
     @classmethod
     def embedded(
@@ -150,9 +150,8 @@ class PartitionClient(Handle):
                 stack.callback(transport.unregister, name)
                 transport.register(name, broker.replicas, broker.transactions.verify)
                 members[name] = broker
-            client = cls(stack.pop_all(), store, transport, used_clock, config or ProducerConfig(), None)
-            client._brokers = members
-            return client
+            used_config = config or ProducerConfig()
+            return cls(stack.pop_all(), store, transport, used_clock, used_config, None, members)
 
     class _Listener:
         """Tells requests that wait for a leader."""

@@ -11,9 +11,9 @@ from pyreplog._native.kafka.record_set import ConsumerBatch, ConsumerRecord, rea
 from pyreplog.arguments import as_microseconds
 from pyreplog.coroutines import check_may_block, in_thread
 from pyreplog.errors import InvalidArgumentError
-from pyreplog.future import AppendFuture, set_exception, set_result
+from pyreplog.future import AppendFuture, transform
 from pyreplog.partition.client.leader_requests import LeaderRequests
-from pyreplog.partition.client.partition_producer import PartitionProducer, RecordPosition
+from pyreplog.partition.client.partition_producer import PartitionProducer
 from pyreplog.partition.client.produce_lane import Headers
 from pyreplog.partition.client.responses import out_of_range
 from pyreplog.partition.metadata.metadata_cache import PartitionId
@@ -104,17 +104,7 @@ class PartitionHandle:
         """
         producer = self._topic.shared_producer()
         submitted = producer.submit(value, key, partition=self.number, headers=headers, event_time=event_time)
-        future = AppendFuture[int]()
-
-        def done(position: AppendFuture[RecordPosition]) -> None:
-            error = position.exception()
-            if error is not None:
-                set_exception(future, error)
-            else:
-                set_result(future, position.result().offset)
-
-        submitted.add_done_callback(done)
-        return future
+        return transform(submitted, lambda position: position.offset)
 
     def submit_batch(
         self, values: Iterable[ReadableBuffer | None], keys: Iterable[ReadableBuffer | None] | None = None, *,
@@ -132,17 +122,7 @@ class PartitionHandle:
         """
         producer = self._topic.shared_producer()
         submitted = producer.submit_batch(values, keys, partition=self.number, event_times=event_times)
-        future = AppendFuture[list[int]]()
-
-        def done(positions: AppendFuture[list[RecordPosition]]) -> None:
-            error = positions.exception()
-            if error is not None:
-                set_exception(future, error)
-            else:
-                set_result(future, [position.offset for position in positions.result()])
-
-        submitted.add_done_callback(done)
-        return future
+        return transform(submitted, lambda positions: [position.offset for position in positions])
 
     def append(
         self, value: ReadableBuffer | None, key: ReadableBuffer | None = None, *, headers: Headers = (),

@@ -22,7 +22,7 @@ from pyreplog.errors import (
     WindowFullError,
     WrongTypeError,
 )
-from pyreplog.future import AppendFuture, set_exception, set_result
+from pyreplog.future import AppendFuture, set_exception, set_result, transform
 from pyreplog.handles import Handle
 from pyreplog.partition.client.leader_requests import LeaderRequests
 from pyreplog.partition.client.produce_lane import NO_OFFSET, Headers, LaneSettings, ProduceLane, RecordGroup
@@ -162,17 +162,7 @@ class PartitionProducer(Handle):
         pairs = [list(headers)]
         group = self._group(values, None if key is None else keys, [event_time], pairs if pairs[0] else None)
         self._admit([(number, group)])
-        future = AppendFuture[RecordPosition]()
-
-        def done(offset: AppendFuture[int]) -> None:
-            error = offset.exception()
-            if error is not None:
-                set_exception(future, error)
-            else:
-                set_result(future, RecordPosition(number, offset.result()))
-
-        group.future.add_done_callback(done)
-        return future
+        return transform(group.future, lambda offset: RecordPosition(number, offset))
 
     def submit_batch(
         self, values: Iterable[ReadableBuffer | None], keys: Iterable[ReadableBuffer | None] | None = None, *,

@@ -86,8 +86,29 @@ class TopicMetadata(MetadataValue):
     @property
     def config(self) -> TopicSettings:
         """All settings; one that was not set has its default."""
+        return TopicSettings.of(self._settings())
+
+    def _settings(self) -> dict[str, Any]:
         known = {name: value for name, value in self.settings.items() if name in SETTINGS}
-        return TopicSettings.of({**known, **{name: getattr(self, field) for name, field in _FIELDS.items()}})
+        return {**known, **{name: getattr(self, field) for name, field in _FIELDS.items()}}
+
+    def check(self, error: Callable[[str], Exception]) -> None:
+        """Check all numbers. Raises `error`, or ConfigError for settings."""
+        bounds = (("partitions", PARTITIONS_MAX), ("replication_factor", REPLICAS_MAX), ("min_isr", REPLICAS_MAX))
+        for name, most in bounds:
+            value = getattr(self, name)
+            if type(value) is not int or not 1 <= value <= most:
+                raise error(f"{name}: expected 1 to {most}, found {value!r}")
+        for partition, brokers in self.assignment.items():
+            if type(partition) is not int or not 0 <= partition < PARTITIONS_MAX:
+                raise error(f"assignment: expected partitions from 0 to {PARTITIONS_MAX - 1}, found {partition!r}")
+            if not 1 <= len(brokers) <= REPLICAS_MAX or not all(map(is_broker_name, brokers)):
+                raise error(
+                    f"assignment of partition {partition}: expected 1 to {REPLICAS_MAX} brokers, found {brokers}"
+                )
+            if len({*brokers}) < len(brokers):
+                raise error(f"assignment of partition {partition}: expected distinct brokers, found {brokers}")
+        TopicSettings.of(self._settings())
 
     def replicas_of(self, partition: int) -> tuple[str, ...] | None:
         """Return the brokers that the creator chose for a partition; None: controllers choose."""
@@ -109,25 +130,8 @@ class TopicMetadata(MetadataValue):
         decoded: dict[str, Any] = {**numbers, **flags, "topic_id": topic_id, "assignment": assignment}
         decoded["created_us"] = values.number(fields, "created_us")
         decoded["settings"] = values.field(fields, "settings", dict) if "settings" in fields else {}  # since version 2
-        _check(cls(**decoded), ValueError)
+        cls(**decoded).check(ValueError)
         return decoded
-
-
-def _check(topic: TopicMetadata, error: Callable[[str], Exception]) -> None:
-    """Check the numbers of a topic. Raises `error`."""
-    bounds = (("partitions", PARTITIONS_MAX), ("replication_factor", REPLICAS_MAX), ("min_isr", REPLICAS_MAX))
-    for name, most in bounds:
-        value = getattr(topic, name)
-        if type(value) is not int or not 1 <= value <= most:
-            raise error(f"{name}: expected 1 to {most}, found {value!r}")
-    for partition, brokers in topic.assignment.items():
-        if type(partition) is not int or not 0 <= partition < PARTITIONS_MAX:
-            raise error(f"assignment: expected partitions from 0 to {PARTITIONS_MAX - 1}, found {partition!r}")
-        if not 1 <= len(brokers) <= REPLICAS_MAX or not all(map(is_broker_name, brokers)):
-            raise error(f"assignment of partition {partition}: expected 1 to {REPLICAS_MAX} brokers, found {brokers}")
-        if len({*brokers}) < len(brokers):
-            raise error(f"assignment of partition {partition}: expected distinct brokers, found {brokers}")
-    topic.config  # noqa: B018  its own checks
 
 
 def _check_compaction(topic: TopicMetadata) -> TopicMetadata:
@@ -184,7 +188,7 @@ def create_topic(
         min_isr=min_isr, requires_sync=requires_sync, unclean_election=unclean_election, assignment=chosen,
         created_us=now_us,
     )  # fmt: skip
-    _check(created, InvalidArgumentError)
+    created.check(InvalidArgumentError)
     created = _check_compaction(_with_settings(created, settings or {}))
     if any(partition >= partitions for partition in chosen):
         raise InvalidArgumentError(f"assignment: expected partitions below {partitions}, found {max(chosen)}")
@@ -287,7 +291,7 @@ def create_partitions(
                 f"assignment: expected partitions from {stored.partitions} to {partitions - 1}, found {wrong[0]}"
             )
         after = replace(stored, partitions=partitions, assignment={**stored.assignment, **chosen})
-        _check(after, InvalidArgumentError)
+        after.check(InvalidArgumentError)
         return _check_compaction(after)
 
     return _change(store, topic, grown)

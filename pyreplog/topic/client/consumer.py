@@ -17,11 +17,11 @@ from pyreplog._native.topic.prefetch_buffer import PrefetchBuffer
 from pyreplog.coroutines import check_may_block
 from pyreplog.errors import ClosedError, InvalidArgumentError, OutcomeUnknownError, ReplogError
 from pyreplog.fair_lock import FairLock
-from pyreplog.future import AppendFuture, as_timeout, set_exception, set_result
+from pyreplog.future import AppendFuture, as_timeout, completed_future, set_exception, set_result
 from pyreplog.handles import Handle, warn_of_leak
 from pyreplog.topic.model.arguments import as_delay_us, as_offsets, as_reason, check_queue
 from pyreplog.topic.model.interfaces import AckedOffsets, DeliveredMessages, SubscriptionLike
-from pyreplog.topic.model.positions import Start, completed_future
+from pyreplog.topic.model.positions import Start
 
 FIRST_PERMITS = 1024
 """Permits at first; they double up to the whole queue. Few, because no other consumer gets permitted messages."""

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from datetime import datetime
 from typing import Any, Literal, NamedTuple, Protocol, TypeVar
 
@@ -11,7 +10,7 @@ import numpy as np
 
 from pyreplog._native.topic.messages import Message, MessageBatch
 from pyreplog.errors import InvalidArgumentError, ReplogError, WrongTypeError
-from pyreplog.future import AppendFuture, set_exception, set_result
+from pyreplog.future import AppendFuture, set_exception, set_result, then
 from pyreplog.times import moment_us
 
 
@@ -128,61 +127,6 @@ def _at_offset(log: MessageLocator, offset: int, done: AppendFuture[TopicPositio
         done,
         lambda place: set_result(done, TopicPosition(offset, place.entries_before, place.bytes_before)),
     )
-
-
-def then(future: AppendFuture[T], done: AppendFuture[Any], go_on: Callable[[T], object]) -> None:
-    """Call `go_on` with the result of a future; an error of the future, or of `go_on`, becomes the error of `done`."""
-
-    def came(_: AppendFuture[T]) -> None:
-        error = future.exception()
-        if error is None:
-            try:
-                go_on(future.result())
-            except Exception as raised:
-                error = raised
-        if error is not None:
-            set_exception(done, error)
-
-    future.add_done_callback(came)
-
-
-def completed_future() -> AppendFuture[None]:
-    """Return a future that is done."""
-    future: AppendFuture[None] = AppendFuture()
-    set_result(future, None)
-    return future
-
-
-def after_all(futures: Sequence[AppendFuture[Any]], call: Callable[[], object]) -> None:
-    """Call `call` when all futures are done, whatever their outcomes; now, if they are done."""
-    left, lock = len(futures), threading.Lock()
-
-    def came(_: AppendFuture[Any] | None) -> None:
-        nonlocal left
-        with lock:
-            left -= 1
-            is_last = left < 0
-        if is_last:
-            call()
-
-    for future in futures:
-        future.add_done_callback(came)
-    came(None)
-
-
-def all_done(futures: Sequence[AppendFuture[Any]]) -> AppendFuture[None]:
-    """Return a future that is done when all are; it fails with the error of the first one, in order, that failed."""
-    done: AppendFuture[None] = AppendFuture()
-
-    def settle() -> None:
-        error = next((error for future in futures if (error := future.exception()) is not None), None)
-        if error is None:
-            set_result(done, None)
-        else:
-            set_exception(done, error)
-
-    after_all(futures, settle)
-    return done
 
 
 class PartitionOffset(NamedTuple):

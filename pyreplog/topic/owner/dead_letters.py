@@ -9,11 +9,10 @@ from typing import Any
 from pyreplog._native.topic.messages import Message
 from pyreplog.cursors.subscription_config import SubscriptionConfig
 from pyreplog.errors import InvalidArgumentError, RecordTooLargeError
-from pyreplog.future import AppendFuture, set_exception, set_result
+from pyreplog.future import AppendFuture, set_exception, set_result, then
 from pyreplog.topic.client.partitions.partitioned_producer import all_results
 from pyreplog.topic.model.dead_letter import REASON, Properties, dead_letter_properties
 from pyreplog.topic.model.dispatch.effects import DeadLetter
-from pyreplog.topic.model.positions import then
 from pyreplog.topic.model.routing import partition_of
 from pyreplog.topic.model.times import known_time
 from pyreplog.topic.owner.subscription import Subscription

@@ -9,10 +9,9 @@ from collections.abc import Callable, Collection
 from functools import partial
 
 from pyreplog.errors import ClosedError, ReplogError, TopicFencedError
-from pyreplog.future import AppendFuture, set_exception, set_result
+from pyreplog.future import AppendFuture, set_exception, set_result, then
 from pyreplog.topic.client.publishing.publisher import Publisher
 from pyreplog.topic.model.backlog import CursorBacklog, Eviction, Publishing, Quota, QuotaDecision
-from pyreplog.topic.model.positions import then
 from pyreplog.topic.model.retention import Usage, expired, next_expiry, next_unused, unused
 from pyreplog.topic.owner.subscription import Subscription
 from pyreplog.topic.owner.subscriptions import Subscriptions

@@ -12,9 +12,9 @@ from pyreplog._native.topic.messages import MessageBatch
 from pyreplog.cursors.cursor_persister import CursorPersister
 from pyreplog.cursors.subscription_metadata import SubscriptionMetadata, create_subscription
 from pyreplog.errors import InvalidMetadataError, KeyExistsError, ReplogError
-from pyreplog.future import AppendFuture, set_result
+from pyreplog.future import AppendFuture, set_result, then
 from pyreplog.topic.client.publishing.publisher import Publisher
-from pyreplog.topic.model.positions import ORIGIN, TopicPosition, position, then
+from pyreplog.topic.model.positions import ORIGIN, TopicPosition, position
 from pyreplog.topic.model.system_cursor_record import SystemCursorRecord
 from pyreplog.topic.owner.topic_context import TopicContext
 

@@ -23,7 +23,7 @@ from pyreplog.cursors.cursor_persister import CursorPersister
 from pyreplog.cursors.subscription_config import SubscriptionConfig
 from pyreplog.errors import ClosedError, ReplogError, SubscriptionBusyError, TopicFencedError, TrimmedError
 from pyreplog.event_queue import EventQueue
-from pyreplog.future import AppendFuture, set_exception, set_result
+from pyreplog.future import AppendFuture, completed_future, set_exception, set_result, then
 from pyreplog.ledger.driver import Runtime, TimerLike
 from pyreplog.net.fair_executor import wait_wanted
 from pyreplog.topic.model.cursor import Cursor
@@ -39,7 +39,7 @@ from pyreplog.topic.model.dispatch.effects import (
     WakeAt,
 )
 from pyreplog.topic.model.interfaces import AckedOffsets, DeliveredMessages, DeliveryTarget
-from pyreplog.topic.model.positions import EntryPosition, Start, TopicPosition, completed_future, position, then
+from pyreplog.topic.model.positions import EntryPosition, Start, TopicPosition, position
 from pyreplog.topic.owner.delayed_count import DelayedCount
 from pyreplog.topic.owner.locator import LocatedEntries, Locator, offsets_in
 from pyreplog.topic.owner.managed.managedledger import ManagedLedger

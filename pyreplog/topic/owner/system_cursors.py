@@ -23,9 +23,9 @@ from pyreplog.errors import (
     SubscriptionBusyError,
     UnreadableError,
 )
-from pyreplog.future import AppendFuture, set_result
+from pyreplog.future import AppendFuture, set_result, then
 from pyreplog.topic.client.publishing.publisher import Publisher
-from pyreplog.topic.model.positions import TopicPosition, then
+from pyreplog.topic.model.positions import TopicPosition
 from pyreplog.topic.model.system_cursor_record import StoredMark, stored_mark
 from pyreplog.topic.owner.subscriptions import JOURNAL
 from pyreplog.topic.owner.topic_context import TopicContext

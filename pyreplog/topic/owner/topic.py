@@ -22,7 +22,7 @@ from pyreplog.coroutines import check_may_block, in_thread, iterating, opening
 from pyreplog.cursors.cursor_log import CursorLog
 from pyreplog.cursors.subscription_config import SubscriptionConfig, SubscriptionSettings
 from pyreplog.errors import InvalidArgumentError, NoSuchTopicError, OutOfRangeError, ReplogError, TopicFencedError
-from pyreplog.future import AppendFuture, set_result
+from pyreplog.future import AppendFuture, after_all, set_result
 from pyreplog.handles import Handle
 from pyreplog.ledger.runtime import RuntimeBase
 from pyreplog.metadata.store import MetadataStore
@@ -37,7 +37,7 @@ from pyreplog.topic.model.backlog import is_system
 from pyreplog.topic.model.config import TopicConfig, TopicSettings
 from pyreplog.topic.model.dead_letter import RedriveReport
 from pyreplog.topic.model.interfaces import DeliveryTarget
-from pyreplog.topic.model.positions import Start, after_all, position
+from pyreplog.topic.model.positions import Start, position
 from pyreplog.topic.model.stats import InternalStats, TopicStats
 from pyreplog.topic.model.wire.protocol import Exchange, Exchanged
 from pyreplog.topic.owner.dedup_cursor import dedup_cursor, obsolete_cursors

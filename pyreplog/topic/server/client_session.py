@@ -14,12 +14,11 @@ from numpy.typing import NDArray
 
 from pyreplog.errors import ClosedError, InvalidMessageError, ReplogError
 from pyreplog.event_queue import EventQueue
-from pyreplog.future import AppendFuture, set_result
+from pyreplog.future import AppendFuture, completed_future, set_result, then
 from pyreplog.net.server_connection import ServerConnection
 from pyreplog.origins.origin import Origin
 from pyreplog.topic.client.publishing.forwarded import ForwardedBatch
 from pyreplog.topic.model.interfaces import AckedOffsets, DeliveredMessages
-from pyreplog.topic.model.positions import completed_future, then
 from pyreplog.topic.model.wire.batches import BATCH_BYTES, Delivered, cut, encode_delivered, size_of
 from pyreplog.topic.model.wire.fields import checksum
 from pyreplog.topic.model.wire.protocol import OK, PUBLISHED, STALE, Done, Reply, Resumed, encode_fault, encode_reply

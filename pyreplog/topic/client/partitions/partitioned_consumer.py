@@ -13,20 +13,13 @@ from typing import Any, TypeVar, overload
 from pyreplog._native.topic.messages import Message, MessageBatch
 from pyreplog.coroutines import check_may_block
 from pyreplog.errors import ClosedError, InvalidArgumentError, OutcomeUnknownError, ReplogError, WrongTypeError
-from pyreplog.future import AppendFuture, as_timeout, set_exception, set_result
+from pyreplog.future import AppendFuture, all_done, as_timeout, set_exception, set_result
 from pyreplog.handles import Handle, warn_of_leak
 from pyreplog.net.sockets import weak_callback
 from pyreplog.topic.client.consumer import Consumer
 from pyreplog.topic.model.arguments import as_delay_us, as_reason
 from pyreplog.topic.model.interfaces import DeliveredMessages, WaitFunction
-from pyreplog.topic.model.positions import (
-    PartitionedStart,
-    PartitionedWhat,
-    PartitionOffset,
-    all_done,
-    by_partition,
-    is_offset,
-)
+from pyreplog.topic.model.positions import PartitionedStart, PartitionedWhat, PartitionOffset, by_partition, is_offset
 
 T = TypeVar("T")
 _NOTHING: Any = iter(()).__next__

@@ -21,7 +21,7 @@ from pyreplog.errors import (
     TopicOwnedError,
     WrongTypeError,
 )
-from pyreplog.future import AppendFuture, as_timeout
+from pyreplog.future import AppendFuture, all_done, as_timeout
 from pyreplog.handles import Handle
 from pyreplog.topic.client.consumer import QUEUE
 from pyreplog.topic.client.partitions.partition_topic import PartitionTopic
@@ -30,7 +30,7 @@ from pyreplog.topic.client.partitions.partitioned_producer import PartitionedPro
 from pyreplog.topic.model.arguments import check_consumer
 from pyreplog.topic.model.config import TopicSettings
 from pyreplog.topic.model.dead_letter import RedriveReport
-from pyreplog.topic.model.positions import PartitionedStart, PartitionOffset, PartitionRange, Start, all_done, is_offset
+from pyreplog.topic.model.positions import PartitionedStart, PartitionOffset, PartitionRange, Start, is_offset
 from pyreplog.topic.model.routing import Router
 from pyreplog.topic.model.stats import PartitionedInternalStats, PartitionedStats, partitioned_stats
 from pyreplog.topic_names import check_name

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from pyreplog._native.topic.partitioning import gather
 from pyreplog.coroutines import check_may_block, in_thread
 from pyreplog.errors import ClosedError, InvalidArgumentError, ReplogError, TopicOwnedError
-from pyreplog.future import AppendFuture, as_timeout, set_exception, set_result
+from pyreplog.future import AppendFuture, all_done, as_timeout, set_exception, set_result, then
 from pyreplog.handles import Closeable
 from pyreplog.topic.client.coroutines import publishing
 from pyreplog.topic.client.partitions.partition_topic import PartitionSink, PartitionTopic
@@ -27,7 +27,7 @@ from pyreplog.topic.client.publishing.delivery_times import check_delivery, deli
 from pyreplog.topic.client.publishing.outgoing import MessageColumns
 from pyreplog.topic.model.dedup import check_sequences
 from pyreplog.topic.model.interfaces import WaitFunction
-from pyreplog.topic.model.positions import PartitionOffset, PartitionRange, all_done, then
+from pyreplog.topic.model.positions import PartitionOffset, PartitionRange
 from pyreplog.topic.model.routing import Router
 from pyreplog.topic.model.times import as_times_us
 from pyreplog.topic_names import check_name

@@ -20,7 +20,7 @@ from pyreplog.clock import SystemClock
 from pyreplog.coroutines import check_may_block, in_thread, iterating, opening
 from pyreplog.cursors.subscription_config import SubscriptionConfig, SubscriptionSettings
 from pyreplog.errors import ClosedError, InvalidMessageError, OutcomeUnknownError, WrongTypeError
-from pyreplog.future import AppendFuture
+from pyreplog.future import AppendFuture, all_done
 from pyreplog.handles import Handle
 from pyreplog.topic.client.consumer import QUEUE, Consumer
 from pyreplog.topic.client.coroutines import publishing
@@ -36,7 +36,7 @@ from pyreplog.topic.model.arguments import OFFSET_MAX, check_consumer
 from pyreplog.topic.model.config import TopicConfig, TopicSettings
 from pyreplog.topic.model.dead_letter import RedriveReport
 from pyreplog.topic.model.interfaces import WaitFunction
-from pyreplog.topic.model.positions import Start, all_done, check_start
+from pyreplog.topic.model.positions import Start, check_start
 from pyreplog.topic.model.routing import partition_name
 from pyreplog.topic.model.stats import InternalStats, TopicStats
 from pyreplog.topic.model.wire.batches import decode_delivered

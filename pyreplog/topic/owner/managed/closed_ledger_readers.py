@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
+from functools import partial
 
 from pyreplog._native.log.batch import RecordBatch
 from pyreplog.errors import ClosedError, ReplogError
-from pyreplog.future import AppendFuture, set_exception, set_result
+from pyreplog.future import AppendFuture, set_exception, set_result, then
 from pyreplog.ledger.driver import Runtime
 from pyreplog.ledger.ledger_metadata import LedgerMetadata
 from pyreplog.ledger.reader import LedgerReader
@@ -62,7 +63,7 @@ class ClosedLedgerReaders:
         except Exception as error:
             set_exception(done, error)
             return
-        read.add_done_callback(lambda _: _pass_on(read, done))
+        then(read, done, partial(set_result, done))
 
     def _read_closed(self, ledger: int, start: int, end: int, bytes_max: int) -> AppendFuture[RecordBatch]:
         while True:
@@ -112,11 +113,3 @@ def failed_read(error: ReplogError) -> AppendFuture[RecordBatch]:
     failed: AppendFuture[RecordBatch] = AppendFuture()
     set_exception(failed, error)
     return failed
-
-
-def _pass_on(read: AppendFuture[RecordBatch], done: AppendFuture[RecordBatch]) -> None:
-    error = read.exception()
-    if error is not None:
-        set_exception(done, error)
-    else:
-        set_result(done, read.result())

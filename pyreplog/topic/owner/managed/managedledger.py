@@ -20,7 +20,7 @@ from pyreplog.errors import (
     ReplogError,
     TopicFencedError,
 )
-from pyreplog.future import AppendFuture, as_timeout, set_exception, set_result
+from pyreplog.future import AppendFuture, as_timeout, set_exception, set_result, transform
 from pyreplog.handles import Handle, make_part_of, warn_of_leak
 from pyreplog.ledger.cluster import LedgerCluster
 from pyreplog.ledger.ledger_handle import CLOSE_S, GIVE_UP_S
@@ -359,17 +359,7 @@ class ManagedLedger(Handle):
 
     def clear(self) -> AppendFuture[int]:
         """Drop all ledgers that were written before, whatever retention says; the future gives their number."""
-        done: AppendFuture[int] = AppendFuture()
-
-        def rolled(roll: AppendFuture[None]) -> None:
-            error = roll.exception()
-            if error is not None:
-                set_exception(done, error)
-            else:
-                _pass_on(self._trim(self._view.chain.end.offset), done)
-
-        self.roll().add_done_callback(rolled)
-        return done
+        return transform(self.roll(), lambda _: self._trim(self._view.chain.end.offset))
 
     def _trim(self, offset: int) -> AppendFuture[int]:
         self._check()
@@ -512,14 +502,3 @@ class ManagedLedger(Handle):
             warn_of_leak(self._what, self, self._opened_at)
             self._writer.give_up(OutcomeUnknownError(f"the {self._what} was forgotten"))
             self._release()
-
-
-def _pass_on(source: AppendFuture[T], target: AppendFuture[T]) -> None:
-    def came(_: AppendFuture[T]) -> None:
-        error = source.exception()
-        if error is not None:
-            set_exception(target, error)
-        else:
-            set_result(target, source.result())
-
-    source.add_done_callback(came)
