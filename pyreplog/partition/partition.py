@@ -49,7 +49,7 @@ from pyreplog.partition.protocol.effects import (
     TruncateLog,
 )
 from pyreplog.partition.protocol.epochs import NO_EPOCH, LeaderEpoch, extended
-from pyreplog.partition.protocol.error_codes import ACKS_ALL, ErrorCode
+from pyreplog.partition.protocol.error_codes import ACKS_ALL, NO_ERROR, ErrorCode
 from pyreplog.partition.protocol.following import FollowingReplica
 from pyreplog.partition.protocol.leading import LeadingReplica
 from pyreplog.partition.protocol.messages import DivergingEpoch, Fetch, FetchedRecords, FetchRefused, FetchResponse
@@ -79,6 +79,7 @@ from pyreplog.stream.terms import History
 
 logger = logging.getLogger(__name__)
 
+_LOG_END = FetchIsolation.LOG_END  # a member of an enumeration is read slowly
 _REPLAY_BYTES = 256 << 10
 """A follower looks for producers in what it has appended when it is so much: a new leader reads no more than that."""
 _NO_VERIFICATION = 0  # a token that no transaction has
@@ -280,7 +281,7 @@ class Partition:
                 return ErrorCode.OFFSET_NOT_AVAILABLE, -1
             if isolation is FetchIsolation.TXN_COMMITTED:
                 latest = self._known_producers().transactions.last_stable(latest)
-            return ErrorCode.NONE, latest.entry
+            return NO_ERROR, latest.entry
 
     def offsets(self, time_us: int | None = None) -> PartitionOffsets:
         """Return where the log begins and ends, as its leader tells consumers.
@@ -301,7 +302,7 @@ class Partition:
                 self._log.log_start,
                 self._log.end_mark,
             )
-        offsets = PartitionOffsets(ErrorCode.NONE, start, end.entry, latest.entry, stable.entry)
+        offsets = PartitionOffsets(NO_ERROR, start, end.entry, latest.entry, stable.entry)
         if time_us is None:
             return offsets
         try:
@@ -370,7 +371,7 @@ class Partition:
                 producer_epoch=epoch, coordinator_epoch=-1 if coordinator_epoch is None else coordinator_epoch,
                 transaction_start=-1 if first is None else first.entry,
             )  # fmt: skip
-        return ErrorCode.NONE, [producers[number] for number in sorted(producers)]
+        return NO_ERROR, [producers[number] for number in sorted(producers)]
 
     # ---- what coordinators of this broker ask ---------------------------------------------------------------
 
@@ -475,7 +476,7 @@ class Partition:
                 return ErrorCode.OFFSET_OUT_OF_RANGE
             if offset > self._log.start_mark.entry:
                 self._trim(self._leading, self._place_of(offset))
-            return ErrorCode.NONE
+            return NO_ERROR
 
         code = self._change(remove)
         return ErrorCode.KAFKA_STORAGE_ERROR if code is None else code
@@ -511,7 +512,7 @@ class Partition:
                     self._trim(leading, self._place_of(before))
             self._low_wanted = max(self._low_wanted, before)
             self._show_low_watermark()
-            outcome = DeletedRecords(ErrorCode.NONE, role, before)
+            outcome = DeletedRecords(NO_ERROR, role, before)
 
         self._change(delete)
         return outcome
@@ -1042,7 +1043,7 @@ class Partition:
             return self._refused(
                 ErrorCode.NOT_LEADER_OR_FOLLOWER, f"expected epoch {checks.leader_epoch}, found {leading.epoch.number}"
             )
-        if (code := leading.admit(acks)) is not ErrorCode.NONE:
+        if (code := leading.admit(acks)) is not NO_ERROR:
             return self._refused(
                 code, f"{leading.isr.committed.isr}: expected {leading.isr.committed.effective_min_isr}"
             )
@@ -1050,7 +1051,7 @@ class Partition:
             duplicate, code = self._check_producer(checked, checks, verification)
             if duplicate is not None:
                 return duplicate
-            if code is not ErrorCode.NONE:
+            if code is not NO_ERROR:
                 return self._refused(code, f"producer {checked.batch.header.producer_id if checked.batch else ''}")
         before, log_append_time_ms = leading.end, -1
         try:
@@ -1089,9 +1090,9 @@ class Partition:
         else:  # how much is synced does not matter
             effects = leading.appended(end, leading.synced, self._clock.monotonic_us())
         self._perform(effects, deferred)
-        if end.position > role.positions[FetchIsolation.LOG_END]:
-            role.move(self._purgatory, FetchIsolation.LOG_END, end)
-        code = ErrorCode.NONE
+        if end.position > role.positions[_LOG_END]:
+            role.move(self._purgatory, _LOG_END, end)
+        code = NO_ERROR
         required: LogPosition | None = end
         if acks == ACKS_ALL:
             self._sync_soon(deferred)
@@ -1119,12 +1120,12 @@ class Partition:
         assert checked.batch is not None
         head = checked.batch.header
         if head.producer_id < 0 and checked.marker is None:
-            return None, ErrorCode.NONE
+            return None, NO_ERROR
         known = self._known_producers()
         producers, transactions = known.producers, known.transactions
         if checked.marker is not None:
             if not checks.coordinator_epochs:
-                return None, ErrorCode.NONE
+                return None, NO_ERROR
             return None, transactions.check_marker(
                 checked.marker, checks.transaction_version or self.config.transaction_version
             )
@@ -1133,14 +1134,14 @@ class Partition:
             code, duplicate = producers.check(producer)
             if checks.sequences and duplicate is not None:
                 response = PartitionProduceResponse(
-                    ErrorCode.NONE, duplicate.first_offset, duplicate.last_offset + 1, self._log.log_start
+                    NO_ERROR, duplicate.first_offset, duplicate.last_offset + 1, self._log.log_start
                 )
-                return AppendResult(response, self._role, self._end_of(duplicate.last_offset)), ErrorCode.NONE
-            if code is not ErrorCode.NONE and (checks.sequences or code is ErrorCode.INVALID_PRODUCER_EPOCH):
+                return AppendResult(response, self._role, self._end_of(duplicate.last_offset)), NO_ERROR
+            if code is not NO_ERROR and (checks.sequences or code is ErrorCode.INVALID_PRODUCER_EPOCH):
                 return None, code
         if head.transactional and checks.transactions:
             return None, transactions.check(head.producer_id, head.producer_epoch, verification, head.base_sequence)
-        return None, ErrorCode.NONE
+        return None, NO_ERROR
 
     def _end_of(self, offset: int) -> LogPosition:
         """A mark that is committed only when the record of an offset is: a duplicate waits for the first one."""
@@ -1158,7 +1159,7 @@ class Partition:
         with self._lock:
             if self._leading is None or role is not self._role:
                 if role.positions[FetchIsolation.HIGH_WATERMARK] >= required.position:
-                    return ErrorCode.NONE  # it was committed in that role
+                    return NO_ERROR  # it was committed in that role
                 return ErrorCode.NOT_LEADER_OR_FOLLOWER if self.failure is None else ErrorCode.KAFKA_STORAGE_ERROR
             return self._leading.check_enough_replicas_reach_offset(required)
 
@@ -1179,7 +1180,7 @@ class Partition:
             role = self._role
             if self.failure is not None:
                 return _error(role, ErrorCode.KAFKA_STORAGE_ERROR, str(self.failure))
-            if (code := self._check_consumer(fetch, params)) is not ErrorCode.NONE:
+            if (code := self._check_consumer(fetch, params)) is not NO_ERROR:
                 return _error(role, code)
             if params.isolation is FetchIsolation.TXN_COMMITTED and not self._replays and self._leading is None:
                 self._replays = True
@@ -1210,7 +1211,7 @@ class Partition:
             return _error(role, ErrorCode.KAFKA_STORAGE_ERROR, str(error))
         del held  # `records` holds what it shows
         data = FetchPartitionData(
-            ErrorCode.NONE,
+            NO_ERROR,
             high_watermark.entry,
             max(stable.entry, log_start),
             log_start,
@@ -1224,7 +1225,7 @@ class Partition:
             return ErrorCode.NOT_LEADER_OR_FOLLOWER
         epoch = self._following.epoch if self._leading is None else self._leading.epoch
         if fetch.leader_epoch is None or fetch.leader_epoch == epoch.number:
-            return ErrorCode.NONE
+            return NO_ERROR
         is_old = fetch.leader_epoch < epoch.number
         return ErrorCode.FENCED_LEADER_EPOCH if is_old else ErrorCode.UNKNOWN_LEADER_EPOCH
 
@@ -1287,7 +1288,7 @@ class Partition:
                 return refused(role, fetch, ErrorCode.NOT_LEADER_OR_FOLLOWER)
             response = leading.response(fetch, records.end, records)
             data = FetchPartitionData(
-                ErrorCode.NONE, response.high_watermark.entry, -1, response.log_start.entry, records, (), response
+                NO_ERROR, response.high_watermark.entry, -1, response.log_start.entry, records, (), response
             )
             has_mark = fetch.high_watermark < min(leading.high_watermark, fetch.position)
             return PartitionRead(data, role, fetch.position.position, is_final=has_mark)
@@ -1336,7 +1337,7 @@ def refused(role: ReplicaRole, fetch: Fetch, code: ErrorCode) -> PartitionRead:
 
 def answered(role: ReplicaRole, response: FetchResponse) -> PartitionRead:
     """Return the answer to a follower's fetch for which nothing is read."""
-    code = response.code if isinstance(response, FetchRefused) else ErrorCode.NONE
+    code = response.code if isinstance(response, FetchRefused) else NO_ERROR
     return PartitionRead(FetchPartitionData(code, response=response), role)
 
 

@@ -22,7 +22,7 @@ from pyreplog.partition.delayed_fetch import DelayedFetch, FetchResponses, Watch
 from pyreplog.partition.delayed_produce import DelayedProduce, PendingAppend, ProduceResponses
 from pyreplog.partition.partition import AppendResult, DeletedRecords, Partition, PartitionRead, RoleWatcher, answered
 from pyreplog.partition.protocol.append_origin import CHECKS, AppendOrigin, OriginChecks
-from pyreplog.partition.protocol.error_codes import ACKS_ALL, REQUIRED_ACKS, ErrorCode
+from pyreplog.partition.protocol.error_codes import ACKS_ALL, NO_ERROR, REQUIRED_ACKS, ErrorCode
 from pyreplog.partition.protocol.messages import FetchRefused
 from pyreplog.partition.protocol.partition_state import Brokers
 from pyreplog.partition.protocol.record_batch import check_batch, end_marker
@@ -221,7 +221,7 @@ class ReplicaManager:
         for name, data in records.items():
             partition = self._partitions.get(name)
             code, message = self._admit(name, partition, acks, durable=durable, internal=internal_topics_allowed)
-            if partition is None or code is not ErrorCode.NONE:
+            if partition is None or code is not NO_ERROR:
                 responses[name] = PartitionProduceResponse(code, message=message)
                 continue
             verification = None if verifications is None else verifications.get(name)
@@ -249,7 +249,7 @@ class ReplicaManager:
             return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"{name}: this broker has no such replica"
         if durable and not partition.config.replicas.requires_sync:
             return ErrorCode.INVALID_REQUIRED_ACKS, f"{name}: expected a topic with requires_sync for durable records"
-        return ErrorCode.NONE, ""
+        return NO_ERROR, ""
 
     def _append(
         self, partition: Partition, data: Records, checks: OriginChecks, acks: int, verification: int | None
@@ -258,7 +258,7 @@ class ReplicaManager:
             limits, checked = partition.config.limits, None
             if not isinstance(data, Messages):
                 checked = check_batch(data, checks, limits, self._clock.now_us() // 1000)
-                if checked.code is not ErrorCode.NONE:
+                if checked.code is not NO_ERROR:
                     return self._refuse(checked.code, checked.message)
                 if partition.config.compaction is not None and (message := keyless(data, checked)):
                     return self._refuse(ErrorCode.INVALID_RECORD, message)
@@ -302,7 +302,7 @@ class ReplicaManager:
         def done(epoch: int, responses: AppendFuture[ProduceResponses]) -> None:
             answered = {name: response.code for name, response in responses.result().items()}
             for name, code in answered.items():
-                if code is ErrorCode.NONE:
+                if code is NO_ERROR:
                     self._marker_committed(name, marker)
             with lock:
                 codes.update(answered)
@@ -357,7 +357,7 @@ class ReplicaManager:
                 responses[name] = DeleteRecordsResponse(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
             else:
                 deleted = partition.delete_records(offset)
-                if deleted.code is ErrorCode.NONE:
+                if deleted.code is NO_ERROR:
                     pending[name] = partition, deleted
                 else:
                     responses[name] = DeleteRecordsResponse(deleted.code, -1, deleted.message)

@@ -93,6 +93,8 @@ class ErrorCode(IntEnum):
     TRANSACTION_ABORTABLE = 120
 
 
+NO_ERROR = ErrorCode.NONE
+"""For code that runs at each append: a member of an enumeration is read slowly, 0.1 us in Python 3.11."""
 ACKS_ALL = -1
 """Kafka's acks=all: the produce is complete when all in-sync replicas have its records."""
 REQUIRED_ACKS = (ACKS_ALL, 0, 1)

@@ -22,7 +22,7 @@ from pyreplog.partition.protocol.effects import (
     SendFetchResponse,
 )
 from pyreplog.partition.protocol.epochs import has_prefix, starts_between
-from pyreplog.partition.protocol.error_codes import ACKS_ALL, ErrorCode
+from pyreplog.partition.protocol.error_codes import ACKS_ALL, NO_ERROR, ErrorCode
 from pyreplog.partition.protocol.isr import FollowerState, Isr
 from pyreplog.partition.protocol.messages import DivergingEpoch, Fetch, FetchedRecords, FetchRefused
 from pyreplog.partition.protocol.partition_state import Brokers, Member, PartitionState, is_lost, may_join_isr
@@ -96,7 +96,7 @@ class LeadingReplica:
             return ErrorCode.NOT_LEADER_OR_FOLLOWER
         if acks == ACKS_ALL and self.isr.is_under_min:
             return ErrorCode.NOT_ENOUGH_REPLICAS
-        return ErrorCode.NONE
+        return NO_ERROR
 
     def appended(self, end: LogPosition, synced: LogPosition, now_us: int) -> list[LeadingEffect]:
         """Note the ends of the log, all and synced, after an append or a sync."""
@@ -113,7 +113,7 @@ class LeadingReplica:
             return ErrorCode.NOT_LEADER_OR_FOLLOWER
         if self._high_watermark.value < required:
             return None
-        return ErrorCode.NONE if self.isr.is_maximal_enough else ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND
+        return NO_ERROR if self.isr.is_maximal_enough else ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND
 
     def trimmed(self, start: LogPosition) -> None:
         """Note that the log begins later. Records at or above the high watermark must stay."""
@@ -141,7 +141,7 @@ class LeadingReplica:
 
     def fetched(self, fetch: Fetch, now_us: int) -> list[LeadingEffect]:
         """Note a follower's fetch, which says how far it is, and answer it."""
-        if (code := self._refusal(fetch)) is not ErrorCode.NONE:
+        if (code := self._refusal(fetch)) is not NO_ERROR:
             return [SendFetchResponse(fetch, FetchRefused(fetch.number, code))]
         is_trimmed = fetch.position < self.start
         if is_trimmed or not has_prefix(self.history, self.start, self.end, fetch.last_epoch, fetch.position):
@@ -188,7 +188,7 @@ class LeadingReplica:
             return ErrorCode.UNKNOWN_LEADER_EPOCH
         if is_lost(fetch.member, self._brokers):
             return ErrorCode.STALE_BROKER_EPOCH
-        return ErrorCode.NONE
+        return NO_ERROR
 
     def _forget_lost(self) -> None:
         keep = {*self.isr.maximal}

@@ -18,7 +18,7 @@ from pyreplog._native.kafka.record_batch import (
 )
 from pyreplog._native.system.checksum import crc32c
 from pyreplog.partition.protocol.append_origin import OriginChecks
-from pyreplog.partition.protocol.error_codes import ErrorCode
+from pyreplog.partition.protocol.error_codes import NO_ERROR, ErrorCode
 from pyreplog.partition.protocol.producers import ProducerBatch
 from pyreplog.partition.protocol.transactions import TransactionMarker
 
@@ -86,12 +86,12 @@ def check_batch(data: ReadableBuffer, checks: OriginChecks, limits: AppendLimits
     if isinstance(taken, tuple):
         return CheckedBatch(ErrorCode(taken[0]), taken[1])
     if not taken.header.control:
-        return CheckedBatch(ErrorCode.NONE, "", taken)
+        return CheckedBatch(NO_ERROR, "", taken)
     marker = _marker_of(taken.header, memoryview(taken.data))
     if marker is None:
         message = "expected the marker of a transaction, found another control batch"
         return CheckedBatch(ErrorCode.INVALID_RECORD, message)
-    return CheckedBatch(ErrorCode.NONE, "", taken, marker)
+    return CheckedBatch(NO_ERROR, "", taken, marker)
 
 
 def producer_of(head: RecordBatchHeader) -> ProducerBatch | None:
