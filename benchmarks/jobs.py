@@ -228,6 +228,13 @@ def ha_node(path: str, name: str, master: str | None, settings: dict[str, Any], 
     serve(path, name, master, settings, busy_poll_us)
 
 
+def broker(directory: str, name: str, url: str, segment_bytes: int) -> None:
+    """A broker of partitions, until standard input ends: benchmarks.rows.partitions.node."""
+    from benchmarks.rows.partitions.node import serve
+
+    serve(directory, name, url, segment_bytes)
+
+
 def warm_spark(folder: str, is_long: bool) -> None:
     """A Spark, until told to stop: benchmarks.rows.spark.warm."""
     from benchmarks.rows.spark.warm import serve
@@ -290,7 +297,7 @@ _JOBS = {
     job.__name__: job
     for job in (
         follow, hear, hear_stamps, crash, grow, load_peer, bookie, bare_bookie, pour, echo, keep, abandon, load_ledger,
-        ha_node, warm_spark, read_task, delay, geo_region,
+        ha_node, broker, warm_spark, read_task, delay, geo_region,
     )
 }  # fmt: skip
 

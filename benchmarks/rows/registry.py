@@ -46,6 +46,7 @@ from benchmarks.rows.ledgers.striped import striped
 from benchmarks.rows.ledgers.synced import synced as ledger_synced
 from benchmarks.rows.memory import memory
 from benchmarks.rows.partitions.append import append as partitions_append
+from benchmarks.rows.partitions.catch_up import catch_up
 from benchmarks.rows.peers import groups, peers
 from benchmarks.rows.read import read
 from benchmarks.rows.recovery import recovery
@@ -112,6 +113,7 @@ ROWS: dict[str, Row] = {
     "geo-opening": opening,
     "kafka-wire": decoding,
     "partitions-append": partitions_append,
+    "partitions-catch-up": catch_up,
     "reports": minutes,
     "spark-read": reading,
     "spark-parsing": parsing,

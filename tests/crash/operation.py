@@ -23,7 +23,7 @@ Report = Callable[[str], None]
 
 class Way(NamedTuple):
     """In which a cut takes what was not synced. share: of it that is on disk nevertheless, None: drawn for each file.
-    stride: a cut at every so many steps, or half as many where tests are not thorough."""
+    stride: a cut at every so many steps, or a quarter as many where tests are not thorough."""
 
     share: float | None
     order: Order
@@ -49,14 +49,14 @@ class Operation(ABC):
 
 
 def cut_at_every_step(operation: Operation, folder: Path, seed: int, ways: tuple[Way, ...] = WAYS) -> int:
-    """How many steps were cut."""
+    """About how many steps there are, of all ways together."""
     start, home, cuts = folder / "start", folder / "home", 0
     _prepare(operation, start, folder / "report")
     for number, way in enumerate(ways):
         shutil.copytree(start, home)
         events, end = folder / "events", folder / "end"
         events.touch()
-        stride = way.stride * one_in(2)
+        stride = way.stride * one_in(4)
         moments = Moments(folder / "left", f"{seed} {number}", first=1 + seed % stride, stride=stride)
         in_process(lambda: _pass(operation, way, home, end, events, moments), folder / "report")  # noqa: B023
         taken = moments.and_end(end, events)
@@ -67,7 +67,7 @@ def cut_at_every_step(operation: Operation, folder: Path, seed: int, ways: tuple
             shutil.rmtree(moment.left)
 
         judge_each(taken, judge, folder / "report")
-        cuts += len(taken)
+        cuts += stride * len(taken)
         shutil.rmtree(home)
         shutil.rmtree(moments.folder)
         events.unlink()
@@ -86,11 +86,11 @@ def _prepare(operation: Operation, start: Path, report: Path) -> None:
 
 def kill_at_every_step(operation: Operation, folder: Path, seed: int, stride: int = 1) -> int:
     """The process is killed at a step, and `act` begins again, on what the page cache shows. What that reports, without
-    having done it perhaps, holds when the power is cut then, and nothing is on disk that was not synced. stride: every
-    so many steps; all of them where tests are thorough. How many there are."""
+    having done it perhaps, holds when the power is cut then, and nothing is on disk that was not synced. stride: one in
+    twice as many steps; all of them where tests are thorough. How many there are."""
     start, home, left = folder / "start", folder / "home", folder / "left"
     _prepare(operation, start, folder / "report")
-    stride = one_in(stride)
+    stride = one_in(2 * stride)
     for step in range(1 + seed % stride, _STEPS_MAX, stride):
         shutil.copytree(start, home)
         left.mkdir()
