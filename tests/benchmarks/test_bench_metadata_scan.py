@@ -6,7 +6,7 @@ from benchmarks.metadata_scan import run, zookeeper
 
 
 def test_a_scan_reads_all_and_a_round_does_not() -> None:
-    ledgers = 3 * 4096 + 10
+    ledgers = 2 * 4096 + 10
     with zookeeper(256) as hosts:
         result = run(hosts, ledgers)
     assert result["ledgers"] == ledgers and result["bookies"] == 1000

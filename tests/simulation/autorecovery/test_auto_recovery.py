@@ -9,7 +9,7 @@ from ..runner import explain
 from .schedule import Schedule
 
 PROGRAM = "tests.simulation.autorecovery"
-SCHEDULES = 480 // one_in(4)
+SCHEDULES = 480 // one_in(8)
 
 
 def test_schedules(seed: int) -> None:

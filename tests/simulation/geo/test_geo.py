@@ -15,7 +15,7 @@ from .scenarios import LOSSES, Clusters, behind_the_snapshot, compare, in_order,
 from .schedule import Schedule
 
 PROGRAM = "tests.simulation.geo"
-SCHEDULES = 320 // one_in(8)
+SCHEDULES = 320 // one_in(16)
 
 
 def test_schedules(seed: int) -> None:

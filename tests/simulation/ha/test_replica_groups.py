@@ -15,7 +15,7 @@ from ..runner import explain
 from .schedule import Schedule
 
 PROGRAM = "tests.simulation.ha"
-SCHEDULES = 2000 // one_in(4)
+SCHEDULES = 2000 // one_in(8)
 
 
 def test_schedules(seed: int) -> None:

@@ -15,7 +15,7 @@ from tests.thorough import one_in
 
 from .schedule import Plan, Schedule
 
-ROUNDS = 1000 // one_in(10)
+ROUNDS = 1000 // one_in(20)
 
 
 def plan_of(random: Random, *, requires_sync: bool) -> Plan:

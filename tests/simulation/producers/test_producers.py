@@ -10,7 +10,7 @@ from ..runner import explain
 from .schedule import Schedule
 
 PROGRAM = "tests.simulation.producers"
-SCHEDULES = 800 // one_in(4)
+SCHEDULES = 800 // one_in(8)
 
 
 def test_schedules(seed: int) -> None:
