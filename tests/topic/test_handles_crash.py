@@ -13,6 +13,7 @@ from pyreplog.ledger.protocol import recovery, writer
 from pyreplog.topic.client.consumer import Consumer
 from pyreplog.topic.owner.managed import ledgers
 from pyreplog.topic.owner.topic import Topic
+from tests.thorough import one_in
 from tests.topic.counting import Faults
 from tests.topic.handling import SMALL, counted_backlog, open_cluster, receive, received, stored, told_backlog
 from tests.topic.lives import life, lose_lease
@@ -142,8 +143,9 @@ def calls(cluster: Cluster, *, deduplicate: bool) -> int:
 
 def test_a_crash_at_every_write(cluster: Cluster, seed: int) -> None:
     """Before or after it, by turns; which first, the seed says."""
-    for at in range(calls(cluster, deduplicate=True)):
-        faults = Faults(at, after=(at + seed) % 2 > 0, dies=True)
+    share = one_in(3)
+    for at in range(seed % share, calls(cluster, deduplicate=True), share):
+        faults = Faults(at, after=(at // share + seed) % 2 > 0, dies=True)
         deeds = Deeds(faults, deduplicate=seed % 3 > 0)
         with life(cluster, faults) as owner:
             try:
@@ -156,8 +158,9 @@ def test_a_crash_at_every_write(cluster: Cluster, seed: int) -> None:
 
 def test_a_fault_at_many_writes(cluster: Cluster, seed: int) -> None:
     """The store was away for a moment, or its reply was lost."""
-    for at in range(seed % 3, calls(cluster, deduplicate=True), 3):
-        faults = Faults(at, after=(at + seed) % 2 > 0)
+    share = 3 * one_in(2)
+    for at in range(seed % share, calls(cluster, deduplicate=True), share):
+        faults = Faults(at, after=(at // share + seed) % 2 > 0)
         deeds = Deeds(faults, deduplicate=True)
         with life(cluster, faults) as owner:
             deeds.do(owner)

@@ -15,6 +15,7 @@ from pyreplog.ledger.protocol import recovery, writer
 from pyreplog.topic.owner.managed import ledgers
 from pyreplog.topic.owner.managed.ledgers import delete_orphans, orphan_ledgers
 from pyreplog.topic.owner.managed.managedledger import ManagedLedger
+from tests.thorough import one_in
 from tests.topic.counting import Faults
 from tests.topic.owners import PATIENCE_S, config, process, publish, read_all, result, until
 
@@ -113,8 +114,9 @@ def check(cluster: LedgerCluster, life: Life) -> None:
 
 
 @pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
-def test_a_crash_at_every_write(cluster: LedgerCluster, after: bool) -> None:
-    for at in range(writes_of_a_life(cluster)):
+def test_a_crash_at_every_write(cluster: LedgerCluster, after: bool, seed: int) -> None:
+    share = one_in(3)
+    for at in range(seed % share, writes_of_a_life(cluster), share):
         faults = Faults(at, after=after, dies=True)
         life = Life(faults)
         with process(cluster, faults) as new_process:
@@ -127,9 +129,10 @@ def test_a_crash_at_every_write(cluster: LedgerCluster, after: bool) -> None:
 
 
 @pytest.mark.parametrize("after", [False, True], ids=["not-done", "done"])
-def test_a_fault_at_every_write(cluster: LedgerCluster, after: bool) -> None:
+def test_a_fault_at_every_write(cluster: LedgerCluster, after: bool, seed: int) -> None:
     """The store was away for a moment, or its reply was lost: nobody notices."""
-    for at in range(writes_of_a_life(cluster)):
+    share = one_in(6)
+    for at in range(seed % share, writes_of_a_life(cluster), share):
         faults = Faults(at, after=after)
         life = Life(faults)
         with process(cluster, faults) as new_process:
