@@ -115,7 +115,8 @@ def test_replicas_move_and_leaders_are_elected(partitions: Partitions) -> None:
     assert refused.code == 6
     assert refused.out.endswith("moved-1: INVALID_REPLICA_ASSIGNMENT: expected registered brokers, found nobody\n")
     assert partitions("reassign", "moved", "7=1").out.startswith("moved-7: UNKNOWN_TOPIC_OR_PARTITION")
-    succeeded(partitions("reassign", "moved", "--cancel"))
+    cancelled = partitions("reassign", "moved", "--cancel")
+    assert cancelled.code == 0 or "NO_REASSIGNMENT_IN_PROGRESS" in cancelled.out  # it may be complete by now
     succeeded(partitions("delete", "moved", "--yes"))
 
 
