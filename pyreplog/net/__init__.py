@@ -11,7 +11,8 @@
 | `connection` | `Connection`: receives frames, sends buffers; `Handler`; liveness (`keep_alive`) |
 | `fast_path` | requests that are answered between the socket and the handler, without the steps in between |
 | `server_connection` | `ServerConnection`: requests, replies, and the bytes in flight |
-| `server` | `Server`: accepts connections, limits and drains them |
+| `listener` | `Listener`: accepts the connections of a port |
+| `server` | `Server`: limits connections and drains them |
 | `fair_executor` | `FairExecutor`: threads for requests that block |
 | `dialer` | connecting; `ReconnectingConnection`, which connects again (`backoff`) when the connection is lost |
 | `client` | `Channel`: requests to one address (`pending_requests`), reconnection |
