@@ -10,10 +10,13 @@ from random import Random
 import pytest
 
 from pyreplog.errors import NotConnectedError
+from pyreplog.log import names
 from pyreplog.log.fsck.check import check as fsck
+from pyreplog.partition.protocol.error_codes import ErrorCode
+from pyreplog.partition.protocol.messages import DivergingEpoch
 from tests.ha.streams import SEGMENT_BYTES
 
-from .compacted_replicas import RETENTION_MS, Replicas
+from .compacted_replicas import MAP_BYTES, RETENTION_MS, Replicas
 from .managers import EVENTS, NAMES
 
 
@@ -131,10 +134,84 @@ def test_a_follower_that_was_away_catches_up(replicas: Replicas, fetch_bytes: in
     replicas.check(away)
 
 
+def test_only_the_leader_decides(replicas: Replicas) -> None:
+    replicas.fill(2)
+    for broker in replicas.brokers.values():
+        if broker is not replicas.leader:
+            assert broker.partition.dirty_segments() is None
+            assert broker.partition.clean(MAP_BYTES) is None
+
+
+def test_a_copy_of_a_former_leader_is_given_up(replicas: Replicas) -> None:
+    replicas.fill(2)
+    replicas.clean()
+    leader = replicas.leader
+    name, other = (name for name in NAMES if name != leader.name)
+    partition = replicas.brokers[name].partition
+    mirrored = partition.begin_mirroring()
+    assert mirrored is not None
+    digest = leader.partition.cleaned_segments(partition.member, leader.epoch, 0).segments[0]
+    copy = partition.begin_segment_copy(digest)
+    copy.write(names.segment_path(leader.log.path, digest.base).read_bytes()[: digest.size])
+    copy.finish()
+    before = names.segment_path(replicas.brokers[name].log.path, digest.base).read_bytes()
+    replicas.cluster.lead(other)
+    replicas.settle()
+    assert not partition.take_over_segment(mirrored, copy)
+    assert not partition.end_mirroring(mirrored, replicas.cleaned)
+    copy.discard()
+    assert names.segment_path(replicas.brokers[name].log.path, digest.base).read_bytes() == before
+    refused = leader.partition.cleaned_segments(partition.member, mirrored.epoch, 0)
+    assert refused.code is ErrorCode.NOT_LEADER_OR_FOLLOWER
+
+
+def test_a_follower_that_is_further_waits_for_its_leader(tmp_path: Path, seed: int) -> None:
+    replicas = Replicas(tmp_path, Random(seed), keys=200)
+    try:
+        replicas.fill(3)
+        replicas.clean()
+        name, other = (name for name in NAMES if name != replicas.leader.name)
+        replicas.mirror(name)
+        replicas.cluster.lead(other)
+        replicas.settle()
+        assert replicas.clean(1024).cleaned < replicas.cleaned
+        assert replicas.mirror(name) == 0
+        replicas.check(name)
+        while replicas.clean(2048).cleaned < replicas.cleaned:
+            pass
+        replicas.mirror_all()
+        replicas.assert_same()
+    finally:
+        replicas.close()
+
+
+def test_a_follower_that_cuts_its_log_is_dirty_again(replicas: Replicas) -> None:
+    """What it fetches in place of what it cuts may have records that a tombstone deletes."""
+    replicas.fill(3)
+    replicas.clean()
+    leader, name = replicas.leader, next(name for name in NAMES if name != replicas.leader.name)
+    replicas.mirror(name)
+    broker = replicas.brokers[name]
+    mirrored = broker.partition.begin_mirroring()
+    assert mirrored is not None and mirrored.cleaned == replicas.cleaned
+    start = leader.log.segment_start(SEGMENT_BYTES)
+    assert broker.last_fetch is not None
+    number, history, log_start = broker.last_fetch.number, leader.log.history, leader.log.start_mark
+    broker.partition.fetch_answered(DivergingEpoch(number, leader.epoch, history, log_start, start))
+    assert broker.log.end_mark.entry == start.entry
+    mirrored = broker.partition.begin_mirroring()
+    assert mirrored is not None and mirrored.cleaned == start.entry
+    broker.restart()
+    replicas.settle()
+    mirrored = broker.partition.begin_mirroring()
+    assert mirrored is not None and mirrored.cleaned == start.entry
+    replicas.check(name)
+
+
 def test_at_random(replicas: Replicas) -> None:
     """Leaders change, connections break and brokers are killed while segments are compacted and taken over."""
     rng, cluster = replicas.rng, replicas.cluster
-    for _ in range(60):
+    for _ in range(40):
         action = rng.random()
         if action < 0.35:
             for _ in range(rng.randint(1, 25)):
