@@ -7,7 +7,7 @@ import threading
 import time
 from typing import TYPE_CHECKING, Protocol, TypeVar, runtime_checkable
 
-from pyreplog.errors import NotConnectedError
+from pyreplog.errors import NotConnectedError, PeerError
 from pyreplog.future import AppendFuture
 from pyreplog.partition.protocol.error_codes import ErrorCode
 from pyreplog.partition.requests import (
@@ -57,6 +57,7 @@ class CleanedSegmentFetcher:
 
     def __init__(self, transport: SegmentTransport, stopping: threading.Event) -> None:
         self._transport, self._stopping = transport, stopping
+        self._unreachable: set[str] = set()
 
     def fetch(self, partition: Partition) -> int:
         """Make the closed segments of a follower those of its leader, the first one first.
@@ -73,16 +74,27 @@ class CleanedSegmentFetcher:
             ReplogError, OSError: the leader did not answer, or the disk failed.
         """
         mirrored = partition.begin_mirroring()
-        if mirrored is None:
+        if mirrored is None or mirrored.leader in self._unreachable:
             return 0
+        try:
+            return self._fetch(partition, mirrored)
+        except PeerError:
+            self._unreachable.add(mirrored.leader)
+            raise
+
+    def begin_round(self) -> None:
+        """Try all leaders again: one that did not answer for one partition is not asked about others in a round."""
+        self._unreachable.clear()
+
+    def _fetch(self, partition: Partition, mirrored: MirroredSegments) -> int:
         name, epoch = partition.name, mirrored.epoch
         request = CleanedSegmentsRequest(name, partition.member, epoch, mirrored.cleaned)
         answer = self._wait(self._transport.cleaned_segments(mirrored.leader, request))
         if answer.code is not ErrorCode.NONE or answer.cleaned < mirrored.cleaned:
             return 0
-        replaced = 0
+        replaced, digests = 0, partition.segment_digests(answer.cleaned)
         for digest in answer.segments:
-            own = mirrored.digests.get(digest.base)
+            own = digests.get(digest.base)
             if digest.base < mirrored.start or own == digest:
                 continue
             if own is None or (own.first, own.end) != (digest.first, digest.end):

@@ -92,6 +92,8 @@ class CleanerThread:
             while not self._stopping.is_set() and (partition := self._dirtiest(done)) is not None:
                 done.add(str(partition.name))
                 self._clean(partition)
+            if self._fetcher is not None:
+                self._fetcher.begin_round()
             for partition in self._partitions:
                 if self._stopping.is_set():
                     break

@@ -164,7 +164,7 @@ class DeletedRecords(NamedTuple):
 
 
 class MirroredSegments(NamedTuple):
-    """What a follower has, when it begins to take over the compacted segments of its leader.
+    """How far a follower is, when it begins to take over the compacted segments of its leader.
 
     Attributes:
         leader: name of its broker.
@@ -172,7 +172,6 @@ class MirroredSegments(NamedTuple):
         role: of this replica.
         cleaned: offset up to which this log is compacted.
         start: position where this log begins.
-        digests: of its closed segments that are committed, by base.
     """
 
     leader: str
@@ -180,7 +179,6 @@ class MirroredSegments(NamedTuple):
     role: ReplicaRole
     cleaned: int
     start: int
-    digests: Mapping[int, SegmentDigest]
 
 
 class PartitionRead(NamedTuple):
@@ -677,11 +675,10 @@ class Partition:
         cleaned = cleaner.cleaned
         if state is None or len(state.replicas) == 1 or not cleaned:
             return
-        digests = cleaner.digests(bounds.stable, self._clock.now_us())
-        segments = [digest for digest in digests.values() if digest.end <= cleaned]
+        digests = cleaner.digests(bounds.stable, self._clock.now_us(), cleaned)
         with self._lock:
             if self._role is role:
-                self._cleaned_segments = CleanedSegments(ErrorCode.NONE, cleaned, segments)
+                self._cleaned_segments = CleanedSegments(ErrorCode.NONE, cleaned, [*digests.values()])
 
     def _check_epoch(self, epoch: LeaderEpoch) -> ErrorCode:
         if self.failure is not None:
@@ -734,22 +731,30 @@ class Partition:
         """Begin to take over the leader's compacted segments. For the thread that cleans.
 
         Returns:
-            What this replica has; None: it does not follow, or the topic is not compacted.
-
-        Raises:
-            ReplogError, OSError: a segment cannot be read.
+            How far this replica is; None: it does not follow, or the topic is not compacted.
         """
         with self._lock:
             following = self._following
             is_following = self._leading is None and self.failure is None and following.leader
             if self.config.compaction is None or not is_following:
                 return None
-            leader, epoch, role, floor = following.leader, following.epoch, self._role, following.high_watermark
             cleaner = self._known_cleaner()
             cleaner.begin()
             start = self._log.start_position
-        digests = cleaner.digests(floor, self._clock.now_us())
-        return MirroredSegments(leader, epoch, role, cleaner.cleaned, start, digests)
+            return MirroredSegments(following.leader, following.epoch, self._role, cleaner.cleaned, start)
+
+    def segment_digests(self, before: int) -> Mapping[int, SegmentDigest]:
+        """Return the digests, by base, of committed closed segments. For the thread that cleans; reads what is new.
+
+        Args:
+            before: offset before which they end.
+
+        Raises:
+            ReplogError, OSError: a segment cannot be read.
+        """
+        with self._lock:
+            cleaner, floor = self._known_cleaner(), self._high_watermark()
+        return cleaner.digests(floor, self._clock.now_us(), before)
 
     def begin_segment_copy(self, digest: SegmentDigest) -> SegmentCopy:
         """Begin to copy a segment of the leader's. Raises as `SegmentCopy`."""

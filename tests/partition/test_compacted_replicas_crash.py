@@ -52,7 +52,7 @@ def test_a_power_cut_at_every_step_of_taking_over(ram_path: Path, seed: int) -> 
             cleaner = LogCleaner(log, files)
             disk.at_tick = lambda: disk.leave(ram_path / f"image {next(count)}", rng)
             cleaner.begin()
-            cleaner.digests(log.end_mark, WALL_US)
+            cleaner.digests(log.end_mark, WALL_US, cleaned.cleaned)
             for digest in cleaned.segments:
                 copy, at = cleaner.begin_copy(digest), 0
                 while at < digest.size:

@@ -122,6 +122,7 @@ def test_what_is_not_the_named_segment_is_refused(logs: list[PartitionLog], seed
     for digest, data in (
         (one, flipped),
         (one, good[:-8]),
+        (one._replace(crc=one.crc ^ 1), good),
         (one._replace(crc=crc32c(flipped)), flipped),
         (one._replace(size=other.size, crc=other.crc), foreign),
         (one._replace(end=one.end + 1), good),

@@ -250,14 +250,21 @@ class LogCleaner:
 
     # ---- segments of replicas -------------------------------------------------------------------------------
 
-    def digests(self, floor: LogPosition, now_us: int) -> dict[int, SegmentDigest]:
-        """Return the digests, by base, of the closed segments of the log up to a position. Reads those that are new.
+    def digests(self, floor: LogPosition, now_us: int, before: int) -> dict[int, SegmentDigest]:
+        """Return the digests of closed segments, by base. Reads those that are new. For the thread that cleans.
+
+        Args:
+            floor: position before which segments end.
+            now_us: the time, microseconds since 1970-01-01 UTC.
+            before: offset before which segments end.
 
         Raises:
             ReplogError, OSError: a segment cannot be read.
         """
         digests: dict[int, SegmentDigest] = {}
         for segment in self._log.cleanable_segments(floor, now_us):
+            if segment.end > before:
+                break
             digest = self._digests.get(segment.base)
             if digest is None or (digest.first, digest.end) != (segment.first, segment.end):
                 digest = digest_of(self._log, segment)
