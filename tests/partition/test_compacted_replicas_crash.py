@@ -20,6 +20,7 @@ from pyreplog.partition.store.partition_log import PartitionLog
 from tests.crash.disk import Disk, PowerCutFiles
 from tests.crash.process import in_process
 from tests.ha.streams import config
+from tests.thorough import one_in
 from tests.waiting import PATIENCE_S, until
 
 from .compacted_replicas import Replicas, read_rows, state_of
@@ -104,8 +105,8 @@ def test_brokers_are_killed_while_they_compact(tmp_path: Path, seed: int) -> Non
                 store, "states", partitions=1, replication_factor=3, min_isr=2, now_us=1, settings=SETTINGS
             )  # fmt: skip
         topic = until(lambda: find(processes, "states"))
-        for _ in range(2):
-            for _ in range(rng.randint(130, 250)):
+        for _ in range(2 // one_in(2)):
+            for _ in range(rng.randint(250, 350)):
                 key, value = b"key %d" % rng.randrange(8), rng.randbytes(1000)
                 try:
                     topic[0].append(value, key)
