@@ -13,6 +13,7 @@
 | `replica_fetcher` | sends the fetches of replicas that follow |
 | `metrics` | numbers of a broker for Prometheus |
 | `cleaner_thread` | compacts the partitions of a broker; which batches compacted topics refuse |
+| `cleaned_segment_fetcher` | followers take over the segments that their leaders have compacted |
 | `log_syncer` | syncs logs whose replicas count what is on their disks, by a few threads |
 | `requests` | what appends and fetches take and give |
 | `config` | settings of a topic's partitions |

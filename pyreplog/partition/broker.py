@@ -39,6 +39,7 @@ from pyreplog.net.limits import Limits
 from pyreplog.net.reactor import Reactor
 from pyreplog.net.server import Server
 from pyreplog.net.sockets import address_text
+from pyreplog.partition.cleaned_segment_fetcher import SegmentTransport
 from pyreplog.partition.cleaner_thread import CleanerThread
 from pyreplog.partition.client_wire import FEATURE
 from pyreplog.partition.config import BrokerConfig, CompactionConfig, RetentionConfig, TopicConfig
@@ -246,9 +247,14 @@ class Broker(Handle):
             undo.callback(self._controller.close)
             super().__init__(f"broker {self.member}")
             undo.pop_all()
-        self.cleaner = CleanerThread(self.replicas, self.config.cleaner_check_ms / 1000, self.config.cleaner_map_bytes)
+        self.cleaner = self._make_cleaner(transport)
         """Compacts its partitions."""
         self._start_threads()
+
+    def _make_cleaner(self, transport: BrokerTransport) -> CleanerThread:
+        for_segments = transport if isinstance(transport, SegmentTransport) else None
+        config = self.config
+        return CleanerThread(self.replicas, config.cleaner_check_ms / 1000, config.cleaner_map_bytes, for_segments)
 
     def _start_threads(self) -> None:
         self._changes = threading.Thread(target=self._run, name="pyreplog-broker", daemon=True)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from pyreplog._native.kafka.log_cleaner import first_without_key
 from pyreplog.errors import InvalidRecordBatchError, MissingExtraError, ReplogError
+from pyreplog.partition.cleaned_segment_fetcher import CleanedSegmentFetcher, SegmentTransport
 from pyreplog.partition.protocol.record_batch import HEAD_BYTES, CheckedBatch
 from pyreplog.record_batches.compression import decompress
 
@@ -44,23 +45,31 @@ def keyless(data: ReadableBuffer, checked: CheckedBatch) -> str:
 class CleanerThread:
     """Looks for partitions to compact, and compacts the dirtiest, until none is due. It has a thread of its own.
 
-    A partition that cannot be read is left alone until the broker starts again (Kafka: "uncleanable").
+    A partition that cannot be read is left alone until the broker starts again (Kafka: "uncleanable"). Partitions that
+    follow take over what their leaders have compacted.
 
     Args:
         partitions: those of the broker, anew for each look.
         interval_s: seconds between two looks.
         map_bytes: memory for the keys of one partition.
+        transport: to leaders; None: followers keep their segments as they are.
     """
 
-    def __init__(self, partitions: Iterable[Partition], interval_s: float, map_bytes: int) -> None:
+    def __init__(
+        self, partitions: Iterable[Partition], interval_s: float, map_bytes: int,
+        transport: SegmentTransport | None = None,
+    ) -> None:  # fmt: skip
         self._partitions, self._interval_s, self._map_bytes = partitions, interval_s, map_bytes
         self._uncleanable: set[str] = set()
         self._stopping = threading.Event()
+        self._fetcher = None if transport is None else CleanedSegmentFetcher(transport, self._stopping)
         self._thread = threading.Thread(target=self._run, name="pyreplog-cleaner", daemon=True)
         self.cleanings = 0
         """How many partitions were compacted."""
         self.bytes_removed = 0
         """Bytes of the records that they lost."""
+        self.segments_copied = 0
+        """How many compacted segments were taken over from leaders."""
 
     def start(self) -> None:
         """Begin to look."""
@@ -83,6 +92,12 @@ class CleanerThread:
             while not self._stopping.is_set() and (partition := self._dirtiest(done)) is not None:
                 done.add(str(partition.name))
                 self._clean(partition)
+            if self._fetcher is not None:
+                self._fetcher.begin_round()
+            for partition in self._partitions:
+                if self._stopping.is_set():
+                    break
+                self._mirror(partition)
 
     def _dirtiest(self, done: set[str]) -> Partition | None:
         """The partition that waits most, of those that are due, and were not cleaned in this round."""
@@ -109,6 +124,16 @@ class CleanerThread:
             self.cleanings += 1
             self.bytes_removed += result.bytes_before - result.bytes_after
             logger.info("%s: compacted up to offset %d: %s", partition.name, result.cleaned, result)
+
+    def _mirror(self, partition: Partition) -> None:
+        """Let followers know what was compacted; as a follower, take it over."""
+        try:
+            partition.refresh_cleaned_segments()
+            if self._fetcher is not None and (copied := self._fetcher.fetch(partition)):
+                self.segments_copied += copied
+                logger.info("%s: took over %d compacted segments", partition.name, copied)
+        except (ReplogError, OSError) as error:
+            logger.info("%s: compacted segments are taken over later: %s", partition.name, error)
 
     def _note_failure(self, partition: Partition, error: Exception) -> None:
         if isinstance(error, InvalidRecordBatchError | MissingExtraError):

@@ -1,6 +1,6 @@
 """What clients of partitions send to brokers, as bodies of frames, and the answers (FORMAT.md, "Requests of clients").
 
-Brokers send each other the requests of transactions in the same way.
+Brokers send each other the requests of transactions, and those for compacted segments, in the same way.
 
 Numbers are big-endian. Nothing is believed before it is bounded; bytes that are no message raise InvalidMessageError.
 Records travel behind everything else, and are not copied. The first byte of a request is its kind; kind 1 is the fetch
@@ -15,19 +15,26 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from pyreplog.errors import UnsupportedRequestError
 from pyreplog.partition.protocol.error_codes import ErrorCode
+from pyreplog.partition.protocol.partition_state import Member
 from pyreplog.partition.protocol.transactions import TransactionMarker
 from pyreplog.partition.requests import (
     AbortedTransaction,
+    CleanedSegments,
+    CleanedSegmentsRequest,
     ConsumerFetch,
     FetchIsolation,
     FetchParams,
     PartitionOffsets,
     PartitionProduceResponse,
+    SegmentPiece,
+    SegmentReadRequest,
     VerifyTransactionRequest,
     WriteMarkersRequest,
 )
+from pyreplog.partition.store.segment_copy import SegmentDigest
 from pyreplog.partition.topic_partition import TopicPartition
 from pyreplog.stream.fields import FieldReader, FieldWriter
+from pyreplog.stream.terms import read_term, write_term
 
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
@@ -40,6 +47,8 @@ ABORTED_MAX = 1 << 20
 """Aborted transactions of one partition in an answer."""
 TRANSACTIONAL_ID_MAX = 32767
 """Bytes of a transactional id."""
+SEGMENTS_MAX = 65536
+"""Compacted segments of a partition in an answer."""
 TRANSACTION_VERSIONS = (1, 2)
 _NUMBER_MAX = (1 << 63) - 1
 _SIZE_MAX = (1 << 32) - 1
@@ -54,6 +63,8 @@ class RequestKind(IntEnum):
     CONSUME = 4
     LIST_OFFSETS = 5
     VERIFY_TRANSACTION = 6
+    CLEANED_SEGMENTS = 7
+    READ_SEGMENT = 8
 
 
 class _Status(IntEnum):
@@ -128,7 +139,15 @@ class ListOffsetsRequest(NamedTuple):
     times_us: Mapping[TopicPartition, int | None]
 
 
-ClientRequest = WriteMarkersRequest | VerifyTransactionRequest | ProduceRequest | ConsumeRequest | ListOffsetsRequest
+ClientRequest = (
+    WriteMarkersRequest
+    | VerifyTransactionRequest
+    | ProduceRequest
+    | ConsumeRequest
+    | ListOffsetsRequest
+    | CleanedSegmentsRequest
+    | SegmentReadRequest
+)
 
 
 def kind_of(body: ReadableBuffer) -> int:
@@ -184,6 +203,18 @@ def encode_request(request: ClientRequest) -> list[ReadableBuffer]:
             _write_partition(fields, name)
             epoch = _NONE if fetch.leader_epoch is None else fetch.leader_epoch
             fields.numbers("QIq", fetch.offset, fetch.max_bytes, epoch)
+    elif isinstance(request, CleanedSegmentsRequest):
+        fields.numbers("B", RequestKind.CLEANED_SEGMENTS)
+        _write_partition(fields, request.partition)
+        fields.name(request.member.broker)
+        fields.numbers("Q", request.member.incarnation)
+        write_term(fields, request.epoch)
+        fields.numbers("Q", request.cleaned)
+    elif isinstance(request, SegmentReadRequest):
+        fields.numbers("B", RequestKind.READ_SEGMENT)
+        _write_partition(fields, request.partition)
+        write_term(fields, request.epoch)
+        fields.numbers("QQI", request.base, request.offset, request.max_bytes)
     else:
         fields.numbers("BI", RequestKind.LIST_OFFSETS, len(request.times_us))
         for name, time_us in request.times_us.items():
@@ -217,6 +248,8 @@ def decode_request(body: ReadableBuffer) -> ClientRequest:
         return _read_markers(fields)
     if kind == RequestKind.VERIFY_TRANSACTION:
         return _read_verification(fields)
+    if kind in (RequestKind.CLEANED_SEGMENTS, RequestKind.READ_SEGMENT):
+        return _read_segments_request(fields, kind)
     raise UnsupportedRequestError(f"request {kind}: this broker knows 1 to {max(RequestKind)}")
 
 
@@ -246,6 +279,19 @@ def _read_verification(fields: FieldReader) -> VerifyTransactionRequest:
     names = tuple(_read_partition(fields) for _ in range(fields.count("I", PARTITIONS_MAX)))
     fields.end()
     return VerifyTransactionRequest(transactional_id, producer_id, producer_epoch, names)
+
+
+def _read_segments_request(fields: FieldReader, kind: int) -> CleanedSegmentsRequest | SegmentReadRequest:
+    name = _read_partition(fields)
+    request: CleanedSegmentsRequest | SegmentReadRequest
+    if kind == RequestKind.CLEANED_SEGMENTS:
+        member = Member(fields.name(), fields.count("Q", _NUMBER_MAX))
+        request = CleanedSegmentsRequest(name, member, read_term(fields), fields.count("Q", _NUMBER_MAX))
+    else:
+        epoch, base, offset = read_term(fields), fields.count("Q", _NUMBER_MAX), fields.count("Q", _NUMBER_MAX)
+        request = SegmentReadRequest(name, epoch, base, offset, fields.count("I", _SIZE_MAX))
+    fields.end()
+    return request
 
 
 def _read_produce(fields: FieldReader) -> ProduceRequest:
@@ -403,3 +449,45 @@ def decode_offsets(body: ReadableBuffer) -> dict[TopicPartition, PartitionOffset
         offsets[name] = PartitionOffsets(code, *fields.numbers("qqqqq"))
     fields.end()
     return offsets
+
+
+def encode_cleaned_segments(cleaned: CleanedSegments) -> bytes:
+    """Encode the answer to a `CleanedSegmentsRequest`."""
+    fields = _answer(1)
+    segments = cleaned.segments[:SEGMENTS_MAX]
+    fields.numbers("hQI", cleaned.code, cleaned.cleaned, len(segments))
+    for digest in segments:
+        fields.numbers("QQQQI", *digest)
+    return fields.take()
+
+
+def decode_cleaned_segments(body: ReadableBuffer) -> CleanedSegments:
+    """Decode the answer to a `CleanedSegmentsRequest`. Raises UnsupportedRequestError and InvalidMessageError."""
+    fields, count = _reader(body, "the answer to a request for compacted segments")
+    if count != 1:
+        raise fields.error("one partition", f"{count}")
+    code, cleaned = _read_code(fields), fields.count("Q", _NUMBER_MAX)
+    segments = [SegmentDigest(*fields.numbers("QQQQI")) for _ in range(fields.count("I", SEGMENTS_MAX))]
+    fields.end()
+    if any(max(digest[:4]) > _NUMBER_MAX for digest in segments):
+        raise fields.error("positions and offsets of 63 bits", "larger ones")
+    return CleanedSegments(code, cleaned, segments)
+
+
+def encode_segment_piece(piece: SegmentPiece) -> list[ReadableBuffer]:
+    """Encode the answer to a `SegmentReadRequest`: the fields, and the bytes, which are not copied."""
+    fields = _answer(1)
+    fields.numbers("hI", piece.code, memoryview(piece.data).nbytes)
+    return [fields.take(), piece.data]
+
+
+def decode_segment_piece(body: ReadableBuffer) -> SegmentPiece:
+    """Decode the answer to a `SegmentReadRequest`. The bytes are a view of `body`. Raises UnsupportedRequestError and
+    InvalidMessageError."""
+    fields, count = _reader(body, "the answer to a request for bytes of a segment")
+    if count != 1:
+        raise fields.error("one partition", f"{count}")
+    code = _read_code(fields)
+    data = fields.view(fields.count("I", _SIZE_MAX))
+    fields.end()
+    return SegmentPiece(code, data)

@@ -13,9 +13,13 @@ from pyreplog.partition.delayed_fetch import FetchResponses
 from pyreplog.partition.delayed_produce import ProduceResponses
 from pyreplog.partition.replica_manager import ReplicaManager
 from pyreplog.partition.requests import (
+    CleanedSegments,
+    CleanedSegmentsRequest,
     FetchParams,
     PartitionCodes,
     PartitionFetch,
+    SegmentPiece,
+    SegmentReadRequest,
     VerifyTransactionRequest,
     WriteMarkersRequest,
 )
@@ -92,6 +96,24 @@ class LocalTransport:
         """Ask the coordinator of a transactional id; see `TransactionTransport`."""
         verify = self._verifiers.get(broker)
         return _refused(AppendFuture[PartitionCodes](), broker) if verify is None else verify(request)
+
+    # ---- compacted segments ---------------------------------------------------------------------------------
+
+    def cleaned_segments(self, broker: str, request: CleanedSegmentsRequest) -> AppendFuture[CleanedSegments]:
+        """Ask a broker which segments it has compacted; see `SegmentTransport`."""
+        manager, future = self._managers.get(broker), AppendFuture[CleanedSegments]()
+        if manager is None:
+            return _refused(future, broker)
+        set_result(future, manager.cleaned_segments(request))
+        return future
+
+    def read_segment(self, broker: str, request: SegmentReadRequest) -> AppendFuture[SegmentPiece]:
+        """Read bytes of a compacted segment of a broker; see `SegmentTransport`."""
+        manager, future = self._managers.get(broker), AppendFuture[SegmentPiece]()
+        if manager is None:
+            return _refused(future, broker)
+        set_result(future, manager.read_segment(request))
+        return future
 
     def _requests(self, broker: str) -> ClientRequests | None:
         return self._clients.get(broker)

@@ -68,6 +68,10 @@ def broker_metrics(broker: Broker) -> Iterator[Metric]:
         [(labels, float(cleaner.bytes_removed))],
     )  # fmt: skip
     yield Metric(
+        "pyreplog_broker_copied_segments", "counter", "compacted segments that were taken over from leaders",
+        [(labels, float(cleaner.segments_copied))],
+    )  # fmt: skip
+    yield Metric(
         "pyreplog_broker_partitions_uncleanable", "gauge", "partitions with a batch that cannot be read",
         [(labels, float(len(cleaner.uncleanable)))],
     )  # fmt: skip

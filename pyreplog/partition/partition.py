@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from typing import NamedTuple, Protocol, TypeAlias
 
@@ -59,6 +59,7 @@ from pyreplog.partition.protocol.transactions import NO_SEQUENCE, EndedTransacti
 from pyreplog.partition.requests import (
     AbortedTransaction,
     ActiveProducer,
+    CleanedSegments,
     ConsumerFetch,
     FetchIsolation,
     FetchParams,
@@ -67,11 +68,13 @@ from pyreplog.partition.requests import (
     PartitionOffsets,
     PartitionProduceResponse,
     Records,
+    SegmentPiece,
 )
 from pyreplog.partition.role import ReplicaRole
 from pyreplog.partition.store.log_cleaner import CleaningBounds, CleaningResult, DirtySegments, LogCleaner
 from pyreplog.partition.store.partition_log import LogSlice, PartitionLog
 from pyreplog.partition.store.producer_state_manager import ProducerChange, ProducerStateManager
+from pyreplog.partition.store.segment_copy import SegmentCopy, SegmentDigest
 from pyreplog.partition.topic_partition import TopicPartition
 from pyreplog.purgatory import Purgatory
 from pyreplog.stream.log_position import LogPosition
@@ -82,6 +85,9 @@ logger = logging.getLogger(__name__)
 _LOG_END = FetchIsolation.LOG_END  # a member of an enumeration is read slowly
 _REPLAY_BYTES = 256 << 10
 """A follower looks for producers in what it has appended when it is so much: a new leader reads no more than that."""
+_PIECE_MAX = 1 << 20  # bytes of a segment in an answer
+_EVERYTHING = 1 << 62  # an offset
+_NOT_KNOWN = CleanedSegments(ErrorCode.OFFSET_NOT_AVAILABLE)
 _NO_VERIFICATION = 0  # a token that no transaction has
 _SNAPSHOT_MAX = 16 << 20  # bytes of a producer snapshot that a follower is sent
 EVENT_TIME_MAX_US = (1 << 63) - 1
@@ -158,6 +164,24 @@ class DeletedRecords(NamedTuple):
     message: str = ""
 
 
+class MirroredSegments(NamedTuple):
+    """How far a follower is, when it begins to take over the compacted segments of its leader.
+
+    Attributes:
+        leader: name of its broker.
+        epoch: of the leader.
+        role: of this replica.
+        cleaned: offset up to which this log is compacted.
+        start: position where this log begins.
+    """
+
+    leader: str
+    epoch: LeaderEpoch
+    role: ReplicaRole
+    cleaned: int
+    start: int
+
+
 class PartitionRead(NamedTuple):
     """A read of one partition.
 
@@ -225,7 +249,9 @@ class Partition:
         self._low_wanted = self._low_shown = 0  # low watermark that is waited for, and that waiters know of
         self._replays = False  # while it follows, because somebody reads committed transactions
         self._role_watcher: RoleWatcher | None = None
-        self._cleaner: LogCleaner | None = None  # made by the thread that cleans
+        self._cleaner: LogCleaner | None = None  # made when somebody needs it: it reads a file
+        self._cleaned_segments = _NOT_KNOWN  # of this leader
+        self._cleaned_reports: dict[str, tuple[int, int]] = {}  # by broker: incarnation, and how far it is compacted
 
     def __repr__(self) -> str:
         role = "offline" if self.failure is not None else "leader" if self._leading is not None else "follower"
@@ -586,7 +612,9 @@ class Partition:
         bounds = None if config is None else self._cleaning_bounds()
         if config is None or bounds is None:
             return None
-        return self._known_cleaner().dirty(bounds, config, self._clock.now_us())
+        with self._lock:
+            cleaner = self._known_cleaner()
+        return cleaner.dirty(bounds, config, self._clock.now_us())
 
     def clean(self, map_bytes: int) -> CleaningResult | None:
         """Compact the log, as its leader. Appends and fetches go on meanwhile. One thread at a time.
@@ -604,7 +632,9 @@ class Partition:
         bounds = None if config is None else self._cleaning_bounds()
         if config is None or bounds is None:
             return None
-        return self._known_cleaner().clean(bounds, config, self._clock.now_us(), map_bytes)
+        with self._lock:
+            cleaner = self._known_cleaner()
+        return cleaner.clean(bounds, config, self._clock.now_us(), map_bytes)
 
     def _known_cleaner(self) -> LogCleaner:
         if self._cleaner is None:
@@ -612,10 +642,10 @@ class Partition:
         return self._cleaner
 
     def _cleaning_bounds(self) -> CleaningBounds | None:
-        """What a cleaning has to know; None: this replica does not lead, or others would differ from it."""
+        """What a cleaning has to know; None: this replica does not lead."""
         with self._lock:
             leading, state = self._leading, self._state
-            if leading is None or state is None or len(state.replicas) > 1 or self.failure is not None:
+            if leading is None or state is None or self.failure is not None:
                 return None
             known = self._known_producers()
             stable = known.transactions.last_stable(leading.high_watermark)
@@ -623,7 +653,143 @@ class Partition:
                 stable,
                 tuple(known.transactions.aborted_since(LogPosition(0, 0))),
                 {number: entry.batches[-1].last_offset for number, entry in known.producers.snapshot()},
+                min([_EVERYTHING, *(self._cleaned_of(name) for name in state.replicas if name != self.member.broker)]),
             )
+
+    def _cleaned_of(self, name: str) -> int:
+        """The offset up to which the log of a replica is compacted, as it has told this leader."""
+        incarnation, cleaned = self._cleaned_reports.get(name, (0, 0))
+        registration = self._brokers.get(name)
+        return cleaned if registration is not None and registration.incarnation == incarnation else 0
+
+    def refresh_cleaned_segments(self) -> None:
+        """Look, as leader, which segments are compacted, for followers that ask. For the thread that cleans.
+
+        Raises:
+            ReplogError, OSError: a segment cannot be read.
+        """
+        bounds = None if self.config.compaction is None else self._cleaning_bounds()
+        if bounds is None:
+            return
+        with self._lock:
+            role, cleaner, state = self._role, self._known_cleaner(), self._state
+        cleaned = cleaner.cleaned
+        if state is None or len(state.replicas) == 1 or not cleaned:
+            return
+        digests = cleaner.digests(bounds.stable, self._clock.now_us(), cleaned)
+        with self._lock:
+            if self._role is role:
+                self._cleaned_segments = CleanedSegments(ErrorCode.NONE, cleaned, [*digests.values()])
+
+    def _check_epoch(self, epoch: LeaderEpoch) -> ErrorCode:
+        if self.failure is not None:
+            return ErrorCode.KAFKA_STORAGE_ERROR
+        if self._leading is None or self._leading.epoch != epoch:
+            return ErrorCode.NOT_LEADER_OR_FOLLOWER
+        return ErrorCode.NONE
+
+    def cleaned_segments(self, member: Member, epoch: LeaderEpoch, cleaned: int) -> CleanedSegments:
+        """Return, as leader, which segments are compacted, and note how far a follower is.
+
+        Args:
+            member: the follower.
+            epoch: in which it follows this leader.
+            cleaned: offset up to which its log is compacted.
+        """
+        with self._lock:
+            if (code := self._check_epoch(epoch)) is not ErrorCode.NONE:
+                return CleanedSegments(code)
+            incarnation, _ = self._cleaned_reports.get(member.broker, (0, 0))
+            if member.incarnation >= incarnation:
+                self._cleaned_reports[member.broker] = member.incarnation, cleaned
+            return self._cleaned_segments
+
+    def read_segment(self, epoch: LeaderEpoch, base: int, offset: int, max_bytes: int) -> SegmentPiece:
+        """Return, as leader, bytes of a compacted segment. Reads the disk.
+
+        Args:
+            epoch: in which a follower follows this leader.
+            base: position where the segment begins.
+            offset: of the first byte in it.
+            max_bytes: how many, at most a mebibyte.
+        """
+        with self._lock:
+            if (code := self._check_epoch(epoch)) is not ErrorCode.NONE:
+                return SegmentPiece(code)
+            digest = next((each for each in self._cleaned_segments.segments if each.base == base), None)
+        if digest is None or not 0 <= offset < digest.size:
+            return SegmentPiece(ErrorCode.OFFSET_OUT_OF_RANGE)
+        try:
+            size = min(max_bytes, digest.size - offset, _PIECE_MAX)
+            return SegmentPiece(ErrorCode.NONE, self._log.read_sealed(base, offset, size))
+        except FileNotFoundError:  # it was trimmed
+            return SegmentPiece(ErrorCode.OFFSET_OUT_OF_RANGE)
+        except OSError as error:
+            logger.warning("%s: the segment at %d cannot be read: %s", self.name, base, error)
+            return SegmentPiece(ErrorCode.KAFKA_STORAGE_ERROR)
+
+    def begin_mirroring(self) -> MirroredSegments | None:
+        """Begin to take over the leader's compacted segments. For the thread that cleans.
+
+        Returns:
+            How far this replica is; None: it does not follow, or the topic is not compacted.
+        """
+        with self._lock:
+            following = self._following
+            is_following = self._leading is None and self.failure is None and following.leader
+            if self.config.compaction is None or not is_following:
+                return None
+            cleaner = self._known_cleaner()
+            cleaner.begin()
+            start = self._log.start_position
+            return MirroredSegments(following.leader, following.epoch, self._role, cleaner.cleaned, start)
+
+    def segment_digests(self, before: int) -> Mapping[int, SegmentDigest]:
+        """Return the digests, by base, of committed closed segments. For the thread that cleans; reads what is new.
+
+        Args:
+            before: offset before which they end.
+
+        Raises:
+            ReplogError, OSError: a segment cannot be read.
+        """
+        with self._lock:
+            cleaner, floor = self._known_cleaner(), self._high_watermark()
+        return cleaner.digests(floor, self._clock.now_us(), before)
+
+    def begin_segment_copy(self, digest: SegmentDigest) -> SegmentCopy:
+        """Begin to copy a segment of the leader's. Raises as `SegmentCopy`."""
+        with self._lock:
+            return self._known_cleaner().begin_copy(digest)
+
+    def take_over_segment(self, mirrored: MirroredSegments, copy: SegmentCopy) -> bool:
+        """Put a finished copy in the place of a segment, if the role is the same, and all of the segment is committed.
+
+        Raises:
+            ReplogError, OSError: see `CommitLog.replace_sealed`.
+        """
+        end = copy.digest.base + self._log.segment_bytes
+        with self._lock:
+            if self._role is not mirrored.role or self.failure is not None:
+                return False
+            if self._following.high_watermark.position < end:
+                return False
+            if self._producers is not None and self._producers.replayed.position < end:
+                self._replay()
+            self._known_cleaner().take_over(copy)
+            return True
+
+    def end_mirroring(self, mirrored: MirroredSegments, cleaned: int) -> bool:
+        """Note that this replica has all compacted segments of its leader. Return whether the role is the same.
+
+        Raises:
+            OSError: the disk failed.
+        """
+        with self._lock:
+            if self._role is not mirrored.role or self.failure is not None:
+                return False
+            self._known_cleaner().note_cleaned(cleaned)
+            return True
 
     def _sync_soon(self, deferred: Deferred) -> None:
         if self._request_sync is not None and self.config.replicas.requires_sync:
@@ -752,6 +918,7 @@ class Partition:
     def _begin_role(self, deferred: Deferred, *, is_leader: bool) -> None:
         before, self._role = self._role, ReplicaRole(self.name, is_leader=is_leader)
         self._low_wanted = self._low_shown = 0
+        self._cleaned_segments, self._cleaned_reports = _NOT_KNOWN, {}
         before.is_over = True
         deferred.append(partial(before.end, self._purgatory))
         if self._role_watcher is not None:
@@ -866,9 +1033,11 @@ class Partition:
             case AppendRecords(fetched):
                 self._append_fetched(fetched, deferred)
             case TruncateLog(to):
+                self._known_cleaner().forget_from(to.entry)
                 log.truncate_to(to)
                 self._truncated(deferred)
             case ResetLog(start, history):
+                self._known_cleaner().forget_from(0)
                 self._reset_log(start, history)
                 self._truncated(deferred)
             case ShowHighWatermark(high_watermark):
@@ -1278,7 +1447,7 @@ class Partition:
         except TruncatedError:
             return refused(role, fetch, ErrorCode.NOT_LEADER_OR_FOLLOWER)
         except OutOfRangeError:
-            return refused(role, fetch, ErrorCode.OFFSET_OUT_OF_RANGE)
+            return self._cut_to_segment(role, fetch)
         except (ReplogError, OSError) as error:
             self._read_failed(error)
             return refused(role, fetch, ErrorCode.KAFKA_STORAGE_ERROR)
@@ -1292,6 +1461,25 @@ class Partition:
             )
             has_mark = fetch.high_watermark < min(leading.high_watermark, fetch.position)
             return PartitionRead(data, role, fetch.position.position, is_final=has_mark)
+
+    def _cut_to_segment(self, role: ReplicaRole, fetch: Fetch) -> PartitionRead:
+        """Answer a follower whose log ends within a segment that was compacted here, where no record begins: it takes
+        the segment from its beginning."""
+        with self._lock:
+            leading = self._leading
+            if leading is None or self._role is not role:
+                return refused(role, fetch, ErrorCode.NOT_LEADER_OR_FOLLOWER)
+            try:
+                start = self._log.segment_start(fetch.position.position)
+            except OutOfRangeError:
+                return refused(role, fetch, ErrorCode.OFFSET_OUT_OF_RANGE)
+            if start.position + self._log.segment_bytes > leading.high_watermark.position:
+                return refused(role, fetch, ErrorCode.OFFSET_OUT_OF_RANGE)
+            logger.info("%s: broker %s takes the segment at %d anew", self.name, fetch.member.broker, start.position)
+            answer = DivergingEpoch(fetch.number, leading.epoch, leading.history, leading.start, start)
+            response = self._with_producers(answer)
+            assert response is not None
+            return answered(role, response)
 
     # ---- as follower ----------------------------------------------------------------------------------------
 

@@ -28,6 +28,8 @@ from pyreplog.partition.protocol.partition_state import Brokers
 from pyreplog.partition.protocol.record_batch import check_batch, end_marker
 from pyreplog.partition.protocol.transactions import TransactionMarker
 from pyreplog.partition.requests import (
+    CleanedSegments,
+    CleanedSegmentsRequest,
     ConsumerFetch,
     FetchParams,
     FetchPartitionData,
@@ -37,6 +39,8 @@ from pyreplog.partition.requests import (
     PartitionProduceResponse,
     Records,
     ReplicaFetch,
+    SegmentPiece,
+    SegmentReadRequest,
     WriteMarkersRequest,
 )
 from pyreplog.partition.role import ReplicaRole
@@ -328,6 +332,30 @@ class ReplicaManager:
                 callback(name, marker)
             except Exception:  # the transaction goes on
                 logger.exception("%s: somebody who watches markers failed", name)
+
+    # ---- compacted segments ---------------------------------------------------------------------------------
+
+    def cleaned_segments(self, request: CleanedSegmentsRequest) -> CleanedSegments:
+        """Return the segments of a partition that this broker leads and has compacted, for a follower.
+
+        Args:
+            request: of the follower.
+        """
+        partition = self._partitions.get(request.partition)
+        if partition is None:
+            return CleanedSegments(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+        return partition.cleaned_segments(request.member, request.epoch, request.cleaned)
+
+    def read_segment(self, request: SegmentReadRequest) -> SegmentPiece:
+        """Return bytes of a compacted segment of a partition that this broker leads. Reads the disk.
+
+        Args:
+            request: of the follower.
+        """
+        partition = self._partitions.get(request.partition)
+        if partition is None:
+            return SegmentPiece(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+        return partition.read_segment(request.epoch, request.base, request.offset, request.max_bytes)
 
     # ---- deletions ------------------------------------------------------------------------------------------
 

@@ -6,10 +6,13 @@ from collections.abc import Mapping, Sequence
 from enum import Enum
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
+from pyreplog.partition.protocol.epochs import LeaderEpoch
 from pyreplog.partition.protocol.error_codes import ErrorCode
 from pyreplog.partition.protocol.messages import Fetch, FetchResponse
+from pyreplog.partition.protocol.partition_state import Member
 from pyreplog.partition.protocol.transactions import TransactionMarker
 from pyreplog.partition.store.partition_log import LogSlice
+from pyreplog.partition.store.segment_copy import SegmentDigest
 from pyreplog.partition.topic_partition import TopicPartition
 from pyreplog.times import Time
 
@@ -167,6 +170,66 @@ class VerifyTransactionRequest(NamedTuple):
     producer_id: int
     producer_epoch: int
     partitions: tuple[TopicPartition, ...]
+
+
+class CleanedSegmentsRequest(NamedTuple):
+    """A follower asks the leader which segments it has compacted, and says how far its own log is compacted.
+
+    Attributes:
+        partition: the partition.
+        member: the follower.
+        epoch: of the leader.
+        cleaned: offset up to which the follower's log is compacted.
+    """
+
+    partition: TopicPartition
+    member: Member
+    epoch: LeaderEpoch
+    cleaned: int
+
+
+class CleanedSegments(NamedTuple):
+    """The segments that a leader has compacted.
+
+    Attributes:
+        code: NONE, or the error; OFFSET_NOT_AVAILABLE: the leader does not know yet.
+        cleaned: offset up to which its log is compacted.
+        segments: those before, ascending.
+    """
+
+    code: ErrorCode
+    cleaned: int = 0
+    segments: Sequence[SegmentDigest] = ()
+
+
+class SegmentReadRequest(NamedTuple):
+    """A follower asks the leader for bytes of a segment that it has compacted.
+
+    Attributes:
+        partition: the partition.
+        epoch: of the leader.
+        base: position where the segment begins.
+        offset: of the first byte in the segment.
+        max_bytes: how many.
+    """
+
+    partition: TopicPartition
+    epoch: LeaderEpoch
+    base: int
+    offset: int
+    max_bytes: int
+
+
+class SegmentPiece(NamedTuple):
+    """Bytes of a segment.
+
+    Attributes:
+        code: NONE, or the error.
+        data: the bytes, at least one with NONE.
+    """
+
+    code: ErrorCode
+    data: ReadableBuffer = b""
 
 
 PartitionCodes: TypeAlias = dict[TopicPartition, ErrorCode]

@@ -18,15 +18,23 @@ from pyreplog.partition.client_wire import (
     ListOffsetsRequest,
     ProduceRequest,
     decode_request,
+    encode_cleaned_segments,
     encode_codes,
     encode_consume_responses,
     encode_offsets,
     encode_produce_responses,
+    encode_segment_piece,
     kind_of,
 )
 from pyreplog.partition.protocol.error_codes import ErrorCode
 from pyreplog.partition.replica_manager import ReplicaManager
-from pyreplog.partition.requests import PartitionCodes, VerifyTransactionRequest, WriteMarkersRequest
+from pyreplog.partition.requests import (
+    CleanedSegmentsRequest,
+    PartitionCodes,
+    SegmentReadRequest,
+    VerifyTransactionRequest,
+    WriteMarkersRequest,
+)
 from pyreplog.partition.wire import FETCH, decode_fetch, encode_error, encode_responses
 
 if TYPE_CHECKING:
@@ -100,6 +108,11 @@ class BrokerService:
             connection.reply(number, encode_offsets(self._clients.list_offsets(request)))
         elif isinstance(request, WriteMarkersRequest):
             self._write_markers(connection, number, request)
+        elif isinstance(request, CleanedSegmentsRequest):
+            connection.reply(number, encode_cleaned_segments(self._replicas.cleaned_segments(request)))
+        elif isinstance(request, SegmentReadRequest):
+            request = request._replace(max_bytes=min(request.max_bytes, _room(connection)))
+            connection.reply(number, *encode_segment_piece(self._replicas.read_segment(request)))
         elif self.verify is None:
             refused = dict.fromkeys(request.partitions, ErrorCode.COORDINATOR_NOT_AVAILABLE)
             connection.reply(number, encode_codes(refused))

@@ -25,18 +25,24 @@ from pyreplog.partition.client_wire import (
     ConsumeRequest,
     ListOffsetsRequest,
     ProduceRequest,
+    decode_cleaned_segments,
     decode_codes,
     decode_consume_responses,
     decode_offsets,
     decode_produce_responses,
+    decode_segment_piece,
     encode_request,
 )
 from pyreplog.partition.delayed_fetch import FetchResponses
 from pyreplog.partition.delayed_produce import ProduceResponses
 from pyreplog.partition.requests import (
+    CleanedSegments,
+    CleanedSegmentsRequest,
     FetchParams,
     PartitionCodes,
     PartitionFetch,
+    SegmentPiece,
+    SegmentReadRequest,
     VerifyTransactionRequest,
     WriteMarkersRequest,
 )
@@ -116,6 +122,16 @@ class TCPTransport(Handle):
     def verify_transaction(self, broker: str, request: VerifyTransactionRequest) -> AppendFuture[PartitionCodes]:
         """Ask the coordinator of a transactional id; see `TransactionTransport`."""
         return self._ask(broker, request, self._timeout_s, decode_codes)
+
+    # ---- compacted segments ---------------------------------------------------------------------------------
+
+    def cleaned_segments(self, broker: str, request: CleanedSegmentsRequest) -> AppendFuture[CleanedSegments]:
+        """Ask a broker which segments it has compacted; see `SegmentTransport`."""
+        return self._ask(broker, request, self._timeout_s, decode_cleaned_segments)
+
+    def read_segment(self, broker: str, request: SegmentReadRequest) -> AppendFuture[SegmentPiece]:
+        """Read bytes of a compacted segment of a broker; see `SegmentTransport`."""
+        return self._ask(broker, request, self._timeout_s, decode_segment_piece)
 
     def _ask(
         self, broker: str, request: ClientRequest, timeout_s: float, decode: Callable[[ReadableBuffer], T]

@@ -60,6 +60,14 @@ class TermStart(NamedTuple):
     term: Term
     start: LogPosition
 
+    def is_before(self, end: LogPosition) -> bool:
+        """Return whether a log that ends at `end` has something of the term.
+
+        Entry numbers decide: compaction by key moves records to the front of their segment, and the mark of a term
+        stays as it was. Where no entry tells, positions do.
+        """
+        return self.start.entry < end.entry or (self.start.entry == end.entry and self.start.position < end.position)
+
 
 @dataclass(frozen=True)
 class History:
@@ -80,7 +88,7 @@ class History:
 
     def up_to(self, end: LogPosition) -> History:
         """Return the history of a log that ends at `end`, without the terms of which that log holds nothing."""
-        return History(tuple(at for at in self.starts if at.start.position < end.position))
+        return History(tuple(at for at in self.starts if at.is_before(end)))
 
     def begin(self, term: Term, start: LogPosition) -> History:
         """Return the history with another term, which begins at `start`, the end of its master's log."""

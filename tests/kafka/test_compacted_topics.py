@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
+from confluent_kafka import Consumer, KafkaError, Message, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from tests.kafka.kafka_brokers import KafkaBrokers
@@ -25,9 +25,9 @@ def brokers(tmp_path: Path) -> Iterator[KafkaBrokers]:
         yield cluster.start("1")
 
 
-def create(brokers: KafkaBrokers, **changes: str) -> None:
+def create(brokers: KafkaBrokers, replicas: int = 1, **changes: str) -> None:
     admin = AdminClient({"bootstrap.servers": brokers.addresses})
-    admin.create_topics([NewTopic("states", 1, 1, config={**SETTINGS, **changes})])["states"].result(PATIENCE_S)
+    admin.create_topics([NewTopic("states", 1, replicas, config={**SETTINGS, **changes})])["states"].result(PATIENCE_S)
     brokers.leader("states")
 
 
@@ -99,9 +99,32 @@ def test_a_record_without_a_key_is_refused(brokers: KafkaBrokers) -> None:
     assert [message.key() for message in read_all(brokers)] == [b"key"]
 
 
-def test_a_compacted_topic_of_several_replicas_is_refused(brokers: KafkaBrokers) -> None:
+def test_replicas_are_compacted_as_their_leader_is(brokers: KafkaBrokers, tmp_path: Path, seed: int) -> None:
+    """Over TCP; then the leader goes."""
+    rng = random.Random(seed)
     brokers.start("2")
-    admin = AdminClient({"bootstrap.servers": brokers.addresses})
-    with pytest.raises(KafkaException) as failure:
-        admin.create_topics([NewTopic("states", 1, 2, config=SETTINGS)])["states"].result(PATIENCE_S)
-    assert failure.value.args[0].code() == KafkaError.INVALID_CONFIG
+    create(brokers, replicas=2)
+    producer, latest = Producer({"bootstrap.servers": brokers.addresses, "acks": "all"}), dict[bytes, bytes]()
+    for number in range(1500):
+        key, value = b"key %d" % rng.randrange(30), rng.randbytes(200)
+        producer.produce("states", value, key, partition=0)
+        latest[key] = value
+        if number % 100 == 0:
+            assert producer.flush(PATIENCE_S) == 0
+    assert producer.flush(PATIENCE_S) == 0
+    leader = brokers.leader("states")
+    other = "2" if leader == "1" else "1"
+    until(lambda: len(read_all(brokers)) < 700)
+    until(lambda: closed_segments(tmp_path / leader) == closed_segments(tmp_path / other))
+    assert brokers.brokers[other].cleaner.segments_copied > 0
+    brokers.stop(leader)
+    assert brokers.leader("states") == other
+    messages = read_all(brokers)
+    assert len(messages) < 1500
+    assert {message.key(): message.value() for message in messages} == latest
+
+
+def closed_segments(directory: Path) -> list[bytes]:
+    """The content of the segments of a broker's replica: the first three, which are closed."""
+    paths = sorted(path for path in directory.glob("*/*.log") if path.parent.name.endswith("-0"))
+    return [path.read_bytes() for path in paths[:3]]

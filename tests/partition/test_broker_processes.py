@@ -25,18 +25,20 @@ ROOT = Path(__file__).parents[2]
 class Processes:
     """Three brokers, and a client of them in this process."""
 
-    def __init__(self, path: Path, stack: ExitStack) -> None:
-        self._path, self._url = path, f"sqlite:{path / 'metadata'}"
+    def __init__(self, path: Path, stack: ExitStack, *settings: str) -> None:
+        self._path, self._settings = path, settings
+        self.url = f"sqlite:{path / 'metadata'}"
         self.running: dict[str, subprocess.Popen[str]] = {}
         stack.callback(self.kill, *"abc")
         self.start(*"abc")
         config = ProducerConfig(timeout_s=PATIENCE_S, batch_bytes=2000)
-        self.client = stack.enter_context(PartitionClient.connect(self._url, config=config))
+        self.client = stack.enter_context(PartitionClient.connect(self.url, config=config))
 
     def start(self, *names: str) -> None:
         for name in names:
             self.running[name] = subprocess.Popen(
-                [sys.executable, "-m", "tests.partition.broker_process", str(self._path / name), name, self._url],
+                [sys.executable, "-m", "tests.partition.broker_process", str(self._path / name), name, self.url,
+                 *self._settings],
                 cwd=ROOT, stdout=subprocess.PIPE, text=True,
             )  # fmt: skip
         for name in names:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -17,29 +18,40 @@ from pyreplog.partition.client_wire import (
     ConsumeResponse,
     ListOffsetsRequest,
     ProduceRequest,
+    decode_cleaned_segments,
     decode_codes,
     decode_consume_responses,
     decode_offsets,
     decode_produce_responses,
     decode_request,
+    decode_segment_piece,
+    encode_cleaned_segments,
     encode_codes,
     encode_consume_responses,
     encode_offsets,
     encode_produce_responses,
     encode_request,
+    encode_segment_piece,
 )
+from pyreplog.partition.protocol.epochs import LeaderEpoch
 from pyreplog.partition.protocol.error_codes import ErrorCode
+from pyreplog.partition.protocol.partition_state import Member
 from pyreplog.partition.protocol.transactions import TransactionMarker
 from pyreplog.partition.requests import (
     AbortedTransaction,
+    CleanedSegments,
+    CleanedSegmentsRequest,
     ConsumerFetch,
     FetchIsolation,
     FetchParams,
     PartitionOffsets,
     PartitionProduceResponse,
+    SegmentPiece,
+    SegmentReadRequest,
     VerifyTransactionRequest,
     WriteMarkersRequest,
 )
+from pyreplog.partition.store.segment_copy import SegmentDigest
 from pyreplog.partition.topic_partition import TopicPartition
 from pyreplog.partition.wire import encode_error
 
@@ -53,6 +65,7 @@ PARTITIONS = st.builds(TopicPartition, NAMES, st.integers(0, (1 << 31) - 1))
 CODES = st.sampled_from(ErrorCode)
 TEXTS = st.text(st.characters(codec="utf-8"), max_size=40)
 ISOLATIONS = st.sampled_from([FetchIsolation.HIGH_WATERMARK, FetchIsolation.TXN_COMMITTED])
+EPOCHS = st.builds(LeaderEpoch, U63, NAMES)
 FETCHES = st.builds(ConsumerFetch, U63, U32, st.none() | U63)
 REQUESTS: st.SearchStrategy[ClientRequest] = st.one_of(
     st.builds(
@@ -73,6 +86,8 @@ REQUESTS: st.SearchStrategy[ClientRequest] = st.one_of(
         st.dictionaries(PARTITIONS, FETCHES, max_size=4),
     ),
     st.builds(ListOffsetsRequest, st.dictionaries(PARTITIONS, st.none() | I64, max_size=4)),
+    st.builds(CleanedSegmentsRequest, PARTITIONS, st.builds(Member, NAMES, U63), EPOCHS, U63),
+    st.builds(SegmentReadRequest, PARTITIONS, EPOCHS, U63, U63, U32),
 )  # fmt: skip
 ABORTED = st.lists(st.builds(AbortedTransaction, I64, I64), max_size=3)
 CONSUMED = st.builds(
@@ -110,6 +125,21 @@ def test_offsets_come_back(offsets: dict[TopicPartition, PartitionOffsets]) -> N
     assert decode_offsets(encode_offsets(offsets)) == offsets
 
 
+@given(CODES, U63, st.lists(st.builds(SegmentDigest, U63, U63, U63, U63, U32), max_size=4), st.binary(max_size=50))
+def test_segments_come_back(code: ErrorCode, cleaned: int, segments: list[SegmentDigest], data: bytes) -> None:
+    answer = CleanedSegments(code, cleaned, segments)
+    assert decode_cleaned_segments(encode_cleaned_segments(answer)) == answer
+    piece = SegmentPiece(code, data)
+    assert decode_segment_piece(joined(encode_segment_piece(piece))) == piece
+
+
+@given(st.binary(max_size=80))
+def test_any_bytes_are_segments_or_refused(body: bytes) -> None:
+    for decode in (decode_cleaned_segments, decode_segment_piece):
+        with suppress(InvalidMessageError, UnsupportedRequestError):
+            decode(b"\0\0\0\0\1" + body)
+
+
 @given(REQUESTS, st.data())
 def test_requests_that_are_cut_or_longer_are_refused(request: ClientRequest, data: st.DataObject) -> None:
     whole = joined(encode_request(request))
@@ -118,7 +148,7 @@ def test_requests_that_are_cut_or_longer_are_refused(request: ClientRequest, dat
             decode_request(broken)
 
 
-@given(st.integers(2, 6), st.binary(max_size=80))
+@given(st.integers(2, 8), st.binary(max_size=80))
 def test_any_bytes_are_a_request_or_refused(kind: int, body: bytes) -> None:
     try:
         decode_request(bytes([kind]) + body)
@@ -144,9 +174,12 @@ def test_a_marker_goes_once_to_a_partition_and_has_a_version() -> None:
 
 
 def test_requests_of_later_versions_are_refused() -> None:
-    with pytest.raises(UnsupportedRequestError, match="request 7"):
-        decode_request(b"\7")
-    for decode in (decode_codes, decode_produce_responses, decode_consume_responses, decode_offsets):
+    with pytest.raises(UnsupportedRequestError, match="request 9"):
+        decode_request(b"\x09")
+    for decode in (
+        decode_codes, decode_produce_responses, decode_consume_responses, decode_offsets, decode_cleaned_segments,
+        decode_segment_piece,
+    ):  # fmt: skip
         with pytest.raises(UnsupportedRequestError, match="no such"):
             decode(encode_error("no such request"))
 
@@ -170,6 +203,14 @@ def samples() -> dict[str, bytes]:
                 {name: ConsumeResponse(ErrorCode.NONE, 9, 8, 0, 8, [b"batch"], [AbortedTransaction(7, 6)], "")}
             )
         ),
+        "cleaned segments": joined(
+            encode_request(CleanedSegmentsRequest(name, Member("b", 3), LeaderEpoch(5, "a"), 70))
+        ),
+        "read segment": joined(encode_request(SegmentReadRequest(name, LeaderEpoch(5, "a"), 1 << 20, 4096, 1000))),
+        "cleaned": encode_cleaned_segments(
+            CleanedSegments(ErrorCode.NONE, 80, [SegmentDigest(1 << 20, 40, 75, 9000, 0xDEADBEEF)])
+        ),
+        "piece": joined(encode_segment_piece(SegmentPiece(ErrorCode.NONE, b"bytes"))),
         "offsets": encode_offsets({name: PartitionOffsets(ErrorCode.NONE, 0, 10, 9, 8, 5)}),
     }
 

@@ -180,16 +180,10 @@ def test_all_numbers_are_looked_at() -> None:
     assert {SETTINGS[name].field for name in NUMBERS} == fields
 
 
-def test_a_compacted_topic_has_one_replica(store: MetadataStore) -> None:
-    """Replicas are not compacted alike yet: none may begin to differ."""
-    one = create_topic(
-        store, "one", partitions=1, replication_factor=1, now_us=1, settings={"cleanup.policy": "compact,delete"}
-    )
-    assert one.config.is_compacted and one.config.is_trimmed
-    with pytest.raises(ConfigError, match="expected one replica of a compacted topic, found 2"):
-        create_topic(store, "two", partitions=1, replication_factor=2, now_us=1, settings={"cleanup.policy": "compact"})
+def test_a_topic_may_be_compacted_from_the_beginning_or_later(store: MetadataStore) -> None:
+    settings = {"cleanup.policy": "compact,delete"}
+    both = create_topic(store, "both", partitions=1, replication_factor=3, now_us=1, settings=settings)
+    assert both.config.is_compacted and both.config.is_trimmed
     create_topic(store, "later", partitions=1, replication_factor=2, now_us=1)
-    with pytest.raises(ConfigError, match="expected one replica of a compacted topic, found 2"):
-        alter_topic(store, "later", {"cleanup.policy": "compact"})
-    with pytest.raises(ConfigError, match="expected one replica"):
-        create_partitions(store, "one", 2, {1: ("a", "b")})
+    later = alter_topic(store, "later", {"cleanup.policy": "compact"})
+    assert later.config.is_compacted and not later.config.is_trimmed

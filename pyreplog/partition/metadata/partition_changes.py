@@ -154,9 +154,6 @@ class _Reassign:
     ) -> PartitionState | PartitionResult:  # fmt: skip
         if (state.target or state.replicas) == self._target and not state.replaced:
             return state
-        if topic.config.is_compacted:  # a second replica of it would have other bytes
-            message = "a compacted topic keeps its one replica: remove compact from its cleanup.policy first"
-            return PartitionResult(ErrorCode.INVALID_REPLICA_ASSIGNMENT, message)
         after = reassign(state, self._target)
         if len(after.replicas) > REPLICAS_MAX:
             message = f"expected at most {REPLICAS_MAX} replicas with those that go, found {len(after.replicas)}"

@@ -134,17 +134,6 @@ class TopicMetadata(MetadataValue):
         return decoded
 
 
-def _check_compaction(topic: TopicMetadata) -> TopicMetadata:
-    """Return the topic. Raises ConfigError if it is compacted, and has more than one replica."""
-    replicas = max([topic.replication_factor, *map(len, topic.assignment.values())])
-    if topic.config.is_compacted and replicas > 1:
-        raise ConfigError(
-            f"cleanup.policy: expected one replica of a compacted topic, found {replicas}: replicas are not compacted "
-            "alike yet; create the topic with replication factor 1, or without compaction"
-        )
-    return topic
-
-
 def create_topic(
     store: MetadataStore,
     topic: str,
@@ -179,7 +168,7 @@ def create_topic(
     Raises:
         TopicExistsError: there is a topic of that name, or one is being deleted.
         InvalidArgumentError: an argument is out of its bounds.
-        ConfigError: a setting is unknown, or out of its bounds; the topic is compacted, and has several replicas.
+        ConfigError: a setting is unknown, or out of its bounds.
         ReplogError: errors of the store.
     """
     chosen = {partition: tuple(brokers) for partition, brokers in (assignment or {}).items()}
@@ -189,7 +178,7 @@ def create_topic(
         created_us=now_us,
     )  # fmt: skip
     created.check(InvalidArgumentError)
-    created = _check_compaction(_with_settings(created, settings or {}))
+    created = _with_settings(created, settings or {})
     if any(partition >= partitions for partition in chosen):
         raise InvalidArgumentError(f"assignment: expected partitions below {partitions}, found {max(chosen)}")
 
@@ -235,8 +224,7 @@ def alter_topic(store: MetadataStore, topic: str, changes: Mapping[str, Any]) ->
 
     Raises:
         NoSuchTopicError: there is no such topic, or it is being deleted.
-        ConfigError: a setting is unknown, out of its bounds, or fixed since the topic was created; the topic would be
-            compacted, and has several replicas. Nothing was changed.
+        ConfigError: a setting is unknown, out of its bounds, or fixed since the topic was created. Nothing was changed.
         ReplogError: errors of the store.
 
     Example:
@@ -248,7 +236,7 @@ def alter_topic(store: MetadataStore, topic: str, changes: Mapping[str, Any]) ->
     def altered(stored: TopicMetadata) -> TopicMetadata:
         if stored.is_deleted:
             raise NoSuchTopicError(topic, "it is being deleted")
-        after = _check_compaction(_with_settings(stored, changes))
+        after = _with_settings(stored, changes)
         before, now = stored.config.values(), after.config.values()
         for name in changes:
             if SETTINGS[name].is_fixed and before[name] != now[name]:
@@ -273,7 +261,6 @@ def create_partitions(
     Raises:
         NoSuchTopicError: there is no such topic.
         InvalidArgumentError: the topic has more partitions, or cannot have so many; the assignment is invalid.
-        ConfigError: the topic is compacted, and the assignment has several replicas.
         ReplogError: errors of the store.
     """
     chosen = {partition: tuple(brokers) for partition, brokers in (assignment or {}).items()}
@@ -292,7 +279,7 @@ def create_partitions(
             )
         after = replace(stored, partitions=partitions, assignment={**stored.assignment, **chosen})
         after.check(InvalidArgumentError)
-        return _check_compaction(after)
+        return after
 
     return _change(store, topic, grown)
 

@@ -47,7 +47,7 @@ class TopicSettings(Settings):
         requires_sync: a record is committed when it is on the disks of all in-sync replicas, not only in memory; fixed
             when the topic is created (`requires.sync`, which Kafka does not have).
         cleanup_policy: "delete": retention removes old records; "compact": of each key the last record stays;
-            "compact,delete": both (`cleanup.policy`). Topics with more than one replica cannot be compacted.
+            "compact,delete": both (`cleanup.policy`).
         delete_retention_ms: how long a compacted topic keeps tombstones (`delete.retention.ms`), milliseconds.
         min_dirty_ratio: a partition is compacted when more than this part of it never was
             (`min.cleanable.dirty.ratio`).

@@ -54,7 +54,7 @@ def has_prefix(history: History, start: LogPosition, end: LogPosition, epoch: Le
 
 def starts_between(history: History, start: LogPosition, end: LogPosition) -> tuple[TermStart, ...]:
     """Return the epochs that begin in a part of the log."""
-    return tuple(at for at in history.starts if start.position <= at.start.position < end.position)
+    return tuple(at for at in history.starts if at.is_before(end) and not at.is_before(start))
 
 
 def extended(history: History, starts: tuple[TermStart, ...]) -> History:

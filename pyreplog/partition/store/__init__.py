@@ -9,5 +9,6 @@
 | `producer_snapshot` | the files beside the segments: producers, transactions, the index of those that were aborted |
 | `producer_state_manager` | the producers and transactions of a log, from these files and the log |
 | `log_cleaner` | compaction of a log by key |
+| `segment_copy` | the digest of a segment, and the file of another replica's segment that takes the place of one |
 | `partition_reader` | what a reader of another process learns of a log: high watermark, epochs, transactions |
 """

@@ -7,13 +7,17 @@ becomes one empty batch that takes all their offsets. FORMAT.md has the order of
 
 A tombstone goes `delete.retention.ms` after a cleaning has found it to be the last one of its key, and so do the
 markers of transactions of which no record is left (KIP-534). The last batch of each producer stays, though it be empty.
+Neither goes before all replicas of the partition have given up what it deletes: whichever leads then, and whichever
+segments it has taken over by then, no deleted record comes back.
 """
 
 from __future__ import annotations
 
 import logging
 import os
+import threading
 from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
 from typing import NamedTuple
 
 from pyreplog._native.kafka.log_cleaner import (
@@ -34,9 +38,11 @@ from pyreplog.partition.config import CompactionConfig
 from pyreplog.partition.protocol.record_batch import HEAD_BYTES, marker_of
 from pyreplog.partition.protocol.transactions import EndedTransaction
 from pyreplog.partition.store.partition_log import CleanableSegment, PartitionLog
+from pyreplog.partition.store.segment_copy import SegmentCopy, SegmentDigest, digest_of
 from pyreplog.record_batches.compression import compress, decompress
 from pyreplog.regular_files import read_regular
 from pyreplog.stream.log_position import LogPosition
+from pyreplog.stream.mirrorlog import BLANK_BYTES
 
 logger = logging.getLogger(__name__)
 
@@ -48,7 +54,6 @@ UNCOMPRESSED_MAX = 256 << 20
 _FILE_MAX = 4096
 _SCAN_BYTES = 4 << 20
 _COPY_BYTES = 1 << 20
-_BLANK_BYTES = 32
 _GAP_BYTES = 104  # of a record with an empty batch
 _COUNT_MAX = (1 << 31) - 1
 _BATCH = 2  # kind of records
@@ -61,11 +66,14 @@ class CleaningBounds(NamedTuple):
         stable: the last stable offset: nothing from there on is touched.
         aborted: the aborted transactions before it.
         last_batches: offset of the last record of the last batch of each idempotent producer, by producer id.
+        replicated: offset up to which the log of each other replica is compacted: tombstones and markers from there on
+            stay.
     """
 
     stable: LogPosition
     aborted: tuple[EndedTransaction, ...]
     last_batches: Mapping[int, int]
+    replicated: int = 1 << 62
 
 
 class DirtySegments(NamedTuple):
@@ -108,8 +116,11 @@ class LogCleaner:
         self._log, self._files = log, files
         self._sizes: dict[int, int] = {}  # bytes of the records of segments, by base
         self._replaced: set[int] = set()  # segments whose old files are still read
+        self._digests: dict[int, SegmentDigest] = {}  # of segments, by base
+        self._marking = threading.Lock()  # guards what follows, and its file
+        self._is_cut = False  # the log, below `cleaned`, since a cleaning began
         self.cleaned = self._read_cleaned()
-        """Offset up to which the log was cleaned; what is behind it is dirty."""
+        """Offset up to which the log was cleaned, here or where its segments come from; what is behind it is dirty."""
 
     def _read_cleaned(self) -> int:
         path = self._log.path / FILE_NAME
@@ -179,7 +190,7 @@ class LogCleaner:
             CorruptionError: a segment is damaged.
             PoisonedError, ClosedError: the log takes no appends.
         """
-        self._replaced = {base for base in self._replaced if not self._log.let_go_replaced(base)}
+        self.begin()
         segments = self._cleanable(bounds, config, now_us)
         offsets, seen = OffsetMap(map_bytes), _SeenTransactions(bounds.aborted)
         offsets.note_end(self.cleaned)
@@ -194,15 +205,82 @@ class LogCleaner:
             is_new = rewriter.rewrite()
             before, after, replaced = before + rewriter.old_bytes, after + rewriter.new_bytes, replaced + is_new
             if is_new:
-                self._log.replace_sealed(segment.base, rewriter.path)
-                self._sizes[segment.base] = rewriter.new_bytes
-                if not self._log.let_go_replaced(segment.base):
-                    self._replaced.add(segment.base)
+                self._replace(segment.base, rewriter.path, rewriter.new_bytes)
         self._sizes = {segment.base: self._sizes[segment.base] for segment in segments if segment.base in self._sizes}
-        if offsets.latest > self.cleaned:
-            self.cleaned = offsets.latest
-            self._write_cleaned()
+        self.note_cleaned(offsets.latest)
         return CleaningResult(self.cleaned, before, after, replaced)
+
+    def _replace(self, base: int, fresh: Path, size: int) -> None:
+        self._log.replace_sealed(base, fresh)
+        self._sizes[base] = size
+        self._digests.pop(base, None)
+        if not self._log.let_go_replaced(base):
+            self._replaced.add(base)
+
+    # ---- how far it is --------------------------------------------------------------------------------------
+
+    def begin(self) -> None:
+        """Begin to clean, or to take over segments, after which `note_cleaned` is called."""
+        self._replaced = {base for base in self._replaced if not self._log.let_go_replaced(base)}
+        with self._marking:
+            self._is_cut = False
+
+    def note_cleaned(self, offset: int) -> None:
+        """Note, durably, up to where the log is clean now, unless it was cut since `begin`. It does not go back.
+
+        Raises:
+            OSError: the disk failed.
+        """
+        with self._marking:
+            if not self._is_cut and offset > self.cleaned:
+                self.cleaned = offset
+                self._write_cleaned()
+
+    def forget_from(self, offset: int) -> None:
+        """Note, durably, that the log is cut: what comes in place of its records may be dirty. Any thread.
+
+        Raises:
+            OSError: the disk failed.
+        """
+        with self._marking:
+            self._is_cut = True
+            if offset < self.cleaned:
+                self.cleaned = offset
+                self._write_cleaned()
+
+    # ---- segments of replicas -------------------------------------------------------------------------------
+
+    def digests(self, floor: LogPosition, now_us: int, before: int) -> dict[int, SegmentDigest]:
+        """Return the digests of closed segments, by base. Reads those that are new. For the thread that cleans.
+
+        Args:
+            floor: position before which segments end.
+            now_us: the time, microseconds since 1970-01-01 UTC.
+            before: offset before which segments end.
+
+        Raises:
+            ReplogError, OSError: a segment cannot be read.
+        """
+        digests: dict[int, SegmentDigest] = {}
+        for segment in self._log.cleanable_segments(floor, now_us):
+            if segment.end > before:
+                break
+            digest = self._digests.get(segment.base)
+            if digest is None or (digest.first, digest.end) != (segment.first, segment.end):
+                digest = digest_of(self._log, segment)
+            digests[segment.base] = digest
+        self._digests = digests
+        return digests
+
+    def begin_copy(self, digest: SegmentDigest) -> SegmentCopy:
+        """Begin to take over a segment of another replica. Raises as `SegmentCopy`."""
+        return SegmentCopy(self._log, self._files, digest)
+
+    def take_over(self, copy: SegmentCopy) -> None:
+        """Put the finished copy of another replica's segment in the place of this one's. Raises as `replace_sealed`."""
+        digest = copy.digest
+        self._replace(digest.base, copy.path, digest.size - BLANK_BYTES - HEADER_BYTES)
+        self._digests[digest.base] = digest
 
     def _add_keys(self, segment: CleanableSegment, offsets: OffsetMap, seen: _SeenTransactions) -> bool:
         """Take the keys of a segment, behind the clean offset; return whether all fit.
@@ -287,7 +365,7 @@ class _SegmentRewriter:
         self._gap = 0  # entry numbers that were taken out in front of the present record
         self._gap_at = 0  # offset of the last record of those, in the old file
         self._run = -1, -1  # bytes of the old file that were kept, and not written yet
-        self._slack = self._segment.size - _BLANK_BYTES - self._segment.end
+        self._slack = self._segment.size - BLANK_BYTES - self._segment.end
         self.old_bytes = self.new_bytes = self._segment.end - HEADER_BYTES
 
     def rewrite(self) -> bool:
@@ -339,7 +417,7 @@ class _SegmentRewriter:
             if marker_of(value) is None:
                 return None
             is_marker_of_nothing = self._seen.note_marker(head)
-            has_passed = head.attributes & 64 and self._now_ms >= head.base_timestamp
+            has_passed = head.attributes & 64 and self._time_for(head) >= head.base_timestamp
             if is_marker_of_nothing and has_passed and not self._is_last_of_producer(head):
                 return without_records(value)
         elif not head.count:
@@ -351,12 +429,17 @@ class _SegmentRewriter:
         body = _body(value, head)
         for sets_horizon in (True, False):
             cleaned = clean_batch(
-                value, body, self._offsets, compress, now_ms=self._now_ms, retention_ms=self._retention_ms,
+                value, body, self._offsets, compress, now_ms=self._time_for(head), retention_ms=self._retention_ms,
                 is_marker_of_nothing=is_marker_of_nothing, sets_horizon=sets_horizon,
             )  # fmt: skip
             if cleaned is None or self._fits(len(cleaned) - len(value), offset):
                 return cleaned
         raise InvalidRecordBatchError(87, -1, 0, f"at most {len(value)} bytes of a cleaned batch", "more")
+
+    def _time_for(self, head: RecordBatchHeader) -> int:
+        """The time that counts for a batch: before the delete horizon, if another replica may have what it deletes."""
+        is_held = head.attributes & 64 and head.base_offset + head.last_offset_delta >= self._bounds.replicated
+        return min(self._now_ms, head.base_timestamp - 1) if is_held else self._now_ms
 
     def _fits(self, growth: int, offset: int) -> bool:
         """Whether a record may be so many bytes longer: what follows it must not need more room than there is."""
@@ -421,7 +504,7 @@ class _SegmentRewriter:
         _, _, _, time_us, _ = segment.head_at(segment.end)
         entries = self._cleanable.end - self._cleanable.first
         self._files.write(self._fd, end_blank(segment, self._out, entries, time_us), self._out)
-        behind = -(-(self._out + _BLANK_BYTES) // 4096) * 4096
+        behind = -(-(self._out + BLANK_BYTES) // 4096) * 4096
         if behind < segment.size:
             try:
                 self._files.punch(self._fd, behind, segment.size)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, NoReturn, SupportsIndex
 
+from pyreplog._native.kafka.log_cleaner import end_blank
 from pyreplog._native.log.appender import Appender
 from pyreplog._native.log.apply_replicated import marks_of, stand_at
 from pyreplog._native.log.log_position import AppendedOffsets
@@ -563,7 +565,7 @@ class PartitionLog(MirrorLog):
         if until is not None:
             log_end = min(log_end, max(until, position))
         frames: list[tuple[int, ReadableBuffer]] = []
-        at, end, size, blank = position.position, position, 0, None
+        at, end, size, blank, is_unclear = position.position, position, 0, None, False
         if at > log_end.position:
             raise OutOfRangeError(f"position {at}: the log ends at {log_end.position}")
         while at < log_end.position:
@@ -571,14 +573,20 @@ class PartitionLog(MirrorLog):
             base, offset = segment.base, max(at - segment.base, HEADER_BYTES)
             is_last = log_end.position <= base + segment.size
             extent = log_end.position - base if is_last else self._records_end(segment)
-            if offset < extent:
+            if not frames and blank is None and not is_last and self._is_end_of(segment, offset, extent, position):
+                blank = at, self._blank_at(segment, offset, extent)
+                at = base + segment.size
+                continue
+            if offset < extent or (not frames and blank is None and not is_last):
                 if not frames and blank is None:
                     self._check_begins(segment, offset, extent, position.entry)
                 stop = extent
                 if extent - offset > max_bytes - size:
                     stop = segment.whole_records(offset, offset + max(max_bytes - size, 0), extent)
-                    if (frames or not min_one_record) and stop - offset > max_bytes - size:
+                    if (frames or not min_one_record) and stop - offset > max_bytes - size and not is_unclear:
                         break
+                if not is_last:
+                    stop, is_unclear = self._behind_moved_epochs(segment, stop, extent)
                 if blank is not None:
                     frames.append(blank)
                 if at == base:
@@ -587,7 +595,7 @@ class PartitionLog(MirrorLog):
                 size += stop - offset
                 entry = log_end.entry if is_last and stop == extent else segment.first_entry_at(stop)
                 end = LogPosition(base + stop, entry)
-                if stop < extent or size >= max_bytes:
+                if (stop < extent or size >= max_bytes) and not is_unclear:
                     break
             if is_last:
                 break
@@ -597,6 +605,50 @@ class PartitionLog(MirrorLog):
         if self.truncation_count != truncations:
             raise TruncatedError(f"the log was cut while it was read from position {position.position} on")
         return LogSlice(position, end, frames)
+
+    def _is_end_of(self, segment: Segment, offset: int, extent: int, position: LogPosition) -> bool:
+        """Whether a follower's log ends behind the last record of a sealed segment: where that is here, or, as its copy
+        may not be compacted as this one is, somewhere else."""
+        begins = offset < extent and self._begins(segment, offset, extent, position.entry)
+        return not begins and offset % 8 == 0 and position.entry == segment.head_at(extent)[1]
+
+    def _blank_at(self, segment: Segment, offset: int, extent: int) -> ReadableBuffer:
+        """The blank of a sealed segment for a copy whose records end at an offset."""
+        if offset == extent:
+            return segment.view(extent, BLANK_BYTES)
+        _, entry, _, time_us, _ = segment.head_at(extent)
+        return end_blank(segment, offset, entry - segment.first_entry, time_us)
+
+    def _behind_moved_epochs(self, segment: Segment, stop: int, extent: int) -> tuple[int, bool]:
+        """Where a slice ends so that its end tells which epochs it has, and whether it must go on to the next segment.
+
+        The end of a log tells that by its offset, and by its position where an epoch begins at that offset: compaction
+        moves the record of an epoch in front of the position where the epoch began.
+        """
+        while True:
+            at = segment.base + stop
+            entry = segment.head_at(extent)[1] if stop == extent else segment.first_entry_at(stop)
+            if not any(
+                start.entry == entry and at <= start.position < segment.base + segment.size
+                for _, start in self._history.starts
+            ):
+                return stop, False
+            if stop == extent:
+                return stop, True
+            stop = segment.whole_records(stop, stop, extent)
+
+    def segment_start(self, position: int) -> LogPosition:
+        """Return where the segment begins that has a position, and its first offset.
+
+        Raises:
+            OutOfRangeError: no segment has it.
+        """
+        with self._lock:
+            table = self._segment_table()
+            row = bisect_right(table, position, key=lambda row: row[0]) - 1
+            if row < 0 or position >= table[row][0] + self.segment_bytes:
+                raise OutOfRangeError(f"position {position}: no segment has it")
+            return LogPosition(*table[row][:2])
 
     def _begins(self, segment: Segment, offset: int, extent: int, entry: int) -> bool:
         """Whether the record of an offset begins there. A follower may say anything, and so may a file."""
@@ -929,6 +981,29 @@ class PartitionLog(MirrorLog):
         indexes.load_or_build(self.path, segment)
         segment.close_file()
         return segment
+
+    def read_sealed(self, base: int, offset: int, max_bytes: int) -> bytes:
+        """Return bytes of the file of a sealed segment, as it is now; b"" behind its end.
+
+        Args:
+            base: position of the segment.
+            offset: of the first byte in the file.
+            max_bytes: how many.
+
+        Raises:
+            OSError: it cannot be read; FileNotFoundError: there is no such segment.
+        """
+        fd = self._files.open(names.segment_path(self.path, base), writable=False)
+        try:
+            data = memoryview(bytearray(max_bytes))
+            return bytes(data[: self._files.read(fd, data, offset)])
+        finally:
+            os.close(fd)
+
+    def replace_sealed(self, base: int, fresh: Path) -> None:
+        """Put a synced file in the place of a sealed segment; see `CommitLog.replace_sealed`."""
+        super().replace_sealed(base, fresh)
+        self._sealed_mark = -1, 0
 
     def _last_time_of(self, row: int, now_us: int) -> int:
         """When the last record of a sealed segment was appended; later, if another process sealed it, or the leader."""
