@@ -324,7 +324,7 @@ def test_the_topic_of_groups_is_made_by_the_first_transaction(tmp_path: Path) ->
 def test_pending_offsets_outlive_their_coordinators(tmp_path: Path, is_commit: bool) -> None:
     """Both read their logs again: the transaction is open, and its offsets are pending."""
     of_brokers = {"transaction_state_partitions": 1}
-    with KafkaBrokers(tmp_path, of_brokers=of_brokers, rebalance_delay_ms=0, offsets_partitions=1) as cluster:
+    with KafkaBrokers(tmp_path, broker_settings=of_brokers, rebalance_delay_ms=0, offsets_partitions=1) as cluster:
         cluster.start("1")
         cluster.create()
         client = Client(cluster, "outlives")
