@@ -51,12 +51,15 @@ def handle_fetch(api: ApiContext, request: RequestContext, message: FetchRequest
                 max_bytes = max(wanted.partition_max_bytes, 0)
                 fetches[TopicPartition(name, wanted.partition)] = ConsumerFetch(wanted.fetch_offset, max_bytes, epoch)
     config = api.config
+    max_bytes = min(max(message.max_bytes, 0), config.fetch_bytes)
+    if (quota_bytes := api.quotas.fetch_bytes_max(request.user, request.client_id or "")) is not None:
+        max_bytes = min(max_bytes, quota_bytes)
     is_committed = message.isolation_level == _READ_COMMITTED
     params = FetchParams(
         isolation=FetchIsolation.TXN_COMMITTED if is_committed else FetchIsolation.HIGH_WATERMARK,
         max_wait_ms=min(max(message.max_wait_ms, 0), config.fetch_wait_ms),
-        min_bytes=max(message.min_bytes, 0),
-        max_bytes=min(max(message.max_bytes, 0), config.fetch_bytes),
+        min_bytes=min(max(message.min_bytes, 0), max_bytes),
+        max_bytes=max_bytes,
     )
     if not fetches and message.topics:  # topics that nobody knows: the client looks for them before it asks again
         return _respond(api, request, message, names, {})

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, TypeAlias
 
 from pyreplog.kafka.apis.authentication import handle_sasl_authenticate, handle_sasl_handshake
+from pyreplog.kafka.apis.client_quotas import handle_alter_client_quotas, handle_describe_client_quotas
 from pyreplog.kafka.apis.configs import (
     handle_alter_configs,
     handle_describe_configs,
@@ -82,6 +83,8 @@ APIS: Mapping[int, Api] = {
     ApiKey.ELECT_LEADERS: handle_elect_leaders,
     ApiKey.SASL_HANDSHAKE: handle_sasl_handshake,
     ApiKey.SASL_AUTHENTICATE: handle_sasl_authenticate,
+    ApiKey.DESCRIBE_CLIENT_QUOTAS: handle_describe_client_quotas,
+    ApiKey.ALTER_CLIENT_QUOTAS: handle_alter_client_quotas,
     ApiKey.DESCRIBE_CLUSTER: handle_describe_cluster,
     ApiKey.DESCRIBE_PRODUCERS: handle_describe_producers,
     ApiKey.DESCRIBE_TRANSACTIONS: handle_describe_transactions,
