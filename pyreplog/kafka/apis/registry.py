@@ -31,6 +31,7 @@ from pyreplog.kafka.apis.groups import (
     handle_sync_group,
 )
 from pyreplog.kafka.apis.list_offsets import handle_list_offsets, handle_offset_for_leader_epoch
+from pyreplog.kafka.apis.log_dirs import handle_describe_log_dirs
 from pyreplog.kafka.apis.metadata import handle_describe_cluster, handle_metadata
 from pyreplog.kafka.apis.offsets import handle_offset_commit, handle_offset_delete, handle_offset_fetch
 from pyreplog.kafka.apis.produce import handle_produce
@@ -79,6 +80,7 @@ APIS: Mapping[int, Api] = {
     ApiKey.DESCRIBE_CONFIGS: handle_describe_configs,
     ApiKey.ALTER_CONFIGS: handle_alter_configs,
     ApiKey.INCREMENTAL_ALTER_CONFIGS: handle_incremental_alter_configs,
+    ApiKey.DESCRIBE_LOG_DIRS: handle_describe_log_dirs,
     ApiKey.CREATE_PARTITIONS: handle_create_partitions,
     ApiKey.ELECT_LEADERS: handle_elect_leaders,
     ApiKey.SASL_HANDSHAKE: handle_sasl_handshake,
