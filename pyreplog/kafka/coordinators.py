@@ -10,7 +10,6 @@ from pyreplog.clock import SystemClock
 from pyreplog.errors import TopicExistsError
 from pyreplog.handles import Handle
 from pyreplog.kafka.config import KafkaConfig
-from pyreplog.kafka.groups.consumer_group_config import ConsumerGroupConfig
 from pyreplog.kafka.groups.group_coordinator import GroupCoordinator
 from pyreplog.kafka.groups.offsets_log import OFFSETS_TOPIC, ReplicaManagerOffsetsLog
 from pyreplog.partition.broker import Broker
@@ -35,9 +34,7 @@ class Coordinators(Handle):
     """
 
     def __init__(self, broker: Broker, config: KafkaConfig) -> None:
-        groups = ConsumerGroupConfig(
-            offsets_partitions=config.offsets_partitions, initial_rebalance_delay_ms=config.rebalance_delay_ms
-        )
+        groups = config.groups
         self._broker, self._config, self._clock = broker, config, SystemClock()
         log = ReplicaManagerOffsetsLog(broker.replicas, groups.append_timeout_ms)
         self.groups = GroupCoordinator(log, self._clock, groups, is_expected=self._is_expected)
