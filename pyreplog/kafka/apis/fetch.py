@@ -8,7 +8,7 @@ from pyreplog._native.kafka.fetch_gather import gather_batches
 from pyreplog.errors import InvalidRequestError, ReplogError
 from pyreplog.future import transform
 from pyreplog.kafka.apis.context import ApiContext, Outcome, RequestContext
-from pyreplog.kafka.apis.leaders import current_leader
+from pyreplog.kafka.apis.leaders import code_without_replica, current_leader
 from pyreplog.kafka.wire.messages import (
     FetchableTopicResponse,
     FetchAbortedTransaction,
@@ -88,6 +88,8 @@ def _respond(
                 continue
             partition = TopicPartition(name, wanted.partition)
             data = responses[partition]
+            if data.code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+                data = data._replace(code=code_without_replica(api, partition))
             leader = FetchLeaderIdAndEpoch()
             if data.code in (ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.FENCED_LEADER_EPOCH):
                 current = current_leader(api, partition)
