@@ -46,7 +46,7 @@ def test_the_sizes_are_those_of_the_files(tmp_path: Path, seed: int) -> None:
         rng, sent = Random(seed), 0
         with RawClient(brokers.servers["1"]) as client:
             for _ in range(10):
-                batch = build_batch([rng.randbytes(rng.randrange(20_000))], timestamps_ms=[1])
+                batch = build_batch([rng.randbytes(rng.randrange(10_000, 20_000))], timestamps_ms=[1])
                 assert not client.ask(ApiKey.PRODUCE, 9, produce(batch)).responses[0].partition_responses[0].error_code
                 sent += len(batch)
             for version in range(1, 5):
@@ -54,7 +54,7 @@ def test_the_sizes_are_those_of_the_files(tmp_path: Path, seed: int) -> None:
                 assert result.log_dir == str(tmp_path / "1") and not result.error_code
                 found = sizes(result)
                 assert found.keys() == {("events", 0), ("events", 1), ("others", 0)}
-                assert found["events", 0] >= sent and found["events", 0] > found["events", 1]
+                assert found["events", 0] >= sent and min(found.values()) > 0
                 assert not any(each.offset_lag or each.is_future_key for t in result.topics for each in t.partitions)
                 room = os.statvfs(tmp_path)
                 assert result.total_bytes == (room.f_blocks * room.f_frsize if version >= 4 else -1)
