@@ -612,10 +612,7 @@ cdef class _Writer(_Walk):
         if kind == KIND_FLOAT64:
             if not isinstance(value, (float, int)):
                 raise self.wrong_type("float", value)
-            if value != value:
-                raise self.fault("a number", "nan")
-            put_float64(self.extend(8), value)
-            return 0
+            return self.write_float(value)
         if value is None:
             if not nullable:
                 raise self.wrong_type("a value", value)
@@ -648,6 +645,17 @@ cdef class _Writer(_Walk):
             put_int16(self.extend(2), number)
         else:
             self.extend(1)[0] = <uint8_t>number
+        return 0
+
+    cdef int write_float(self, object value) except -1:
+        cdef double number
+        try:
+            number = value
+        except OverflowError:
+            raise self.fault("a number of 64 bits", f"{value}") from None
+        if number != number:
+            raise self.fault("a number", "nan")
+        put_float64(self.extend(8), number)
         return 0
 
     cdef int write_child(self, const Field *field, bint nullable, object value) except -1:
