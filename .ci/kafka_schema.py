@@ -30,6 +30,7 @@ ANNOUNCED = {
     "AlterConfigs": "0-2", "IncrementalAlterConfigs": "0-1", "DeleteGroups": "0-2", "ElectLeaders": "0-2",
     "OffsetDelete": "0-0", "DescribeCluster": "0-1", "DescribeProducers": "0-0", "DescribeTransactions": "0-0",
     "ListTransactions": "0-0", "ConsumerGroupHeartbeat": "0-1", "ConsumerGroupDescribe": "0-1",
+    "DescribeClientQuotas": "0-1", "AlterClientQuotas": "0-1", "DescribeLogDirs": "1-4",
 }  # fmt: skip
 
 NAMES = {"index": "partition_index", "count": "partition_count"}
@@ -37,9 +38,9 @@ NAMES = {"index": "partition_index", "count": "partition_count"}
 
 PYTHON_TYPES = {
     "bool": "bool", "int8": "int", "int16": "int", "int32": "int", "int64": "int", "string": "str", "bytes": "bytes",
-    "records": "Records", "uuid": "bytes",
+    "records": "Records", "uuid": "bytes", "float64": "float",
 }  # fmt: skip
-ZEROS = {"bool": "False", "string": '""', "bytes": 'b""', "records": "None", "uuid": "ZERO_UUID"}
+ZEROS = {"bool": "False", "string": '""', "bytes": 'b""', "records": "None", "uuid": "ZERO_UUID", "float64": "0.0"}
 LAST = 32767
 
 Range = tuple[int, int]
@@ -187,6 +188,21 @@ class Reader:
         )  # fmt: skip
 
 
+def structs_in(struct: Struct) -> Iterator[Struct]:
+    yield struct
+    for item in struct.fields:
+        if item.struct:
+            yield from structs_in(item.struct)
+
+
+def rename_clashes(request: Message, response: Message) -> None:
+    """Rename structs of a response that have the name of one of the request, and other fields."""
+    names = {struct.name: [item.name for item in struct.fields] for struct in request.structs}
+    for struct in [*response.structs, *structs_in(response.struct)]:
+        if names.get(struct.name, [item.name for item in struct.fields]) != [item.name for item in struct.fields]:
+            struct.name = f"{response.api}Response{struct.name.removeprefix(response.api)}"
+
+
 def lines_of(struct: Struct, depth: int) -> Iterator[str]:
     for item in struct.fields:
         yield " " * depth + item.line()
@@ -251,7 +267,11 @@ def main() -> None:
     for api, ranges in ANNOUNCED.items():
         served = parse_range(ranges.split()[-1])
         assert served is not None
-        messages += [Reader(folder / f"{api}{kind}.json", api, served).read() for kind in ("Request", "Response")]
+        request, response = (
+            Reader(folder / f"{api}{kind}.json", api, served).read() for kind in ("Request", "Response")
+        )
+        rename_clashes(request, response)
+        messages += [request, response]
     messages.sort(key=lambda message: message.key)
     (target / "schema.py").write_text(schema_text(messages))
     (target / "messages.py").write_text(messages_text(messages))

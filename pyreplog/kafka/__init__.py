@@ -8,6 +8,7 @@
 | `apis` | what is answered to which request |
 | `config` | settings |
 | `sasl` | users, and how they prove who they are |
+| `quotas` | how much clients may use, and what they have used |
 | `groups`, `coordinators` | groups of consumers; what drives them |
 | `metrics` | numbers for Prometheus, also of groups and their lag |
 | `error_codes`, `node_ids` | Kafka's numbers for errors, and for brokers |

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 from pyreplog._native.kafka.request_parser import MAX_REQUEST_BYTES
 from pyreplog.config import Settings
+from pyreplog.kafka.groups.consumer_group_config import REBALANCE_DELAY_MS_MAX, ConsumerGroupConfig
 from pyreplog.partition.protocol.partition_state import REPLICAS_MAX
 
 _DAY_MS = 86_400_000
@@ -14,6 +15,8 @@ _DAY_MS = 86_400_000
 @dataclass(frozen=True, kw_only=True)
 class KafkaConfig(Settings):
     """Settings of a Kafka listener; behind each is Kafka's name, where it has one.
+
+    Those of groups belong to `ConsumerGroupConfig`, which has their defaults and bounds: see `groups`.
 
     Attributes:
         max_request_bytes: bytes of a request (`socket.request.max.bytes`). A longer one closes its connection.
@@ -58,9 +61,9 @@ class KafkaConfig(Settings):
     partitions: int = 1
     replication_factor: int = 1
     min_isr: int = 1
-    offsets_partitions: int = 50
+    offsets_partitions: int = ConsumerGroupConfig.offsets_partitions
     offsets_replication_factor: int = 3
-    rebalance_delay_ms: int = 3_000
+    rebalance_delay_ms: int = ConsumerGroupConfig.initial_rebalance_delay_ms
     admin_threads: int = 2
 
     def __post_init__(self) -> None:
@@ -76,7 +79,14 @@ class KafkaConfig(Settings):
         self._check_int("partitions", 1, 65_536)
         self._check_int("replication_factor", 1, REPLICAS_MAX)
         self._check_int("min_isr", 1, REPLICAS_MAX)
-        self._check_int("offsets_partitions", 1, 10_000)
         self._check_int("offsets_replication_factor", 1, REPLICAS_MAX)
-        self._check_int("rebalance_delay_ms", 0, _DAY_MS)
+        self._check_int("rebalance_delay_ms", 0, REBALANCE_DELAY_MS_MAX)
         self._check_int("admin_threads", 1, 64)
+        _ = self.groups  # checks what it owns
+
+    @property
+    def groups(self) -> ConsumerGroupConfig:
+        """The settings of the coordinator of groups: each that has a name of ours, and the defaults."""
+        owned = {field.name for field in fields(ConsumerGroupConfig)}
+        shared = {field.name: getattr(self, field.name) for field in fields(self) if field.name in owned}
+        return ConsumerGroupConfig(**shared, initial_rebalance_delay_ms=self.rebalance_delay_ms)

@@ -7,6 +7,7 @@ import ssl
 from _thread import allocate_lock
 from collections import deque
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, Protocol
 
 from pyreplog._native.kafka.request_parser import RequestParser
@@ -91,6 +92,7 @@ class KafkaConnection:
         self._waiting_bytes = 0  # of answers behind one that is missing
         self._events = READ
         self._is_held = False
+        self._muted_until_us = 0
         self._is_finished = False
         now_us = reactor.clock.monotonic_us()
         self._opened_us = self._heard_us = self._partial_us = self._progress_us = now_us
@@ -174,6 +176,8 @@ class KafkaConnection:
 
     def _is_full(self) -> bool:
         config = self._config
+        if self._muted_until_us and self._reactor.clock.monotonic_us() < self._muted_until_us:
+            return True
         return len(self._answers) >= config.inflight_requests or self.queued_bytes > config.queued_bytes
 
     def _go_on(self) -> None:
@@ -196,6 +200,23 @@ class KafkaConnection:
             self._watch()
         if self._pending is not None:
             self._reactor.call_soon(weak_callback(self._read_pending))
+
+    def mute(self, duration_ms: int) -> None:
+        """Handle no more requests for a while, and read none: the client has used more than it may. Answers leave.
+
+        Any thread may call it. Of several calls the one that ends last counts.
+
+        Args:
+            duration_ms: milliseconds from now on.
+        """
+        with self._lock:
+            until_us = self._reactor.clock.monotonic_us() + duration_ms * 1000
+            if self.error is not None or until_us <= self._muted_until_us:
+                return
+            self._muted_until_us, self._is_held = until_us, True
+            self._watch()
+        with suppress(ReplogError):  # the reactor was closed: nothing is read any more
+            self._reactor.call_later(duration_ms / 1000, weak_callback(self._go_on))
 
     # ---- answers --------------------------------------------------------------------------------------------
 
@@ -282,7 +303,7 @@ class KafkaConnection:
             self.close(PeerTimeoutError(f"{what}, and no end within {config.request_ms / 1000:g} s"))
         elif not self.is_trusted and now_us - self._opened_us > config.request_ms * 1000:
             self.close(PeerTimeoutError(f"no authentication within {config.request_ms / 1000:g} s"))
-        elif self._answers or self._backlog:
+        elif self._answers or self._backlog or now_us < self._muted_until_us:
             self._heard_us = now_us
         elif now_us - self._heard_us > config.idle_ms * 1000:
             self.close(ClosedError(f"no request for {config.idle_ms / 1000:g} s"))

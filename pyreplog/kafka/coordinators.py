@@ -10,10 +10,10 @@ from pyreplog.clock import SystemClock
 from pyreplog.errors import TopicExistsError
 from pyreplog.handles import Handle
 from pyreplog.kafka.config import KafkaConfig
-from pyreplog.kafka.groups.consumer_group_config import ConsumerGroupConfig
 from pyreplog.kafka.groups.group_coordinator import GroupCoordinator
 from pyreplog.kafka.groups.offsets_log import OFFSETS_TOPIC, ReplicaManagerOffsetsLog
 from pyreplog.partition.broker import Broker
+from pyreplog.partition.metadata.metadata_cache import PartitionId
 from pyreplog.partition.metadata.topic_metadata import create_topic
 from pyreplog.partition.protocol.transactions import TransactionMarker
 from pyreplog.partition.topic_partition import TopicPartition
@@ -34,12 +34,10 @@ class Coordinators(Handle):
     """
 
     def __init__(self, broker: Broker, config: KafkaConfig) -> None:
-        groups = ConsumerGroupConfig(
-            offsets_partitions=config.offsets_partitions, initial_rebalance_delay_ms=config.rebalance_delay_ms
-        )
+        groups = config.groups
         self._broker, self._config, self._clock = broker, config, SystemClock()
         log = ReplicaManagerOffsetsLog(broker.replicas, groups.append_timeout_ms)
-        self.groups = GroupCoordinator(log, self._clock, groups)
+        self.groups = GroupCoordinator(log, self._clock, groups, is_expected=self._is_expected)
         """The coordinator of groups."""
         self._roles = threading.Lock()  # the coordinator learns of the roles of a partition in their order
         self._is_over = False
@@ -78,6 +76,14 @@ class Coordinators(Handle):
             replica = self._broker.replicas.partition(name)
             epoch = None if replica is None or self._is_over else replica.leader_epoch
             self.groups.leadership_changed(name, epoch)
+
+    def _is_expected(self, name: TopicPartition) -> bool:
+        """Return whether the metadata name this broker as the leader of a partition, whatever its replica knows yet."""
+        metadata = self._broker.metadata
+        topic = metadata.topic(name.topic)
+        stored = None if topic is None else metadata.state(PartitionId(topic.topic_id, name.partition))
+        is_leader = stored is not None and stored[1].leader == self._broker.name
+        return is_leader and self._broker.is_registered and not self._is_over
 
     def _marker_written(self, name: TopicPartition, marker: TransactionMarker) -> None:
         self.groups.handle_txn_completion(name, marker.producer_id, committed=marker.is_commit)

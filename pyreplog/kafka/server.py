@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, suppress
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 from pyreplog.errors import (
     AuthenticationError,
@@ -32,6 +32,9 @@ from pyreplog.kafka.coordinators import Coordinators
 from pyreplog.kafka.groups.group_coordinator import GroupCoordinator
 from pyreplog.kafka.groups.offsets_log import OFFSETS_TOPIC
 from pyreplog.kafka.node_ids import node_id_of
+from pyreplog.kafka.quotas.client_quotas import CONSUMER_BYTE_RATE, PRODUCER_BYTE_RATE, REQUEST_PERCENTAGE
+from pyreplog.kafka.quotas.quota_follower import QuotaFollower
+from pyreplog.kafka.quotas.quota_manager import QuotaManager
 from pyreplog.kafka.sasl import SaslSession, SaslUsers
 from pyreplog.kafka.wire.codec import Request, decode_request, encode_response
 from pyreplog.kafka.wire.schema import ApiKey
@@ -44,6 +47,7 @@ from pyreplog.net.sockets import (
     Stream,
     address_text,
     parse_address,
+    size_of,
     weak_callback,
 )
 from pyreplog.net.tls import TlsStream
@@ -56,6 +60,22 @@ logger = logging.getLogger(__name__)
 _LOOK_S_MAX = 1.0
 _CLOSE_S = 5.0
 _BEFORE_USERS = (ApiKey.SASL_HANDSHAKE, ApiKey.SASL_AUTHENTICATE)
+
+
+class _Call(NamedTuple):
+    """A request whose answer is to come.
+
+    Attributes:
+        request: without its message: what that holds views of may be given back.
+        context: of the request.
+        size: bytes of the request.
+        spent_us: microseconds that it took so far, without what it waited for.
+    """
+
+    request: Request
+    context: RequestContext
+    size: int
+    spent_us: int
 
 
 class KafkaServer(Handle):
@@ -113,6 +133,9 @@ class KafkaServer(Handle):
             undo.callback(self._pool.shutdown)
             self._coordinators = Coordinators(broker, self.config)
             undo.callback(self._coordinators.close)
+            self._quotas = QuotaManager()
+            self._quota_follower = QuotaFollower(broker.store, self._quotas)
+            undo.callback(self._quota_follower.close)
             name_of_cluster = base64.urlsafe_b64encode(cluster_id(broker.store)).decode().rstrip("=")
             self._api = ApiContext(
                 broker,
@@ -121,6 +144,7 @@ class KafkaServer(Handle):
                 self._pool,
                 name_of_cluster,
                 self._coordinators,
+                self._quotas,
             )
             broker.advertise_kafka(self.advertised)
             super().__init__(f"Kafka listener at {address_text(self.address)}")
@@ -210,7 +234,9 @@ class KafkaServer(Handle):
             self._server.connections.discard(connection)
 
     def _request(self, connection: KafkaConnection, data: memoryview) -> None:
+        began_us = self._reactor.clock.monotonic_us()
         request = decode_request(data, max_items=self.config.max_request_items)
+        size = len(data)
         del data
         if request.key == ApiKey.API_VERSIONS:
             self._describe_versions(connection, request)
@@ -226,43 +252,76 @@ class KafkaServer(Handle):
         context = RequestContext(request.version, request.client_id, connection.peer, connection.session)
         outcome = handle(self._api, context, request.message)
         connection.is_trusted = connection.is_trusted or bool(isinstance(session, SaslSession) and session.user)
+        spent_us = self._reactor.clock.monotonic_us() - began_us
+        call = _Call(request._replace(message=None), context, size, spent_us)
         if outcome is None:
+            if throttle_ms := self._bytes_used(call, 0):
+                connection.mute(throttle_ms)
             return
         answer = connection.expect_answer()
-        head = request._replace(message=None)  # what it holds views of may be given back
         if isinstance(outcome, AppendFuture):
-            outcome.add_done_callback(partial(self._done, connection, answer, head))
+            outcome.add_done_callback(partial(self._done, connection, answer, call))
         else:
-            self._answer(connection, answer, head, outcome)
+            self._answer(connection, answer, call, outcome)
 
     def _describe_versions(self, connection: KafkaConnection, request: Request) -> None:
         served = {**APIS, ApiKey.API_VERSIONS: None}
         answer = connection.expect_answer()
         if request.message is None:  # KIP-511: the client may know only the layout of version 0
             request = request._replace(version=0)
-            self._answer(connection, answer, request, describe_versions(served, ErrorCode.UNSUPPORTED_VERSION))
+            response = describe_versions(served, ErrorCode.UNSUPPORTED_VERSION)
         else:
-            self._answer(connection, answer, request, describe_versions(served))
+            response = describe_versions(served)
+        context = RequestContext(request.version, request.client_id, connection.peer, connection.session)
+        self._answer(connection, answer, _Call(request._replace(message=None), context, 0, 0), response)
 
-    def _done(self, connection: KafkaConnection, answer: Answer, request: Request, future: AppendFuture[Any]) -> None:
+    def _done(self, connection: KafkaConnection, answer: Answer, call: _Call, future: AppendFuture[Any]) -> None:
         """Runs on the thread that brought what the request waited for."""
         error = future.exception()
         if error is None:
-            self._answer(connection, answer, request, future.result())
+            self._answer(connection, answer, call, future.result())
         elif isinstance(error, ReplogError):
             connection.close(error)
         else:
             logger.error("Kafka client %s: a request failed", connection.peer, exc_info=error)
-            connection.close(PeerError(f"{type(error).__name__} in a request of key {request.key}"))
+            connection.close(PeerError(f"{type(error).__name__} in a request of key {call.request.key}"))
 
-    def _answer(self, connection: KafkaConnection, answer: Answer, request: Request, message: Any) -> None:
+    def _answer(self, connection: KafkaConnection, answer: Answer, call: _Call, message: Any) -> None:
+        """Send an answer. If the client has used more than it may, the answer says so, and no more is read for a while
+        (KIP-219)."""
+        request, throttle_ms = call.request, 0
+        began_us = self._reactor.clock.monotonic_us()
         try:
             buffers = encode_response(request.key, request.version, request.correlation_id, message)
+            if self._quotas.table and request.key not in _BEFORE_USERS:
+                throttle_ms = max(self._bytes_used(call, size_of(buffers)), self._time_used(call, began_us))
+            if throttle_ms:
+                message = message._replace(throttle_time_ms=throttle_ms)
+                buffers = encode_response(request.key, request.version, request.correlation_id, message)
         except ReplogError as error:
             logger.error("Kafka client %s: a response cannot be encoded: %s", connection.peer, error)
             connection.close(error)
             return
         connection.answer(answer, buffers)
+        if throttle_ms:
+            connection.mute(throttle_ms)
+
+    # ---- quotas ---------------------------------------------------------------------------------------------
+
+    def _bytes_used(self, call: _Call, answer_bytes: int) -> int:
+        """Note the bytes of a Produce request, or of the answer to a Fetch; return the milliseconds of its throttle."""
+        if call.request.key == ApiKey.PRODUCE:
+            return self._used(PRODUCER_BYTE_RATE, call, call.size)
+        return self._used(CONSUMER_BYTE_RATE, call, answer_bytes) if call.request.key == ApiKey.FETCH else 0
+
+    def _time_used(self, call: _Call, began_us: int) -> int:
+        """Note the time of a request, as percents of a second, and likewise."""
+        spent_us = call.spent_us + self._reactor.clock.monotonic_us() - began_us
+        return self._used(REQUEST_PERCENTAGE, call, spent_us / 10_000)
+
+    def _used(self, kind: str, call: _Call, value: float) -> int:
+        context, now_us = call.context, self._reactor.clock.monotonic_us()
+        return self._quotas.record(kind, context.user, context.client_id or "", value, now_us)
 
     # ---- the end --------------------------------------------------------------------------------------------
 
@@ -274,6 +333,7 @@ class KafkaServer(Handle):
             self._reactor.call_soon(self._shut)
             self._reactor.drive(lambda: self._listener.closed and not self.connections, _CLOSE_S)
         self._coordinators.close()
+        self._quota_follower.close()
         self._pool.shutdown(wait=True, cancel_futures=True)
         self._reactor.close()
 

@@ -60,6 +60,7 @@ from pyreplog.partition.replica_fetcher import BrokerTransport, ReplicaFetcher
 from pyreplog.partition.replica_manager import ReplicaManager
 from pyreplog.partition.service import BrokerService
 from pyreplog.partition.store.high_watermarks import HighWatermarkFile
+from pyreplog.partition.store.log_directories import LogDirectory, ReplicaSize, describe_directory, size_on_disk
 from pyreplog.partition.store.partition_log import PartitionLog
 from pyreplog.partition.store.replica_directories import ReplicaDirectories
 from pyreplog.partition.tcp_transport import TCPTransport
@@ -378,6 +379,27 @@ class Broker(Handle):
     def failed_directories(self) -> dict[Path, str]:
         """The directories whose disks failed, and why. They are tried again."""
         return dict(self._directories.failed)
+
+    def describe_directories(self, partitions: Set[TopicPartition] | None = None) -> list[LogDirectory]:
+        """Return the directories with the sizes of the replicas in them, and the room of their disks. It blocks.
+
+        Args:
+            partitions: whose replicas are told of; None: those of all.
+        """
+        failed = self._directories.failed
+        found: dict[Path, list[ReplicaSize]] = {path: [] for path in self._directories.paths if path not in failed}
+        for replica in sorted(dict(self._open).values(), key=lambda replica: replica.partition.name):
+            name, of_directory = replica.partition.name, found.get(replica.path.parent)
+            if of_directory is None or (partitions is not None and name not in partitions):
+                continue
+            lag = 0
+            with suppress(ReplogError):  # its log was closed a moment ago
+                lag = max(replica.log.end_mark.entry - replica.partition.high_watermark.entry, 0)
+            of_directory.append(ReplicaSize(name, size_on_disk(replica.path), lag))
+        return [
+            LogDirectory(path, failed[path]) if path in failed else describe_directory(path, tuple(found[path]))
+            for path in self._directories.paths
+        ]
 
     # ---- changes of metadata --------------------------------------------------------------------------------
 

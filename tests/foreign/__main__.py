@@ -300,7 +300,7 @@ SCENARIOS = (
     Scenario(api_versions, "kafka-broker-api-versions"),
     Scenario(transactional_copy, "TransactionalMessageCopier", why_not="transactions are not served yet"),
     Scenario(transactions, "kafka-transactions", why_not="ListTransactions is not served"),
-    Scenario(log_dirs, "kafka-log-dirs", why_not="DescribeLogDirs is not served"),
+    Scenario(log_dirs, "kafka-log-dirs"),
     Scenario(acls, "kafka-acls", why_not="there are no ACLs"),
 )
 

@@ -88,6 +88,8 @@ def _draw_plain(kind: str, rng: Random) -> Any:
         return uuid.UUID(int=rng.getrandbits(128) or 1)
     if kind == "bool":
         return rng.random() < 0.5
+    if kind == "float64":
+        return rng.choice([0.0, -1.5, 1e300, float("inf"), rng.random()])
     if kind == "string":
         return rng.choice(TEXTS)
     assert kind in ("bytes", "records"), kind

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import fields
 from pathlib import Path
 
 import pytest
 
 import pyreplog.kafka
-from pyreplog.errors import InvalidArgumentError, LockedError
+from pyreplog.errors import ConfigError, InvalidArgumentError, LockedError
+from pyreplog.kafka import KafkaConfig
+from pyreplog.kafka.groups.consumer_group_config import ConsumerGroupConfig
 from pyreplog.kafka.groups.offsets_log import OFFSETS_TOPIC
 from pyreplog.metadata.sqlite import SQLiteStore
 from pyreplog.metadata.url import open_store
@@ -52,6 +55,21 @@ def test_its_directory_has_one_process(tmp_path: Path) -> None:
         assert kafka.bootstrap_servers == kafka.servers["1"].advertised
     with SQLiteStore(tmp_path / "metadata") as store:
         assert store.list("/partitions/available") == []
+
+
+def test_settings_of_groups_have_one_owner() -> None:
+    """Their defaults and bounds are those of `ConsumerGroupConfig`, and what is set reaches it."""
+    assert KafkaConfig().groups == ConsumerGroupConfig()
+    changed = KafkaConfig(offsets_partitions=7, rebalance_delay_ms=11).groups
+    assert changed == ConsumerGroupConfig(offsets_partitions=7, initial_rebalance_delay_ms=11)
+    shared = {field.name for field in fields(KafkaConfig)} & {field.name for field in fields(ConsumerGroupConfig)}
+    for name in shared:
+        for value in (-1, 1 << 40):
+            with pytest.raises(ConfigError) as owner:
+                ConsumerGroupConfig(**{name: value})
+            with pytest.raises(ConfigError) as listener:
+                KafkaConfig(**{name: value})  # type: ignore[arg-type]
+            assert str(owner.value) == str(listener.value)
 
 
 @pytest.mark.parametrize("brokers", [0, 101, True, 1.0])

@@ -13,6 +13,9 @@ import pytest
 from pyreplog.errors import InvalidArgumentError, InvalidRequestError, WrongTypeError
 from pyreplog.kafka.wire.codec import request_codec, response_codec, served_versions
 from pyreplog.kafka.wire.messages import (
+    AlterClientQuotasEntryData,
+    AlterClientQuotasOpData,
+    AlterClientQuotasRequest,
     ApiVersionsRequest,
     FetchableTopicResponse,
     FetchPartition,
@@ -280,6 +283,25 @@ def test_what_cannot_be_encoded(request_: Any, error: type[Exception], text: str
         return
     with pytest.raises(error, match=f"Fetch v4 request: {text}"):
         schema.encode(request_)
+
+
+def test_floats_are_numbers() -> None:
+    schema = request_codec(ApiKey.ALTER_CLIENT_QUOTAS, 0).schema
+
+    def quota(value: Any) -> AlterClientQuotasRequest:
+        operation = AlterClientQuotasOpData("request_percentage", value)
+        return AlterClientQuotasRequest([AlterClientQuotasEntryData((), [operation])])
+
+    for value in (0.0, -1.5, 1e308, float("inf"), 7):
+        assert schema.decode(schema.encode(quota(value))).entries[0].ops[0].value == value
+    data = schema.encode(quota(1.0)).replace(struct.pack(">d", 1.0), struct.pack(">d", float("nan")))
+    error = refused(ApiKey.ALTER_CLIENT_QUOTAS, 0, data)
+    assert "value" in str(error) and "expected a number, found nan" in str(error)
+    for value in (float("nan"), 1 << 2000):
+        with pytest.raises(InvalidArgumentError, match=r"value: expected a number"):
+            schema.encode(quota(value))
+    with pytest.raises(WrongTypeError, match="value: expected float, found str"):
+        schema.encode(quota("1"))
 
 
 def test_bytes_and_uuids() -> None:

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 from pyreplog.kafka.wire.messages import CLASSES
 from pyreplog.kafka.wire.schema import SCHEMA
 
-NUMBERS = {"bool": ">?", "int8": ">b", "int16": ">h", "int32": ">i", "int64": ">q"}
+NUMBERS = {"bool": ">?", "int8": ">b", "int16": ">h", "int32": ">i", "int64": ">q", "float64": ">d"}
 
 
 class Bad(Exception):
@@ -68,9 +68,12 @@ class Reader:
         self.at += size
         return self.data[self.at - size : self.at]
 
-    def number(self, kind: str) -> int:
+    def number(self, kind: str) -> Any:
         size = struct.calcsize(NUMBERS[kind])
-        return int(struct.unpack(NUMBERS[kind], self.take(size))[0])
+        value = struct.unpack(NUMBERS[kind], self.take(size))[0]
+        if value != value:  # nan
+            raise Bad
+        return value
 
     def uvarint(self, most: int = 5) -> int:
         value = 0

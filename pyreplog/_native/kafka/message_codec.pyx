@@ -21,7 +21,8 @@ from libc.stdint cimport INT32_MAX, int64_t, uint8_t, uint64_t
 from libc.string cimport memcpy, memmove
 
 from pyreplog._native.kafka.wire cimport (
-    get_int16, get_int32, get_int64, get_uvarint, put_int16, put_int32, put_int64, put_uvarint, uvarint_size,
+    get_float64, get_int16, get_int32, get_int64, get_uvarint, put_float64, put_int16, put_int32, put_int64, put_uvarint,
+    uvarint_size,
 )
 from pyreplog.errors import InvalidArgumentError, InvalidRequestError, WrongTypeError
 
@@ -54,13 +55,15 @@ cdef enum Kind:
     KIND_BYTES
     KIND_RECORDS
     KIND_UUID
+    KIND_FLOAT64
     KIND_STRUCT
 
 cdef dict KINDS = {
     "bool": KIND_BOOL, "int8": KIND_INT8, "int16": KIND_INT16, "int32": KIND_INT32, "int64": KIND_INT64,
-    "string": KIND_STRING, "bytes": KIND_BYTES, "records": KIND_RECORDS, "uuid": KIND_UUID, "struct": KIND_STRUCT,
+    "string": KIND_STRING, "bytes": KIND_BYTES, "records": KIND_RECORDS, "uuid": KIND_UUID, "float64": KIND_FLOAT64,
+    "struct": KIND_STRUCT,
 }
-cdef Py_ssize_t *FIXED = [1, 1, 2, 4, 8, 0, 0, 0, UUID_BYTES, 0]
+cdef Py_ssize_t *FIXED = [1, 1, 2, 4, 8, 0, 0, 0, UUID_BYTES, 8, 0]
 
 
 # A field of a struct. The objects are borrowed from the schema.
@@ -340,10 +343,18 @@ cdef class _Reader(_Walk):
                 return <signed char>at[0]
             if kind == KIND_UUID:
                 return PyBytes_FromStringAndSize(<const char *>at, UUID_BYTES)
+            if kind == KIND_FLOAT64:
+                return self.read_float(at)
             return at[0] != 0
         if kind == KIND_STRUCT:
             return self.read_child(field, nullable)
         return self.read_sized(field, compact)
+
+    cdef object read_float(self, const uint8_t *at):
+        cdef double number = get_float64(at)
+        if number != number:
+            raise self.fault_at(at, "a number", "nan")
+        return number
 
     cdef object read_child(self, const Field *field, bint nullable):
         cdef object child
@@ -598,6 +609,10 @@ cdef class _Writer(_Walk):
             if not isinstance(value, bytes) or len(value) != UUID_BYTES:
                 raise self.wrong_type(f"{UUID_BYTES} bytes", value)
             return self.put_bytes(value)
+        if kind == KIND_FLOAT64:
+            if not isinstance(value, (float, int)):
+                raise self.wrong_type("float", value)
+            return self.write_float(value)
         if value is None:
             if not nullable:
                 raise self.wrong_type("a value", value)
@@ -630,6 +645,17 @@ cdef class _Writer(_Walk):
             put_int16(self.extend(2), number)
         else:
             self.extend(1)[0] = <uint8_t>number
+        return 0
+
+    cdef int write_float(self, object value) except -1:
+        cdef double number
+        try:
+            number = value
+        except OverflowError:
+            raise self.fault("a number of 64 bits", f"{value}") from None
+        if number != number:
+            raise self.fault("a number", "nan")
+        put_float64(self.extend(8), number)
         return 0
 
     cdef int write_child(self, const Field *field, bint nullable, object value) except -1:

@@ -31,6 +31,15 @@ cdef inline int64_t get_int64(const uint8_t *p) noexcept nogil:
     return <int64_t>swap64(value)
 
 
+cdef inline double get_float64(const uint8_t *p) noexcept nogil:
+    cdef uint64_t bits
+    cdef double value
+    memcpy(&bits, p, 8)
+    bits = swap64(bits)
+    memcpy(&value, &bits, 8)
+    return value
+
+
 cdef inline void put_int16(uint8_t *p, int64_t number) noexcept nogil:
     cdef uint16_t value = swap16(<uint16_t>number)
     memcpy(p, &value, 2)
@@ -44,6 +53,13 @@ cdef inline void put_int32(uint8_t *p, int64_t number) noexcept nogil:
 cdef inline void put_int64(uint8_t *p, int64_t number) noexcept nogil:
     cdef uint64_t value = swap64(<uint64_t>number)
     memcpy(p, &value, 8)
+
+
+cdef inline void put_float64(uint8_t *p, double number) noexcept nogil:
+    cdef uint64_t bits
+    memcpy(&bits, &number, 8)
+    bits = swap64(bits)
+    memcpy(p, &bits, 8)
 
 
 # Read an unsigned number of at most 32 bits and move `at` behind it. Return -1 if it has more bits, or bytes are missing.

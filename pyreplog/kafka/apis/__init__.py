@@ -10,7 +10,9 @@
 | `list_offsets` | ListOffsets, OffsetForLeaderEpoch |
 | `topics` | CreateTopics, DeleteTopics, CreatePartitions, DeleteRecords |
 | `refusals` | error codes for changes that are refused |
+| `client_quotas` | DescribeClientQuotas, AlterClientQuotas |
 | `configs` | DescribeConfigs, AlterConfigs, IncrementalAlterConfigs |
+| `log_dirs` | DescribeLogDirs |
 | `describe_transactions` | DescribeTransactions, ListTransactions, DescribeProducers |
 | `transactions` | InitProducerId, AddPartitionsToTxn, AddOffsetsToTxn, EndTxn, TxnOffsetCommit |
 | `authentication` | SaslHandshake, SaslAuthenticate |

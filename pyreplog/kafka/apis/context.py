@@ -15,6 +15,9 @@ from pyreplog.kafka.config import KafkaConfig
 from pyreplog.kafka.coordinators import Coordinators
 from pyreplog.kafka.groups.group_coordinator import GroupCoordinator
 from pyreplog.kafka.node_ids import node_id_of
+from pyreplog.kafka.quotas.client_quotas import ANONYMOUS
+from pyreplog.kafka.quotas.quota_manager import QuotaManager
+from pyreplog.kafka.sasl import SaslSession
 from pyreplog.metadata.store import MetadataStore
 from pyreplog.net.reactor import Reactor
 from pyreplog.net.sockets import parse_address
@@ -44,6 +47,11 @@ class RequestContext(NamedTuple):
     client_id: str | None
     peer: str
     session: Any
+
+    @property
+    def user(self) -> str:
+        """Who the client is; `ANONYMOUS`: it did not have to say."""
+        return self.session.user if isinstance(self.session, SaslSession) and self.session.user else ANONYMOUS
 
 
 Outcome: TypeAlias = "tuple[Any, ...] | AppendFuture[Any] | None"
@@ -77,6 +85,7 @@ class ApiContext:
         pool: threads for what blocks.
         cluster_id: as Kafka's clients are told.
         coordinators: what looks after groups.
+        quotas: how much clients may use.
     """
 
     broker: Broker
@@ -85,6 +94,7 @@ class ApiContext:
     pool: ThreadPoolExecutor
     cluster_id: str
     coordinators: Coordinators
+    quotas: QuotaManager
 
     @property
     def replicas(self) -> ReplicaManager:

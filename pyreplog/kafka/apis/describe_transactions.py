@@ -5,6 +5,7 @@ from __future__ import annotations
 from itertools import groupby
 
 from pyreplog.kafka.apis.context import ApiContext, Outcome, RequestContext
+from pyreplog.kafka.apis.leaders import code_without_replica
 from pyreplog.kafka.wire.messages import (
     DescribeProducersPartitionResponse,
     DescribeProducersProducerState,
@@ -85,10 +86,7 @@ def handle_describe_producers(api: ApiContext, _: RequestContext, message: Descr
 def _producers(api: ApiContext, name: TopicPartition) -> DescribeProducersPartitionResponse:
     replica = api.replicas.partition(name)
     if replica is None:
-        topic = api.topic(name.topic)
-        is_known = topic is not None and 0 <= name.partition < topic.partitions
-        code = ErrorCode.NOT_LEADER_OR_FOLLOWER if is_known else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-        return DescribeProducersPartitionResponse(name.partition, code)
+        return DescribeProducersPartitionResponse(name.partition, code_without_replica(api, name))
     code, producers = replica.active_producers()
     states = [DescribeProducersProducerState(*producer) for producer in producers]
     return DescribeProducersPartitionResponse(name.partition, code, None, states)

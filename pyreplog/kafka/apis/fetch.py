@@ -8,7 +8,7 @@ from pyreplog._native.kafka.fetch_gather import gather_batches
 from pyreplog.errors import InvalidRequestError, ReplogError
 from pyreplog.future import transform
 from pyreplog.kafka.apis.context import ApiContext, Outcome, RequestContext
-from pyreplog.kafka.apis.leaders import current_leader
+from pyreplog.kafka.apis.leaders import code_without_replica, current_leader
 from pyreplog.kafka.wire.messages import (
     FetchableTopicResponse,
     FetchAbortedTransaction,
@@ -51,12 +51,15 @@ def handle_fetch(api: ApiContext, request: RequestContext, message: FetchRequest
                 max_bytes = max(wanted.partition_max_bytes, 0)
                 fetches[TopicPartition(name, wanted.partition)] = ConsumerFetch(wanted.fetch_offset, max_bytes, epoch)
     config = api.config
+    max_bytes = min(max(message.max_bytes, 0), config.fetch_bytes)
+    if (quota_bytes := api.quotas.fetch_bytes_max(request.user, request.client_id or "")) is not None:
+        max_bytes = min(max_bytes, quota_bytes)
     is_committed = message.isolation_level == _READ_COMMITTED
     params = FetchParams(
         isolation=FetchIsolation.TXN_COMMITTED if is_committed else FetchIsolation.HIGH_WATERMARK,
         max_wait_ms=min(max(message.max_wait_ms, 0), config.fetch_wait_ms),
-        min_bytes=max(message.min_bytes, 0),
-        max_bytes=min(max(message.max_bytes, 0), config.fetch_bytes),
+        min_bytes=min(max(message.min_bytes, 0), max_bytes),
+        max_bytes=max_bytes,
     )
     if not fetches and message.topics:  # topics that nobody knows: the client looks for them before it asks again
         return _respond(api, request, message, names, {})
@@ -85,6 +88,8 @@ def _respond(
                 continue
             partition = TopicPartition(name, wanted.partition)
             data = responses[partition]
+            if data.code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+                data = data._replace(code=code_without_replica(api, partition))
             leader = FetchLeaderIdAndEpoch()
             if data.code in (ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.FENCED_LEADER_EPOCH):
                 current = current_leader(api, partition)

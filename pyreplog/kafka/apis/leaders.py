@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pyreplog.kafka.apis.context import ApiContext, LivingBroker
 from pyreplog.partition.metadata.metadata_cache import PartitionId
+from pyreplog.partition.protocol.error_codes import ErrorCode
 from pyreplog.partition.protocol.partition_state import PartitionState
 from pyreplog.partition.topic_partition import TopicPartition
 
@@ -13,6 +14,13 @@ def partition_state(api: ApiContext, name: TopicPartition) -> PartitionState | N
     topic = api.topic(name.topic)
     stored = None if topic is None else api.metadata.state(PartitionId(topic.topic_id, name.partition))
     return None if stored is None else stored[1]
+
+
+def code_without_replica(api: ApiContext, name: TopicPartition) -> ErrorCode:
+    """Return the code for a partition of which this broker has no replica: the client asks its leader, if it exists."""
+    topic = api.topic(name.topic)
+    is_known = topic is not None and 0 <= name.partition < topic.partitions
+    return ErrorCode.NOT_LEADER_OR_FOLLOWER if is_known else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
 
 def current_leader(api: ApiContext, name: TopicPartition) -> tuple[LivingBroker, int] | None:

@@ -7,6 +7,7 @@ from functools import partial
 from pyreplog._native.log.record import Record
 from pyreplog.errors import InvalidRecordBatchError, ReplogError
 from pyreplog.kafka.apis.context import ApiContext, Outcome, RequestContext
+from pyreplog.kafka.apis.leaders import code_without_replica
 from pyreplog.kafka.wire.messages import (
     ListOffsetsPartition,
     ListOffsetsPartitionResponse,
@@ -57,7 +58,7 @@ def _look_up(api: ApiContext, topic: str, wanted: ListOffsetsPartition, isolatio
     number, timestamp = wanted.partition_index, wanted.timestamp
     found = api.replicas.partition(TopicPartition(topic, number))
     if found is None:
-        return _Found(number, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+        return _Found(number, code_without_replica(api, TopicPartition(topic, number)))
     if (code := found.check_leader(wanted.current_leader_epoch)) is not ErrorCode.NONE:
         return _Found(number, code)
     epoch = found.leader_epoch
@@ -135,12 +136,9 @@ def handle_offset_for_leader_epoch(
         ends = []
         for wanted in topic.partitions:
             number = wanted.partition
-            found = api.replicas.partition(TopicPartition(topic.topic, number))
-            code = (
-                ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-                if found is None
-                else found.check_leader(wanted.current_leader_epoch)
-            )
+            name = TopicPartition(topic.topic, number)
+            found = api.replicas.partition(name)
+            code = code_without_replica(api, name) if found is None else found.check_leader(wanted.current_leader_epoch)
             if found is None or code is not ErrorCode.NONE:
                 ends.append(OffsetForLeaderEpochEpochEndOffset(code, number))
             else:

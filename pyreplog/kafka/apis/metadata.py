@@ -27,7 +27,7 @@ from pyreplog.partition.metadata.topic_metadata import TopicMetadata, create_top
 from pyreplog.partition.metadata.topic_settings import KAFKA_DEFAULTS
 from pyreplog.partition.protocol.error_codes import ErrorCode
 from pyreplog.partition.protocol.partition_state import PartitionState
-from pyreplog.partition.topic_partition import INTERNAL_TOPICS
+from pyreplog.partition.topic_partition import INTERNAL_TOPICS, TopicPartition
 
 logger = logging.getLogger(__name__)
 
@@ -38,18 +38,27 @@ CLUSTER_OPERATIONS = sum(1 << operation for operation in (5, 7, 8, 9, 10, 11, 12
 """CREATE, ALTER, DESCRIBE, CLUSTER_ACTION, DESCRIBE_CONFIGS, ALTER_CONFIGS, IDEMPOTENT_WRITE."""
 _TOPIC_IDS_FROM = 10
 _BROKER_ENDPOINTS = 1
+_LEADERS_MS = 1_000
+"""For how long the answer waits for the leaders of new topics: a client that is told of none looks again later."""
 
 
 def handle_metadata(api: ApiContext, request: RequestContext, message: MetadataRequest) -> Outcome:
-    """Answer a Metadata request; topics that do not exist are made first, if both sides agree."""
+    """Answer a Metadata request; topics that do not exist are made first, if both sides agree.
+
+    The answer waits shortly for their leaders. LEADER_NOT_AVAILABLE: there are none yet, and the client looks again.
+    """
     missing: list[str] = []
     if message.topics and message.allow_auto_topic_creation and api.config.auto_create_topics:
         names = [topic.name for topic in message.topics if topic.name]
         missing = [name for name in names if api.topic(name) is None and may_create(name)]
     if not missing:
         return _respond(api, request, message)
-    created = api.run(partial(_create, api, missing))
-    return transform(created, lambda codes: _respond(api, request, message, codes))
+
+    def wait(codes: dict[str, ErrorCode]) -> AppendFuture[Any]:
+        made = [name for name, code in codes.items() if code is ErrorCode.LEADER_NOT_AVAILABLE]
+        return transform(wait_for_leaders(api, made, _LEADERS_MS), lambda _: _respond(api, request, message, codes))
+
+    return transform(api.run(partial(_create, api, missing)), wait)
 
 
 def may_create(name: str) -> bool:
@@ -167,7 +176,17 @@ def handle_describe_cluster(api: ApiContext, _: RequestContext, message: Describ
 
 
 def wait_for_leaders(api: ApiContext, names: Collection[str], timeout_ms: int) -> AppendFuture[Any]:
-    """Wait until all partitions of topics have leaders that clients can reach. Returns a future of whether they do."""
+    """Wait until all partitions of topics have leaders that clients can reach. Returns a future of whether they do.
+
+    Those that this broker is to lead are led when its replica does: the first leader of a partition that was never led
+    resigns once, since it cannot tell a new log from one of an earlier process.
+    """
+
+    def is_led(name: TopicPartition, leader: str) -> bool:
+        if leader != api.broker.name:
+            return True
+        replica = api.replicas.partition(name)
+        return replica is not None and replica.is_leader
 
     def have_leaders() -> bool:
         living = api.living_brokers()
@@ -176,8 +195,11 @@ def wait_for_leaders(api: ApiContext, names: Collection[str], timeout_ms: int) -
             if topic is None:
                 return False
             states = api.metadata.partitions(topic.topic_id)
-            if len(states) < topic.partitions or any(state.leader not in living for _, state in states):
+            if len(states) < topic.partitions:
                 return False
+            for partition, state in states:
+                if state.leader not in living or not is_led(TopicPartition(name, partition.number), state.leader):
+                    return False
         return True
 
     return api.wait_until(have_leaders, timeout_ms)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, cast
 from pyreplog.errors import InvalidRequestError, UnansweredProduceError
 from pyreplog.future import AppendFuture, transform
 from pyreplog.kafka.apis.context import ApiContext, Outcome, RequestContext
-from pyreplog.kafka.apis.leaders import current_leader
+from pyreplog.kafka.apis.leaders import code_without_replica, current_leader
 from pyreplog.kafka.wire.messages import (
     ProduceLeaderIdAndEpoch,
     ProduceNodeEndpoint,
@@ -104,6 +104,8 @@ def _respond(
         for partition in topic.partition_data:
             name = TopicPartition(topic.name, partition.partition_index)
             response = refused.get(name) or responses[name]
+            if response.code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+                response = response._replace(code=code_without_replica(api, name))
             leader = ProduceLeaderIdAndEpoch()
             if response.code is ErrorCode.NOT_LEADER_OR_FOLLOWER and request.version >= _LEADERS_FROM:
                 current = current_leader(api, name)

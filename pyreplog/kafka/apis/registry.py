@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, TypeAlias
 
 from pyreplog.kafka.apis.authentication import handle_sasl_authenticate, handle_sasl_handshake
+from pyreplog.kafka.apis.client_quotas import handle_alter_client_quotas, handle_describe_client_quotas
 from pyreplog.kafka.apis.configs import (
     handle_alter_configs,
     handle_describe_configs,
@@ -30,6 +31,7 @@ from pyreplog.kafka.apis.groups import (
     handle_sync_group,
 )
 from pyreplog.kafka.apis.list_offsets import handle_list_offsets, handle_offset_for_leader_epoch
+from pyreplog.kafka.apis.log_dirs import handle_describe_log_dirs
 from pyreplog.kafka.apis.metadata import handle_describe_cluster, handle_metadata
 from pyreplog.kafka.apis.offsets import handle_offset_commit, handle_offset_delete, handle_offset_fetch
 from pyreplog.kafka.apis.produce import handle_produce
@@ -78,10 +80,13 @@ APIS: Mapping[int, Api] = {
     ApiKey.DESCRIBE_CONFIGS: handle_describe_configs,
     ApiKey.ALTER_CONFIGS: handle_alter_configs,
     ApiKey.INCREMENTAL_ALTER_CONFIGS: handle_incremental_alter_configs,
+    ApiKey.DESCRIBE_LOG_DIRS: handle_describe_log_dirs,
     ApiKey.CREATE_PARTITIONS: handle_create_partitions,
     ApiKey.ELECT_LEADERS: handle_elect_leaders,
     ApiKey.SASL_HANDSHAKE: handle_sasl_handshake,
     ApiKey.SASL_AUTHENTICATE: handle_sasl_authenticate,
+    ApiKey.DESCRIBE_CLIENT_QUOTAS: handle_describe_client_quotas,
+    ApiKey.ALTER_CLIENT_QUOTAS: handle_alter_client_quotas,
     ApiKey.DESCRIBE_CLUSTER: handle_describe_cluster,
     ApiKey.DESCRIBE_PRODUCERS: handle_describe_producers,
     ApiKey.DESCRIBE_TRANSACTIONS: handle_describe_transactions,

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from pyreplog.config import YEARS_MS, Settings
 
+REBALANCE_DELAY_MS_MAX = 86_400_000
 _INT_MAX = (1 << 31) - 1
 
 
@@ -49,7 +50,7 @@ class ConsumerGroupConfig(Settings):
         self._check_int("offsets_partitions", 1, 10_000)
         self._check_int("min_session_timeout_ms", 1, _INT_MAX)
         self._check_int("max_session_timeout_ms", self.min_session_timeout_ms, _INT_MAX)
-        self._check_int("initial_rebalance_delay_ms", 0, _INT_MAX)
+        self._check_int("initial_rebalance_delay_ms", 0, REBALANCE_DELAY_MS_MAX)
         self._check_int("new_member_join_timeout_ms", 1, _INT_MAX)
         self._check_int("max_size", 1, _INT_MAX)
         self._check_int("offset_metadata_max_bytes", 0, 32_767)

@@ -72,6 +72,8 @@ class GroupCoordinator:
         config: settings.
         new_member_id: makes an id of a member from its client's name; no two calls may give the same.
         executor: makes what runs the events of one partition.
+        is_expected: says of a partition whether this broker is about to lead it: then clients wait, as while it is
+            loaded. Else they look for another coordinator.
 
     Example:
         ```python
@@ -86,10 +88,11 @@ class GroupCoordinator:
     def __init__(
         self, log: OffsetsLog, clock: Clock, config: ConsumerGroupConfig | None = None, *,
         new_member_id: Callable[[str], str] = new_member_id, executor: Callable[[], Executor] = EventQueue,
+        is_expected: Callable[[TopicPartition], bool] = lambda _: False,
     ) -> None:  # fmt: skip
         self.config = ConsumerGroupConfig() if config is None else config
         self._log, self._clock = log, clock
-        self._new_member_id, self._executor = new_member_id, executor
+        self._new_member_id, self._executor, self._is_expected = new_member_id, executor, is_expected
         self._shards: dict[int, GroupShard] = {}
         self._changing = threading.Lock()
 
@@ -140,9 +143,12 @@ class GroupCoordinator:
     ) -> AppendFuture[T]:  # fmt: skip
         if not group_id and not may_be_nameless:
             return _answered(failed(ErrorCode.INVALID_GROUP_ID))
-        shard = self._shards.get(self.partition_of(group_id))
+        number = self.partition_of(group_id)
+        shard = self._shards.get(number)
         if shard is None:
-            return _answered(failed(ErrorCode.NOT_COORDINATOR))
+            is_expected = self._is_expected(TopicPartition(OFFSETS_TOPIC, number))
+            code = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS if is_expected else ErrorCode.NOT_COORDINATOR
+            return _answered(failed(code))
         return shard.submit(failed, lambda future, now: act(shard, future, now), group_id)
 
     # ---- members --------------------------------------------------------------------------------------------

@@ -864,6 +864,41 @@ class AlterConfigsResponse(NamedTuple):
     responses: Sequence[AlterConfigsResourceResponse] = ()
 
 
+class DescribeLogDirsDescribableLogDirTopic(NamedTuple):
+    topic: str = ""
+    partitions: Sequence[int] = ()
+
+
+class DescribeLogDirsRequest(NamedTuple):
+    topics: Sequence[DescribeLogDirsDescribableLogDirTopic] | None = ()
+
+
+class DescribeLogDirsPartition(NamedTuple):
+    partition_index: int = 0
+    partition_size: int = 0
+    offset_lag: int = 0
+    is_future_key: bool = False
+
+
+class DescribeLogDirsTopic(NamedTuple):
+    name: str = ""
+    partitions: Sequence[DescribeLogDirsPartition] = ()
+
+
+class DescribeLogDirsResult(NamedTuple):
+    error_code: int = 0
+    log_dir: str = ""
+    topics: Sequence[DescribeLogDirsTopic] = ()
+    total_bytes: int = -1
+    usable_bytes: int = -1
+
+
+class DescribeLogDirsResponse(NamedTuple):
+    throttle_time_ms: int = 0
+    error_code: int = 0
+    results: Sequence[DescribeLogDirsResult] = ()
+
+
 class SaslAuthenticateRequest(NamedTuple):
     auth_bytes: bytes = b""
 
@@ -1001,6 +1036,71 @@ class OffsetDeleteResponse(NamedTuple):
     error_code: int = 0
     throttle_time_ms: int = 0
     topics: Sequence[OffsetDeleteResponseTopic] = ()
+
+
+class DescribeClientQuotasComponentData(NamedTuple):
+    entity_type: str = ""
+    match_type: int = 0
+    match: str | None = ""
+
+
+class DescribeClientQuotasRequest(NamedTuple):
+    components: Sequence[DescribeClientQuotasComponentData] = ()
+    strict: bool = False
+
+
+class DescribeClientQuotasEntityData(NamedTuple):
+    entity_type: str = ""
+    entity_name: str | None = ""
+
+
+class DescribeClientQuotasValueData(NamedTuple):
+    key: str = ""
+    value: float = 0.0
+
+
+class DescribeClientQuotasEntryData(NamedTuple):
+    entity: Sequence[DescribeClientQuotasEntityData] = ()
+    values: Sequence[DescribeClientQuotasValueData] = ()
+
+
+class DescribeClientQuotasResponse(NamedTuple):
+    throttle_time_ms: int = 0
+    error_code: int = 0
+    error_message: str | None = ""
+    entries: Sequence[DescribeClientQuotasEntryData] | None = ()
+
+
+class AlterClientQuotasEntityData(NamedTuple):
+    entity_type: str = ""
+    entity_name: str | None = ""
+
+
+class AlterClientQuotasOpData(NamedTuple):
+    key: str = ""
+    value: float = 0.0
+    remove: bool = False
+
+
+class AlterClientQuotasEntryData(NamedTuple):
+    entity: Sequence[AlterClientQuotasEntityData] = ()
+    ops: Sequence[AlterClientQuotasOpData] = ()
+
+
+class AlterClientQuotasRequest(NamedTuple):
+    entries: Sequence[AlterClientQuotasEntryData] = ()
+    validate_only: bool = False
+
+
+class AlterClientQuotasResponseEntryData(NamedTuple):
+    error_code: int = 0
+    error_message: str | None = ""
+    entity: Sequence[AlterClientQuotasEntityData] = ()
+
+
+class AlterClientQuotasResponse(NamedTuple):
+    throttle_time_ms: int = 0
+    entries: Sequence[AlterClientQuotasResponseEntryData] = ()
 
 
 class DescribeClusterRequest(NamedTuple):
@@ -1314,6 +1414,12 @@ CLASSES: dict[str, type] = {
     "AlterConfigsRequest": AlterConfigsRequest,
     "AlterConfigsResourceResponse": AlterConfigsResourceResponse,
     "AlterConfigsResponse": AlterConfigsResponse,
+    "DescribeLogDirsDescribableLogDirTopic": DescribeLogDirsDescribableLogDirTopic,
+    "DescribeLogDirsRequest": DescribeLogDirsRequest,
+    "DescribeLogDirsPartition": DescribeLogDirsPartition,
+    "DescribeLogDirsTopic": DescribeLogDirsTopic,
+    "DescribeLogDirsResult": DescribeLogDirsResult,
+    "DescribeLogDirsResponse": DescribeLogDirsResponse,
     "SaslAuthenticateRequest": SaslAuthenticateRequest,
     "SaslAuthenticateResponse": SaslAuthenticateResponse,
     "CreatePartitionsAssignment": CreatePartitionsAssignment,
@@ -1340,6 +1446,18 @@ CLASSES: dict[str, type] = {
     "OffsetDeleteResponsePartition": OffsetDeleteResponsePartition,
     "OffsetDeleteResponseTopic": OffsetDeleteResponseTopic,
     "OffsetDeleteResponse": OffsetDeleteResponse,
+    "DescribeClientQuotasComponentData": DescribeClientQuotasComponentData,
+    "DescribeClientQuotasRequest": DescribeClientQuotasRequest,
+    "DescribeClientQuotasEntityData": DescribeClientQuotasEntityData,
+    "DescribeClientQuotasValueData": DescribeClientQuotasValueData,
+    "DescribeClientQuotasEntryData": DescribeClientQuotasEntryData,
+    "DescribeClientQuotasResponse": DescribeClientQuotasResponse,
+    "AlterClientQuotasEntityData": AlterClientQuotasEntityData,
+    "AlterClientQuotasOpData": AlterClientQuotasOpData,
+    "AlterClientQuotasEntryData": AlterClientQuotasEntryData,
+    "AlterClientQuotasRequest": AlterClientQuotasRequest,
+    "AlterClientQuotasResponseEntryData": AlterClientQuotasResponseEntryData,
+    "AlterClientQuotasResponse": AlterClientQuotasResponse,
     "DescribeClusterRequest": DescribeClusterRequest,
     "DescribeClusterBroker": DescribeClusterBroker,
     "DescribeClusterResponse": DescribeClusterResponse,

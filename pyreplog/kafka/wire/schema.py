@@ -34,12 +34,15 @@ class ApiKey(IntEnum):
     TXN_OFFSET_COMMIT = 28
     DESCRIBE_CONFIGS = 32
     ALTER_CONFIGS = 33
+    DESCRIBE_LOG_DIRS = 35
     SASL_AUTHENTICATE = 36
     CREATE_PARTITIONS = 37
     DELETE_GROUPS = 42
     ELECT_LEADERS = 43
     INCREMENTAL_ALTER_CONFIGS = 44
     OFFSET_DELETE = 47
+    DESCRIBE_CLIENT_QUOTAS = 48
+    ALTER_CLIENT_QUOTAS = 49
     DESCRIBE_CLUSTER = 60
     DESCRIBE_PRODUCERS = 61
     DESCRIBE_TRANSACTIONS = 65
@@ -75,12 +78,15 @@ ANNOUNCED: dict[int, tuple[int, int]] = {
     28: (0, 4),
     32: (1, 4),
     33: (0, 2),
+    35: (1, 4),
     36: (0, 2),
     37: (0, 3),
     42: (0, 2),
     43: (0, 2),
     44: (0, 1),
     47: (0, 0),
+    48: (0, 1),
+    49: (0, 1),
     60: (0, 1),
     61: (0, 0),
     65: (0, 0),
@@ -601,6 +607,25 @@ AlterConfigsResponse 33 0-2 flexible 2-
   error_message string 0-2 null 0-2
   resource_type int8 0-2
   resource_name string 0-2
+DescribeLogDirsRequest 35 1-4 flexible 2-
+ topics []DescribeLogDirsDescribableLogDirTopic 1-4 null 1-4
+  topic string 1-4
+  partitions []int32 1-4
+DescribeLogDirsResponse 35 1-4 flexible 2-
+ throttle_time_ms int32 1-4
+ error_code int16 3-4 ignorable
+ results []DescribeLogDirsResult 1-4
+  error_code int16 1-4
+  log_dir string 1-4
+  topics []DescribeLogDirsTopic 1-4
+   name string 1-4
+   partitions []DescribeLogDirsPartition 1-4
+    partition_index int32 1-4
+    partition_size int64 1-4
+    offset_lag int64 1-4
+    is_future_key bool 1-4
+  total_bytes int64 4-4 ignorable
+  usable_bytes int64 4-4 ignorable
 SaslAuthenticateRequest 36 0-2 flexible 2-
  auth_bytes bytes 0-2
 SaslAuthenticateResponse 36 0-2 flexible 2-
@@ -674,6 +699,41 @@ OffsetDeleteResponse 47 0-0
   partitions []OffsetDeleteResponsePartition 0-0
    partition_index int32 0-0
    error_code int16 0-0
+DescribeClientQuotasRequest 48 0-1 flexible 1-
+ components []DescribeClientQuotasComponentData 0-1
+  entity_type string 0-1
+  match_type int8 0-1
+  match string 0-1 null 0-1
+ strict bool 0-1
+DescribeClientQuotasResponse 48 0-1 flexible 1-
+ throttle_time_ms int32 0-1
+ error_code int16 0-1
+ error_message string 0-1 null 0-1
+ entries []DescribeClientQuotasEntryData 0-1 null 0-1
+  entity []DescribeClientQuotasEntityData 0-1
+   entity_type string 0-1
+   entity_name string 0-1 null 0-1
+  values []DescribeClientQuotasValueData 0-1
+   key string 0-1
+   value float64 0-1
+AlterClientQuotasRequest 49 0-1 flexible 1-
+ entries []AlterClientQuotasEntryData 0-1
+  entity []AlterClientQuotasEntityData 0-1
+   entity_type string 0-1
+   entity_name string 0-1 null 0-1
+  ops []AlterClientQuotasOpData 0-1
+   key string 0-1
+   value float64 0-1
+   remove bool 0-1
+ validate_only bool 0-1
+AlterClientQuotasResponse 49 0-1 flexible 1-
+ throttle_time_ms int32 0-1
+ entries []AlterClientQuotasResponseEntryData 0-1
+  error_code int16 0-1
+  error_message string 0-1 null 0-1
+  entity []AlterClientQuotasEntityData 0-1
+   entity_type string 0-1
+   entity_name string 0-1 null 0-1
 DescribeClusterRequest 60 0-1 flexible 0-
  include_cluster_authorized_operations bool 0-1
  endpoint_type int8 1-1

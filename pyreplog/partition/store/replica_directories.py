@@ -22,7 +22,7 @@ _PROBE = "probe"
 
 
 class ReplicaDirectories:
-    """The directories in which a broker keeps the logs of its replicas. For one thread, but for `failed`.
+    """The directories in which a broker keeps the logs of its replicas. For one thread, but for `paths` and `failed`.
 
     Args:
         directories: all of them, which exist unless their disk failed; the first one is the broker's own.
@@ -38,6 +38,11 @@ class ReplicaDirectories:
     def __init__(self, directories: Sequence[Path], files: Files) -> None:
         self._directories, self._files = tuple(directories), files
         self._failed: dict[Path, str] = {}  # replaced as a whole
+
+    @property
+    def paths(self) -> tuple[Path, ...]:
+        """All directories."""
+        return self._directories
 
     @property
     def failed(self) -> dict[Path, str]:

@@ -368,7 +368,9 @@ class TransactionCoordinator(Handle):
         with self._lock:
             shard = self._shards.get(partition.partition)
             if shard is None:
-                return ErrorCode.NOT_COORDINATOR
+                leader = None if self._is_over else self._view.leader_of(partition)
+                is_expected = leader is not None and leader.broker == self._broker  # its replica learns of it soon
+                return ErrorCode.COORDINATOR_LOAD_IN_PROGRESS if is_expected else ErrorCode.NOT_COORDINATOR
             return shard if shard.is_loaded else ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
 
     def _ask(

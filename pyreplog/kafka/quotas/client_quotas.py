@@ -1,0 +1,196 @@
+"""Quotas of users and clients in the metadata store, and which one counts (KIP-13, KIP-55, KIP-124, KIP-546).
+
+A quota is that of an entity: a user, a client id, or a user with a client id, each by its name or by default. The most
+special entity that has a value counts, for each kind of quota by itself. FORMAT.md, "Partitions in the metadata store".
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, ClassVar, NamedTuple
+
+from pyreplog.errors import InvalidArgumentError
+from pyreplog.metadata import values
+from pyreplog.metadata.changes import change_key
+from pyreplog.metadata.store import MetadataStore
+from pyreplog.metadata.values import MetadataValue
+
+CLIENT_QUOTAS = "/partitions/client_quotas"
+PRODUCER_BYTE_RATE, CONSUMER_BYTE_RATE, REQUEST_PERCENTAGE = (
+    "producer_byte_rate",
+    "consumer_byte_rate",
+    "request_percentage",
+)
+QUOTAS = (PRODUCER_BYTE_RATE, CONSUMER_BYTE_RATE, REQUEST_PERCENTAGE)
+"""The kinds of quotas: bytes a second, twice, and the percentage of one thread's time."""
+DEFAULT = ""
+"""The name of what has no quota of its own: of all other users, or client ids."""
+ANONYMOUS = "ANONYMOUS"
+"""The user of a connection without authentication, as Kafka names it."""
+_RATE_MAX = (1 << 63) - 1
+_NAME_MAX = 32_767
+
+
+class QuotaEntity(NamedTuple):
+    """Whom a quota is for. One of the two at least is not None.
+
+    Attributes:
+        user: its name; DEFAULT: all users without a quota of their own; None: of whatever user.
+        client_id: likewise.
+    """
+
+    user: str | None = None
+    client_id: str | None = None
+
+
+def check_entity(entity: QuotaEntity) -> None:
+    """Check an entity. Raises InvalidArgumentError."""
+    if entity.user is None and entity.client_id is None:
+        raise InvalidArgumentError("entity: expected a user, a client id, or both, found neither")
+    for kind, name in zip(("user", "client-id"), entity, strict=True):
+        if name is not None and len(name.encode()) > _NAME_MAX:
+            raise InvalidArgumentError(f"{kind}: expected at most {_NAME_MAX} bytes, found {len(name.encode())}")
+
+
+def check_quota(kind: str, value: float) -> None:
+    """Check the value of a quota. Raises InvalidArgumentError."""
+    if kind not in QUOTAS:
+        raise InvalidArgumentError(f"expected a quota of {', '.join(QUOTAS)}, found {kind[:80]!r}")
+    if not math.isfinite(value) or value <= 0:
+        raise InvalidArgumentError(f"{kind}: expected a number above 0, found {value}")
+    if kind != REQUEST_PERCENTAGE and (value != int(value) or value > _RATE_MAX):
+        raise InvalidArgumentError(f"{kind}: expected a whole number of bytes a second, found {value}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClientQuota(MetadataValue):
+    """The quotas of one entity in the metadata store.
+
+    Attributes:
+        user: see `QuotaEntity`.
+        client_id: see `QuotaEntity`.
+        quotas: values by kind, at least one.
+    """
+
+    KIND: ClassVar[str] = "client quota"
+
+    user: str | None = None
+    client_id: str | None = None
+    quotas: Mapping[str, float] = field(default_factory=dict)
+
+    @property
+    def entity(self) -> QuotaEntity:
+        """Whom they are for."""
+        return QuotaEntity(self.user, self.client_id)
+
+    def _encode_fields(self) -> dict[str, Any]:
+        return {**super()._encode_fields(), "quotas": dict(self.quotas)}
+
+    @classmethod
+    def _decode_fields(cls, fields: dict[str, Any]) -> dict[str, Any]:
+        names = {name: fields.get(name) for name in ("user", "client_id")}
+        if any(name is not None and type(name) is not str for name in names.values()):
+            raise ValueError(f"expected names or null, found {str(names)[:160]}")
+        quotas = {kind: float(value) for kind, value in values.field(fields, "quotas", dict).items()}
+        decoded = {**names, "quotas": quotas}
+        try:
+            check_entity(QuotaEntity(**names))
+            for kind, value in quotas.items():
+                check_quota(kind, value)
+        except InvalidArgumentError as error:
+            raise ValueError(str(error)) from error
+        return decoded
+
+
+def quota_key(entity: QuotaEntity) -> str:
+    """Return the key of an entity's quotas: its names may hold what keys do not, and so it has a hash."""
+    return f"{CLIENT_QUOTAS}/{hashlib.sha256(json.dumps(list(entity)).encode()).hexdigest()[:32]}"
+
+
+def alter_client_quota(
+    store: MetadataStore, entity: QuotaEntity, changes: Mapping[str, float | None]
+) -> Mapping[str, float]:  # fmt: skip
+    """Change the quotas of an entity. It may be called again after an OutcomeUnknownError.
+
+    Args:
+        store: metadata store.
+        entity: whom they are for.
+        changes: values by kind, bytes a second or percentages; None: no quota of this kind. Others stay.
+
+    Returns:
+        All quotas that the entity has now.
+
+    Raises:
+        InvalidArgumentError: a kind is unknown, or a value is out of its bounds. Nothing was changed.
+        ReplogError: errors of the store.
+
+    Example:
+        ```python
+        alter_client_quota(store, QuotaEntity(user="billing"), {"producer_byte_rate": 1 << 20})
+        ```
+    """
+    check_entity(entity)
+    for kind, value in changes.items():
+        if value is not None:
+            check_quota(kind, value)
+        elif kind not in QUOTAS:
+            raise InvalidArgumentError(f"expected a quota of {', '.join(QUOTAS)}, found {kind[:80]!r}")
+
+    def changed(stored: bytes | None) -> bytes | None:
+        before = ClientQuota(**entity._asdict()) if stored is None else ClientQuota.decode(stored)
+        quotas = {kind: float(value) for kind, value in {**before.quotas, **changes}.items() if value is not None}
+        if quotas == before.quotas:
+            return stored
+        return replace(before, quotas=quotas).encode() if quotas else None
+
+    stored = change_key(store, quota_key(entity), changed)
+    return {} if stored is None else ClientQuota.decode(stored).quotas
+
+
+class QuotaTable:
+    """All quotas, and which one counts for a client. It does not change.
+
+    Args:
+        quotas: those of the metadata store.
+    """
+
+    def __init__(self, quotas: Iterable[ClientQuota] = ()) -> None:
+        self._quotas = {each.entity: each.quotas for each in quotas}
+
+    def __bool__(self) -> bool:
+        return bool(self._quotas)
+
+    def items(self) -> Iterable[tuple[QuotaEntity, Mapping[str, float]]]:
+        """Return all entities with their quotas."""
+        return self._quotas.items()
+
+    def quotas(self, entity: QuotaEntity) -> Mapping[str, float]:
+        """Return the quotas of exactly this entity."""
+        return self._quotas.get(entity, {})
+
+    def limit(self, kind: str, user: str, client_id: str) -> tuple[float, QuotaEntity] | None:
+        """Return the quota of this kind that counts for a client, and who shares it; None: there is none.
+
+        Args:
+            kind: one of `QUOTAS`.
+            user: who the client is.
+            client_id: what it calls itself.
+        """
+        for name in (user, DEFAULT):
+            for wanted, shared in (
+                (QuotaEntity(name, client_id), QuotaEntity(user, client_id)),
+                (QuotaEntity(name, DEFAULT), QuotaEntity(user, client_id)),
+                (QuotaEntity(name, None), QuotaEntity(user, None)),
+            ):
+                value = self._quotas.get(wanted, {}).get(kind)
+                if value is not None:
+                    return value, shared
+        for name in (client_id, DEFAULT):
+            value = self._quotas.get(QuotaEntity(None, name), {}).get(kind)
+            if value is not None:
+                return value, QuotaEntity(None, client_id)
+        return None

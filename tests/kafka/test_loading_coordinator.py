@@ -1,0 +1,104 @@
+"""What clients see of a coordinator that does not know yet that it leads, and of a topic that is made for them."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+import pyreplog.kafka
+from pyreplog.kafka import KafkaConfig
+from pyreplog.kafka.groups.offsets_log import OFFSETS_TOPIC
+from pyreplog.kafka.wire.messages import (
+    DescribeTransactionsRequest,
+    FindCoordinatorRequest,
+    HeartbeatRequest,
+    MetadataRequest,
+    MetadataRequestTopic,
+)
+from pyreplog.kafka.wire.schema import ApiKey
+from pyreplog.metadata.sqlite import SQLiteStore
+from pyreplog.partition.broker import Broker
+from pyreplog.partition.config import BrokerConfig
+from pyreplog.partition.protocol.error_codes import ErrorCode
+from pyreplog.partition.topic_partition import TopicPartition
+from tests.kafka.kafka_brokers import KafkaBrokers, RawClient
+from tests.waiting import PATIENCE_S, until
+
+
+@contextmanager
+def held_roles(path: Path, topic: str) -> Iterator[tuple[pyreplog.kafka.Server, threading.Event]]:
+    """A broker whose coordinators learn only after the event that it leads the partitions of a topic."""
+    learns = threading.Event()
+
+    def hold(name: TopicPartition, epoch: int | None) -> None:
+        if name.topic == topic and epoch is not None:
+            learns.wait(PATIENCE_S)
+
+    config = BrokerConfig(segment_bytes=1 << 16, lease_ms=2_000, transaction_state_partitions=1)
+    with SQLiteStore(path / "metadata") as store, Broker(path / "1", "1", store, config=config) as broker:
+        end = broker.replicas.watch_roles(hold)
+        listener = KafkaConfig(offsets_partitions=1, rebalance_delay_ms=0)
+        try:
+            with pyreplog.kafka.Server(broker, config=listener) as server:
+                yield server, learns
+        finally:
+            learns.set()
+            end()
+
+
+def test_clients_wait_for_a_coordinator_that_does_not_know_yet_that_it_leads(tmp_path: Path) -> None:
+    with held_roles(tmp_path, OFFSETS_TOPIC) as (server, learns), RawClient(server) as client:
+
+        def beat() -> int:
+            return int(client.ask(ApiKey.HEARTBEAT, 4, HeartbeatRequest("billing", 1, "nobody")).error_code)
+
+        assert beat() == ErrorCode.NOT_COORDINATOR, "nobody leads a partition that does not exist"
+        found = client.ask(ApiKey.FIND_COORDINATOR, 3, FindCoordinatorRequest("billing", 0))
+        assert found.error_code == 0 and found.node_id == 1, "the client is sent here"
+        assert beat() == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+        learns.set()
+        until(lambda: beat() == ErrorCode.UNKNOWN_MEMBER_ID)
+
+
+def test_a_coordinator_of_transactions_that_ends_is_not_waited_for(tmp_path: Path) -> None:
+    with KafkaBrokers(tmp_path, broker_settings={"transaction_state_partitions": 1}) as brokers:
+        brokers.start("1")
+        with RawClient(brokers.servers["1"]) as client:
+
+            def describe() -> int:
+                answer = client.ask(ApiKey.DESCRIBE_TRANSACTIONS, 0, DescribeTransactionsRequest(("t",)))
+                return int(answer.transaction_states[0].error_code)
+
+            assert describe() == ErrorCode.COORDINATOR_NOT_AVAILABLE
+            found = client.ask(ApiKey.FIND_COORDINATOR, 3, FindCoordinatorRequest("t", 1))
+            assert found.error_code == 0 and found.node_id == 1
+            until(lambda: describe() == ErrorCode.TRANSACTIONAL_ID_NOT_FOUND)
+            brokers.brokers["1"].transactions.close()
+            assert describe() == ErrorCode.NOT_COORDINATOR
+
+
+@pytest.mark.parametrize("brokers", [1, 3])
+def test_a_topic_that_is_made_for_a_client_has_leaders_when_it_is_told_of_it(tmp_path: Path, brokers: int) -> None:
+    with KafkaBrokers(tmp_path, partitions=3, replication_factor=brokers) as cluster:
+        cluster.start(*map(str, range(1, brokers + 1)))
+        with RawClient(cluster.servers["1"]) as client:
+            for number in range(5):
+                wanted = MetadataRequest((MetadataRequestTopic(name=f"made-{number}"),), True)
+                (topic,) = client.ask(ApiKey.METADATA, 12, wanted).topics
+                if not topic.error_code:  # a machine under load may take longer than the answer waits
+                    break
+            assert topic.error_code == 0 and [each.error_code for each in topic.partitions] == [0] * 3
+            assert all(1 <= each.leader_id <= brokers for each in topic.partitions)
+
+
+def test_a_topic_that_cannot_have_leaders_is_told_of_in_time(tmp_path: Path) -> None:
+    with KafkaBrokers(tmp_path, replication_factor=3) as cluster:
+        cluster.start("1")
+        with RawClient(cluster.servers["1"]) as client:
+            wanted = MetadataRequest((MetadataRequestTopic(name="made"),), True)
+            (topic,) = client.ask(ApiKey.METADATA, 12, wanted).topics
+            assert ErrorCode.LEADER_NOT_AVAILABLE in (topic.error_code, *(p.error_code for p in topic.partitions))
