@@ -116,7 +116,7 @@ def test_a_count_is_not_believed() -> None:
 
 def test_records_of_later_versions() -> None:
     """A key is of another kind of groups, which is not for this coordinator; a value must not be guessed."""
-    assert decode_key(b"\0\3whatever") is None
+    assert decode_key(b"\0\x09whatever") is None
     for decode in (decode_offset, decode_group):
         with pytest.raises(InvalidRequestError):
             decode(b"\0\5" + GOLDEN["group 3"][2:])

@@ -112,6 +112,8 @@ BOUNDS: dict[type[Settings], dict[str, tuple[int, int]]] = {
         "offsets_partitions": (1, 10_000), "min_session_timeout_ms": (1, INT_MAX),
         "max_session_timeout_ms": (6_000, INT_MAX), "initial_rebalance_delay_ms": (0, INT_MAX),
         "new_member_join_timeout_ms": (1, INT_MAX), "max_size": (1, INT_MAX),
+        "consumer_session_timeout_ms": (2, INT_MAX), "consumer_heartbeat_interval_ms": (1, 44_999),
+        "consumer_max_size": (1, INT_MAX),
         "offset_metadata_max_bytes": (0, 32_767), "offsets_retention_ms": (1, YEARS_MS),
         "retention_check_ms": (1, YEARS_MS), "append_timeout_ms": (1, INT_MAX), "load_bytes": (1, 1 << 30),
         "rewrite_bytes": (1, 1 << 40),

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from pyreplog.config import YEARS_MS, Settings
+from pyreplog.config import YEARS_MS, Settings, check_choice
+from pyreplog.kafka.groups.assignors import ASSIGNORS
 
 _INT_MAX = (1 << 31) - 1
 
@@ -19,6 +20,13 @@ class ConsumerGroupConfig(Settings):
         max_session_timeout_ms: longest one (`group.max.session.timeout.ms`).
         initial_rebalance_delay_ms: how long an empty group waits for more members (`group.initial.rebalance.delay.ms`).
         new_member_join_timeout_ms: how long a new member waits for the others before it is taken for dead.
+        consumer_session_timeout_ms: session time-out of members of consumer groups
+            (`group.consumer.session.timeout.ms`).
+        consumer_heartbeat_interval_ms: how often these are to send heartbeats
+            (`group.consumer.heartbeat.interval.ms`); less than their session time-out.
+        consumer_max_size: members of a consumer group (`group.consumer.max.size`).
+        consumer_assignors: assignors that they may choose, the default first (`group.consumer.assignors`),
+            with commas between them.
         max_size: members of a group (`group.max.size`); as many again may have been given an id and not come back yet.
         offset_metadata_max_bytes: size of the text beside an offset (`offset.metadata.max.bytes`).
         offsets_retention_ms: offsets of empty groups, and of topics that nobody subscribes to, are kept so long
@@ -37,6 +45,10 @@ class ConsumerGroupConfig(Settings):
     max_session_timeout_ms: int = 1_800_000
     initial_rebalance_delay_ms: int = 3_000
     new_member_join_timeout_ms: int = 300_000
+    consumer_session_timeout_ms: int = 45_000
+    consumer_heartbeat_interval_ms: int = 5_000
+    consumer_max_size: int = _INT_MAX
+    consumer_assignors: str = ",".join(ASSIGNORS)
     max_size: int = 100_000
     offset_metadata_max_bytes: int = 4_096
     offsets_retention_ms: int = 7 * 24 * 3_600_000
@@ -51,6 +63,11 @@ class ConsumerGroupConfig(Settings):
         self._check_int("max_session_timeout_ms", self.min_session_timeout_ms, _INT_MAX)
         self._check_int("initial_rebalance_delay_ms", 0, _INT_MAX)
         self._check_int("new_member_join_timeout_ms", 1, _INT_MAX)
+        self._check_int("consumer_session_timeout_ms", 2, _INT_MAX)
+        self._check_int("consumer_heartbeat_interval_ms", 1, self.consumer_session_timeout_ms - 1)
+        self._check_int("consumer_max_size", 1, _INT_MAX)
+        for name in self.assignor_names:
+            check_choice("consumer_assignors", name, tuple(ASSIGNORS))
         self._check_int("max_size", 1, _INT_MAX)
         self._check_int("offset_metadata_max_bytes", 0, 32_767)
         self._check_int("offsets_retention_ms", 1, YEARS_MS)
@@ -58,3 +75,8 @@ class ConsumerGroupConfig(Settings):
         self._check_int("append_timeout_ms", 1, _INT_MAX)
         self._check_int("load_bytes", 1, 1 << 30)
         self._check_int("rewrite_bytes", 1, 1 << 40)
+
+    @property
+    def assignor_names(self) -> list[str]:
+        """The assignors that members of consumer groups may choose; the default first."""
+        return [name.strip() for name in self.consumer_assignors.split(",")]
