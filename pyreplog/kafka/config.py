@@ -6,6 +6,8 @@ from dataclasses import dataclass
 
 from pyreplog._native.kafka.request_parser import MAX_REQUEST_BYTES
 from pyreplog.config import Settings
+from pyreplog.kafka.groups.assignors import ASSIGNORS
+from pyreplog.kafka.groups.consumer_group_config import check_assignors
 from pyreplog.partition.protocol.partition_state import REPLICAS_MAX
 
 _DAY_MS = 86_400_000
@@ -38,6 +40,13 @@ class KafkaConfig(Settings):
             there are brokers when a client first asks for a coordinator.
         rebalance_delay_ms: milliseconds for which an empty group waits for more members
             (`group.initial.rebalance.delay.ms`).
+        consumer_session_timeout_ms: milliseconds without a heartbeat after which a member of a consumer group (KIP-848)
+            is removed (`group.consumer.session.timeout.ms`).
+        consumer_heartbeat_interval_ms: milliseconds between two heartbeats of such a member
+            (`group.consumer.heartbeat.interval.ms`); less than their session time-out.
+        consumer_max_size: members of such a group (`group.consumer.max.size`).
+        consumer_assignors: assignors that they may choose, with commas between them; the first one is the default
+            (`group.consumer.assignors`).
         admin_threads: threads for what writes metadata or reads the disk for long.
 
     Raises:
@@ -61,6 +70,10 @@ class KafkaConfig(Settings):
     offsets_partitions: int = 50
     offsets_replication_factor: int = 3
     rebalance_delay_ms: int = 3_000
+    consumer_session_timeout_ms: int = 45_000
+    consumer_heartbeat_interval_ms: int = 5_000
+    consumer_max_size: int = (1 << 31) - 1
+    consumer_assignors: str = ",".join(ASSIGNORS)
     admin_threads: int = 2
 
     def __post_init__(self) -> None:
@@ -79,4 +92,8 @@ class KafkaConfig(Settings):
         self._check_int("offsets_partitions", 1, 10_000)
         self._check_int("offsets_replication_factor", 1, REPLICAS_MAX)
         self._check_int("rebalance_delay_ms", 0, _DAY_MS)
+        self._check_int("consumer_session_timeout_ms", 2, _DAY_MS)
+        self._check_int("consumer_heartbeat_interval_ms", 1, self.consumer_session_timeout_ms - 1)
+        self._check_int("consumer_max_size", 1, (1 << 31) - 1)
+        check_assignors("consumer_assignors", self.consumer_assignors)
         self._check_int("admin_threads", 1, 64)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from pyreplog.config import YEARS_MS, Settings, check_choice
+from pyreplog.errors import ConfigError
 from pyreplog.kafka.groups.assignors import ASSIGNORS
 
 _INT_MAX = (1 << 31) - 1
@@ -66,8 +67,7 @@ class ConsumerGroupConfig(Settings):
         self._check_int("consumer_session_timeout_ms", 2, _INT_MAX)
         self._check_int("consumer_heartbeat_interval_ms", 1, self.consumer_session_timeout_ms - 1)
         self._check_int("consumer_max_size", 1, _INT_MAX)
-        for name in self.assignor_names:
-            check_choice("consumer_assignors", name, tuple(ASSIGNORS))
+        check_assignors("consumer_assignors", self.consumer_assignors)
         self._check_int("max_size", 1, _INT_MAX)
         self._check_int("offset_metadata_max_bytes", 0, 32_767)
         self._check_int("offsets_retention_ms", 1, YEARS_MS)
@@ -79,4 +79,12 @@ class ConsumerGroupConfig(Settings):
     @property
     def assignor_names(self) -> list[str]:
         """The assignors that members of consumer groups may choose; the default first."""
-        return [name.strip() for name in self.consumer_assignors.split(",")]
+        return self.consumer_assignors.split(",")
+
+
+def check_assignors(name: str, value: object) -> None:
+    """Check a setting that lists assignors. Raises ConfigError, which names the first one that there is not."""
+    if not isinstance(value, str):
+        raise ConfigError(f"{name}: expected names with commas between them, found {value!r}")
+    for assignor in value.split(","):
+        check_choice(name, assignor, tuple(ASSIGNORS))
