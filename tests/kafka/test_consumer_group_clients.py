@@ -34,6 +34,8 @@ def brokers(tmp_path: Path) -> Iterator[KafkaBrokers]:
 
 
 def member(brokers: KafkaBrokers, group: str = "billing", protocol: str = "consumer", **settings: Any) -> Consumer:
+    if protocol == "classic":
+        settings = {"session.timeout.ms": 6_000, "heartbeat.interval.ms": 200, **settings}
     consumer = Consumer({
         "bootstrap.servers": brokers.addresses, "group.id": group, "auto.offset.reset": "earliest",
         "enable.auto.commit": False, "group.protocol": protocol, **settings,
