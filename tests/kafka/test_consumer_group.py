@@ -168,17 +168,22 @@ def test_an_answer_that_was_lost_is_given_again() -> None:
 
 def test_an_old_epoch_gives_nothing_up() -> None:
     """A heartbeat that was on its way for long knows nothing of what is to be given up."""
-    driver = GroupDriver()
+    driver = GroupDriver(Topics(orders=6))
     first, second, third = (TestMember(driver, name) for name in "abc")
     first.join(), second.join(), first.beat()
-    early = first.request(owned=first.owned)
+    late = first.request(owned=frozenset())
     third.join()
-    first.beat()  # it has given two up, and is to give up one more
-    held = first.driver.group.describe_consumers().members
-    driver.beat(early, "late")
-    second.beat()
-    owners = [member.assignment for member in driver.group.describe_consumers().members]
-    assert sum(map(len, owners)) == len(frozenset().union(*owners)) and held
+    answer = driver.beat(
+        first.request(), "a"
+    )  # it has given three up, is to give up one more, and does not learn of it
+    assert answer is not None and (answer.member_epoch, len(answer.assignment or ())) == (2, 2)
+    result = driver.beat(late, "late")
+    assert result is not None and result.member_epoch == 2
+    for _ in range(3):
+        second.beat(), third.beat()
+    assert len(first.owned) == 3 and not first.owned & (second.owned | third.owned)
+    settle(first, second, third)
+    assert sorted(map(len, (first.owned, second.owned, third.owned))) == [2, 2, 2]
 
 
 # ---- subscriptions -------------------------------------------------------------------------------------------------
