@@ -116,9 +116,11 @@ def _keep(
 
 def _even_out(assigned: dict[str, set[TopicIdPartition]], subscribers: Mapping[bytes, list[str]]) -> bool:
     """Move partitions from members that have more to others that have fewer. Returns whether any moved."""
-    has_moved = False
+    has_moved, least = False, min(map(len, assigned.values()), default=0)
     for name in sorted(assigned, key=lambda name: (-len(assigned[name]), name)):
         mine = assigned[name]
+        if len(mine) - least <= 1:  # nor has any other one that follows
+            break
         for partition in sorted(mine):
             other = min(subscribers[partition.topic_id], key=lambda name: len(assigned[name]))
             if len(mine) - len(assigned[other]) > 1:

@@ -484,13 +484,15 @@ class ConsumerGroup:
             for partition in before.held:
                 if self._holders.get(partition) == before.member_id:
                     del self._holders[partition]
-            self._subscribed -= Counter(before.topics)
+            if member is None or member.topics != before.topics:
+                self._subscribed -= Counter(before.topics)
             if before.instance_id is not None and self._static.get(before.instance_id) == before.member_id:
                 del self._static[before.instance_id]
         if member is not None:
             self._members[member.member_id] = member
             self._holders.update(dict.fromkeys(member.held, member.member_id))
-            self._subscribed.update(member.topics)
+            if before is None or member.topics != before.topics:
+                self._subscribed.update(member.topics)
             if member.instance_id is not None:
                 self._static[member.instance_id] = member.member_id
 
