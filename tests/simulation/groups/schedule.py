@@ -78,8 +78,8 @@ class Plan:
             requires_member_id=random.random() < 0.7,
             skips=random.random() < 0.5,
             max_size=random.choice((members + 3, 100)),
-            consumers=random.choice((0, 1, 2, 4)),
-            static_consumers=random.choice((0, 0, 1, 2)),
+            consumers=random.choice((0, 0, 0, 1, 2, 4)),
+            static_consumers=random.choice((0, 0, 0, 0, 1, 2)),
             assignors=random.choice(("uniform", "range,uniform")),
             grows=random.random() < 0.3,
         )
