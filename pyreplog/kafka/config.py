@@ -41,6 +41,13 @@ class KafkaConfig(Settings):
             there are brokers when a client first asks for a coordinator.
         rebalance_delay_ms: milliseconds for which an empty group waits for more members
             (`group.initial.rebalance.delay.ms`).
+        consumer_session_timeout_ms: milliseconds without a heartbeat after which a member of a consumer group (KIP-848)
+            is removed (`group.consumer.session.timeout.ms`).
+        consumer_heartbeat_interval_ms: milliseconds between two heartbeats of such a member
+            (`group.consumer.heartbeat.interval.ms`); less than their session time-out.
+        consumer_max_size: members of such a group (`group.consumer.max.size`).
+        consumer_assignors: assignors that they may choose, with commas between them; the first one is the default
+            (`group.consumer.assignors`).
         admin_threads: threads for what writes metadata or reads the disk for long.
 
     Raises:
@@ -64,6 +71,10 @@ class KafkaConfig(Settings):
     offsets_partitions: int = ConsumerGroupConfig.offsets_partitions
     offsets_replication_factor: int = 3
     rebalance_delay_ms: int = ConsumerGroupConfig.initial_rebalance_delay_ms
+    consumer_session_timeout_ms: int = ConsumerGroupConfig.consumer_session_timeout_ms
+    consumer_heartbeat_interval_ms: int = ConsumerGroupConfig.consumer_heartbeat_interval_ms
+    consumer_max_size: int = ConsumerGroupConfig.consumer_max_size
+    consumer_assignors: str = ConsumerGroupConfig.consumer_assignors
     admin_threads: int = 2
 
     def __post_init__(self) -> None:

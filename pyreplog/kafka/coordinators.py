@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
+from collections.abc import Iterable
 from contextlib import suppress
 
 from pyreplog.clock import SystemClock
@@ -12,6 +13,7 @@ from pyreplog.handles import Handle
 from pyreplog.kafka.config import KafkaConfig
 from pyreplog.kafka.groups.group_coordinator import GroupCoordinator
 from pyreplog.kafka.groups.offsets_log import OFFSETS_TOPIC, ReplicaManagerOffsetsLog
+from pyreplog.kafka.groups.topic_catalog import KnownTopic
 from pyreplog.partition.broker import Broker
 from pyreplog.partition.metadata.metadata_cache import PartitionId
 from pyreplog.partition.metadata.topic_metadata import create_topic
@@ -21,6 +23,22 @@ from pyreplog.partition.topic_partition import TopicPartition
 logger = logging.getLogger(__name__)
 
 _TICK_S = 0.01
+
+
+class _Topics:
+    """The topics of a broker's metadata, for the coordinator (`TopicCatalog`)."""
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+
+    def topic(self, name: str) -> KnownTopic | None:
+        topic = self._broker.metadata.topic(name)
+        if topic is None or topic.is_deleted:
+            return None
+        return KnownTopic(bytes.fromhex(topic.topic_id), topic.partitions)
+
+    def names(self) -> Iterable[str]:
+        return self._broker.metadata.topics()
 
 
 class Coordinators(Handle):
@@ -37,7 +55,9 @@ class Coordinators(Handle):
         groups = config.groups
         self._broker, self._config, self._clock = broker, config, SystemClock()
         log = ReplicaManagerOffsetsLog(broker.replicas, groups.append_timeout_ms)
-        self.groups = GroupCoordinator(log, self._clock, groups, is_expected=self._is_expected)
+        self.groups = GroupCoordinator(
+            log, self._clock, groups, is_expected=self._is_expected, topics=_Topics(broker)
+        )  # fmt: skip
         """The coordinator of groups."""
         self._roles = threading.Lock()  # the coordinator learns of the roles of a partition in their order
         self._is_over = False

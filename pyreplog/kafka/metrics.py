@@ -8,7 +8,7 @@ from contextlib import suppress
 
 from pyreplog._native.system.histogram import Histogram
 from pyreplog.kafka.groups.group_coordinator import GroupCoordinator
-from pyreplog.kafka.groups.group_requests import GroupState, ListedGroup
+from pyreplog.kafka.groups.group_requests import GroupState, GroupType, ListedGroup
 from pyreplog.kafka.server import KafkaServer
 from pyreplog.metrics import Labels, Metric
 from pyreplog.partition.broker import Broker
@@ -48,7 +48,7 @@ def kafka_metrics(server: KafkaServer) -> Iterator[Metric]:
     for group in listed:
         of_group = {**labels, "group": group.group_id}
         with suppress(TimeoutError):
-            members.append((of_group, float(len(groups.describe_group(group.group_id).result(_WAIT_S).members))))
+            members.append((of_group, float(_count_members(groups, group))))
             for name, offset in _committed_offsets(groups, group.group_id).items():
                 where = {**of_group, "topic": name.topic, "partition": str(name.partition)}
                 offsets.append((where, float(offset)))
@@ -58,6 +58,12 @@ def kafka_metrics(server: KafkaServer) -> Iterator[Metric]:
     yield Metric("pyreplog_kafka_group_members", "gauge", "members of a group", members)
     yield Metric("pyreplog_kafka_group_offset", "gauge", "committed offset of a group", offsets)
     yield Metric("pyreplog_kafka_group_lag", "gauge", "offsets from the committed one to the high watermark", lags)
+
+
+def _count_members(groups: GroupCoordinator, group: ListedGroup) -> int:
+    if group.group_type is GroupType.CONSUMER:
+        return len(groups.describe_consumer_group(group.group_id).result(_WAIT_S).members)
+    return len(groups.describe_group(group.group_id).result(_WAIT_S).members)
 
 
 def _committed_offsets(groups: GroupCoordinator, group_id: str) -> dict[TopicPartition, int]:

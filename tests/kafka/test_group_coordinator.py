@@ -37,6 +37,7 @@ from pyreplog.partition.protocol.error_codes import ACKS_ALL, ErrorCode
 from pyreplog.partition.protocol.partition_state import PartitionState
 from pyreplog.partition.topic_partition import TopicPartition
 from tests.crash.process import in_background
+from tests.kafka.consumer_group_driver import Topics
 from tests.kafka.group_driver import BILLS, ORDERS, join_request
 from tests.partition.managers import Cluster
 from tests.simulation.groups.log import marker
@@ -53,12 +54,13 @@ class Brokers:
         self.cluster = Cluster(path, topics=(OFFSETS,))
         values = {"offsets_partitions": 1, "initial_rebalance_delay_ms": 0, **settings}
         self.config = ConsumerGroupConfig(**values)
+        self.topics = Topics(orders=4)
         self.coordinators = {name: self._coordinator(name) for name in self.cluster.brokers}
         self.leader = ""
 
     def _coordinator(self, name: str) -> GroupCoordinator:
         log = ReplicaManagerOffsetsLog(self.cluster.brokers[name].manager, self.config.append_timeout_ms)
-        return GroupCoordinator(log, self.cluster.clock, self.config)
+        return GroupCoordinator(log, self.cluster.clock, self.config, topics=self.topics)
 
     @property
     def coordinator(self) -> GroupCoordinator:

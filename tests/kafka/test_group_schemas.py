@@ -11,9 +11,11 @@ import pytest
 from pyreplog.errors import InvalidArgumentError, InvalidRequestError
 from pyreplog.kafka.groups.group_records import (
     VALUE_VERSIONS,
+    ConsumerGroupRecordKind,
     GroupMetadataKey,
     OffsetCommitKey,
     OffsetCommitValue,
+    decode_consumer_value,
     decode_group,
     decode_group_batch,
     decode_key,
@@ -25,6 +27,7 @@ from pyreplog.kafka.groups.group_records import (
     encode_offset_key,
     subscribed_topics,
 )
+from tests.golden import consumer_group_records as consumers
 from tests.golden.group_records import EMPTY, GROUP, OFFSET, VERSION, samples
 from tests.kafka.group_driver import subscription
 from tests.simulation.groups.log import marker
@@ -116,7 +119,7 @@ def test_a_count_is_not_believed() -> None:
 
 def test_records_of_later_versions() -> None:
     """A key is of another kind of groups, which is not for this coordinator; a value must not be guessed."""
-    assert decode_key(b"\0\3whatever") is None
+    assert decode_key(b"\0\x09whatever") is None
     for decode in (decode_offset, decode_group):
         with pytest.raises(InvalidRequestError):
             decode(b"\0\5" + GOLDEN["group 3"][2:])
@@ -152,3 +155,54 @@ def test_topics_of_a_subscription() -> None:
         assert subscribed_topics(whole[:size]) is None
     assert subscribed_topics(b"\0\0\x7f\xff\xff\xff" + b"\0" * 100) is None
     assert subscribed_topics(b"\0\0\0\0\0\1\0\2\xff\xff") is None
+
+
+# ---- consumer groups -----------------------------------------------------------------------------------------------
+
+MODERN = {
+    name: bytes.fromhex(data)
+    for name, data in json.loads(
+        (Path(__file__).parents[1] / "golden" / f"consumer-group-records-v{consumers.VERSION}.json").read_text()
+    ).items()
+}
+
+
+@pytest.mark.parametrize("kind", ConsumerGroupRecordKind)
+def test_records_of_consumer_groups_are_read_and_written(kind: ConsumerGroupRecordKind) -> None:
+    assert consumers.samples() == MODERN
+    key, value = MODERN[f"key {kind.name}"], MODERN[f"value {kind.name}"]
+    assert decode_key(key) == consumers.key_of(kind) and decode_consumer_value(kind, value) == consumers.VALUES[kind]
+    for size in range(len(value)):
+        with pytest.raises(InvalidRequestError):
+            decode_consumer_value(kind, value[:size])
+    for size in range(len(key)):
+        with pytest.raises(InvalidRequestError):
+            decode_key(key[:size])
+    with pytest.raises(InvalidRequestError):
+        decode_consumer_value(kind, b"\0\1" + value[2:])
+    assert decode_consumer_value(kind, value[:-1] + b"\1\x09\2ab") == consumers.VALUES[kind], "a tag of later versions"
+
+
+def test_the_table_of_records_of_consumer_groups() -> None:
+    """FORMAT.md, "Records of groups": what Kafka writes."""
+    name = struct.pack(">h", 1) + b"g"
+    member = struct.pack(">h", 6) + "näher".encode()
+    for kind in ConsumerGroupRecordKind:
+        is_member = kind.name in ("MEMBER", "MEMBER_TARGET", "ASSIGNMENT")
+        assert MODERN[f"key {kind.name}"] == struct.pack(">h", kind) + name + (member if is_member else b"")
+    epoch = struct.pack(">hi", 0, 41) + b"\0"
+    assert MODERN["value GROUP"] == epoch
+    orders = consumers.ORDERS + b"\4" + struct.pack(">iii", 0, 1, 2) + b"\0"
+    bills = consumers.BILLS + b"\2" + struct.pack(">i", 1 << 20) + b"\0"
+    owned = b"\3" + orders + bills
+    assert MODERN["value MEMBER_TARGET"] == b"\0\0" + owned + b"\0"
+    revoking = b"\2" + consumers.ORDERS + b"\2" + struct.pack(">i", 7) + b"\0"
+    assert MODERN["value ASSIGNMENT"] == struct.pack(">hiib", 0, 40, 39, 1) + owned + revoking + b"\0"
+    assert MODERN["value MEMBER"] == (
+        b"\0\0\2i\0\2c\x0b/127.0.0.1" + b"\3\x08" + "größe".encode() + b"\7orders" + b"\0"
+        + struct.pack(">i", 300_000) + b"\x08uniform\0"
+    )  # fmt: skip
+    assert MODERN["value PARTITIONS"] == (
+        b"\0\0\3" + consumers.ORDERS + b"\7orders" + struct.pack(">i", 3) + b"\1\0"
+        + consumers.BILLS + b"\x08" + "größe".encode() + struct.pack(">i", 1) + b"\1\0" + b"\0"
+    )  # fmt: skip

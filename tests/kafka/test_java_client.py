@@ -102,6 +102,18 @@ def test_assignors_of_java(brokers: KafkaBrokers, java: JavaClient, assignor: st
     check_equal(java.consume(assignor, assignor, 30, **settings), records, places)
 
 
+@pytest.mark.parametrize("assignor", ["uniform", "range"])
+def test_a_consumer_group_of_java(brokers: KafkaBrokers, java: JavaClient, assignor: str, seed: int) -> None:
+    """KIP-848: the broker assigns."""
+    topic = f"modern-{assignor}"
+    brokers.create(topic, 3)
+    records = draw_records(seed, 30, 3)
+    places = java.produce(topic, records)
+    settings = {"group_protocol": "consumer", "group_remote_assignor": assignor, "group_instance_id": "static"}
+    check_equal(java.consume(topic, topic, 30, **settings), records, places)
+    assert any(line.startswith(f"{topic} ") for line in java.tell("list-groups"))
+
+
 def test_java_administers_topics(brokers: KafkaBrokers, java: JavaClient) -> None:
     java.tell("create-topic", "orders", 2, 2, "retention.ms=60000", "min.insync.replicas=2")
     with pytest.raises(JavaClientError, match="TopicExistsException"):

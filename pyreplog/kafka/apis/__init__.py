@@ -18,6 +18,7 @@
 | `authentication` | SaslHandshake, SaslAuthenticate |
 | `elections` | ElectLeaders |
 | `find_coordinator` | FindCoordinator |
+| `consumer_groups` | ConsumerGroupHeartbeat, ConsumerGroupDescribe |
 | `groups` | JoinGroup, SyncGroup, Heartbeat, LeaveGroup, DescribeGroups, ListGroups, DeleteGroups |
 | `offsets` | OffsetCommit, OffsetFetch, OffsetDelete |
 | `leaders`, `topic_names` | who leads a partition; which names topics may have |

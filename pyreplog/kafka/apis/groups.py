@@ -13,6 +13,7 @@ from pyreplog.kafka.groups import group_requests
 from pyreplog.kafka.groups.group_requests import (
     DescribedGroup,
     GroupState,
+    GroupType,
     JoinGroupResult,
     LeaveGroupResult,
     LeavingMember,
@@ -45,7 +46,6 @@ from pyreplog.partition.protocol.error_codes import ErrorCode
 
 T = TypeVar("T")
 
-_CLASSIC = "classic"
 _INSTANCES_FROM, _KNOWN_IDS_FROM, _NAMES_MAY_BE_NULL_FROM, _SKIPPING_FROM = 5, 4, 7, 9
 _SEVERAL_LEAVE_FROM = 3
 _NOT_FOUND_FROM = 6
@@ -80,7 +80,7 @@ def handle_join_group(api: ApiContext, request: RequestContext, message: JoinGro
     """A member joins; answered when all members have, or when their time is over."""
     join = group_requests.JoinGroupRequest(
         member_id=message.member_id, instance_id=message.group_instance_id, client_id=request.client_id or "",
-        client_host=_host_of(request.peer), session_timeout_ms=message.session_timeout_ms,
+        client_host=host_of(request.peer), session_timeout_ms=message.session_timeout_ms,
         rebalance_timeout_ms=message.rebalance_timeout_ms if request.version > 0 else message.session_timeout_ms,
         protocol_type=message.protocol_type,
         protocols=tuple((each.name, bytes(each.metadata)) for each in message.protocols),
@@ -90,7 +90,8 @@ def handle_join_group(api: ApiContext, request: RequestContext, message: JoinGro
     return transform(api.groups.join_group(message.group_id, join), partial(_joined, request.version))
 
 
-def _host_of(peer: str) -> str:
+def host_of(peer: str) -> str:
+    """Return the host of a client's address as Kafka's brokers write it."""
     return "/" + peer.rpartition(":")[0].strip("[]")
 
 
@@ -170,15 +171,16 @@ def handle_list_groups(api: ApiContext, request: RequestContext, message: ListGr
 
     def answer(result: ListGroupsResult) -> ListGroupsResponse:
         groups = [
-            ListGroupsListedGroup(each.group_id, each.protocol_type, each.state.value, _CLASSIC)
+            ListGroupsListedGroup(each.group_id, each.protocol_type, each.state.value, each.group_type.value)
             for each in result.groups
         ]
         return ListGroupsResponse(error_code=result.code, groups=groups)
 
-    types = {name.lower() for name in message.types_filter}
-    if (wanted and not states) or (types and _CLASSIC not in types):
+    wanted_types = {name.lower() for name in message.types_filter}
+    types = [each for each in GroupType if each.value in wanted_types]
+    if (wanted and not states) or (wanted_types and not types):
         return ListGroupsResponse()
-    return transform(api.groups.list_groups(states), answer)
+    return transform(api.groups.list_groups(states, types), answer)
 
 
 def handle_delete_groups(api: ApiContext, request: RequestContext, message: DeleteGroupsRequest) -> Outcome:

@@ -33,6 +33,7 @@ from pyreplog.partition.topic_partition import TopicPartition
 
 _GROUPS_FROM = 8
 _CODES_FROM = 2
+_MEMBER_EPOCHS_FROM = 9
 
 
 def handle_offset_commit(api: ApiContext, request: RequestContext, message: OffsetCommitRequest) -> Outcome:
@@ -50,8 +51,9 @@ def handle_offset_commit(api: ApiContext, request: RequestContext, message: Offs
                     each.committed_offset, each.committed_leader_epoch, each.committed_metadata or ""
                 )
     commit = group_requests.OffsetCommitRequest(
-        message.member_id, message.generation_id_or_member_epoch, offsets, message.group_instance_id
-    )
+        message.member_id, message.generation_id_or_member_epoch, offsets, message.group_instance_id,
+        knows_member_epochs=request.version >= _MEMBER_EPOCHS_FROM,
+    )  # fmt: skip
 
     def answer(codes: dict[TopicPartition, int]) -> OffsetCommitResponse:
         codes = {**codes, **unknown}
@@ -76,7 +78,11 @@ def handle_offset_fetch(api: ApiContext, request: RequestContext, message: Offse
     futures = []
     for group in message.groups:
         names = None if group.topics is None else _names((t.name, t.partition_indexes) for t in group.topics)
-        futures.append(api.groups.fetch_offsets(group.group_id, names, require_stable=message.require_stable))
+        fetched = api.groups.fetch_offsets(
+            group.group_id, names, require_stable=message.require_stable, member_id=group.member_id,
+            member_epoch=group.member_epoch,
+        )  # fmt: skip
+        futures.append(fetched)
 
     def answer(results: Sequence[OffsetFetchResult]) -> OffsetFetchResponse:
         groups = []

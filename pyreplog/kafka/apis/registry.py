@@ -12,6 +12,7 @@ from pyreplog.kafka.apis.configs import (
     handle_describe_configs,
     handle_incremental_alter_configs,
 )
+from pyreplog.kafka.apis.consumer_groups import handle_consumer_group_describe, handle_consumer_group_heartbeat
 from pyreplog.kafka.apis.context import ApiContext, Outcome, RequestContext
 from pyreplog.kafka.apis.describe_transactions import (
     handle_describe_producers,
@@ -91,5 +92,7 @@ APIS: Mapping[int, Api] = {
     ApiKey.DESCRIBE_PRODUCERS: handle_describe_producers,
     ApiKey.DESCRIBE_TRANSACTIONS: handle_describe_transactions,
     ApiKey.LIST_TRANSACTIONS: handle_list_transactions,
+    ApiKey.CONSUMER_GROUP_HEARTBEAT: handle_consumer_group_heartbeat,
+    ApiKey.CONSUMER_GROUP_DESCRIBE: handle_consumer_group_describe,
 }
 """By key. ApiVersions is the server's own: it tells of these."""

@@ -1,12 +1,17 @@
-"""The coordinator of consumer groups: Kafka's classic protocol, and the offsets that groups commit.
+"""The coordinator of consumer groups: Kafka's classic protocol, that of KIP-848, and the offsets that groups commit.
 
 | module | what it holds |
 |---|---|
 | `group_coordinator` | serves the groups of the partitions of `__consumer_offsets` that this broker leads |
 | `group_shard` | the groups of one of these partitions: loads them, appends for them, keeps the partition small |
-| `classic_group` | one group: a state machine without I/O |
+| `classic_group` | one group of the classic protocol, whose members assign: a state machine without I/O |
+| `consumer_group` | one group of KIP-848, for which the broker assigns: likewise |
+| `assignors` | pure functions from subscriptions to assignments |
+| `reconciliation` | how a member comes from what it has to what it is to have: a pure function |
+| `topic_catalog` | what the coordinator needs to know of topics |
 | `group_effects` | what the machine asks for |
 | `group_offsets` | the offsets of one group: committed ones, and those of open transactions |
+| `offset_commits` | appends the offsets of one group, and applies them when they are committed |
 | `group_records` | the records of `__consumer_offsets`, with Kafka's schemas |
 | `group_requests` | what the coordinator takes and gives |
 | `offsets_log` | what the coordinator needs of the partitions, and how a replica manager gives it |

@@ -12,6 +12,7 @@ from pyreplog.kafka.groups.error_codes import code_of_store
 from pyreplog.kafka.groups.group_effects import (
     AppendRecords,
     GroupDeleted,
+    GroupDissolved,
     GroupEffect,
     GroupRecord,
     Moment,
@@ -24,14 +25,12 @@ from pyreplog.kafka.groups.group_records import (
     OffsetCommitValue,
     encode_group,
     encode_group_key,
-    encode_offset,
     encode_offset_key,
     subscribed_topics,
 )
 from pyreplog.kafka.groups.group_requests import (
     DescribedGroup,
     DescribedMember,
-    FetchedOffset,
     GroupState,
     JoinedMember,
     JoinGroupRequest,
@@ -41,17 +40,16 @@ from pyreplog.kafka.groups.group_requests import (
     LeavingMember,
     ListedGroup,
     OffsetCommitRequest,
-    OffsetCommitResult,
     OffsetFetchResult,
     SyncGroupRequest,
     SyncGroupResult,
 )
+from pyreplog.kafka.groups.offset_commits import DeleteOffsets, OffsetCommits, StoreOffsets
 from pyreplog.partition.protocol.error_codes import ErrorCode
 from pyreplog.partition.topic_partition import TopicPartition
 
 _GENERATION_MAX = (1 << 31) - 1
 _CONSUMER = "consumer"
-_EXPIRED_AT_ONCE = 5_000  # tombstones of one batch
 
 Effects = list[GroupEffect]
 
@@ -99,22 +97,17 @@ class _StoreGroup(NamedTuple):
     result: JoinGroupResult | None = None
 
 
-class _StoreOffsets(NamedTuple):
-    request: Any
-    offsets: Mapping[TopicPartition, OffsetCommitValue]
-    results: OffsetCommitResult
-    producer_id: int | None
-
-
-class _DeleteOffsets(NamedTuple):
-    request: Any
-    partitions: Collection[TopicPartition]
-    results: OffsetCommitResult
-
-
 class _DeleteGroup(NamedTuple):
     request: Any
     partitions: Collection[TopicPartition]
+
+
+class _Dissolve(NamedTuple):
+    """The record of the group is deleted; its offsets stay, for a group of another protocol."""
+
+    request: Any
+    result: Any
+    failed: Callable[[ErrorCode], Any]
 
 
 class _Rewrite(NamedTuple):
@@ -144,19 +137,24 @@ class ClassicGroup:
         group_id: its name.
         config: settings.
         new_member_id: makes a name that no member has or had, from the client's.
+        offsets: of a group of another protocol that had this name; None: there are none.
     """
 
-    def __init__(self, group_id: str, config: ConsumerGroupConfig, new_member_id: Callable[[str], str]) -> None:
+    def __init__(
+        self, group_id: str, config: ConsumerGroupConfig, new_member_id: Callable[[str], str],
+        offsets: GroupOffsets | None = None,
+    ) -> None:  # fmt: skip
         self.group_id = group_id
         self.state = GroupState.EMPTY
         self.generation = 0
         self.protocol_type: str | None = None
         self.protocol: str | None = None
         self.leader: str | None = None
-        self.offsets = GroupOffsets()
+        self.offsets = GroupOffsets() if offsets is None else offsets
         self.look_us: int | None = None
         """When `expire` is to be called: monotonic microseconds; None: an event tells."""
         self._config, self._new_member_id = config, new_member_id
+        self._commits = OffsetCommits(group_id, self.offsets, config)
         self._members: dict[str, _Member] = {}
         self._static: dict[str, str] = {}  # member ids by instance id
         self._invited: dict[str, int] = {}  # ids that were given out, and until when they are awaited
@@ -183,6 +181,16 @@ class ClassicGroup:
             not self._members and not self._invited and self.offsets.is_empty
             and self._stored.value is None and not self._stored.in_flight and self.state is GroupState.EMPTY
         )  # fmt: skip
+
+    @property
+    def is_vacant(self) -> bool:
+        """Whether it has no members, and none that was invited: another protocol may have its name and its offsets."""
+        return self.state is GroupState.EMPTY and not self._members and not self._invited
+
+    @property
+    def is_recorded(self) -> bool:
+        """Whether the log holds a record of the group, or may: `dissolve` deletes it."""
+        return self._stored.value is not None or bool(self._stored.in_flight)
 
     def _done(self) -> Effects:
         effects, self._effects = self._effects, []
@@ -645,21 +653,7 @@ class ClassicGroup:
         member = self._members.get(commit.member_id)
         if member is not None:
             self._touch(member, now)
-        results: OffsetCommitResult = {}
-        offsets: dict[TopicPartition, OffsetCommitValue] = {}
-        for partition, (offset, leader_epoch, metadata) in commit.offsets.items():
-            if len(metadata.encode()) > self._config.offset_metadata_max_bytes:
-                results[partition] = ErrorCode.OFFSET_METADATA_TOO_LARGE
-            else:
-                results[partition] = ErrorCode.NONE
-                offsets[partition] = OffsetCommitValue(offset, leader_epoch, metadata, now.wall_ms)
-        if not offsets:
-            self._respond(request, results)
-            return self._done()
-        producer_id = None if producer is None else producer[0]
-        token = _StoreOffsets(request, offsets, results, producer_id)
-        self._effects.append(AppendRecords(token, self._offset_records(offsets), producer, verification))
-        self.offsets.begin(offsets, transactional=producer is not None)
+        self._effects += self._commits.commit(request, commit, now, producer, verification)
         return self._done()
 
     def _check_commit(self, commit: OffsetCommitRequest, *, is_transactional: bool) -> ErrorCode:
@@ -675,45 +669,24 @@ class ClassicGroup:
             return ErrorCode.REBALANCE_IN_PROGRESS
         return ErrorCode.NONE
 
-    def _offset_records(self, offsets: Mapping[TopicPartition, OffsetCommitValue]) -> list[GroupRecord]:
-        return [
-            (encode_offset_key(self.group_id, *partition), encode_offset(value)) for partition, value in offsets.items()
-        ]
-
-    def fetch(self, partitions: Iterable[TopicPartition] | None, *, require_stable: bool) -> OffsetFetchResult:
+    def fetch(
+        self, partitions: Iterable[TopicPartition] | None, *, require_stable: bool, member_id: str | None = None,
+        member_epoch: int = -1,
+    ) -> OffsetFetchResult:  # fmt: skip
         """Return committed offsets.
 
         Args:
             partitions: None: all that have one.
             require_stable: refuse those for which an open transaction has an offset.
+            member_id: who asks; here it makes no difference.
+            member_epoch: likewise.
         """
-        names = list(self.offsets.committed) if partitions is None else partitions
-        if partitions is None and require_stable:
-            names = sorted(self.offsets.all_partitions())
-        offsets = {}
-        for partition in names:
-            committed = self.offsets.committed.get(partition)
-            if require_stable and self.offsets.is_unstable(partition):
-                offsets[partition] = FetchedOffset(code=ErrorCode.UNSTABLE_OFFSET_COMMIT)
-            elif committed is None:
-                offsets[partition] = FetchedOffset()
-            else:
-                value = committed.value
-                offsets[partition] = FetchedOffset(value.offset, value.leader_epoch, value.metadata)
-        return OffsetFetchResult(ErrorCode.NONE, offsets)
+        return self._commits.fetch(partitions, require_stable=require_stable)
 
     def delete_offsets(self, request: Any, partitions: Collection[TopicPartition]) -> Effects:
         """Delete offsets: of topics that no member subscribes to, or of a group without members (KIP-496)."""
         results = {partition: self._check_deletion(partition.topic) for partition in partitions}
-        deleted = [
-            partition
-            for partition, code in results.items()
-            if code is ErrorCode.NONE and partition in self.offsets.all_partitions()
-        ]
-        if deleted:
-            self._delete_offsets(_DeleteOffsets(request, deleted, results))
-        else:
-            self._respond(request, results)
+        self._effects += self._commits.delete(request, results)
         return self._done()
 
     def _check_deletion(self, topic: str) -> ErrorCode:
@@ -725,13 +698,6 @@ class ClassicGroup:
         if self.protocol_type != _CONSUMER or subscribed is None:
             return ErrorCode.NON_EMPTY_GROUP
         return ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC if topic in subscribed else ErrorCode.NONE
-
-    def _delete_offsets(self, token: _DeleteOffsets) -> None:
-        self.offsets.begin(token.partitions)
-        records: list[GroupRecord] = [
-            (encode_offset_key(self.group_id, *partition), None) for partition in token.partitions
-        ]
-        self._effects.append(AppendRecords(token, records))
 
     def _subscribed(self) -> frozenset[str] | None:
         """The topics that members subscribe to, whichever assignor is chosen; None: nobody knows all of them."""
@@ -759,7 +725,7 @@ class ClassicGroup:
         retention_ms = self._config.offsets_retention_ms
         expired = self.offsets.expired(now.wall_ms, retention_ms, since, subscribed)
         if expired:
-            self._delete_offsets(_DeleteOffsets(None, expired[:_EXPIRED_AT_ONCE], {}))
+            self._effects += self._commits.expire(expired)
         elif self._is_over:
             self._delete(None)
         return self._done()
@@ -794,6 +760,23 @@ class ClassicGroup:
         ]
         self._effects.append(AppendRecords(token, [*records, (encode_group_key(self.group_id), None)]))
 
+    def dissolve(self, request: Any, result: Any, failed: Callable[[ErrorCode], Any]) -> Effects:
+        """Delete the record of a vacant group, and keep its offsets.
+
+        Args:
+            request: completed when the record is deleted.
+            result: with this.
+            failed: makes the result of an error.
+        """
+        if not self.is_vacant or self._stored.in_flight:
+            self._respond(request, failed(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS))
+            return self._done()
+        self.state = GroupState.DEAD
+        self._stored.in_flight += 1
+        token = _Dissolve(request, result, failed)
+        self._effects.append(AppendRecords(token, [(encode_group_key(self.group_id), None)]))
+        return self._done()
+
     def describe(self) -> DescribedGroup:
         """Return the group as DescribeGroups gives it."""
         is_told = self.state is GroupState.STABLE
@@ -822,20 +805,9 @@ class ClassicGroup:
             case _StoreGroup():
                 self._set_stored(token.value, at)
                 self._respond(token.request, token.result)
-            case _StoreOffsets():
-                self._end_offsets(token)
-                for number, (partition, value) in enumerate(token.offsets.items()):
-                    if token.producer_id is None:
-                        self.offsets.apply(partition, value, at + number)
-                    else:
-                        self.offsets.apply_pending(token.producer_id, partition, value, at + number)
-                self._respond(token.request, token.results)
-            case _DeleteOffsets():
-                self.offsets.end(token.partitions)
-                for number, partition in enumerate(token.partitions):
-                    self.offsets.apply_deletion(partition, at + number)
-                self._respond(token.request, token.results)
-                if token.request is None and self._is_over:
+            case StoreOffsets() | DeleteOffsets():
+                self._effects += self._commits.appended(token, at)
+                if isinstance(token, DeleteOffsets) and token.request is None and self._is_over:
                     self._delete(None)
             case _DeleteGroup():
                 self.offsets.end(token.partitions)
@@ -844,6 +816,10 @@ class ClassicGroup:
                 self._set_stored(None, at + len(token.partitions))
                 self._respond(token.request, ErrorCode.NONE)
                 self._effects.append(GroupDeleted())
+            case _Dissolve():
+                self._set_stored(None, at)
+                self._effects.append(GroupDissolved())
+                self._respond(token.request, token.result)
             case _Rewrite():
                 self.offsets.end(token.offsets)
                 for number, (partition, value) in enumerate(token.offsets.items()):
@@ -855,20 +831,18 @@ class ClassicGroup:
     def _set_stored(self, value: bytes | None, at: int) -> None:
         self._stored = _Stored(value, at, self._stored.in_flight - 1)
 
-    def _end_offsets(self, token: _StoreOffsets) -> None:
-        self.offsets.end(token.offsets, transactional=token.producer_id is not None)
-
     def append_failed(self, token: object, code: ErrorCode, now: Moment) -> Effects:
         """Note that records were not appended."""
         match token:
             case _StoreAssignment() | _StoreGroup():
                 self._stored.in_flight -= 1
-            case _StoreOffsets():
-                self._end_offsets(token)
-            case _DeleteOffsets():
-                self.offsets.end(token.partitions)
+            case StoreOffsets() | DeleteOffsets():
+                self._commits.append_failed(token)
             case _DeleteGroup():
                 self.offsets.end(token.partitions)
+                self._stored.in_flight -= 1
+                self.state = GroupState.EMPTY
+            case _Dissolve():
                 self._stored.in_flight -= 1
                 self.state = GroupState.EMPTY
             case _Rewrite():
@@ -889,12 +863,12 @@ class ClassicGroup:
             case _StoreGroup():
                 if token.request is not None and token.result is not None:
                     self._respond(token.request, JoinGroupResult(code_of_store(code), member_id=token.result.member_id))
-            case _StoreOffsets() | _DeleteOffsets():
-                known = token.results.items()
-                told = {name: code if known is ErrorCode.NONE else known for name, known in known}
-                self._respond(token.request, told)
+            case StoreOffsets() | DeleteOffsets():
+                self._effects += self._commits.tell(token, code)
             case _DeleteGroup():
                 self._respond(token.request, code)
+            case _Dissolve():
+                self._respond(token.request, token.failed(code_of_store(code)))
 
     def transaction_ended(self, producer_id: int, *, committed: bool) -> None:
         """Note a marker in the internal partition."""
@@ -910,8 +884,7 @@ class ClassicGroup:
         Returns:
             Effects, and whether anything is left before that offset, or is on its way.
         """
-        free, is_left = self.offsets.stale(before)
-        chosen = {partition: self.offsets.committed[partition].value for partition in free[:records_max]}
+        chosen, is_left = self._commits.choose_stale(before, records_max)
         stored, group = self._stored, None
         if stored.value is not None and stored.at < before:
             is_left = True
@@ -921,7 +894,7 @@ class ClassicGroup:
             return self._done(), is_left
         self.offsets.begin(chosen)
         stored.in_flight += group is not None
-        records = self._offset_records(chosen)
+        records = self._commits.records(chosen)
         if group is not None:
             records.append((encode_group_key(self.group_id), group))
         self._effects.append(AppendRecords(_Rewrite(chosen, group), records))

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from pyreplog.config import YEARS_MS, Settings
+from pyreplog.config import YEARS_MS, Settings, check_choice
+from pyreplog.errors import ConfigError
+from pyreplog.kafka.groups.assignors import ASSIGNORS
 
 REBALANCE_DELAY_MS_MAX = 86_400_000
 _INT_MAX = (1 << 31) - 1
@@ -20,6 +22,13 @@ class ConsumerGroupConfig(Settings):
         max_session_timeout_ms: longest one (`group.max.session.timeout.ms`).
         initial_rebalance_delay_ms: how long an empty group waits for more members (`group.initial.rebalance.delay.ms`).
         new_member_join_timeout_ms: how long a new member waits for the others before it is taken for dead.
+        consumer_session_timeout_ms: session time-out of members of consumer groups
+            (`group.consumer.session.timeout.ms`).
+        consumer_heartbeat_interval_ms: how often these are to send heartbeats
+            (`group.consumer.heartbeat.interval.ms`); less than their session time-out.
+        consumer_max_size: members of a consumer group (`group.consumer.max.size`).
+        consumer_assignors: assignors that they may choose, the default first (`group.consumer.assignors`),
+            with commas between them.
         max_size: members of a group (`group.max.size`); as many again may have been given an id and not come back yet.
         offset_metadata_max_bytes: size of the text beside an offset (`offset.metadata.max.bytes`).
         offsets_retention_ms: offsets of empty groups, and of topics that nobody subscribes to, are kept so long
@@ -38,6 +47,10 @@ class ConsumerGroupConfig(Settings):
     max_session_timeout_ms: int = 1_800_000
     initial_rebalance_delay_ms: int = 3_000
     new_member_join_timeout_ms: int = 300_000
+    consumer_session_timeout_ms: int = 45_000
+    consumer_heartbeat_interval_ms: int = 5_000
+    consumer_max_size: int = _INT_MAX
+    consumer_assignors: str = ",".join(ASSIGNORS)
     max_size: int = 100_000
     offset_metadata_max_bytes: int = 4_096
     offsets_retention_ms: int = 7 * 24 * 3_600_000
@@ -52,6 +65,10 @@ class ConsumerGroupConfig(Settings):
         self._check_int("max_session_timeout_ms", self.min_session_timeout_ms, _INT_MAX)
         self._check_int("initial_rebalance_delay_ms", 0, REBALANCE_DELAY_MS_MAX)
         self._check_int("new_member_join_timeout_ms", 1, _INT_MAX)
+        self._check_int("consumer_session_timeout_ms", 2, _INT_MAX)
+        self._check_int("consumer_heartbeat_interval_ms", 1, self.consumer_session_timeout_ms - 1)
+        self._check_int("consumer_max_size", 1, _INT_MAX)
+        check_assignors("consumer_assignors", self.consumer_assignors)
         self._check_int("max_size", 1, _INT_MAX)
         self._check_int("offset_metadata_max_bytes", 0, 32_767)
         self._check_int("offsets_retention_ms", 1, YEARS_MS)
@@ -59,3 +76,16 @@ class ConsumerGroupConfig(Settings):
         self._check_int("append_timeout_ms", 1, _INT_MAX)
         self._check_int("load_bytes", 1, 1 << 30)
         self._check_int("rewrite_bytes", 1, 1 << 40)
+
+    @property
+    def assignor_names(self) -> list[str]:
+        """The assignors that members of consumer groups may choose; the default first."""
+        return self.consumer_assignors.split(",")
+
+
+def check_assignors(name: str, value: object) -> None:
+    """Check a setting that lists assignors. Raises ConfigError, which names the first one that there is not."""
+    if not isinstance(value, str):
+        raise ConfigError(f"{name}: expected names with commas between them, found {value!r}")
+    for assignor in value.split(","):
+        check_choice(name, assignor, tuple(ASSIGNORS))

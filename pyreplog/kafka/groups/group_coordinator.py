@@ -11,12 +11,18 @@ from typing import TypeVar
 from pyreplog.clock import Clock
 from pyreplog.event_queue import EventQueue
 from pyreplog.future import AppendFuture, set_result
+from pyreplog.kafka.groups.classic_group import ClassicGroup
+from pyreplog.kafka.groups.consumer_group import ConsumerGroup, check_heartbeat
 from pyreplog.kafka.groups.consumer_group_config import ConsumerGroupConfig
 from pyreplog.kafka.groups.group_effects import GroupEffect, Moment, Respond
 from pyreplog.kafka.groups.group_requests import (
+    ConsumerHeartbeat,
+    ConsumerHeartbeatResult,
+    DescribedConsumerGroup,
     DescribedGroup,
     FetchedOffset,
     GroupState,
+    GroupType,
     JoinGroupRequest,
     JoinGroupResult,
     LeaveGroupResult,
@@ -32,6 +38,8 @@ from pyreplog.kafka.groups.group_requests import (
 )
 from pyreplog.kafka.groups.group_shard import Executor, GroupShard
 from pyreplog.kafka.groups.offsets_log import OFFSETS_TOPIC, OffsetsLog
+from pyreplog.kafka.groups.reconciliation import JOINING_EPOCH
+from pyreplog.kafka.groups.topic_catalog import NoTopics, TopicCatalog
 from pyreplog.partition.protocol.error_codes import ErrorCode
 from pyreplog.partition.topic_partition import TopicPartition
 
@@ -59,7 +67,7 @@ def partition_of_group(group_id: str, partitions: int) -> int:
 
 
 class GroupCoordinator:
-    """The coordinator of the groups of this broker, for Kafka's classic protocol.
+    """The coordinator of the groups of this broker, for Kafka's classic protocol and for that of KIP-848.
 
     A request gives a future; what has to wait is completed by the thread that brings what it waited for, or by
     `expire`. Any thread may call any method, also in a callback of a future. There is no thread in it: somebody calls
@@ -74,6 +82,7 @@ class GroupCoordinator:
         executor: makes what runs the events of one partition.
         is_expected: says of a partition whether this broker is about to lead it: then clients wait, as while it is
             loaded. Else they look for another coordinator.
+        topics: the topics of the cluster, of which consumer groups are assigned the partitions.
 
     Example:
         ```python
@@ -88,11 +97,12 @@ class GroupCoordinator:
     def __init__(
         self, log: OffsetsLog, clock: Clock, config: ConsumerGroupConfig | None = None, *,
         new_member_id: Callable[[str], str] = new_member_id, executor: Callable[[], Executor] = EventQueue,
-        is_expected: Callable[[TopicPartition], bool] = lambda _: False,
+        is_expected: Callable[[TopicPartition], bool] = lambda _: False, topics: TopicCatalog | None = None,
     ) -> None:  # fmt: skip
         self.config = ConsumerGroupConfig() if config is None else config
         self._log, self._clock = log, clock
         self._new_member_id, self._executor, self._is_expected = new_member_id, executor, is_expected
+        self._topics = NoTopics() if topics is None else topics
         self._shards: dict[int, GroupShard] = {}
         self._changing = threading.Lock()
 
@@ -119,8 +129,9 @@ class GroupCoordinator:
                 return
             if epoch is not None:
                 shards[number] = GroupShard(
-                    number, epoch, self._log, self._clock, self.config, self._new_member_id, self._executor()
-                )
+                    number, epoch, self._log, self._clock, self.config, self._new_member_id, self._executor(),
+                    self._topics,
+                )  # fmt: skip
             self._shards = shards
         if before is not None:
             before.stop()
@@ -162,7 +173,14 @@ class GroupCoordinator:
         def act(shard: GroupShard, future: AppendFuture[JoinGroupResult], now: Moment) -> Effects:
             if join.member_id and shard.group(group_id) is None:
                 return [Respond(future, failed(ErrorCode.UNKNOWN_MEMBER_ID))]
-            return shard.create_group(group_id).join(future, join, now)
+            group = shard.create_group(group_id)
+            if isinstance(group, ClassicGroup):
+                return group.join(future, join, now)
+            if not group.is_vacant:
+                return [Respond(future, failed(ErrorCode.INCONSISTENT_GROUP_PROTOCOL))]
+            if group.is_recorded:  # it is asked again when that is over
+                return group.dissolve(future, failed(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS), failed)
+            return shard.make_classic_group(group_id).join(future, join, now)
 
         config = self.config
         if group_id and not config.min_session_timeout_ms <= join.session_timeout_ms <= config.max_session_timeout_ms:
@@ -174,7 +192,7 @@ class GroupCoordinator:
 
         def act(shard: GroupShard, future: AppendFuture[SyncGroupResult], now: Moment) -> Effects:
             group = shard.group(group_id)
-            if group is None:
+            if not isinstance(group, ClassicGroup):
                 return [Respond(future, SyncGroupResult(ErrorCode.UNKNOWN_MEMBER_ID))]
             return group.sync(future, sync, now)
 
@@ -187,7 +205,7 @@ class GroupCoordinator:
 
         def act(shard: GroupShard, future: AppendFuture[ErrorCode], now: Moment) -> Effects:
             group = shard.group(group_id)
-            if group is None:
+            if not isinstance(group, ClassicGroup):
                 return [Respond(future, ErrorCode.UNKNOWN_MEMBER_ID)]
             return group.heartbeat(future, member_id, instance_id, generation, now)
 
@@ -198,12 +216,49 @@ class GroupCoordinator:
 
         def act(shard: GroupShard, future: AppendFuture[LeaveGroupResult], now: Moment) -> Effects:
             group = shard.group(group_id)
-            if group is not None:
+            if isinstance(group, ClassicGroup):
                 return group.leave(future, members, now)
             results = tuple(LeaveMemberResult(*each, ErrorCode.UNKNOWN_MEMBER_ID) for each in members)
             return [Respond(future, LeaveGroupResult(ErrorCode.NONE, results))]
 
         return self._submit(group_id, LeaveGroupResult, act)
+
+    # ---- members of consumer groups -------------------------------------------------------------------------
+
+    def consumer_heartbeat(self, group_id: str, beat: ConsumerHeartbeat) -> AppendFuture[ConsumerHeartbeatResult]:
+        """Let a member join a consumer group, live in it, or leave it (ConsumerGroupHeartbeat)."""
+
+        def act(shard: GroupShard, future: AppendFuture[ConsumerHeartbeatResult], now: Moment) -> Effects:
+            group = shard.group(group_id)
+            if isinstance(group, ConsumerGroup):
+                return group.heartbeat(future, beat, now)
+            if beat.member_epoch != JOINING_EPOCH or (group is not None and not group.is_vacant):
+                text = f"there is no consumer group {group_id}" + ("" if group is None else ", but a classic one")
+                return [Respond(future, ConsumerHeartbeatResult(ErrorCode.GROUP_ID_NOT_FOUND, text))]
+            if group is not None and group.is_recorded:  # it is asked again when that is over
+                later = ConsumerHeartbeatResult(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
+                return group.dissolve(future, later, ConsumerHeartbeatResult)
+            return shard.make_consumer_group(group_id).heartbeat(future, beat, now)
+
+        refused = check_heartbeat(beat, self.config)
+        if refused is not None and group_id:
+            return _answered(refused)
+        return self._submit(group_id, ConsumerHeartbeatResult, act)
+
+    def describe_consumer_group(self, group_id: str) -> AppendFuture[DescribedConsumerGroup]:
+        """Return a consumer group and its members (ConsumerGroupDescribe)."""
+
+        def failed(code: ErrorCode) -> DescribedConsumerGroup:
+            return DescribedConsumerGroup(code, group_id)
+
+        def act(shard: GroupShard, future: AppendFuture[DescribedConsumerGroup], _: Moment) -> Effects:
+            group = shard.group(group_id)
+            if isinstance(group, ConsumerGroup):
+                return [Respond(future, group.describe_consumers())]
+            text = f"there is no consumer group {group_id}" + ("" if group is None else ", but a classic one")
+            return [Respond(future, failed(ErrorCode.GROUP_ID_NOT_FOUND)._replace(text=text))]
+
+        return self._submit(group_id, failed, act)
 
     # ---- offsets --------------------------------------------------------------------------------------------
 
@@ -243,7 +298,9 @@ class GroupCoordinator:
 
         def act(shard: GroupShard, future: AppendFuture[OffsetCommitResult], now: Moment) -> Effects:
             if shard.group(group_id) is None and (commit.generation >= 0 or commit.member_id):
-                return [Respond(future, failed(ErrorCode.ILLEGAL_GENERATION))]
+                is_told = commit.knows_member_epochs and producer is None
+                code = ErrorCode.GROUP_ID_NOT_FOUND if is_told else ErrorCode.ILLEGAL_GENERATION
+                return [Respond(future, failed(code))]
             return shard.create_group(group_id).commit(future, commit, now, producer, verification)
 
         return self._submit(group_id, failed, act, may_be_nameless=producer is None)
@@ -258,14 +315,17 @@ class GroupCoordinator:
             shard.transaction_ended(producer_id, committed=committed)
 
     def fetch_offsets(
-        self, group_id: str, partitions: Collection[TopicPartition] | None = None, *, require_stable: bool = False
-    ) -> AppendFuture[OffsetFetchResult]:
+        self, group_id: str, partitions: Collection[TopicPartition] | None = None, *, require_stable: bool = False,
+        member_id: str | None = None, member_epoch: int = -1,
+    ) -> AppendFuture[OffsetFetchResult]:  # fmt: skip
         """Return committed offsets of a group (OffsetFetch).
 
         Args:
             group_id: the group.
             partitions: None: all that have one.
             require_stable: partitions for which an open transaction has an offset get UNSTABLE_OFFSET_COMMIT.
+            member_id: of the member of a consumer group that asks; None: it is none.
+            member_epoch: of that member: with another one it gets STALE_MEMBER_EPOCH.
         """
 
         def failed(code: ErrorCode) -> OffsetFetchResult:
@@ -276,7 +336,10 @@ class GroupCoordinator:
             if group is None:
                 none = {name: FetchedOffset() for name in partitions or ()}
                 return [Respond(future, OffsetFetchResult(ErrorCode.NONE, none))]
-            return [Respond(future, group.fetch(partitions, require_stable=require_stable))]
+            fetched = group.fetch(
+                partitions, require_stable=require_stable, member_id=member_id, member_epoch=member_epoch
+            )
+            return [Respond(future, fetched)]
 
         return self._submit(group_id, failed, act, may_be_nameless=True)
 
@@ -315,21 +378,30 @@ class GroupCoordinator:
 
         def act(shard: GroupShard, future: AppendFuture[DescribedGroup], _: Moment) -> Effects:
             group = shard.group(group_id)
+            if isinstance(group, ConsumerGroup):
+                return [Respond(future, failed(ErrorCode.GROUP_ID_NOT_FOUND))]
             described = failed(ErrorCode.NONE) if group is None else group.describe()
             return [Respond(future, described)]
 
         return self._submit(group_id, failed, act, may_be_nameless=True)
 
-    def list_groups(self, states: Collection[GroupState] = ()) -> AppendFuture[ListGroupsResult]:
+    def list_groups(
+        self, states: Collection[GroupState] = (), types: Collection[GroupType] = ()
+    ) -> AppendFuture[ListGroupsResult]:
         """Return the groups of this broker (ListGroups).
 
         Args:
             states: of groups to return; empty: all.
+            types: likewise.
         """
 
         def act(shard: GroupShard, future: AppendFuture[ListGroupsResult]) -> Effects:
             listed = [group.listed() for group in shard.groups()]
-            chosen = tuple(group for group in listed if not states or group.state in states)
+            chosen = tuple(
+                group
+                for group in listed
+                if (not states or group.state in states) and (not types or group.group_type in types)
+            )
             return [Respond(future, ListGroupsResult(ErrorCode.NONE, chosen))]
 
         def failed(code: ErrorCode) -> ListGroupsResult:

@@ -32,7 +32,7 @@ class AppendRecords(NamedTuple):
     """Append records, all of them or none, and tell the machine the outcome.
 
     Attributes:
-        token: of the append, for `ClassicGroup.appended`, `append_failed` and `append_unknown`.
+        token: of the append, for `appended`, `append_failed` and `append_unknown` of the machine.
         records: keys and values.
         producer: id and epoch, if the records belong to its transaction.
         verification: of that transaction.
@@ -48,4 +48,8 @@ class GroupDeleted(NamedTuple):
     """There is nothing left of the group: forget it."""
 
 
-GroupEffect = Respond | AppendRecords | GroupDeleted
+class GroupDissolved(NamedTuple):
+    """The log holds nothing of the group but its offsets: the name is free for a group of any protocol."""
+
+
+GroupEffect = Respond | AppendRecords | GroupDeleted | GroupDissolved

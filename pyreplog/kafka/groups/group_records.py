@@ -6,6 +6,7 @@ See FORMAT.md, "Records of groups".
 from __future__ import annotations
 
 from collections.abc import Sequence
+from enum import IntEnum
 from struct import Struct
 from typing import Any, NamedTuple
 
@@ -19,6 +20,9 @@ from pyreplog.record_batches.batches import read_batch
 OFFSET_KEY_VERSIONS = range(2)
 GROUP_KEY_VERSION = 2
 VALUE_VERSIONS = range(5)
+CONSUMER_KEY_VERSIONS = range(3, 9)
+"""Of records of consumer groups (KIP-848): one kind of record each."""
+CONSUMER_VALUE_VERSION = 0
 WRITTEN_VERSION = 3
 """Of values: Kafka writes no other one."""
 _FLEXIBLE_FROM = 4
@@ -82,6 +86,97 @@ class GroupMetadataValue(NamedTuple):
     members: Sequence[MemberMetadata] = ()
 
 
+class ConsumerGroupRecordKind(IntEnum):
+    """The kinds of records of consumer groups, with the versions of their keys."""
+
+    GROUP = 3
+    """The epoch of the group."""
+    PARTITIONS = 4
+    """The topics that members subscribe to, as they were assigned last."""
+    MEMBER = 5
+    """A member, and what it subscribes to."""
+    TARGET = 6
+    """The epoch of the target assignment."""
+    MEMBER_TARGET = 7
+    """The target of a member."""
+    ASSIGNMENT = 8
+    """What a member has."""
+
+
+_OF_MEMBERS = frozenset(
+    {
+        ConsumerGroupRecordKind.MEMBER,
+        ConsumerGroupRecordKind.MEMBER_TARGET,
+        ConsumerGroupRecordKind.ASSIGNMENT,
+    }
+)
+
+
+class ConsumerGroupKey(NamedTuple):
+    """The key of a record of a consumer group. member_id: of the member that the record is of; "": of none."""
+
+    kind: ConsumerGroupRecordKind
+    group: str = ""
+    member_id: str = ""
+
+
+class EpochValue(NamedTuple):
+    """The epoch of a consumer group, or that of its target assignment."""
+
+    epoch: int = 0
+
+
+class SubscribedTopic(NamedTuple):
+    """A topic that members of a consumer group subscribe to."""
+
+    topic_id: bytes = bytes(16)
+    topic_name: str = ""
+    num_partitions: int = 0
+    partition_metadata: Sequence[Any] = ()
+
+
+class SubscribedTopicsValue(NamedTuple):
+    """The topics that members of a consumer group subscribe to."""
+
+    topics: Sequence[SubscribedTopic] = ()
+
+
+class ConsumerMemberValue(NamedTuple):
+    """A member of a consumer group."""
+
+    instance_id: str | None = None
+    rack_id: str | None = None
+    client_id: str = ""
+    client_host: str = ""
+    subscribed_topic_names: Sequence[str] = ()
+    subscribed_topic_regex: str | None = None
+    rebalance_timeout_ms: int = -1
+    server_assignor: str | None = None
+
+
+class TopicPartitionsValue(NamedTuple):
+    """Partitions of a topic."""
+
+    topic_id: bytes = bytes(16)
+    partitions: Sequence[int] = ()
+
+
+class MemberTargetValue(NamedTuple):
+    """The target of a member."""
+
+    topic_partitions: Sequence[TopicPartitionsValue] = ()
+
+
+class MemberAssignmentValue(NamedTuple):
+    """What a member has. Its state is one of `MemberState`."""
+
+    member_epoch: int = 0
+    previous_member_epoch: int = 0
+    state: int = 0
+    assigned_partitions: Sequence[TopicPartitionsValue] = ()
+    partitions_pending_revocation: Sequence[TopicPartitionsValue] = ()
+
+
 def _plain(name: str, kind: str, version: int, default: object, *, since: int = 0, until: int = 9, null: bool = False,
            array: bool = False, child: StructSchema | None = None) -> tuple[Any, ...]:  # fmt: skip
     present = since <= version <= until
@@ -132,6 +227,84 @@ _OFFSET_KEY = StructSchema(
     False,
 )
 _GROUP_KEY = StructSchema("GroupMetadataKey", GroupMetadataKey, [_plain("group", "string", 2, "")], False)
+_CONSUMER_KEY = StructSchema("ConsumerGroupKey", GroupMetadataKey, [_plain("group", "string", 2, "")], False)
+
+
+class _MemberKey(NamedTuple):
+    group: str = ""
+    member_id: str = ""
+
+
+_MEMBER_KEY = StructSchema(
+    "ConsumerGroupMemberKey", _MemberKey, [_plain("group", "string", 2, ""), _plain("member_id", "string", 2, "")],
+    False,
+)  # fmt: skip
+
+
+def _consumer_value(label: str, owner: type, *fields: tuple[Any, ...]) -> StructSchema:
+    return StructSchema(f"{label} v{CONSUMER_VALUE_VERSION}", owner, list(fields), True)
+
+
+def _partitions_of(name: str, label: str) -> tuple[Any, ...]:
+    child = _consumer_value(
+        label, TopicPartitionsValue, _plain("topic_id", "uuid", 0, bytes(16)),
+        _plain("partitions", "int32", 0, (), array=True),
+    )  # fmt: skip
+    return _plain(name, "struct", 0, (), array=True, child=child)
+
+
+def _subscribed_topics_schema() -> StructSchema:
+    class Racks(NamedTuple):  # of Kafka before 4.1, which nobody needs
+        partition: int = 0
+        racks: Sequence[str] = ()
+
+    label = "ConsumerGroupPartitionMetadataValue"
+    racks = _consumer_value(
+        label, Racks, _plain("partition", "int32", 0, 0), _plain("racks", "string", 0, (), array=True)
+    )
+    topic = _consumer_value(
+        label, SubscribedTopic, _plain("topic_id", "uuid", 0, bytes(16)), _plain("topic_name", "string", 0, ""),
+        _plain("num_partitions", "int32", 0, 0),
+        _plain("partition_metadata", "struct", 0, (), array=True, child=racks),
+    )  # fmt: skip
+    return _consumer_value(label, SubscribedTopicsValue, _plain("topics", "struct", 0, (), array=True, child=topic))
+
+
+def _member_schema() -> StructSchema:
+    return _consumer_value(
+        "ConsumerGroupMemberMetadataValue", ConsumerMemberValue,
+        _plain("instance_id", "string", 0, None, null=True), _plain("rack_id", "string", 0, None, null=True),
+        _plain("client_id", "string", 0, ""), _plain("client_host", "string", 0, ""),
+        _plain("subscribed_topic_names", "string", 0, (), array=True),
+        _plain("subscribed_topic_regex", "string", 0, None, null=True),
+        _plain("rebalance_timeout_ms", "int32", 0, -1), _plain("server_assignor", "string", 0, None, null=True),
+    )  # fmt: skip
+
+
+def _assignment_schema() -> StructSchema:
+    label = "ConsumerGroupCurrentMemberAssignmentValue"
+    return _consumer_value(
+        label, MemberAssignmentValue, _plain("member_epoch", "int32", 0, 0),
+        _plain("previous_member_epoch", "int32", 0, 0), _plain("state", "int8", 0, 0),
+        _partitions_of("assigned_partitions", label), _partitions_of("partitions_pending_revocation", label),
+    )  # fmt: skip
+
+
+_CONSUMER_VALUES: dict[ConsumerGroupRecordKind, StructSchema] = {
+    ConsumerGroupRecordKind.GROUP: _consumer_value(
+        "ConsumerGroupMetadataValue", EpochValue, _plain("epoch", "int32", 0, 0)
+    ),
+    ConsumerGroupRecordKind.PARTITIONS: _subscribed_topics_schema(),
+    ConsumerGroupRecordKind.MEMBER: _member_schema(),
+    ConsumerGroupRecordKind.TARGET: _consumer_value(
+        "ConsumerGroupTargetAssignmentMetadataValue", EpochValue, _plain("epoch", "int32", 0, 0)
+    ),
+    ConsumerGroupRecordKind.MEMBER_TARGET: _consumer_value(
+        "ConsumerGroupTargetAssignmentMemberValue", MemberTargetValue,
+        _partitions_of("topic_partitions", "ConsumerGroupTargetAssignmentMemberValue"),
+    ),
+    ConsumerGroupRecordKind.ASSIGNMENT: _assignment_schema(),
+}  # fmt: skip
 _OFFSET_VALUES = [_offset_value_schema(version) for version in VALUE_VERSIONS]
 _GROUP_VALUES = [_group_value_schema(version) for version in VALUE_VERSIONS]
 
@@ -142,7 +315,7 @@ def _version_of(data: bytes | memoryview, what: str) -> int:
     return int(_VERSION.unpack_from(data)[0])
 
 
-def decode_key(key: bytes | memoryview) -> OffsetCommitKey | GroupMetadataKey | None:
+def decode_key(key: bytes | memoryview) -> OffsetCommitKey | GroupMetadataKey | ConsumerGroupKey | None:
     """Decode a key; None: it is of a later version, whose records are not for this coordinator.
 
     Raises:
@@ -155,6 +328,10 @@ def decode_key(key: bytes | memoryview) -> OffsetCommitKey | GroupMetadataKey | 
     if version == GROUP_KEY_VERSION:
         group: GroupMetadataKey = _GROUP_KEY.decode(key, start=_VERSION.size)
         return group
+    if version in CONSUMER_KEY_VERSIONS:
+        kind = ConsumerGroupRecordKind(version)
+        schema = _MEMBER_KEY if kind in _OF_MEMBERS else _CONSUMER_KEY
+        return ConsumerGroupKey(kind, *schema.decode(key, start=_VERSION.size))
     return None
 
 
@@ -210,6 +387,28 @@ def encode_offset(value: OffsetCommitValue, version: int | None = None) -> bytes
 def encode_group(value: GroupMetadataValue, version: int = WRITTEN_VERSION) -> bytes:
     """Encode a group. Raises InvalidArgumentError: a name is too long."""
     return _VERSION.pack(version) + _GROUP_VALUES[version].encode(value)
+
+
+def encode_consumer_key(key: ConsumerGroupKey) -> bytes:
+    """Encode the key of a record of a consumer group. Raises InvalidArgumentError: a name is too long."""
+    if key.kind in _OF_MEMBERS:
+        return _VERSION.pack(key.kind) + _MEMBER_KEY.encode(_MemberKey(key.group, key.member_id))
+    return _VERSION.pack(key.kind) + _CONSUMER_KEY.encode(GroupMetadataKey(key.group))
+
+
+def encode_consumer_value(kind: ConsumerGroupRecordKind, value: tuple[Any, ...]) -> bytes:
+    """Encode the value of a record of a consumer group: the class that its kind has."""
+    return _VERSION.pack(CONSUMER_VALUE_VERSION) + _CONSUMER_VALUES[kind].encode(value)
+
+
+def decode_consumer_value(kind: ConsumerGroupRecordKind, value: bytes | memoryview) -> Any:
+    """Decode the value of a record of a consumer group. Raises InvalidRequestError: it is damaged, or of a later
+    version."""
+    schema = _CONSUMER_VALUES[kind]
+    version = _version_of(value, schema.label)
+    if version != CONSUMER_VALUE_VERSION:
+        raise InvalidRequestError(schema.label, "version", 0, str(CONSUMER_VALUE_VERSION), str(version))
+    return schema.decode(value, start=_VERSION.size, max_items=_MEMBERS_MAX)
 
 
 def encode_group_batch(

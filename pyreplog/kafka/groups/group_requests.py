@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from enum import Enum
 from typing import NamedTuple
 
+from pyreplog.kafka.groups.assignors import Partitions
 from pyreplog.partition.protocol.error_codes import ErrorCode
 from pyreplog.partition.topic_partition import TopicPartition
 
@@ -21,6 +22,10 @@ class GroupState(Enum):
     """All have joined; the assignment of their leader is awaited, or is being stored."""
     STABLE = "Stable"
     """All members have their assignments."""
+    ASSIGNING = "Assigning"
+    """Of a consumer group: its target assignment is older than its members."""
+    RECONCILING = "Reconciling"
+    """Of a consumer group: members are on their way to their targets."""
     DEAD = "Dead"
     """It is being deleted, or there is no such group."""
 
@@ -158,12 +163,14 @@ class OffsetCommitRequest(NamedTuple):
         generation: of the member; -1: a consumer outside the group protocol.
         offsets: by partition.
         instance_id: of a static member.
+        knows_member_epochs: whether the client knows STALE_MEMBER_EPOCH (from v9 on); members of consumer groups must.
     """
 
     member_id: str
     generation: int
     offsets: Mapping[TopicPartition, OffsetToCommit]
     instance_id: str | None = None
+    knows_member_epochs: bool = False
 
 
 OffsetCommitResult = dict[TopicPartition, ErrorCode]
@@ -208,12 +215,22 @@ class DescribedGroup(NamedTuple):
     members: tuple[DescribedMember, ...] = ()
 
 
+class GroupType(Enum):
+    """The protocol of a group, with Kafka's names."""
+
+    CLASSIC = "classic"
+    """JoinGroup and SyncGroup; a member assigns."""
+    CONSUMER = "consumer"
+    """ConsumerGroupHeartbeat; the broker assigns (KIP-848)."""
+
+
 class ListedGroup(NamedTuple):
     """A group (ListGroups)."""
 
     group_id: str
     protocol_type: str
     state: GroupState
+    group_type: GroupType = GroupType.CLASSIC
 
 
 class ListGroupsResult(NamedTuple):
@@ -221,3 +238,89 @@ class ListGroupsResult(NamedTuple):
 
     code: ErrorCode
     groups: tuple[ListedGroup, ...]
+
+
+class ConsumerHeartbeat(NamedTuple):
+    """A member of a consumer group joins, lives, or leaves. None: what it said last counts.
+
+    Attributes:
+        member_id: "": the coordinator chooses it (v0).
+        member_epoch: of the member; 0: it joins, -1: it leaves, -2: a static member leaves and comes back.
+        client_id: how the client calls itself.
+        client_host: from where it comes.
+        instance_id: of a static member.
+        rack_id: where it runs.
+        rebalance_timeout_ms: how long it may take to give partitions up; -1: what it said last counts.
+        topics: names that it subscribes to.
+        regex: a pattern of names that it subscribes to.
+        server_assignor: which it prefers.
+        owned: the partitions that it uses.
+        chooses_id: the client has to choose its member id (v1).
+    """
+
+    member_id: str
+    member_epoch: int
+    client_id: str = ""
+    client_host: str = ""
+    instance_id: str | None = None
+    rack_id: str | None = None
+    rebalance_timeout_ms: int = -1
+    topics: frozenset[str] | None = None
+    regex: str | None = None
+    server_assignor: str | None = None
+    owned: Partitions | None = None
+    chooses_id: bool = False
+
+    @property
+    def is_full(self) -> bool:
+        """Whether the member says all of itself, and so is told its assignment again."""
+        has_all = self.rebalance_timeout_ms != -1 and self.owned is not None
+        return self.member_epoch == 0 or (has_all and (self.topics is not None or self.regex is not None))
+
+
+class ConsumerHeartbeatResult(NamedTuple):
+    """The outcome of a ConsumerGroupHeartbeat.
+
+    Attributes:
+        code: NONE, or the error.
+        text: of the error.
+        member_id: of the member.
+        member_epoch: of the member from now on.
+        heartbeat_interval_ms: when it is to come again.
+        assignment: what it may use; None: as before.
+    """
+
+    code: ErrorCode
+    text: str | None = None
+    member_id: str | None = None
+    member_epoch: int = 0
+    heartbeat_interval_ms: int = 0
+    assignment: Partitions | None = None
+
+
+class DescribedConsumer(NamedTuple):
+    """A member of a consumer group that is described."""
+
+    member_id: str
+    instance_id: str | None
+    rack_id: str | None
+    member_epoch: int
+    client_id: str
+    client_host: str
+    topics: tuple[str, ...]
+    regex: str | None
+    assignment: Partitions
+    target: Partitions
+
+
+class DescribedConsumerGroup(NamedTuple):
+    """A group (ConsumerGroupDescribe)."""
+
+    code: ErrorCode
+    group_id: str
+    text: str | None = None
+    state: GroupState = GroupState.DEAD
+    group_epoch: int = 0
+    assignment_epoch: int = 0
+    assignor: str = ""
+    members: tuple[DescribedConsumer, ...] = ()

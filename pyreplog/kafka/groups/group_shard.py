@@ -14,10 +14,13 @@ from pyreplog.clock import Clock
 from pyreplog.errors import ReplogError
 from pyreplog.future import AppendFuture, set_result
 from pyreplog.kafka.groups.classic_group import ClassicGroup
+from pyreplog.kafka.groups.consumer_group import ConsumerGroup
 from pyreplog.kafka.groups.consumer_group_config import ConsumerGroupConfig
 from pyreplog.kafka.groups.error_codes import UNKNOWN_OUTCOMES, code_of_append
-from pyreplog.kafka.groups.group_effects import AppendRecords, GroupEffect, Moment, Respond
+from pyreplog.kafka.groups.group_effects import AppendRecords, GroupDissolved, GroupEffect, Moment, Respond
+from pyreplog.kafka.groups.group_offsets import GroupOffsets
 from pyreplog.kafka.groups.group_records import (
+    ConsumerGroupKey,
     GroupMetadataKey,
     LoadedBatch,
     decode_group,
@@ -27,6 +30,7 @@ from pyreplog.kafka.groups.group_records import (
     encode_group_batch,
 )
 from pyreplog.kafka.groups.offsets_log import OFFSETS_TOPIC, OffsetsLog
+from pyreplog.kafka.groups.topic_catalog import TopicCatalog
 from pyreplog.partition.protocol.error_codes import ErrorCode
 from pyreplog.partition.requests import PartitionProduceResponse
 from pyreplog.partition.topic_partition import TopicPartition
@@ -40,6 +44,7 @@ _RECORDS_AT_ONCE = 100
 _APPENDS_BESIDE = 100  # appends on their way, beside which nothing is rewritten
 
 T = TypeVar("T")
+Group = ClassicGroup | ConsumerGroup
 
 
 class Executor(Protocol):
@@ -60,7 +65,7 @@ class _Status(Enum):
 class _Append:
     """Records on their way, or a marker that somebody else has appended. They are applied in the order of the log."""
 
-    group: ClassicGroup | None
+    group: Group | None
     token: object
     number: int = 0
     size: int = 0
@@ -84,17 +89,18 @@ class GroupShard:
         config: settings.
         new_member_id: makes ids of members.
         executor: runs the events.
+        topics: the topics of the cluster.
     """
 
     def __init__(
         self, partition: int, epoch: int, log: OffsetsLog, clock: Clock, config: ConsumerGroupConfig,
-        new_member_id: Callable[[str], str], executor: Executor,
+        new_member_id: Callable[[str], str], executor: Executor, topics: TopicCatalog,
     ) -> None:  # fmt: skip
         self.partition, self.epoch = partition, epoch
         self._log, self._clock, self._config, self._new_member_id = log, clock, config, new_member_id
-        self._executor = executor
+        self._executor, self._topics = executor, topics
         self._status = _Status.LOADING
-        self._groups: dict[str, ClassicGroup] = {}
+        self._groups: dict[str, Group] = {}
         self._open: dict[int, set[str]] = {}  # groups with offsets of open transactions, by producer
         self._appends: deque[_Append] = deque()
         self._in_doubt = 0
@@ -152,18 +158,33 @@ class GroupShard:
         self._executor.post(serve)
         return future
 
-    def group(self, group_id: str) -> ClassicGroup | None:
+    def group(self, group_id: str) -> Group | None:
         """Return a group; None: there is none. Within an event."""
         return self._groups.get(group_id)
 
-    def create_group(self, group_id: str) -> ClassicGroup:
-        """Return a group, which is made if there is none. Within an event."""
-        group = self._groups.get(group_id)
-        if group is None:
-            group = self._groups[group_id] = ClassicGroup(group_id, self._config, self._new_member_id)
+    def create_group(self, group_id: str) -> Group:
+        """Return a group; one of the classic protocol is made if there is none. Within an event."""
+        return self._groups.get(group_id) or self.make_classic_group(group_id)
+
+    def make_classic_group(self, group_id: str) -> ClassicGroup:
+        """Make a group of the classic protocol. It takes over the offsets of one that had its name, of which the log
+        holds nothing else. Within an event."""
+        group = ClassicGroup(group_id, self._config, self._new_member_id, self._offsets_of(group_id))
+        self._groups[group_id] = group
         return group
 
-    def groups(self) -> list[ClassicGroup]:
+    def make_consumer_group(self, group_id: str) -> ConsumerGroup:
+        """Make a consumer group, likewise. Within an event."""
+        offsets = self._offsets_of(group_id)
+        group = ConsumerGroup(group_id, self._config, self._topics, self._new_member_id, offsets)
+        self._groups[group_id] = group
+        return group
+
+    def _offsets_of(self, group_id: str) -> GroupOffsets | None:
+        group = self._groups.get(group_id)
+        return None if group is None else group.offsets
+
+    def groups(self) -> list[Group]:
         """Return all groups. Within an event."""
         return list(self._groups.values())
 
@@ -211,11 +232,14 @@ class GroupShard:
                 assert group is not None
                 self._append(group, effect)
             elif group is not None and self._groups.get(group.group_id) is group:
-                del self._groups[group.group_id]
+                if isinstance(effect, GroupDissolved) and not group.offsets.is_empty:
+                    self.make_classic_group(group.group_id)  # of the protocol that needs no record
+                else:
+                    del self._groups[group.group_id]
         if group is not None:
             self._plan(group)
 
-    def _plan(self, group: ClassicGroup) -> None:
+    def _plan(self, group: Group) -> None:
         look_us = group.look_us
         if look_us is not None and look_us < self._planned.get(group.group_id, look_us + 1):
             self._planned[group.group_id] = look_us
@@ -223,7 +247,7 @@ class GroupShard:
 
     # ---- appends --------------------------------------------------------------------------------------------
 
-    def _append(self, group: ClassicGroup, effect: AppendRecords) -> None:
+    def _append(self, group: Group, effect: AppendRecords) -> None:
         batch = encode_group_batch(effect.records, self._now().wall_ms, effect.producer)
         self._sent += 1
         self._sent_bytes += len(batch)
@@ -252,7 +276,7 @@ class GroupShard:
             self._tell(group, group.append_failed(append.token, code_of_append(response.code), self._now()))
         self._apply()
 
-    def _tell(self, group: ClassicGroup, effects: Iterable[GroupEffect]) -> None:
+    def _tell(self, group: Group, effects: Iterable[GroupEffect]) -> None:
         if self._groups.get(group.group_id) is group:
             self._perform(group.group_id, effects)
         else:
@@ -406,10 +430,14 @@ class GroupShard:
             decoded = None if key is None else decode_key(key)
             if decoded is None:
                 continue  # of a later kind of groups
-            at, group = batch.base_offset + number, self.create_group(decoded.group)
-            if isinstance(decoded, GroupMetadataKey):
-                group.load_group(None if value is None else decode_group(value), value, at)
+            at = batch.base_offset + number
+            if isinstance(decoded, ConsumerGroupKey):
+                self._load_consumer_record(decoded, value, at)
                 continue
+            if isinstance(decoded, GroupMetadataKey):
+                self._load_classic_group(decoded.group, value, at)
+                continue
+            group = self.create_group(decoded.group)
             partition = TopicPartition(decoded.topic, decoded.partition)
             if value is None:
                 group.offsets.apply_deletion(partition, at)
@@ -418,6 +446,23 @@ class GroupShard:
                 self._open.setdefault(batch.producer_id, set()).add(decoded.group)
             else:
                 group.offsets.apply(partition, decode_offset(value), at)
+
+    def _load_consumer_record(self, key: ConsumerGroupKey, value: bytes | None, at: int) -> None:
+        """The log holds a group of one protocol at a time: a record of the other one comes behind its tombstones."""
+        group = self._groups.get(key.group)
+        if not isinstance(group, ConsumerGroup):
+            if value is None:
+                return
+            group = self.make_consumer_group(key.group)
+        group.load_record(key, value, at)
+
+    def _load_classic_group(self, group_id: str, value: bytes | None, at: int) -> None:
+        group = self._groups.get(group_id)
+        if not isinstance(group, ClassicGroup):
+            if value is None and group is not None:
+                return
+            group = self.make_classic_group(group_id)
+        group.load_group(None if value is None else decode_group(value), value, at)
 
     def _loaded(self, now: Moment) -> None:
         self._batches = None

@@ -8,6 +8,7 @@ loses and delays requests.
 | log | the partition of `__consumer_offsets`, its leaders, and what an election leaves of its tail |
 | brokers | brokers with a coordinator each; they crash, and learn late that they lead or do not |
 | members | members: dynamic and static ones; consumers outside the group protocol; transactional producers |
+| consumers | members of consumer groups (KIP-848) |
 | invariants | what must hold, by name |
 | schedule | one run |
 """

@@ -65,7 +65,7 @@ class Broker:
         self.epoch = None
         self.coordinator = GroupCoordinator(
             LogOfBroker(self.schedule, self), self, self.schedule.config,
-            new_member_id=self.schedule.new_member_id, executor=Events,
+            new_member_id=self.schedule.new_member_id, executor=Events, topics=self.schedule.catalog,
         )  # fmt: skip
         self._tick(self.life)
 

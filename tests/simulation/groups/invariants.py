@@ -6,7 +6,12 @@ from collections import Counter
 from typing import TYPE_CHECKING
 
 from pyreplog.kafka.groups.group_records import (
+    ConsumerGroupKey,
+    ConsumerGroupRecordKind,
     GroupMetadataKey,
+    MemberAssignmentValue,
+    OffsetCommitKey,
+    decode_consumer_value,
     decode_group,
     decode_key,
     decode_offset,
@@ -33,6 +38,8 @@ class Invariants:
         self._positions: dict[str, int] = {}  # of commits, by their texts: where they were appended first
         self._acknowledged: dict[Key, str] = {}  # the last one of each partition
         self._open: dict[str, bool | None] = {}  # texts of transactional commits: whether they count
+        self._held: dict[str, dict[str, MemberAssignmentValue]] | None = {}  # of consumer groups: what the log says
+        self.reconciled = 0
         self.acks = self.assigned = self.fetched = self.refused = self.transactions = 0
 
     # ---- assignments ----------------------------------------------------------------------------------------
@@ -54,6 +61,9 @@ class Invariants:
             assert key is not None
             decoded = decode_key(key)
             assert decoded is not None
+            if isinstance(decoded, ConsumerGroupKey):
+                self._lives[decoded.group] += value is None and decoded.kind is ConsumerGroupRecordKind.GROUP
+                continue
             if isinstance(decoded, GroupMetadataKey):
                 stored.generations[decoded.group] = -1 if value is None else decode_group(value).generation
                 self._lives[decoded.group] += value is None
@@ -64,12 +74,69 @@ class Invariants:
             if text in self._positions:
                 continue  # what is live is appended again
             self._positions[text] = stored.base_offset + number
-            _, generation, _ = text.split(":")
+            who, generation, _ = text.split(":")
+            if int(generation) >= 0 and self._schedule.is_consumer_group(decoded.group):
+                self._check_epoch(decoded, who, int(generation), text)
+                continue
             stored_generation = self._generation(decoded.group)
             demand(
                 int(generation) < 0 or int(generation) >= stored_generation, "OldGenerationsAreRefused (25)",
                 f"{text} was stored, the generation is {stored_generation}",
             )  # fmt: skip
+
+    # ---- consumer groups ------------------------------------------------------------------------------------
+
+    def elected(self) -> None:
+        """The log has lost its tail, perhaps."""
+        self._held = None
+
+    def _holdings(self) -> dict[str, dict[str, MemberAssignmentValue]]:
+        """What the log says that members of consumer groups have, by group and member id."""
+        if self._held is None:
+            self._held = {}
+            for stored in self._schedule.log.batches:
+                self._hold(stored, self._held)
+        return self._held
+
+    @staticmethod
+    def _hold(stored: Stored, held: dict[str, dict[str, MemberAssignmentValue]]) -> set[str]:
+        changed = set()
+        for key, value in stored.batch.records:
+            decoded = None if key is None else decode_key(key)
+            if isinstance(decoded, ConsumerGroupKey) and decoded.kind is ConsumerGroupRecordKind.ASSIGNMENT:
+                changed.add(decoded.group)
+                if value is None:
+                    held.setdefault(decoded.group, {}).pop(decoded.member_id, None)
+                else:
+                    held.setdefault(decoded.group, {})[decoded.member_id] = decode_consumer_value(decoded.kind, value)
+        return changed
+
+    def _check_epoch(self, key: OffsetCommitKey, who: str, epoch: int, text: str) -> None:
+        member = self._holdings().get(key.group, {}).get(who)
+        demand(
+            member is not None and member.member_epoch == epoch, "StaleMembersAreRefused (25)",
+            f"{text} was stored, the log has {member}",
+        )  # fmt: skip
+
+    def reconcile(self, stored: Stored) -> None:
+        """The leader appends what members have from now on: each partition has one holder, and what a member uses that
+        knows its epoch is its own."""
+        for group in self._hold(stored, self._holdings()):
+            self.reconciled += 1
+            members = self._holdings()[group]
+            holders = Counter(each for member in members.values() for each in _partitions(member))
+            demand(
+                not holders or max(holders.values()) == 1, "OneHolder (25)", f"{group}: {members}",
+            )  # fmt: skip
+            for consumer in self._schedule.consumers:
+                known = members.get(consumer.member_id)
+                if consumer.is_up and consumer.group == group and known and known.member_epoch == consumer.epoch:
+                    demand(
+                        consumer.used <= _partitions(known), "WhatIsUsedIsHeld (25)",
+                        f"{consumer.name} uses {sorted(consumer.used)}, the log has {known}",
+                    )  # fmt: skip
+
+    # ---- offsets --------------------------------------------------------------------------------------------
 
     def _generation(self, group: str) -> int:
         """The last one that is stored."""
@@ -128,3 +195,8 @@ class Invariants:
                 wanted is None or self._positions[text] >= self._positions[wanted], "NoOffsetIsLost",
                 f"{group} {partition}: {wanted} was acknowledged, found {text}",
             )  # fmt: skip
+
+
+def _partitions(member: MemberAssignmentValue) -> frozenset[int]:
+    topics = (*member.assigned_partitions, *member.partitions_pending_revocation)
+    return frozenset(number for topic in topics for number in topic.partitions)

@@ -56,6 +56,7 @@ class Log:
         self.end = self.batches[-1].end_offset if self.batches else max(self.start, self.high_watermark)
         self.epoch, self.leader, self.known_from = self.epoch + 1, leader, self.end
         self.elections += 1
+        self._schedule.invariants.elected()
         self._world.note("election:", leader, "epoch", self.epoch, "keeps", kept, "cuts", len(cut))
         for batch in tail:
             code = self._world.random.choice((ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.REQUEST_TIMED_OUT))
@@ -71,6 +72,7 @@ class Log:
         future = stored.future
         self._schedule.invariants.appended(stored)
         self.batches.append(stored)
+        self._schedule.invariants.reconcile(stored)
         self.end = stored.end_offset
         self._world.after(self._schedule.lag(), self._replicate, epoch)
         self._world.after(self._schedule.plan.append_timeout_s, self._time_out, stored, future)

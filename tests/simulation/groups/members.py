@@ -199,6 +199,16 @@ class Member(Client):
             self._send_sync(sync)
 
     def _send_sync(self, sync: SyncGroupRequest) -> None:
+        attempt = self.attempt
+
+        def done(result: SyncGroupResult, _: Broker) -> None:
+            if self.attempt == attempt:  # it has not begun again meanwhile
+                self._synced(result)
+
+        def lost() -> None:
+            if self.attempt == attempt:
+                self._join()
+
         def seen(result: SyncGroupResult, broker: Broker) -> None:
             if (
                 result.code is Code.NONE
@@ -209,9 +219,9 @@ class Member(Client):
                     owner = self.instance or sync.member_id
                     self.schedule.invariants.owns(self.group, sync.generation, number, owner)
 
-        self.send("sync", lambda to: to.sync_group(self.group, sync), self._synced, self._join, 1.0, seen)
+        self.send("sync", lambda to: to.sync_group(self.group, sync), done, lost, 1.0, seen)
 
-    def _synced(self, result: SyncGroupResult, _: Broker) -> None:
+    def _synced(self, result: SyncGroupResult) -> None:
         if result.code is not Code.NONE:
             self._failed(result.code)
             return

@@ -13,11 +13,13 @@ from pyreplog.partition.topic_partition import TopicPartition
 from ..invariants import demand
 from ..world import World
 from .brokers import PARTITION, Broker
+from .consumers import Catalog, Consumer
 from .invariants import Invariants
 from .log import Log
 from .members import TOPIC, Client, Member, SimpleConsumer, TransactionalProducer
 
 NAMES = "abc"
+CONSUMERS = "consumers"
 SETTLE_S = 20.0
 
 
@@ -46,6 +48,10 @@ class Plan:
     requires_member_id: bool
     skips: bool
     max_size: int
+    consumers: int
+    static_consumers: int
+    assignors: str
+    grows: bool
 
     @classmethod
     def draw(cls, random: Random) -> Plan:
@@ -72,6 +78,10 @@ class Plan:
             requires_member_id=random.random() < 0.7,
             skips=random.random() < 0.5,
             max_size=random.choice((members + 3, 100)),
+            consumers=random.choice((0, 0, 0, 1, 2, 4)),
+            static_consumers=random.choice((0, 0, 0, 0, 1, 2)),
+            assignors=random.choice(("uniform", "range,uniform")),
+            grows=random.random() < 0.3,
         )
 
 
@@ -86,12 +96,16 @@ class Schedule:
             offsets_partitions=1, min_session_timeout_ms=1, initial_rebalance_delay_ms=plan.initial_delay_ms,
             new_member_join_timeout_ms=1_000, load_bytes=plan.load_bytes, rewrite_bytes=plan.rewrite_bytes,
             retention_check_ms=200, offsets_retention_ms=3_600_000, max_size=plan.max_size,
+            consumer_session_timeout_ms=plan.session_ms, consumer_heartbeat_interval_ms=plan.session_ms // 6,
+            consumer_assignors=plan.assignors,
         )  # fmt: skip
+        self.catalog = Catalog(plan.partitions - plan.grows)
         self.invariants = Invariants(self)
         self.log = Log(self)
         self.partition: TopicPartition = PARTITION
         self.brokers = {name: Broker(self, name) for name in NAMES}
         self.members: list[Member] = []
+        self.consumers: list[Consumer] = []
         self.others: list[Client] = []
         self.commits = 0
         self._ids = 0
@@ -133,6 +147,11 @@ class Schedule:
             self._start(f"m{number}", f"group{number % plan.groups}", None)
         for number in range(plan.static):
             self._start(f"s{number}", f"group{number % plan.groups}", f"static{number}")
+        for number in range(plan.consumers + plan.static_consumers):
+            instance = f"static{number}" if number >= plan.consumers else None
+            self._start_consumer(f"k{number}", instance)
+        if plan.grows:
+            world.at(plan.busy_s * world.random.random(), self._grow)
         for number in range(plan.simple):
             self.others.append(SimpleConsumer(self, f"c{number}", "simple"))
         for number in range(plan.transactional):
@@ -148,6 +167,17 @@ class Schedule:
         member = Member(self, name, group, instance)
         self.members.append(member)
         self.world.after(self.world.random.random() * 0.3, member.begin)
+
+    def _start_consumer(self, name: str, instance: str | None) -> None:
+        consumer = Consumer(self, name, CONSUMERS, instance)
+        self.consumers.append(consumer)
+        self.world.after(self.world.random.random() * 0.3, consumer.begin)
+
+    def is_consumer_group(self, group: str) -> bool:
+        return group == CONSUMERS
+
+    def _grow(self) -> None:
+        self.catalog.partitions = self.plan.partitions
 
     def _elect(self, name: str) -> None:
         self.log.elect(name)
@@ -175,7 +205,7 @@ class Schedule:
 
     def _disturb(self, kind: int) -> None:
         """Something happens to a member: a crash, a farewell, or another one that has its static name."""
-        up = [member for member in self.members if member.is_up]
+        up: list[Member | Consumer] = [member for member in (*self.members, *self.consumers) if member.is_up]
         if not up:
             return
         member = self.world.random.choice(up)
@@ -184,8 +214,11 @@ class Schedule:
         elif kind == 4:
             member.leave()
         if kind != 5 or member.instance is not None:
-            number = len(self.members)
+            number = len(self.members) + len(self.consumers)
             again = member.instance if self.world.chance(0.8) else None
+            if isinstance(member, Consumer):
+                self._start_consumer(f"k{number}", again)
+                return
             self._start(f"m{number}" if again is None else f"s{number}", member.group, again)
 
     def _restart(self, name: str) -> None:
@@ -206,9 +239,15 @@ class Schedule:
             broker.start()
         world.run(until=world.now + 0.5)
         self._elect(self.log.leader)
+        world.run(until=world.now + 0.1)
         until = world.now + SETTLE_S
-        while world.now < until and not all(self._is_settled(group) for group in self._groups()):
+        while world.now < until and not self._is_loaded():
             world.run(until=world.now + 0.2)
+        while world.now < until and not (
+            all(self._is_settled(group) for group in self._groups()) and self._are_consumers_settled()
+        ):
+            world.run(until=world.now + 0.2)
+        demand(self._are_consumers_settled(), "NoGroupIsStuck", f"{CONSUMERS}: {self._describe_consumers()}")
         for group in self._groups():
             demand(self._is_settled(group), "NoGroupIsStuck", f"{group}: {self._describe(group)}")
         world.run(until=world.now + 0.5)
@@ -228,6 +267,25 @@ class Schedule:
         owned = sorted(number for member in live for number in member.owned)
         return not live or owned == list(range(self.plan.partitions))
 
+    def _is_loaded(self) -> bool:
+        """Clients that are content do not tell."""
+        coordinator = self.brokers[self.log.leader].coordinator
+        return coordinator is not None and coordinator.list_groups().result(0).code is ErrorCode.NONE
+
+    def _are_consumers_settled(self) -> bool:
+        """All partitions are used by the members, each by one, and all members have one epoch."""
+        live = [consumer for consumer in self.consumers if consumer.is_up]
+        used = sorted(number for consumer in live for number in consumer.used)
+        return not live or (
+            len({consumer.epoch for consumer in live}) == 1 and used == list(range(self.plan.partitions))
+        )
+
+    def _describe_consumers(self) -> str:
+        return ", ".join(
+            f"{consumer.name} {consumer.member_id} {consumer.epoch} {sorted(consumer.used)}"
+            for consumer in self.consumers if consumer.is_up
+        )  # fmt: skip
+
     def _describe(self, group: str) -> str:
         return ", ".join(
             f"{member.name} {member.member_id} {member.state} {member.generation} {member.owned}"
@@ -237,7 +295,7 @@ class Schedule:
     def _check(self) -> None:
         broker = self.brokers[self.log.leader]
         assert broker.coordinator is not None
-        for group in [*self._groups(), "simple", "transactions"]:
+        for group in [*self._groups(), CONSUMERS, "simple", "transactions"]:
             expected = self.invariants.expect(group)
             partitions = [TopicPartition(TOPIC, number) for number in range(self.plan.partitions)]
             fetched = broker.coordinator.fetch_offsets(group, partitions, require_stable=False).result(0)
@@ -247,6 +305,9 @@ class Schedule:
             if member.is_up and member.owned:
                 described = broker.coordinator.describe_group(member.group).result(0)
                 demand(described.state is GroupState.STABLE, "NoGroupIsStuck", f"{member.group}: {described}")
+        if any(consumer.is_up for consumer in self.consumers):
+            modern = broker.coordinator.describe_consumer_group(CONSUMERS).result(0)
+            demand(modern.state is GroupState.STABLE, "NoGroupIsStuck", f"{CONSUMERS}: {modern}")
         for broker in self.brokers.values():
             for since, what, future in broker.requests:
                 demand(future.done() or since > self.world.now - 1.5, "NoRequestIsForgotten", f"{what} since {since}")

@@ -27,14 +27,15 @@ def test_a_seed_gives_the_same_run_everywhere(seed: int) -> None:
 
 def test_runs_are_worth_their_while() -> None:
     """Among a few there are elections that cut the log, rewritten partitions, generations, transactions, and refusals."""
-    elections = lost = rewritten = acks = assigned = fetched = refused = transactions = 0
-    for seed in range(40):
+    reconciled = elections = lost = rewritten = acks = assigned = fetched = refused = transactions = 0
+    for seed in range(60):
         schedule = Schedule(seed)
         schedule.run()
         log, invariants = schedule.log, schedule.invariants
         elections, lost, rewritten = elections + log.elections, lost + log.lost, rewritten + log.rewritten
         acks, assigned, fetched = acks + invariants.acks, assigned + invariants.assigned, fetched + invariants.fetched
+        reconciled += invariants.reconciled
         refused, transactions = refused + invariants.refused, transactions + invariants.transactions
     assert elections > 80 and lost > 5 and rewritten > 30, (elections, lost, rewritten)
     assert acks > 2_000 and assigned > 300 and fetched > 300, (acks, assigned, fetched)
-    assert refused > 30 and transactions > 50, (refused, transactions)
+    assert refused > 30 and transactions > 50 and reconciled > 150, (refused, transactions, reconciled)
