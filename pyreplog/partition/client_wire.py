@@ -15,14 +15,18 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from pyreplog.errors import UnsupportedRequestError
 from pyreplog.partition.protocol.error_codes import ErrorCode
+from pyreplog.partition.protocol.isr import FollowerProgress
+from pyreplog.partition.protocol.partition_state import REPLICAS_MAX, Member
 from pyreplog.partition.protocol.transactions import TransactionMarker
 from pyreplog.partition.requests import (
     AbortedTransaction,
     ConsumerFetch,
     FetchIsolation,
     FetchParams,
+    PartitionDescription,
     PartitionOffsets,
     PartitionProduceResponse,
+    PartitionQuery,
     VerifyTransactionRequest,
     WriteMarkersRequest,
 )
@@ -38,6 +42,8 @@ PARTITIONS_MAX = 65536
 """Partitions in one request."""
 ABORTED_MAX = 1 << 20
 """Aborted transactions of one partition in an answer."""
+OFFSETS_MAX = 65536
+"""Offsets of one partition whose append times are asked for."""
 TRANSACTIONAL_ID_MAX = 32767
 """Bytes of a transactional id."""
 TRANSACTION_VERSIONS = (1, 2)
@@ -54,6 +60,7 @@ class RequestKind(IntEnum):
     CONSUME = 4
     LIST_OFFSETS = 5
     VERIFY_TRANSACTION = 6
+    DESCRIBE_PARTITIONS = 7
 
 
 class _Status(IntEnum):
@@ -128,7 +135,24 @@ class ListOffsetsRequest(NamedTuple):
     times_us: Mapping[TopicPartition, int | None]
 
 
-ClientRequest = WriteMarkersRequest | VerifyTransactionRequest | ProduceRequest | ConsumeRequest | ListOffsetsRequest
+class DescribePartitionsRequest(NamedTuple):
+    """Asks for the offsets of partitions, and how far their followers are.
+
+    Attributes:
+        queries: by partition: what else is asked.
+    """
+
+    queries: Mapping[TopicPartition, PartitionQuery]
+
+
+ClientRequest = (
+    WriteMarkersRequest
+    | VerifyTransactionRequest
+    | ProduceRequest
+    | ConsumeRequest
+    | ListOffsetsRequest
+    | DescribePartitionsRequest
+)
 
 
 def kind_of(body: ReadableBuffer) -> int:
@@ -184,6 +208,12 @@ def encode_request(request: ClientRequest) -> list[ReadableBuffer]:
             _write_partition(fields, name)
             epoch = _NONE if fetch.leader_epoch is None else fetch.leader_epoch
             fields.numbers("QIq", fetch.offset, fetch.max_bytes, epoch)
+    elif isinstance(request, DescribePartitionsRequest):
+        fields.numbers("BI", RequestKind.DESCRIBE_PARTITIONS, len(request.queries))
+        for name, query in request.queries.items():
+            _write_partition(fields, name)
+            fields.numbers("BqI", query.since_us is not None, query.since_us or 0, len(query.offsets))
+            fields.numbers(f"{len(query.offsets)}Q", *query.offsets)
     else:
         fields.numbers("BI", RequestKind.LIST_OFFSETS, len(request.times_us))
         for name, time_us in request.times_us.items():
@@ -213,6 +243,8 @@ def decode_request(body: ReadableBuffer) -> ClientRequest:
             times[name] = time_us if has_time else None
         fields.end()
         return ListOffsetsRequest(times)
+    if kind == RequestKind.DESCRIBE_PARTITIONS:
+        return _read_queries(fields)
     if kind == RequestKind.WRITE_MARKERS:
         return _read_markers(fields)
     if kind == RequestKind.VERIFY_TRANSACTION:
@@ -246,6 +278,17 @@ def _read_verification(fields: FieldReader) -> VerifyTransactionRequest:
     names = tuple(_read_partition(fields) for _ in range(fields.count("I", PARTITIONS_MAX)))
     fields.end()
     return VerifyTransactionRequest(transactional_id, producer_id, producer_epoch, names)
+
+
+def _read_queries(fields: FieldReader) -> DescribePartitionsRequest:
+    queries: dict[TopicPartition, PartitionQuery] = {}
+    for _ in range(fields.count("I", PARTITIONS_MAX)):
+        name, has_time = _read_partition(fields), fields.flag()
+        (time_us,) = fields.numbers("q")
+        offsets = tuple(fields.count("Q", _NUMBER_MAX) for _ in range(fields.count("I", OFFSETS_MAX)))
+        queries[name] = PartitionQuery(time_us if has_time else None, offsets)
+    fields.end()
+    return DescribePartitionsRequest(queries)
 
 
 def _read_produce(fields: FieldReader) -> ProduceRequest:
@@ -403,3 +446,34 @@ def decode_offsets(body: ReadableBuffer) -> dict[TopicPartition, PartitionOffset
         offsets[name] = PartitionOffsets(code, *fields.numbers("qqqqq"))
     fields.end()
     return offsets
+
+
+def encode_descriptions(descriptions: Mapping[TopicPartition, PartitionDescription]) -> bytes:
+    """Encode the answer to a `DescribePartitionsRequest`."""
+    fields = _answer(len(descriptions))
+    for name, each in descriptions.items():
+        _write_partition(fields, name)
+        fields.numbers("hqqqqqI", *each.offsets, len(each.followers))
+        for follower in each.followers:
+            fields.name(follower.member.broker)
+            fields.numbers("Qqq", follower.member.incarnation, follower.end, follower.behind_us)
+        fields.numbers("I", len(each.times_us))
+        fields.numbers(f"{len(each.times_us)}q", *each.times_us)
+    return fields.take()
+
+
+def decode_descriptions(body: ReadableBuffer) -> dict[TopicPartition, PartitionDescription]:
+    """Decode the answer to a `DescribePartitionsRequest`. Raises UnsupportedRequestError and InvalidMessageError."""
+    fields, count = _reader(body, "the answer to a description of partitions")
+    descriptions = {}
+    for _ in range(count):
+        name, code = _read_partition(fields), _read_code(fields)
+        offsets = PartitionOffsets(code, *fields.numbers("qqqqq"))
+        followers = []
+        for _ in range(fields.count("I", REPLICAS_MAX)):
+            member = Member(fields.name(), fields.count("Q", _NUMBER_MAX))
+            followers.append(FollowerProgress(member, *fields.numbers("qq")))
+        times = tuple(fields.numbers("q")[0] for _ in range(fields.count("I", OFFSETS_MAX)))
+        descriptions[name] = PartitionDescription(offsets, tuple(followers), times)
+    fields.end()
+    return descriptions
