@@ -323,7 +323,8 @@ class Partition:
             followers = () if leading is None else tuple(leading.progress(self._now_us()))
         if offsets.code is not ErrorCode.NONE:
             return PartitionDescription(offsets)
-        times = tuple(-1 if (time_us := self.append_time(each)) is None else time_us for each in query.offsets)
+        wanted = [max(offset, offsets.start) for offset in query.offsets]
+        times = tuple(-1 if (time_us := self.append_time(each)) is None else time_us for each in wanted)
         return PartitionDescription(offsets, followers, times)
 
     def append_time(self, offset: int) -> int | None:

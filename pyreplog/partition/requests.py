@@ -200,7 +200,8 @@ class PartitionQuery(NamedTuple):
 
     Attributes:
         since_us: also find the first record that was appended at or after this time, microseconds since 1970.
-        offsets: also tell when the records at these offsets were appended.
+        offsets: also tell when the records at these offsets were appended; for an offset before the start of the log,
+            the first record.
     """
 
     since_us: int | None = None
