@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from pyreplog.partition.protocol.error_codes import ErrorCode
 from pyreplog.partition.protocol.partition_state import Brokers, PartitionState
 from pyreplog.partition.requests import PartitionDescription
-from pyreplog.partition.topic_partition import TopicPartition
+from pyreplog.partition.topic_partition import INTERNAL_TOPICS, TopicPartition
 
 
 class ReplicaStatus(NamedTuple):
@@ -249,8 +249,12 @@ class PartitionCounts(NamedTuple):
 
 
 def by_attention(partitions: Iterable[PartitionStatus]) -> list[PartitionStatus]:
-    """Return the partitions that need attention first, then the others, each by topic and number."""
-    rank: Mapping[str, int] = {"no leader": 0, "under min ISR": 1, "under-replicated": 2}
-    return sorted(
-        partitions, key=lambda row: (rank.get((*row.states, "")[0], 3 if row.states else 4), row.topic, row.partition)
-    )
+    """Return the partitions that need attention first, then the others, internal topics last; each by topic and
+    number."""
+    ranks: Mapping[str, int] = {"no leader": 0, "under min ISR": 1, "under-replicated": 2}
+
+    def rank(row: PartitionStatus) -> tuple[int, bool, str, int]:
+        worst = ranks.get(row.states[0], 3) if row.states else 4
+        return worst, row.topic in INTERNAL_TOPICS, row.topic, row.partition
+
+    return sorted(partitions, key=rank)
