@@ -19,10 +19,13 @@ from pyreplog.kafka.groups.group_records import (
 )
 from pyreplog.kafka.groups.group_requests import OffsetCommitRequest, OffsetToCommit
 from pyreplog.kafka.groups.group_status import GroupPartitionStatus, GroupStatus
+from pyreplog.kafka.groups.group_trends import GroupTrends
 from pyreplog.kafka.groups.groups_overview import GroupsWatch
 from pyreplog.kafka.groups.stored_groups import StoredGroups
+from pyreplog.kafka.metrics import kafka_metrics
 from pyreplog.partition.client.partition_client import PartitionClient
 from pyreplog.partition.metadata.topic_metadata import create_topic
+from pyreplog.partition.requests import PartitionQuery
 from pyreplog.partition.topic_partition import TopicPartition
 from tests.waiting import PATIENCE_S, until
 
@@ -139,6 +142,26 @@ def test_records_that_are_damaged_or_of_a_later_kind_are_left_out() -> None:
     assert not stored.groups
 
 
+# ---- scrapes ----------------------------------------------------------------------------------------------------
+
+
+def test_rates_from_one_scrape_to_the_next() -> None:
+    trends, place = GroupTrends(), ("billing", ORDERS)
+    assert trends.look(place, 0, end=100, offset=0, lag=100).drain_s is None
+    course = trends.look(place, 10 * SECOND, end=110, offset=60, lag=50)
+    assert (course.rate_in, course.rate_out, course.drain_s) == (1.0, 6.0, 10.0)
+    assert trends.look(place, 80 * SECOND, end=110, offset=60, lag=50).stalled
+    trends.keep([])
+    assert trends.look(place, 90 * SECOND, end=110, offset=60, lag=50).rate_in is None
+
+
+def test_rates_do_not_depend_on_how_often_somebody_scrapes() -> None:
+    trends, place = GroupTrends(), ("billing", ORDERS)
+    for step in range(400 * 10):
+        course = trends.look(place, step * SECOND // 10, end=step, offset=step // 2, lag=step - step // 2)
+    assert course.rate_in == pytest.approx(10.0) and course.rate_out == pytest.approx(5.0, rel=0.01)
+
+
 # ---- brokers ----------------------------------------------------------------------------------------------------
 
 
@@ -163,31 +186,75 @@ def test_a_watch_reads_groups_and_then_their_news(kafka: EmbeddedKafka) -> None:
         watch = GroupsWatch(client, 300.0)
         now_us = time.time_ns() // 1000
         view = watch.look(now_us)
-        (group,) = view.groups
+        group = {group.group: group for group in view.groups}["billing"]
         assert (group.group, group.lag, group.members, group.state, view.notes) == ("billing", 6, None, None, ())
         (row,) = group.partitions
         assert row.moved_us is not None and row.moved_us >= before_us - 1000
         assert row.lag_s is not None and 0 < row.lag_s < 3600
         assert (row.rate_in, row.rate_out, row.drain_s) == (10 / 300, None, None), "it was not there before the window"
-        later = watch.look(row.moved_us + 301 * SECOND).groups[0].partitions[0]
+        at_us = row.moved_us + 301 * SECOND
+        (later,) = [each for group in watch.look(at_us).groups for each in group.partitions if group.group == "billing"]
         assert (later.rate_out, later.status, later.is_stalled) == (0.0, "stalled", True)
 
         committed(kafka, "billing", 10)
         committed(kafka, "audit", 0)
-        names = [(group.group, group.lag, group.lag_s) for group in watch.look(time.time_ns() // 1000).groups]
-        assert [names[0][:2], names[1]] == [("audit", 10), ("billing", 0, 0.0)]
+        lags = {group.group: (group.lag, group.lag_s) for group in watch.look(time.time_ns() // 1000).groups}
+        assert lags["billing"] == (0, 0.0) and lags["audit"][0] == 10
         assert [each.topic for each in watch.look(now_us, ["orders"]).overview.partitions] == ["orders"] * 2
         assert watch.look(now_us, ["no such topic"]).groups == ()
+
+
+def measured(kafka: EmbeddedKafka, group: str) -> dict[str, float]:
+    """The metrics of the place of a group in partition 0 of its topic."""
+    return {
+        metric.name.removeprefix("pyreplog_kafka_group_"): float(value)  # type: ignore[arg-type]
+        for metric in kafka_metrics(kafka.servers["1"])
+        for labels, value in metric.samples
+        if labels.get("group") == group and labels.get("partition") == "0"
+    }
+
+
+def test_metrics_have_the_lag_in_seconds_and_the_drain_time(kafka: EmbeddedKafka) -> None:
+    create_topic(kafka.store, "measured", partitions=1, replication_factor=1, now_us=time.time_ns() // 1000)
+    name = TopicPartition("measured", 0)
+
+    def commit(offset: int) -> None:
+        request = OffsetCommitRequest("", -1, {name: OffsetToCommit(offset)})
+        assert kafka.servers["1"].groups.commit_offsets("metrics", request).result(PATIENCE_S)[name] == 0
+
+    with PartitionClient.connect(kafka.metadata_url) as client:
+        client.topic("measured")[0].append_batch([b"a", b"b", b"c"])
+    commit(1)
+    first = measured(kafka, "metrics")
+    assert (first["offset"], first["lag"], first["stalled"]) == (1, 2, 0) and 0 < first["lag_seconds"] < 3600
+    assert "drain_seconds" not in first, "nothing is known of rates yet"
+    commit(2)
+    second = measured(kafka, "metrics")
+    assert second["lag"] == 1 and second["drain_seconds"] > 0
+    commit(3)
+    third = measured(kafka, "metrics")
+    assert (third["lag"], third["lag_seconds"], third["drain_seconds"]) == (0, 0, 0)
+
+
+def times(client: PartitionClient, name: TopicPartition, *offsets: int) -> tuple[int, ...]:
+    """When the records at these offsets were appended."""
+    overview = client.overview([name.topic], queries={name: PartitionQuery(None, offsets)})
+    return overview.descriptions[name].times_us
 
 
 def test_a_lag_begins_where_the_log_does(kafka: EmbeddedKafka) -> None:
     with PartitionClient.connect(kafka.metadata_url) as client:
         topic = client.create_topic("trimmed")
-        topic[0].append_batch([b"a", b"b", b"c"])
+        topic[0].append_batch([b"a", b"b"])
         name = TopicPartition("trimmed", 0)
+        topic[0].append(b"c")
+        (_, left_us) = times(client, name, 0, 2)
         request = OffsetCommitRequest("", -1, {name: OffsetToCommit(0)})
         assert kafka.servers["1"].groups.commit_offsets("late", request).result(PATIENCE_S)[name] == 0
         kafka.brokers["1"].delete_records({name: 2}).result(PATIENCE_S)
+        assert times(client, name, 0) == (left_us,)
         watch = GroupsWatch(client, 300.0)
         (group,) = [group for group in watch.look(time.time_ns() // 1000).groups if group.group == "late"]
         assert group.lag == 1 and group.lag_s is not None
+        values = measured(kafka, "late")
+        assert values["lag"] == 1 and values["lag_seconds"] > 0
