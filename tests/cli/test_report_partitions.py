@@ -14,6 +14,7 @@ from pyreplog.partition.client.partition_client import PartitionClient
 from pyreplog.partition.metadata.topic_metadata import create_topic
 from pyreplog.partition.topic_partition import TopicPartition
 from tests.cli.support import Run
+from tests.partition.settled import until_settled
 from tests.waiting import PATIENCE_S, until
 
 
@@ -24,6 +25,7 @@ def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         create_topic(kafka.store, "orders", partitions=2, replication_factor=1, now_us=time.time_ns() // 1000)
         with PartitionClient.connect(kafka.metadata_url) as client:
             client.topic("orders")[1].append_batch([b"%d" % number for number in range(10)])
+            until_settled(client, "orders", "__consumer_offsets")
         place = TopicPartition("orders", 1)
         request = OffsetCommitRequest("", -1, {place: OffsetToCommit(4)})
         groups = kafka.servers["1"].groups

@@ -23,6 +23,7 @@ from pyreplog.partition.partition_status import BrokerStatus, PartitionStatus, R
 from pyreplog.partition.topic_partition import TopicPartition
 from tests.cli.support import Run
 from tests.kafka.kafka_brokers import KafkaBrokers
+from tests.partition.settled import until_settled
 from tests.waiting import PATIENCE_S, until
 
 SECOND = 1_000_000
@@ -148,6 +149,8 @@ def test_partitions_and_groups_of_brokers_of_which_one_ends(
         return any(outcome[place] == 0 for outcome in outcomes)
 
     until(is_committed)
+    with PartitionClient.connect(url) as client:
+        until_settled(client, "orders", "__consumer_offsets")
     report = run("top", "--once", "--json", url).json
     (row,) = report["topics"]
     assert (row["name"], row["partitions"], row["messages"], row["states"]) == ("orders", 1, 3, [])

@@ -27,6 +27,7 @@ from pyreplog.partition.client.partition_client import PartitionClient
 from pyreplog.partition.metadata.topic_metadata import create_topic
 from pyreplog.partition.requests import PartitionQuery
 from pyreplog.partition.topic_partition import TopicPartition
+from tests.partition.settled import until_settled
 from tests.waiting import PATIENCE_S, until
 
 SECOND = 1_000_000
@@ -169,12 +170,14 @@ def test_rates_do_not_depend_on_how_often_somebody_scrapes() -> None:
 def kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedKafka]:
     with EmbeddedKafka(tmp_path_factory.mktemp("kafka")) as kafka:
         create_topic(kafka.store, "orders", partitions=2, replication_factor=1, now_us=time.time_ns() // 1000)
+        with PartitionClient.connect(kafka.metadata_url) as client:
+            until_settled(client, "orders", "__consumer_offsets")
         yield kafka
 
 
-def committed(kafka: EmbeddedKafka, group: str, offset: int) -> None:
-    request = OffsetCommitRequest("", -1, {ORDERS: OffsetToCommit(offset)})
-    until(lambda: kafka.servers["1"].groups.commit_offsets(group, request).result(PATIENCE_S)[ORDERS] == 0)
+def committed(kafka: EmbeddedKafka, group: str, offset: int, name: TopicPartition = ORDERS) -> None:
+    request = OffsetCommitRequest("", -1, {name: OffsetToCommit(offset)})
+    until(lambda: kafka.servers["1"].groups.commit_offsets(group, request).result(PATIENCE_S)[name] == 0)
 
 
 def test_a_watch_reads_groups_and_then_their_news(kafka: EmbeddedKafka) -> None:
@@ -218,20 +221,17 @@ def test_metrics_have_the_lag_in_seconds_and_the_drain_time(kafka: EmbeddedKafka
     create_topic(kafka.store, "measured", partitions=1, replication_factor=1, now_us=time.time_ns() // 1000)
     name = TopicPartition("measured", 0)
 
-    def commit(offset: int) -> None:
-        request = OffsetCommitRequest("", -1, {name: OffsetToCommit(offset)})
-        assert kafka.servers["1"].groups.commit_offsets("metrics", request).result(PATIENCE_S)[name] == 0
-
     with PartitionClient.connect(kafka.metadata_url) as client:
         client.topic("measured")[0].append_batch([b"a", b"b", b"c"])
-    commit(1)
+        until_settled(client, "measured")
+    committed(kafka, "metrics", 1, name)
     first = measured(kafka, "metrics")
     assert (first["offset"], first["lag"], first["stalled"]) == (1, 2, 0) and 0 < first["lag_seconds"] < 3600
     assert "drain_seconds" not in first, "nothing is known of rates yet"
-    commit(2)
+    committed(kafka, "metrics", 2, name)
     second = measured(kafka, "metrics")
     assert second["lag"] == 1 and second["drain_seconds"] > 0
-    commit(3)
+    committed(kafka, "metrics", 3, name)
     third = measured(kafka, "metrics")
     assert (third["lag"], third["lag_seconds"], third["drain_seconds"]) == (0, 0, 0)
 
@@ -248,9 +248,9 @@ def test_a_lag_begins_where_the_log_does(kafka: EmbeddedKafka) -> None:
         topic[0].append_batch([b"a", b"b"])
         name = TopicPartition("trimmed", 0)
         topic[0].append(b"c")
+        until_settled(client, "trimmed")
         (_, left_us) = times(client, name, 0, 2)
-        request = OffsetCommitRequest("", -1, {name: OffsetToCommit(0)})
-        assert kafka.servers["1"].groups.commit_offsets("late", request).result(PATIENCE_S)[name] == 0
+        committed(kafka, "late", 0, name)
         kafka.brokers["1"].delete_records({name: 2}).result(PATIENCE_S)
         assert times(client, name, 0) == (left_us,)
         watch = GroupsWatch(client, 300.0)

@@ -25,7 +25,7 @@ from pyreplog.partition.protocol.partition_state import BrokerRegistration, Memb
 from pyreplog.partition.requests import PartitionDescription, PartitionOffsets, PartitionQuery
 from pyreplog.partition.topic_partition import TopicPartition
 from tests.partition.replicas import Leader, state
-from tests.waiting import until
+from tests.partition.settled import until_settled
 
 NAME = TopicPartition("flights", 0)
 OFFSETS = PartitionOffsets(ErrorCode.NONE, start=5, end=100, high_watermark=90, last_stable=80)
@@ -149,8 +149,7 @@ def test_an_overview_of_brokers(client: PartitionClient) -> None:
     topic = client.create_topic("flights", partitions=2, min_isr=2)
     before_us = time.time_ns() // 1000
     topic[0].append_batch([b"a", b"b", b"c"])
-    until(lambda: client.overview(["flights"]).partitions[0].replica_lag == 0)
-    until(lambda: client.overview(["flights"]).partitions[0].high_watermark == 3)
+    until_settled(client, "flights")
     queries = {TopicPartition("flights", 0): PartitionQuery(0, (0, 2, 3))}
     overview = client.overview(["flights"], queries=queries)
     assert not overview.notes and [each.partition for each in overview.partitions] == [0, 1]
@@ -170,7 +169,7 @@ def test_an_overview_of_brokers(client: PartitionClient) -> None:
 def test_metrics_are_those_rows(client: PartitionClient) -> None:
     topic = client.create_topic("gates", replication_factor=3)
     topic[0].append_batch([b"a", b"b"])
-    until(lambda: client.overview(["gates"]).partitions[0].replica_lag == 0)
+    until_settled(client, "gates")
     (status,) = client.overview(["gates"]).partitions
     assert status.leader is not None
     found: dict[str, list[tuple[dict[str, str], float]]] = {}
@@ -187,5 +186,6 @@ def test_metrics_are_those_rows(client: PartitionClient) -> None:
         "pyreplog_partition_under_min_isr": [0.0],
     }  # fmt: skip
     followers = {name for name in client.brokers if name != status.leader}
-    assert found["pyreplog_replica_lag"] == [({**where, "follower": name}, 0.0) for name in sorted(followers)]
-    assert [labels["follower"] for labels, _ in found["pyreplog_replica_behind_seconds"]] == sorted(followers)
+    lags = {labels["follower"]: (labels, lag) for labels, lag in found["pyreplog_replica_lag"]}
+    assert lags == {name: ({**where, "follower": name}, 0.0) for name in followers}
+    assert {labels["follower"] for labels, _ in found["pyreplog_replica_behind_seconds"]} == followers

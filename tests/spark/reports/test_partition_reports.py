@@ -21,6 +21,7 @@ from pyreplog.reports.gathering import gather
 from pyreplog.reports.page.summary import questions
 from pyreplog.reports.snapshot import Snapshot
 from pyreplog.tables.options import ReadOptions
+from tests.partition.settled import until_settled
 from tests.spark.reports.pages import NOON_US, outcome
 from tests.waiting import PATIENCE_S, until
 
@@ -143,6 +144,7 @@ def kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedKafka]:
         create_topic(kafka.store, "orders", partitions=2, replication_factor=1, now_us=time.time_ns() // 1000)
         with PartitionClient.connect(kafka.metadata_url) as client:
             client.topic("orders")[1].append_batch([b"%d" % number for number in range(10)])
+            until_settled(client, "orders", "__consumer_offsets")
         place = TopicPartition("orders", 1)
         request = OffsetCommitRequest("", -1, {place: OffsetToCommit(4)})
         groups = kafka.servers["1"].groups
