@@ -6,7 +6,7 @@ import argparse
 import re
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,6 @@ from pyreplog.errors import (
     InvalidArgumentError,
     NoSuchTopicError,
     PartitionUnavailableError,
-    ReplogError,
 )
 from pyreplog.metadata.store import MetadataStore
 from pyreplog.metadata.url import open_store, sqlite_file
@@ -45,9 +44,8 @@ from pyreplog.partition.metadata.topic_metadata import (
     list_topics,
 )
 from pyreplog.partition.metadata.topic_settings import TopicSettings, format_setting, parse_setting
+from pyreplog.partition.partition_status import PartitionStatus
 from pyreplog.partition.protocol.error_codes import ErrorCode
-from pyreplog.partition.protocol.partition_state import PartitionState
-from pyreplog.partition.requests import PartitionOffsets
 from pyreplog.partition.topic_partition import TopicPartition
 
 NAME = "partitions"
@@ -239,49 +237,30 @@ def _brokers(arguments: argparse.Namespace) -> int:
 
 def _describe(arguments: argparse.Namespace) -> int:
     config = ProducerConfig(timeout_s=max(arguments.timeout, 0.001))
-    rows: list[dict[str, Any]] = []
     with PartitionClient.connect(
         _url(arguments), secret=serving.secret(arguments.secret_file), tls=tls.client_context(arguments), config=config
     ) as client:
         topics = arguments.topics or _topics(client.store)
         for name in topics:
             _topic(client.store, name)
-        alive = {name for name, broker in read_brokers(client.store).items() if not broker.is_fenced}
-        for partition, state in read_states(client.store, topics):
-            offsets = None
-            if state.leader in alive and not arguments.no_offsets:
-                with suppress(ReplogError):  # the row says that it is not known
-                    offsets = client.topic(partition.topic)[partition.partition].offsets()
-            rows.append(_described(partition, state, offsets))
+        rows = client.overview(topics, asks_leaders=not arguments.no_offsets).partitions
     if arguments.json:
-        print_json(rows)
+        print_json([row.to_dict() for row in rows])
         return 0
-    header = ("topic", "partition", "leader", "epoch", "ISR", "not in sync", "start", "high watermark", "lag")
-    marked = frozenset(at for at, row in enumerate(rows) if not row["leader"] or row["out_of_sync"])
+    header = (
+        "topic", "partition", "leader", "epoch", "ISR", "not in sync", "start", "high watermark", "lag", "replica lag",
+    )  # fmt: skip
+    marked = frozenset(at for at, row in enumerate(rows) if row.leader is None or row.out_of_sync)
     print_tables([Table(header, [_cells(row) for row in rows], marked)])
     return 0
 
 
-def _described(partition: TopicPartition, state: PartitionState, offsets: PartitionOffsets | None) -> dict[str, Any]:
-    in_sync = [member.broker for member in state.isr]
-    return {
-        "topic": partition.topic, "partition": partition.partition, "leader": state.leader or None,
-        "epoch": state.epoch.number, "isr": in_sync, "replicas": list(state.replicas),
-        "out_of_sync": [name for name in state.replicas if name not in in_sync],
-        "elr": [str(member) for member in state.elr], "target": list(state.target),
-        "start": None if offsets is None else offsets.start,
-        "high_watermark": None if offsets is None else offsets.high_watermark,
-        "last_stable": None if offsets is None else offsets.last_stable,
-        "end": None if offsets is None else offsets.end,
-        "lag": None if offsets is None else offsets.end - offsets.high_watermark,
-    }  # fmt: skip
-
-
-def _cells(row: Mapping[str, Any]) -> tuple[str, ...]:
-    numbers = ("-" if row[name] is None else str(row[name]) for name in ("start", "high_watermark", "lag"))
+def _cells(row: PartitionStatus) -> tuple[str, ...]:
+    numbers = ("-" if number is None else str(number) for number in (row.start, row.high_watermark, row.uncommitted))
+    lags = [f"{each.broker}:{each.lag}" for each in row.replicas if each.lag]
     return (
-        row["topic"], str(row["partition"]), row["leader"] or "-", str(row["epoch"]), ",".join(row["isr"]) or "-",
-        ",".join(row["out_of_sync"]) or "-", *numbers,
+        row.topic, str(row.partition), row.leader or "-", str(row.epoch), ",".join(row.isr) or "-",
+        ",".join(row.out_of_sync) or "-", *numbers, ",".join(lags) or "-",
     )  # fmt: skip
 
 

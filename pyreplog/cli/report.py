@@ -44,7 +44,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
     parser.add_argument(
         "--subscription", metavar="NAME", action="append", default=[], dest="subscriptions",
-        help="report on this subscription; may be repeated (default: all)",
+        help="report on this subscription or Kafka consumer group; may be repeated (default: all)",
     )  # fmt: skip
     parser.add_argument("--copy", metavar="DIR|URL", help="a copy of the source, for a report on how far it is behind")
     parser.add_argument(

@@ -89,13 +89,19 @@ def _lines(fields: dict[str, Any]) -> list[tuple[str, object]]:
     return lines
 
 
+def _partition_name(fields: dict[str, Any]) -> str:
+    if fields["topic_id"] is None:  # a copy, as from a backup
+        return "of a topic that the name of the directory does not tell"
+    return f"{fields['partition']} of topic {fields['topic_id']}"
+
+
 def _partition_lines(fields: dict[str, Any]) -> list[tuple[str, object]]:
     known = "" if fields["high_watermark_known"] else ", unknown: all of the log is shown"
     last = fields["epochs"][-1] if fields["epochs"] else None
     epochs = len(fields["epochs"])
     counts = f"{fields['batches']:,} with {fields['records']:,} records, and {fields['markers']:,} markers"
     return [
-        ("partition", f"{fields['partition']} of topic {fields['topic_id']}"),
+        ("partition", _partition_name(fields)),
         ("committed", f"high watermark {fields['high_watermark']:,}{known}"),
         ("stable", f"last stable offset {fields['last_stable_offset']:,}"),
         ("epochs", "none" if last is None else f"{epochs:,}, the last one {last['epoch']} of {last['leader']}"),

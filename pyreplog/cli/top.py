@@ -1,4 +1,4 @@
-"""`pyreplog top`: topics, subscriptions, ledgers and bookies on the terminal, refreshed at intervals."""
+"""`pyreplog top`: topics, subscriptions, consumer groups, partitions, ledgers, bookies on the terminal, refreshed."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from pyreplog.cli.shared.tables import has_rich, print_tables
 from pyreplog.errors import InvalidArgumentError, ReplogError
 
 NAME = "top"
-HELP = "show topics, subscriptions, ledgers and bookies, refreshed until Ctrl-C"
+HELP = "show topics, subscriptions, consumer groups, partitions, ledgers, bookies, refreshed until Ctrl-C"
 
 _INTERVAL_MAX_S = 86400
 _CLEAR = "\x1b[H\x1b[2J"

@@ -3,18 +3,27 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 
 from pyreplog._native.system.histogram import Histogram
+from pyreplog.clock import SystemClock
 from pyreplog.kafka.groups.group_coordinator import GroupCoordinator
-from pyreplog.kafka.groups.group_requests import GroupState, GroupType, ListedGroup
+from pyreplog.kafka.groups.group_requests import (
+    DescribedConsumerGroup,
+    DescribedGroup,
+    GroupState,
+    GroupType,
+    ListedGroup,
+)
+from pyreplog.kafka.groups.group_status import GroupPartitionStatus, GroupStatus
+from pyreplog.kafka.groups.group_trends import Place
 from pyreplog.kafka.server import KafkaServer
 from pyreplog.metrics import Labels, Metric
-from pyreplog.partition.broker import Broker
 from pyreplog.partition.topic_partition import TopicPartition
 
-_Samples = list[tuple[Labels, float | Histogram]]
+_Sample = tuple[Labels, float | Histogram]
+_CLOCK = SystemClock()
 _WAIT_S = 1.0
 """A group that is busy for longer is left out of one scrape."""
 
@@ -44,26 +53,53 @@ def kafka_metrics(server: KafkaServer) -> Iterator[Metric]:
         "pyreplog_kafka_groups", "gauge", "groups that this broker coordinates, by state",
         [({**labels, "state": state.value}, float(states[state])) for state in GroupState],
     )  # fmt: skip
-    members, offsets, lags = _Samples(), _Samples(), _Samples()
-    for group in listed:
-        of_group = {**labels, "group": group.group_id}
-        with suppress(TimeoutError):
-            members.append((of_group, float(_count_members(groups, group))))
-            for name, offset in _committed_offsets(groups, group.group_id).items():
-                where = {**of_group, "topic": name.topic, "partition": str(name.partition)}
-                offsets.append((where, float(offset)))
-                lag = _lag(server.broker, name, offset)
-                if lag is not None:
-                    lags.append((where, float(lag)))
+    rows = _groups(server, listed)
+    members: list[_Sample] = [
+        ({**labels, "group": row.group}, float(row.members)) for row in rows if row.members is not None
+    ]
     yield Metric("pyreplog_kafka_group_members", "gauge", "members of a group", members)
-    yield Metric("pyreplog_kafka_group_offset", "gauge", "committed offset of a group", offsets)
-    yield Metric("pyreplog_kafka_group_lag", "gauge", "offsets from the committed one to the high watermark", lags)
+    for kind, text, read in _COLUMNS:
+        values = [
+            ({**labels, "group": row.group, "topic": each.topic, "partition": str(each.partition)}, read(each))
+            for row in rows
+            for each in row.partitions
+        ]
+        samples: list[_Sample] = [(where, float(value)) for where, value in values if value is not None]
+        yield Metric(f"pyreplog_kafka_group_{kind}", "gauge", text, samples)
 
 
-def _count_members(groups: GroupCoordinator, group: ListedGroup) -> int:
+_COLUMNS: tuple[tuple[str, str, Callable[[GroupPartitionStatus], float | None]], ...] = (
+    ("offset", "committed offset of a group", lambda row: row.offset),
+    ("lag", "messages from the committed offset to the high watermark", lambda row: row.lag),
+    ("lag_seconds", "age of the oldest of these messages; 0: there is none", lambda row: row.lag_s),
+    (
+        "drain_seconds", "time until there is no lag, at the present rates; missing: never, or not known",
+        lambda row: row.drain_s,
+    ),
+    ("stalled", "1: the committed offset does not move although messages wait", lambda row: row.is_stalled),
+)  # fmt: skip
+
+
+def _groups(server: KafkaServer, listed: Iterable[ListedGroup]) -> list[GroupStatus]:
+    """Return the groups that a broker coordinates, as `top` and reports show them."""
+    rows = []
+    places: set[Place] = set()
+    for group in listed:
+        with suppress(TimeoutError):
+            described = _describe(server.groups, group)
+            offsets = _committed_offsets(server.groups, group.group_id)
+            partitions = tuple(_place(server, group.group_id, name, offsets[name]) for name in sorted(offsets))
+            places |= {(group.group_id, name) for name in offsets}
+            state, count = described.state.value, len(described.members)
+            rows.append(GroupStatus(group=group.group_id, state=state, members=count, partitions=partitions))
+    server.group_trends.keep(places)
+    return rows
+
+
+def _describe(groups: GroupCoordinator, group: ListedGroup) -> DescribedGroup | DescribedConsumerGroup:
     if group.group_type is GroupType.CONSUMER:
-        return len(groups.describe_consumer_group(group.group_id).result(_WAIT_S).members)
-    return len(groups.describe_group(group.group_id).result(_WAIT_S).members)
+        return groups.describe_consumer_group(group.group_id).result(_WAIT_S)
+    return groups.describe_group(group.group_id).result(_WAIT_S)
 
 
 def _committed_offsets(groups: GroupCoordinator, group_id: str) -> dict[TopicPartition, int]:
@@ -71,7 +107,16 @@ def _committed_offsets(groups: GroupCoordinator, group_id: str) -> dict[TopicPar
     return {name: each.offset for name, each in fetched.offsets.items() if each.offset >= 0}
 
 
-def _lag(broker: Broker, name: TopicPartition, offset: int) -> int | None:
-    """Return how many offsets lie between a committed one and the high watermark; None: there is no replica here."""
-    partition = broker.partition(name.topic, name.partition)
-    return None if partition is None else max(partition.high_watermark.entry - offset, 0)
+def _place(server: KafkaServer, group_id: str, name: TopicPartition, offset: int) -> GroupPartitionStatus:
+    """Return a group's place in a partition; its lag is known where there is a replica here."""
+    now_us, partition = _CLOCK.now_us(), server.broker.partition(name.topic, name.partition)
+    if partition is None:
+        return GroupPartitionStatus.of(*name, offset, now_us=now_us)
+    start, end = partition.log_start, partition.high_watermark.entry
+    first = max(offset, start)
+    lag = max(end - first, 0)
+    course = server.group_trends.look((group_id, name), _CLOCK.monotonic_us(), end, offset, lag)
+    return GroupPartitionStatus.of(
+        *name, offset, now_us=now_us, start=start, end=end, oldest_us=partition.append_time(first) if lag else None,
+        moved_us=now_us - round(course.stalled_s * 1e6), rate_in=course.rate_in, rate_out=course.rate_out,
+    )  # fmt: skip

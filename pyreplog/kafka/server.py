@@ -30,6 +30,7 @@ from pyreplog.kafka.config import KafkaConfig
 from pyreplog.kafka.connection import Answer, KafkaConnection
 from pyreplog.kafka.coordinators import Coordinators
 from pyreplog.kafka.groups.group_coordinator import GroupCoordinator
+from pyreplog.kafka.groups.group_trends import GroupTrends
 from pyreplog.kafka.groups.offsets_log import OFFSETS_TOPIC
 from pyreplog.kafka.node_ids import node_id_of
 from pyreplog.kafka.quotas.client_quotas import CONSUMER_BYTE_RATE, PRODUCER_BYTE_RATE, REQUEST_PERCENTAGE
@@ -114,6 +115,8 @@ class KafkaServer(Handle):
     ) -> None:  # fmt: skip
         check_tls("tls", tls)
         self.config = _as_stored(config or KafkaConfig(), broker)
+        self.group_trends = GroupTrends()
+        """What metrics remember of groups from one scrape to the next."""
         self.connections: set[KafkaConnection] = set()
         """Those that are open. Read it in tests and for metrics only: the server's thread changes it."""
         self._broker, self._tls, self._users = broker, tls, users

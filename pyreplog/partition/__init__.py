@@ -11,6 +11,7 @@
 | `service`, `client_requests` | who answers that: over TCP; either way, requests of clients |
 | `tcp_transport`, `local_transport` | who sends it: over TCP; within one process |
 | `replica_fetcher` | sends the fetches of replicas that follow |
+| `partition_status` | partitions, replicas and brokers as rows, for people and metrics |
 | `metrics` | numbers of a broker for Prometheus |
 | `cleaner_thread` | compacts the partitions of a broker; which batches compacted topics refuse |
 | `cleaned_segment_fetcher` | followers take over the segments that their leaders have compacted |

@@ -11,6 +11,7 @@ from pyreplog.future import AppendFuture, transform
 from pyreplog.partition.client_wire import (
     ConsumeRequest,
     ConsumeResponse,
+    DescribePartitionsRequest,
     ListOffsetsRequest,
     ProduceRequest,
 )
@@ -18,7 +19,7 @@ from pyreplog.partition.delayed_fetch import FetchResponses
 from pyreplog.partition.delayed_produce import ProduceResponses
 from pyreplog.partition.protocol.error_codes import ErrorCode
 from pyreplog.partition.replica_manager import ReplicaManager
-from pyreplog.partition.requests import FetchPartitionData, PartitionOffsets
+from pyreplog.partition.requests import FetchPartitionData, PartitionDescription, PartitionOffsets
 from pyreplog.partition.topic_partition import TopicPartition
 from pyreplog.record_batches.batches import build_batch
 
@@ -28,6 +29,7 @@ _WAIT_MS_MAX = 60_000
 
 ConsumeResponses = dict[TopicPartition, ConsumeResponse]
 Offsets = dict[TopicPartition, PartitionOffsets]
+Descriptions = dict[TopicPartition, PartitionDescription]
 
 
 class ClientTransport(Protocol):
@@ -43,6 +45,12 @@ class ClientTransport(Protocol):
 
     def list_offsets(self, broker: str, request: ListOffsetsRequest, timeout_s: float) -> AppendFuture[Offsets]:
         """Ask a broker for offsets."""
+        ...
+
+    def describe_partitions(
+        self, broker: str, request: DescribePartitionsRequest, timeout_s: float
+    ) -> AppendFuture[Descriptions]:
+        """Ask a broker for offsets, and how far followers are."""
         ...
 
 
@@ -84,6 +92,17 @@ class ClientRequests:
             else:
                 offsets[name] = partition.offsets(time_us)
         return offsets
+
+    def describe_partitions(self, request: DescribePartitionsRequest) -> Descriptions:
+        """Return the offsets of partitions that this broker leads, and how far their followers are."""
+        descriptions: Descriptions = {}
+        for name, query in request.queries.items():
+            partition = self._replicas.partition(name)
+            if partition is None:
+                descriptions[name] = PartitionDescription(PartitionOffsets(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION))
+            else:
+                descriptions[name] = partition.describe(query)
+        return descriptions
 
 
 def _responses(fetched: FetchResponses) -> ConsumeResponses:

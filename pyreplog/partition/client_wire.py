@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from pyreplog.errors import UnsupportedRequestError
 from pyreplog.partition.protocol.error_codes import ErrorCode
-from pyreplog.partition.protocol.partition_state import Member
+from pyreplog.partition.protocol.isr import FollowerProgress
+from pyreplog.partition.protocol.partition_state import REPLICAS_MAX, Member
 from pyreplog.partition.protocol.transactions import TransactionMarker
 from pyreplog.partition.requests import (
     AbortedTransaction,
@@ -24,8 +25,10 @@ from pyreplog.partition.requests import (
     ConsumerFetch,
     FetchIsolation,
     FetchParams,
+    PartitionDescription,
     PartitionOffsets,
     PartitionProduceResponse,
+    PartitionQuery,
     SegmentPiece,
     SegmentReadRequest,
     VerifyTransactionRequest,
@@ -45,6 +48,8 @@ PARTITIONS_MAX = 65536
 """Partitions in one request."""
 ABORTED_MAX = 1 << 20
 """Aborted transactions of one partition in an answer."""
+OFFSETS_MAX = 65536
+"""Offsets of one partition whose append times are asked for."""
 TRANSACTIONAL_ID_MAX = 32767
 """Bytes of a transactional id."""
 SEGMENTS_MAX = 65536
@@ -65,6 +70,7 @@ class RequestKind(IntEnum):
     VERIFY_TRANSACTION = 6
     CLEANED_SEGMENTS = 7
     READ_SEGMENT = 8
+    DESCRIBE_PARTITIONS = 9
 
 
 class _Status(IntEnum):
@@ -139,6 +145,16 @@ class ListOffsetsRequest(NamedTuple):
     times_us: Mapping[TopicPartition, int | None]
 
 
+class DescribePartitionsRequest(NamedTuple):
+    """Asks for the offsets of partitions, and how far their followers are.
+
+    Attributes:
+        queries: by partition: what else is asked.
+    """
+
+    queries: Mapping[TopicPartition, PartitionQuery]
+
+
 ClientRequest = (
     WriteMarkersRequest
     | VerifyTransactionRequest
@@ -147,6 +163,7 @@ ClientRequest = (
     | ListOffsetsRequest
     | CleanedSegmentsRequest
     | SegmentReadRequest
+    | DescribePartitionsRequest
 )
 
 
@@ -215,6 +232,12 @@ def encode_request(request: ClientRequest) -> list[ReadableBuffer]:
         _write_partition(fields, request.partition)
         write_term(fields, request.epoch)
         fields.numbers("QQI", request.base, request.offset, request.max_bytes)
+    elif isinstance(request, DescribePartitionsRequest):
+        fields.numbers("BI", RequestKind.DESCRIBE_PARTITIONS, len(request.queries))
+        for name, query in request.queries.items():
+            _write_partition(fields, name)
+            fields.numbers("BqI", query.since_us is not None, query.since_us or 0, len(query.offsets))
+            fields.numbers(f"{len(query.offsets)}Q", *query.offsets)
     else:
         fields.numbers("BI", RequestKind.LIST_OFFSETS, len(request.times_us))
         for name, time_us in request.times_us.items():
@@ -244,6 +267,8 @@ def decode_request(body: ReadableBuffer) -> ClientRequest:
             times[name] = time_us if has_time else None
         fields.end()
         return ListOffsetsRequest(times)
+    if kind == RequestKind.DESCRIBE_PARTITIONS:
+        return _read_queries(fields)
     if kind == RequestKind.WRITE_MARKERS:
         return _read_markers(fields)
     if kind == RequestKind.VERIFY_TRANSACTION:
@@ -292,6 +317,17 @@ def _read_segments_request(fields: FieldReader, kind: int) -> CleanedSegmentsReq
         request = SegmentReadRequest(name, epoch, base, offset, fields.count("I", _SIZE_MAX))
     fields.end()
     return request
+
+
+def _read_queries(fields: FieldReader) -> DescribePartitionsRequest:
+    queries: dict[TopicPartition, PartitionQuery] = {}
+    for _ in range(fields.count("I", PARTITIONS_MAX)):
+        name, has_time = _read_partition(fields), fields.flag()
+        (time_us,) = fields.numbers("q")
+        offsets = tuple(fields.count("Q", _NUMBER_MAX) for _ in range(fields.count("I", OFFSETS_MAX)))
+        queries[name] = PartitionQuery(time_us if has_time else None, offsets)
+    fields.end()
+    return DescribePartitionsRequest(queries)
 
 
 def _read_produce(fields: FieldReader) -> ProduceRequest:
@@ -491,3 +527,34 @@ def decode_segment_piece(body: ReadableBuffer) -> SegmentPiece:
     data = fields.view(fields.count("I", _SIZE_MAX))
     fields.end()
     return SegmentPiece(code, data)
+
+
+def encode_descriptions(descriptions: Mapping[TopicPartition, PartitionDescription]) -> bytes:
+    """Encode the answer to a `DescribePartitionsRequest`."""
+    fields = _answer(len(descriptions))
+    for name, each in descriptions.items():
+        _write_partition(fields, name)
+        fields.numbers("hqqqqqI", *each.offsets, len(each.followers))
+        for follower in each.followers:
+            fields.name(follower.member.broker)
+            fields.numbers("Qqq", follower.member.incarnation, follower.end, follower.behind_us)
+        fields.numbers("I", len(each.times_us))
+        fields.numbers(f"{len(each.times_us)}q", *each.times_us)
+    return fields.take()
+
+
+def decode_descriptions(body: ReadableBuffer) -> dict[TopicPartition, PartitionDescription]:
+    """Decode the answer to a `DescribePartitionsRequest`. Raises UnsupportedRequestError and InvalidMessageError."""
+    fields, count = _reader(body, "the answer to a description of partitions")
+    descriptions = {}
+    for _ in range(count):
+        name, code = _read_partition(fields), _read_code(fields)
+        offsets = PartitionOffsets(code, *fields.numbers("qqqqq"))
+        followers = []
+        for _ in range(fields.count("I", REPLICAS_MAX)):
+            member = Member(fields.name(), fields.count("Q", _NUMBER_MAX))
+            followers.append(FollowerProgress(member, *fields.numbers("qq")))
+        times = tuple(fields.numbers("q")[0] for _ in range(fields.count("I", OFFSETS_MAX)))
+        descriptions[name] = PartitionDescription(offsets, tuple(followers), times)
+    fields.end()
+    return descriptions

@@ -7,8 +7,13 @@ from typing import TypeVar
 
 from pyreplog.errors import NotConnectedError
 from pyreplog.future import AppendFuture, set_exception, set_result, transform
-from pyreplog.partition.client_requests import ClientRequests, ConsumeResponses, Offsets
-from pyreplog.partition.client_wire import ConsumeRequest, ListOffsetsRequest, ProduceRequest
+from pyreplog.partition.client_requests import ClientRequests, ConsumeResponses, Descriptions, Offsets
+from pyreplog.partition.client_wire import (
+    ConsumeRequest,
+    DescribePartitionsRequest,
+    ListOffsetsRequest,
+    ProduceRequest,
+)
 from pyreplog.partition.delayed_fetch import FetchResponses
 from pyreplog.partition.delayed_produce import ProduceResponses
 from pyreplog.partition.replica_manager import ReplicaManager
@@ -83,6 +88,16 @@ class LocalTransport:
         if requests is None:
             return _refused(future, broker)
         set_result(future, requests.list_offsets(request))
+        return future
+
+    def describe_partitions(
+        self, broker: str, request: DescribePartitionsRequest, timeout_s: float
+    ) -> AppendFuture[Descriptions]:
+        """Ask a broker about partitions; see `ClientTransport`."""
+        requests, future = self._requests(broker), AppendFuture[Descriptions]()
+        if requests is None:
+            return _refused(future, broker)
+        set_result(future, requests.describe_partitions(request))
         return future
 
     # ---- transactions ---------------------------------------------------------------------------------------

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 from pyreplog._native.system.histogram import Histogram
 from pyreplog.metrics import Labels, Metric
 from pyreplog.partition.broker import Broker
 from pyreplog.partition.metadata.metadata_cache import PartitionId
-from pyreplog.partition.protocol.partition_state import PartitionState
+from pyreplog.partition.partition import Partition
+from pyreplog.partition.partition_status import PartitionCounts, PartitionStatus, partition_status
+from pyreplog.partition.requests import PartitionQuery
+
+_Sample = tuple[Labels, float | Histogram]
 
 
 def broker_metrics(broker: Broker) -> Iterator[Metric]:
@@ -33,31 +37,15 @@ def broker_metrics(broker: Broker) -> Iterator[Metric]:
         [({**labels, "role": role}, float(roles[role])) for role in ("leader", "follower", "offline")],
     )  # fmt: skip
 
-    topics = broker.metadata.topics()
-    states: list[tuple[dict[str, str], PartitionState]] = []
-    marks: list[tuple[Labels, float | Histogram]] = []
-    for partition in led:
-        name = partition.name
-        where = {**labels, "topic": name.topic, "partition": str(name.partition)}
-        marks.append((where, float(partition.high_watermark.entry)))
-        topic = topics.get(name.topic)
-        stored = None if topic is None else broker.metadata.state(PartitionId(topic.topic_id, name.partition))
-        if stored is not None:
-            states.append((where, stored[1]))
-    under_replicated = sum(len(state.isr) < len(state.replicas) for _, state in states)
-    under_min_isr = sum(len(state.isr) < state.effective_min_isr for _, state in states)
-    not_preferred = sum(state.leader != state.replicas[0] for _, state in states)
+    rows = _rows(broker, led)
+    counts = PartitionCounts.of(rows)
     for metric, text, count in (
-        ("under_replicated", "led here, with a replica that is not in the ISR", under_replicated),
-        ("under_min_isr", "led here, with an ISR so small that appends with acks=-1 are refused", under_min_isr),
-        ("not_preferred_leader", "led here, though another replica is the preferred leader", not_preferred),
+        ("under_replicated", "led here, with a replica that is not in the ISR", counts.under_replicated),
+        ("under_min_isr", "led here, with an ISR so small that appends with acks=-1 are refused", counts.under_min_isr),
+        ("not_preferred_leader", "led here, though another replica is the preferred leader", counts.not_preferred),
     ):
         yield Metric(f"pyreplog_broker_partitions_{metric}", "gauge", f"partitions {text}", [(labels, float(count))])
-    yield Metric("pyreplog_partition_high_watermark", "gauge", "offset of the high watermark, of its leader", marks)
-    yield Metric(
-        "pyreplog_partition_isr", "gauge", "in-sync replicas, of its leader",
-        [(where, float(len(state.isr))) for where, state in states],
-    )  # fmt: skip
+    yield from _partition_metrics(labels, rows)
     cleaner = broker.cleaner
     yield Metric(
         "pyreplog_broker_cleanings", "counter", "partitions that were compacted",
@@ -78,4 +66,49 @@ def broker_metrics(broker: Broker) -> Iterator[Metric]:
     yield Metric(
         "pyreplog_broker_registered", "gauge", "whether other brokers take this one for alive: 1 or 0",
         [(labels, float(broker.is_registered))],
+    )  # fmt: skip
+
+
+def _rows(broker: Broker, led: Iterable[Partition]) -> list[PartitionStatus]:
+    """Return the partitions that a broker leads, as `top` and reports show them."""
+    topics, brokers, rows = broker.metadata.topics(), broker.metadata.brokers(), []
+    for partition in led:
+        topic = topics.get(partition.name.topic)
+        number = partition.name.partition
+        stored = None if topic is None else broker.metadata.state(PartitionId(topic.topic_id, number))
+        if stored is not None:
+            described = partition.describe(PartitionQuery())
+            rows.append(partition_status(partition.name, stored[1], described, brokers))
+    return rows
+
+
+def _partition_metrics(labels: Labels, rows: list[PartitionStatus]) -> Iterator[Metric]:
+    of_partitions = [({**labels, "topic": row.topic, "partition": str(row.partition)}, row) for row in rows]
+    columns: tuple[tuple[str, str, Callable[[PartitionStatus], int | None]], ...] = (
+        ("log_start", "offset at which the log begins, of its leader", lambda row: row.start),
+        ("high_watermark", "offset of the high watermark, of its leader", lambda row: row.high_watermark),
+        ("last_stable", "offset before which no transaction is open, of its leader", lambda row: row.last_stable),
+        ("log_end", "offset at which the log ends, of its leader", lambda row: row.end),
+        ("isr", "in-sync replicas, of its leader", lambda row: len(row.isr)),
+        (
+            "under_min_isr", "1: the ISR is so small that appends with acks=-1 are refused",
+            lambda row: int(row.is_under_min_isr),
+        ),
+    )  # fmt: skip
+    for name, text, read in columns:
+        values = [(where, read(row)) for where, row in of_partitions]
+        samples: list[_Sample] = [(where, float(value)) for where, value in values if value is not None]
+        yield Metric(f"pyreplog_partition_{name}", "gauge", text, samples)
+    lags, behind = list[_Sample](), list[_Sample]()
+    for where, row in of_partitions:
+        for replica in row.replicas:
+            follower = {**where, "follower": replica.broker}
+            if replica.lag is not None and not replica.is_leader:
+                lags.append((follower, float(replica.lag)))
+            if replica.behind_s is not None and not replica.is_leader:
+                behind.append((follower, replica.behind_s))
+    yield Metric("pyreplog_replica_lag", "gauge", "messages that a follower lacks, of the leader", lags)
+    yield Metric(
+        "pyreplog_replica_behind_seconds", "gauge", "time for which a follower has not been caught up, of the leader",
+        behind,
     )  # fmt: skip

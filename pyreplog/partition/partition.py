@@ -65,8 +65,10 @@ from pyreplog.partition.requests import (
     FetchParams,
     FetchPartitionData,
     Messages,
+    PartitionDescription,
     PartitionOffsets,
     PartitionProduceResponse,
+    PartitionQuery,
     Records,
     SegmentPiece,
 )
@@ -335,6 +337,38 @@ class Partition:
             return offsets._replace(at_time=min(self._log.entry_at_time(time_us), latest.entry))
         except (ReplogError, OSError):  # it was trimmed or closed meanwhile
             return PartitionOffsets(ErrorCode.KAFKA_STORAGE_ERROR)
+
+    def describe(self, query: PartitionQuery) -> PartitionDescription:
+        """Return the offsets of a partition that this broker leads, and how far its followers are. Reads the disk.
+
+        Args:
+            query: what else is asked.
+        """
+        offsets = self.offsets(query.since_us)
+        with self._lock:
+            leading = self._leading
+            followers = () if leading is None else tuple(leading.progress(self._now_us()))
+        if offsets.code is not ErrorCode.NONE:
+            return PartitionDescription(offsets)
+        wanted = [max(offset, offsets.start) for offset in query.offsets]
+        times = tuple(-1 if (time_us := self.append_time(each)) is None else time_us for each in wanted)
+        return PartitionDescription(offsets, followers, times)
+
+    def append_time(self, offset: int) -> int | None:
+        """Return when a record was appended, as far as this replica knows it to be committed. Reads the disk.
+
+        Args:
+            offset: of the record.
+
+        Returns:
+            Microseconds since 1970-01-01 UTC; None: there is no such record, or it cannot be read.
+        """
+        try:
+            for batch in self._log.read(offset, offset + 1, batch_bytes=1):
+                return int(batch.timestamp[0])
+        except (ReplogError, OSError):  # it was never there, or was trimmed, or the log is closed or damaged
+            return None
+        return None
 
     # ---- what Kafka's clients ask ---------------------------------------------------------------------------
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 from pyreplog.partition.protocol.epochs import LeaderEpoch
 from pyreplog.partition.protocol.error_codes import ErrorCode
+from pyreplog.partition.protocol.isr import FollowerProgress
 from pyreplog.partition.protocol.messages import Fetch, FetchResponse
 from pyreplog.partition.protocol.partition_state import Member
 from pyreplog.partition.protocol.transactions import TransactionMarker
@@ -255,6 +256,34 @@ class PartitionOffsets(NamedTuple):
     high_watermark: int = -1
     last_stable: int = -1
     at_time: int = -1
+
+
+class PartitionQuery(NamedTuple):
+    """What is asked of a partition beside its offsets.
+
+    Attributes:
+        since_us: also find the first record that was appended at or after this time, microseconds since 1970.
+        offsets: also tell when the records at these offsets were appended; for an offset before the start of the log,
+            the first record.
+    """
+
+    since_us: int | None = None
+    offsets: tuple[int, ...] = ()
+
+
+class PartitionDescription(NamedTuple):
+    """A partition as its leader knows it.
+
+    Attributes:
+        offsets: of one moment; its `at_time` is that of the query's `since_us`.
+        followers: how far each is. One that has never fetched from this leader, and is not in the ISR, is missing.
+        times_us: when the records at the offsets of the query were appended, microseconds since 1970, in their order;
+            -1: there is no such record, or it cannot be read.
+    """
+
+    offsets: PartitionOffsets
+    followers: tuple[FollowerProgress, ...] = ()
+    times_us: tuple[int, ...] = ()
 
 
 class AbortedTransaction(NamedTuple):

@@ -15,12 +15,14 @@ from pyreplog.net.server_connection import ServerConnection
 from pyreplog.partition.client_requests import ClientRequests
 from pyreplog.partition.client_wire import (
     ConsumeRequest,
+    DescribePartitionsRequest,
     ListOffsetsRequest,
     ProduceRequest,
     decode_request,
     encode_cleaned_segments,
     encode_codes,
     encode_consume_responses,
+    encode_descriptions,
     encode_offsets,
     encode_produce_responses,
     encode_segment_piece,
@@ -106,6 +108,8 @@ class BrokerService:
             _answer(connection, number, consumed, encode_consume_responses)
         elif isinstance(request, ListOffsetsRequest):
             connection.reply(number, encode_offsets(self._clients.list_offsets(request)))
+        elif isinstance(request, DescribePartitionsRequest):
+            connection.reply(number, encode_descriptions(self._clients.describe_partitions(request)))
         elif isinstance(request, WriteMarkersRequest):
             self._write_markers(connection, number, request)
         elif isinstance(request, CleanedSegmentsRequest):

@@ -18,16 +18,18 @@ from pyreplog.net.handshake import NodeIdentity, Secret
 from pyreplog.net.limits import Limits
 from pyreplog.net.reactor import Reactor
 from pyreplog.net.sockets import parse_address
-from pyreplog.partition.client_requests import ConsumeResponses, Offsets
+from pyreplog.partition.client_requests import ConsumeResponses, Descriptions, Offsets
 from pyreplog.partition.client_wire import (
     FEATURE,
     ClientRequest,
     ConsumeRequest,
+    DescribePartitionsRequest,
     ListOffsetsRequest,
     ProduceRequest,
     decode_cleaned_segments,
     decode_codes,
     decode_consume_responses,
+    decode_descriptions,
     decode_offsets,
     decode_produce_responses,
     decode_segment_piece,
@@ -112,6 +114,12 @@ class TCPTransport(Handle):
     def list_offsets(self, broker: str, request: ListOffsetsRequest, timeout_s: float) -> AppendFuture[Offsets]:
         """Ask a broker for offsets; see `ClientTransport`."""
         return self._ask(broker, request, timeout_s, decode_offsets)
+
+    def describe_partitions(
+        self, broker: str, request: DescribePartitionsRequest, timeout_s: float
+    ) -> AppendFuture[Descriptions]:
+        """Ask a broker about partitions; see `ClientTransport`."""
+        return self._ask(broker, request, timeout_s, decode_descriptions)
 
     # ---- transactions ---------------------------------------------------------------------------------------
 

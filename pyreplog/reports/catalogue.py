@@ -37,6 +37,10 @@ REPORTS: dict[str, tuple[str, str]] = {
     "recovery_progress": ("copies.recovery", "RecoveryProgress"),
     "bookie_disks": ("copies.recovery", "BookieDisks"),
     "geo_replication": ("subscriptions.geo_report", "GeoReplicationReport"),
+    "partition_state": ("partitions.state_report", "PartitionStates"),
+    "replica_lag": ("partitions.state_report", "ReplicaLag"),
+    "leader_skew": ("partitions.state_report", "LeaderSkew"),
+    "group_lag": ("partitions.group_report", "GroupLag"),
     "replication_lag": ("copies.replicationlag", "ReplicationLag"),
 }
 """Reports by name: (module of this package, class)."""

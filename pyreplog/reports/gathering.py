@@ -10,6 +10,7 @@ from pathlib import Path
 
 from pyreplog._native.log.sparse import SparseIndex
 from pyreplog.autorecovery.overview import RecoveryOverview, RecoveryWatch
+from pyreplog.bookie.identity import BOOKIES
 from pyreplog.clock import SystemClock
 from pyreplog.cursors.subscription_metadata import list_subscriptions
 from pyreplog.errors import InvalidMetadataError, ReplogError
@@ -21,6 +22,7 @@ from pyreplog.ledger.ledger_store import find_ledger, list_ledgers
 from pyreplog.ledger.runtime import RuntimeBase
 from pyreplog.log import names as log_names
 from pyreplog.reports.append_times import appended
+from pyreplog.reports.cluster_partitions import PartitionsSnapshot, partitions_snapshot, topics_of_partitions
 from pyreplog.reports.cursors import subscription_snapshots
 from pyreplog.reports.replications import replication_snapshots
 from pyreplog.reports.snapshot import (
@@ -36,8 +38,8 @@ from pyreplog.tables.cluster.cluster_slices import survey_of
 from pyreplog.tables.cluster.entryslices import slim
 from pyreplog.tables.cluster.ledgerends import Unasked, amounts_known
 from pyreplog.tables.cluster.ledgers import each
-from pyreplog.tables.cluster.origins import ClusterSnapshot
-from pyreplog.tables.cluster.topics import PlannedTopic, find_known_topics
+from pyreplog.tables.cluster.origins import ClusterSnapshot, RemoteCluster
+from pyreplog.tables.cluster.topics import PlannedTopic, find_known_topics, rows_of
 from pyreplog.tables.locked_segment import map_locked
 from pyreplog.tables.logs import LogSnapshot, SegmentToRead
 from pyreplog.tables.logslices import look_at_all
@@ -46,7 +48,7 @@ from pyreplog.tables.paths import cluster_of
 from pyreplog.tables.ranges import is_among, partition_of
 from pyreplog.topic.model.positions import TopicPosition
 from pyreplog.topic.owner.managed.chainstore import find_chain
-from pyreplog.topic_names import TOPICS
+from pyreplog.topic_names import TOPICS, unquote_name
 
 logger = logging.getLogger(__name__)
 
@@ -81,17 +83,20 @@ def gather(options: ReadOptions, as_of_us: int, window_ms: int = 300_000) -> Sna
         logs = tuple(_log(log) for log in look_at_all(options.paths))
         return replace(snapshot, logs=tuple(log for log in logs if log is not None))
     with survey_of(folder, options) as survey:
+        partitions = _partitions(survey, options, as_of_us, window_ms)
         planned, unreachable = _topics(survey, options)
         topics = tuple(_topic(topic) for topic in planned)
         subscriptions, unread = subscription_snapshots(survey, topics, snapshot.since_us)
         timed = tuple(_with_times(survey, planned, subscriptions))
         unknown = (*(UnknownState(name, None, str(error)) for name, error in unreachable.items()), *unread)
-        for state in unknown:
-            logger.warning("%s", state)
+        for note in (*map(str, unknown), *partitions.notes):
+            logger.warning("%s", note)
         return replace(
             snapshot, topics=topics, subscriptions=timed,
             ledgers=_ledgers(survey, options, planned, unreachable), unknown=unknown,
-            recovery=_recovery(survey, options), replications=_replications(survey, topics, timed),
+            recovery=None if partitions.brokers and not _has_bookies(survey) else _recovery(survey, options),
+            replications=_replications(survey, topics, timed), partitions=partitions.partitions,
+            brokers=partitions.brokers, groups=partitions.groups, partition_notes=partitions.notes,
         )  # fmt: skip
 
 
@@ -119,6 +124,26 @@ def _recovery(survey: ClusterSnapshot, options: ReadOptions) -> RecoveryOverview
     return RecoveryWatch(survey.runtime, SystemClock()).look()
 
 
+def _has_bookies(survey: ClusterSnapshot) -> bool:
+    """Whether a bookie was ever registered."""
+    return bool(survey.runtime.metadata.list(BOOKIES))
+
+
+def _partitions(
+    survey: ClusterSnapshot, options: ReadOptions, as_of_us: int, window_ms: int
+) -> PartitionsSnapshot:  # fmt: skip
+    """Return partitions, brokers and consumer groups; a cluster without topics of partitions costs one look."""
+    if not isinstance(survey.origin, RemoteCluster):
+        return PartitionsSnapshot()
+    names = topics_of_partitions(survey.runtime.metadata, options)
+    if not names:
+        return PartitionsSnapshot()
+    return partitions_snapshot(
+        survey.origin.url, survey.origin.credentials, names, is_all=not options.reads_topics, as_of_us=as_of_us,
+        window_ms=window_ms,
+    )  # fmt: skip
+
+
 def _replications(
     survey: ClusterSnapshot, topics: Sequence[TopicSnapshot], subscriptions: Sequence[SubscriptionSnapshot]
 ) -> tuple[ReplicationSnapshot, ...]:
@@ -136,6 +161,16 @@ def _topics(survey: ClusterSnapshot, options: ReadOptions) -> tuple[list[Planned
     """Return the topics whose end is known; and the errors of the others."""
     if options.ledgers is not None:
         return [], {}
+    of_partitions = topics_of_partitions(survey.runtime.metadata, options) if options.reads_topics else []
+    if of_partitions:  # a name that is a topic of partitions need not be one of ledgers as well
+        known = {rows_of(unquote_name(name))[0] for name in survey.runtime.metadata.list(TOPICS)}
+        others = {*of_partitions} - known
+        if options.topics is not None:
+            options = replace(options, topics=tuple(name for name in options.topics if name not in others))
+        elif options.topics_pattern is not None and not any(map(options.topics_pattern.fullmatch, known)):
+            return [], {}
+        if options.topics == ():
+            return [], {}
     if not options.reads_topics:
         if not survey.runtime.metadata.list(TOPICS):
             return [], {}

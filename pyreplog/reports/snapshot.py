@@ -14,7 +14,9 @@ from pyreplog.topic.model.positions import TopicPosition
 
 if TYPE_CHECKING:
     from pyreplog.autorecovery.overview import RecoveryOverview
+    from pyreplog.kafka.groups.group_status import GroupStatus
     from pyreplog.ledger.ledger_metadata import LedgerMetadata
+    from pyreplog.partition.partition_status import BrokerStatus, PartitionStatus
 
 WINDOW_MAX_MS = 100 * 365 * 86_400_000
 """The longest window, a hundred years: its start is a time that calendars have."""
@@ -177,6 +179,10 @@ class Snapshot:
         logs: logs that belong to no cluster.
         replications: of the topics to other clusters.
         unknown: topics and subscriptions whose bookies did not answer.
+        partitions: of topics of partitions, as the brokers of a cluster tell.
+        brokers: of partitions.
+        groups: Kafka's consumer groups.
+        partition_notes: what brokers did not tell of these three, and why; one line each.
         recovery: auto-recovery of a cluster whose bookies are reached over TCP; None: of others, or of a part of one.
 
     Raises:
@@ -191,6 +197,10 @@ class Snapshot:
     logs: tuple[TopicSnapshot, ...] = ()
     replications: tuple[ReplicationSnapshot, ...] = ()
     unknown: tuple[UnknownState, ...] = ()
+    partitions: tuple[PartitionStatus, ...] = ()
+    brokers: tuple[BrokerStatus, ...] = ()
+    groups: tuple[GroupStatus, ...] = ()
+    partition_notes: tuple[str, ...] = ()
     recovery: RecoveryOverview | None = field(default=None, compare=False)
 
     def __post_init__(self) -> None:

@@ -36,6 +36,8 @@ _OF_TOPICS = ("origins",)
 _READ_BY_SUBSCRIPTION = ("backlog_age_histogram",)
 _GEO = ("geo_replication",)
 _FACTS = (*_SUBSCRIPTIONS, *_GEO, "retention_forecast")
+_GROUPS = ("group_lag",)
+_PARTITIONS = ("partition_state", "replica_lag", "leader_skew", *_GROUPS)
 
 _ACCESS = (
     "path", "paths", "cluster", "secret", "secretfile", "tlsca", "tlscert", "tlskey", "password", "mode",
@@ -52,8 +54,9 @@ def chosen(names: Sequence[str]) -> list[str]:
 
 
 def of_subscriptions(snapshot: Snapshot, names: Collection[str]) -> Snapshot:
-    """Return a snapshot with only these subscriptions. Raises ConfigError for an unknown name."""
+    """Return a snapshot with only these subscriptions and consumer groups. Raises ConfigError for an unknown name."""
     known = {subscription.name for subscription in snapshot.readers}
+    known |= {group.group for group in snapshot.groups}
     known |= {state.subscription for state in snapshot.unknown if state.subscription}
     for name in names:
         if name not in known and not _unknown_topics(snapshot):
@@ -62,6 +65,7 @@ def of_subscriptions(snapshot: Snapshot, names: Collection[str]) -> Snapshot:
     return replace(
         snapshot,
         subscriptions=tuple(subscription for subscription in snapshot.subscriptions if subscription.name in names),
+        groups=tuple(group for group in snapshot.groups if group.group in names),
         unknown=tuple(
             state for state in snapshot.unknown if state.subscription is None or state.subscription in names
         ),
@@ -102,7 +106,7 @@ def outcomes(
             yield Outcome(report_type, left_out=reason)
             continue
         try:
-            selected = narrowed if name in _SUBSCRIPTIONS else snapshot
+            selected = narrowed if name in (*_SUBSCRIPTIONS, *_GROUPS) else snapshot
             report = report_of(name, to=copy) if name in _TWO_SOURCES else report_of(name)
             warnings = unknown_to(name, selected)
             if not snapshot.topics and _unknown_topics(snapshot) and warnings:
@@ -134,6 +138,12 @@ def left_out(name: str, snapshot: Snapshot, copy: Mapping[str, str] | None = Non
         return "the source has no topics, into which other clusters would replicate"
     if name in _GEO and not snapshot.replications and not _unknown_topics(snapshot):
         return "no topic of the source is replicated to another cluster"
+    if name in _GROUPS and not snapshot.groups and not snapshot.partition_notes:
+        return "the source has no Kafka consumer groups"
+    if name in _PARTITIONS and not snapshot.partitions and not snapshot.partition_notes:
+        return "the source is not a cluster with topics of partitions"
+    if _reads_records(name) and _has_only_partitions(snapshot):
+        return "records of partitions are read in the directory of a broker, not through its cluster"
     if name in _RECOVERY and snapshot.recovery is None:
         return "the source is not a whole cluster whose bookies are reached over TCP"
     if name in _COPIES and not snapshot.ledgers:
@@ -145,9 +155,20 @@ def left_out(name: str, snapshot: Snapshot, copy: Mapping[str, str] | None = Non
 
 def unknown_to(name: str, snapshot: Snapshot) -> tuple[str, ...]:
     """Return what is missing from a report, and why. Reports on copies say so for each ledger themselves."""
+    if name in _PARTITIONS:
+        return snapshot.partition_notes
     if name in _COPIES or name in _WHOLE or name in _RECOVERY:
         return ()
     return tuple(str(state) for state in snapshot.unknown if state.subscription is None or name in _FACTS)
+
+
+def _reads_records(name: str) -> bool:
+    return REPORTS[name][0].startswith("records.") or name in _WHOLE
+
+
+def _has_only_partitions(snapshot: Snapshot) -> bool:
+    of_others = snapshot.topics or snapshot.ledgers or snapshot.logs or _unknown_topics(snapshot)
+    return bool(snapshot.partitions) and not of_others
 
 
 def _unknown_topics(snapshot: Snapshot) -> bool:
@@ -168,11 +189,16 @@ def options_for(name: str, source: Mapping[str, str], snapshot: Snapshot) -> dic
     Reports on subscriptions choose what they read by the snapshot, those on copies read whole ledgers; the others read
     the messages of topics whose ends are known, if there are topics.
     """
-    if name in _FACTS or name in _COPIES or name in _WHOLE or name in _RECOVERY:
+    if name in (*_FACTS, *_COPIES, *_WHOLE, *_RECOVERY, *_PARTITIONS):
         return {option: value for option, value in source.items() if option.lower() in _ACCESS}
-    if _unknown_topics(snapshot):
+    if _unknown_topics(snapshot) or (snapshot.partitions and _chooses(source)):
         others = {option: value for option, value in source.items() if option.lower() not in _WHICH}
         return {**others, "topics": json.dumps([topic.name for topic in snapshot.topics])}
-    if snapshot.topics and not {option.lower() for option in source} & set(_WHICH):
+    if snapshot.topics and not _chooses(source):
         return {**source, "topicsPattern": EVERY_TOPIC}
     return dict(source)
+
+
+def _chooses(source: Mapping[str, str]) -> bool:
+    """Whether options choose topics or ledgers."""
+    return bool({option.lower() for option in source} & set(_WHICH))

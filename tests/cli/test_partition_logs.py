@@ -9,6 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from pyreplog import reports
+from pyreplog.partition.client.partition_client import PartitionClient
+from pyreplog.partition.config import BrokerConfig
 from pyreplog.partition.protocol.record_batch import stamped
 from pyreplog.record_batches.batches import build_batch
 from tests.cli.support import Run
@@ -107,6 +110,25 @@ def test_a_backup_keeps_the_numbers_of_batches(tmp_path: Path, run: Run, seed: i
         assert run("restore", tmp_path / "backup", tmp_path / "restored").code == 0
         wanted = of(writer.seen(committed=True))
         assert rows_of(run("cat", tmp_path / "restored", "--json", "--isolation", "read_committed").out) == wanted
+        assert "of a topic that the name of the directory does not tell" in run("stat", tmp_path / "restored").out
+
+
+def test_sealed_segments_of_a_partition_are_offloaded(tmp_path: Path, run: Run) -> None:
+    """Readers of the URL see the same records; `fsck` knows the files of a partition."""
+    config = BrokerConfig(segment_bytes=64 << 10)
+    with PartitionClient.embedded(tmp_path / "brokers", 1, broker_config=config) as client:
+        partition = client.create_topic("flights")[0]
+        for _ in range(6):
+            partition.append_batch([b"x" * 5_000] * 5)
+        (path,) = (tmp_path / "brokers" / "broker-0").glob("*-0")
+        done = run("offload", path, f"file://{tmp_path}/offloaded", "--json")
+        assert done.code == 0 and 0 < done.json["end"] < 30, done
+        rows = reports.run("rate_by_minute", f"file://{tmp_path}/offloaded").to_pylist()
+        assert sum(row["entries"] for row in rows) == done.json["end"]
+    (tmp_path / "brokers" / "broker-0" / path.name / "00000000000009999999.producers").touch()
+    checked = run("fsck", path)
+    assert checked.code == 0 and checked.out.count(".producers") == 1
+    assert "9999999.producers: a snapshot of a partition's producers whose segment is not in use" in checked.out
 
 
 def test_dump_explains_the_header_of_a_batch(tmp_path: Path, run: Run) -> None:

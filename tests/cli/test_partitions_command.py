@@ -14,6 +14,7 @@ from pyreplog.kafka import EmbeddedKafka
 from pyreplog.partition.client.partition_client import PartitionClient
 from pyreplog.partition.config import BrokerConfig
 from tests.cli.support import Done, Run
+from tests.partition.settled import until_settled
 from tests.waiting import until
 
 NAMES = ("1", "2", "3")
@@ -48,6 +49,7 @@ def test_a_topic_from_its_creation_to_its_end(partitions: Partitions, kafka: Emb
     assert succeeded(partitions("list")) == "__consumer_offsets\nflights\n"
     with PartitionClient.connect(kafka.metadata_url) as client:
         client.topic("flights")[1].append_batch([b"a", b"b", b"c"])
+        until_settled(client, "flights")
 
     until(lambda: [row["high_watermark"] for row in described(partitions, "flights")] == [0, 3])
     for number, row in enumerate(described(partitions, "flights")):
@@ -56,9 +58,9 @@ def test_a_topic_from_its_creation_to_its_end(partitions: Partitions, kafka: Emb
         assert row["start"] == row["lag"] == 0 and row["end"] == row["high_watermark"] == row["last_stable"]
     table = succeeded(partitions("describe", "flights")).split("\n")
     assert re.split(r"  +", table[1]) == [
-        "topic", "partition", "leader", "epoch", "ISR", "not in sync", "start", "high watermark", "lag",
+        "topic", "partition", "leader", "epoch", "ISR", "not in sync", "start", "high watermark", "lag", "replica lag",
     ]  # fmt: skip
-    assert re.fullmatch(r"flights +1 +[123] +\d+ +1,2,3 +- +0 +3 +0", table[3]), table
+    assert re.fullmatch(r"flights +1 +[123] +\d+ +1,2,3 +- +0 +3 +0 +-", table[3]), table
     assert all(row["start"] is None for row in values(partitions("describe", "--no-offsets", "--json")))
 
     altered = values(partitions("alter", "flights", "--partitions", 3, "--set", "retention.ms=60000", "--json"))

@@ -21,7 +21,7 @@ from tests.net.test_tls import Authority
 from tests.waiting import until
 
 GUIDE = ROOT / "docs" / "kafka.md"
-IN_PROCESS, LISTENER, PRODUCTION, USERS = blocks(GUIDE)
+IN_PROCESS, LISTENER, PRODUCTION, USERS, WATCH = blocks(GUIDE)
 
 
 @pytest.fixture(autouse=True)
@@ -52,6 +52,10 @@ def test_a_listener_with_users(tmp_path: Path) -> None:
         }
         run(USERS, namespace)
         namespace["server"].close()
+
+
+def test_groups_and_their_lag() -> None:
+    assert run(WATCH, {}) == [], "there is no group yet"
 
 
 # ---- a small Kafka in production -----------------------------------------------------------------------------

@@ -16,11 +16,13 @@ from pyreplog.partition.client_wire import (
     ClientRequest,
     ConsumeRequest,
     ConsumeResponse,
+    DescribePartitionsRequest,
     ListOffsetsRequest,
     ProduceRequest,
     decode_cleaned_segments,
     decode_codes,
     decode_consume_responses,
+    decode_descriptions,
     decode_offsets,
     decode_produce_responses,
     decode_request,
@@ -28,6 +30,7 @@ from pyreplog.partition.client_wire import (
     encode_cleaned_segments,
     encode_codes,
     encode_consume_responses,
+    encode_descriptions,
     encode_offsets,
     encode_produce_responses,
     encode_request,
@@ -35,6 +38,7 @@ from pyreplog.partition.client_wire import (
 )
 from pyreplog.partition.protocol.epochs import LeaderEpoch
 from pyreplog.partition.protocol.error_codes import ErrorCode
+from pyreplog.partition.protocol.isr import FollowerProgress
 from pyreplog.partition.protocol.partition_state import Member
 from pyreplog.partition.protocol.transactions import TransactionMarker
 from pyreplog.partition.requests import (
@@ -44,8 +48,10 @@ from pyreplog.partition.requests import (
     ConsumerFetch,
     FetchIsolation,
     FetchParams,
+    PartitionDescription,
     PartitionOffsets,
     PartitionProduceResponse,
+    PartitionQuery,
     SegmentPiece,
     SegmentReadRequest,
     VerifyTransactionRequest,
@@ -88,8 +94,19 @@ REQUESTS: st.SearchStrategy[ClientRequest] = st.one_of(
     st.builds(ListOffsetsRequest, st.dictionaries(PARTITIONS, st.none() | I64, max_size=4)),
     st.builds(CleanedSegmentsRequest, PARTITIONS, st.builds(Member, NAMES, U63), EPOCHS, U63),
     st.builds(SegmentReadRequest, PARTITIONS, EPOCHS, U63, U63, U32),
+    st.builds(
+        DescribePartitionsRequest,
+        st.dictionaries(
+            PARTITIONS, st.builds(PartitionQuery, st.none() | I64, st.lists(U63, max_size=4).map(tuple)), max_size=4
+        ),
+    ),
 )  # fmt: skip
 ABORTED = st.lists(st.builds(AbortedTransaction, I64, I64), max_size=3)
+FOLLOWERS = st.lists(st.builds(FollowerProgress, st.builds(Member, NAMES, U63), I64, I64), max_size=4).map(tuple)
+DESCRIPTIONS = st.builds(
+    PartitionDescription, st.builds(PartitionOffsets, CODES, I64, I64, I64, I64, I64), FOLLOWERS,
+    st.lists(I64, max_size=4).map(tuple),
+)  # fmt: skip
 CONSUMED = st.builds(
     ConsumeResponse, CODES, I64, I64, I64, I64, st.binary(max_size=50).map(lambda data: [data] if data else ()),
     ABORTED, TEXTS,
@@ -140,6 +157,11 @@ def test_any_bytes_are_segments_or_refused(body: bytes) -> None:
             decode(b"\0\0\0\0\1" + body)
 
 
+@given(st.dictionaries(PARTITIONS, DESCRIPTIONS, max_size=4))
+def test_descriptions_come_back(descriptions: dict[TopicPartition, PartitionDescription]) -> None:
+    assert decode_descriptions(encode_descriptions(descriptions)) == descriptions
+
+
 @given(REQUESTS, st.data())
 def test_requests_that_are_cut_or_longer_are_refused(request: ClientRequest, data: st.DataObject) -> None:
     whole = joined(encode_request(request))
@@ -148,7 +170,7 @@ def test_requests_that_are_cut_or_longer_are_refused(request: ClientRequest, dat
             decode_request(broken)
 
 
-@given(st.integers(2, 8), st.binary(max_size=80))
+@given(st.integers(2, 9), st.binary(max_size=80))
 def test_any_bytes_are_a_request_or_refused(kind: int, body: bytes) -> None:
     try:
         decode_request(bytes([kind]) + body)
@@ -174,11 +196,11 @@ def test_a_marker_goes_once_to_a_partition_and_has_a_version() -> None:
 
 
 def test_requests_of_later_versions_are_refused() -> None:
-    with pytest.raises(UnsupportedRequestError, match="request 9"):
-        decode_request(b"\x09")
+    with pytest.raises(UnsupportedRequestError, match="request 10"):
+        decode_request(b"\x0a")
     for decode in (
         decode_codes, decode_produce_responses, decode_consume_responses, decode_offsets, decode_cleaned_segments,
-        decode_segment_piece,
+        decode_segment_piece, decode_descriptions,
     ):  # fmt: skip
         with pytest.raises(UnsupportedRequestError, match="no such"):
             decode(encode_error("no such request"))
@@ -196,6 +218,9 @@ def samples() -> dict[str, bytes]:
         "produce": joined(encode_request(ProduceRequest(-1, 30_000, True, {name: b"batch", other: b"b2"}))),
         "consume": joined(encode_request(ConsumeRequest(params, {name: ConsumerFetch(5, 1000, 2)}))),
         "list offsets": joined(encode_request(ListOffsetsRequest({name: None, other: -1}))),
+        "describe partitions": joined(
+            encode_request(DescribePartitionsRequest({name: PartitionQuery(-1, (0, 5)), other: PartitionQuery()}))
+        ),
         "codes": encode_codes({name: ErrorCode.NONE, other: ErrorCode.NOT_LEADER_OR_FOLLOWER}),
         "produced": encode_produce_responses({name: PartitionProduceResponse(ErrorCode.NONE, 5, 8, 0, -1, "")}),
         "consumed": joined(
@@ -212,6 +237,15 @@ def samples() -> dict[str, bytes]:
         ),
         "piece": joined(encode_segment_piece(SegmentPiece(ErrorCode.NONE, b"bytes"))),
         "offsets": encode_offsets({name: PartitionOffsets(ErrorCode.NONE, 0, 10, 9, 8, 5)}),
+        "descriptions": encode_descriptions(
+            {
+                name: PartitionDescription(
+                    PartitionOffsets(ErrorCode.NONE, 0, 10, 9, 8, 5),
+                    (FollowerProgress(Member("b", 3), 9, 0), FollowerProgress(Member("c", 1), -1, 70_000)),
+                    (-1, 12),
+                )
+            }
+        ),
     }
 
 

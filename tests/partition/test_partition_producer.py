@@ -32,8 +32,13 @@ from pyreplog.partition.client.partition_client import PartitionClient
 from pyreplog.partition.client.partition_producer import NO_OFFSET, PartitionProducer, ProducerConfig
 from pyreplog.partition.client.partitions import Partitions
 from pyreplog.partition.client.timers import Timers
-from pyreplog.partition.client_requests import ClientTransport, ConsumeResponses, Offsets
-from pyreplog.partition.client_wire import ConsumeRequest, ListOffsetsRequest, ProduceRequest
+from pyreplog.partition.client_requests import ClientTransport, ConsumeResponses, Descriptions, Offsets
+from pyreplog.partition.client_wire import (
+    ConsumeRequest,
+    DescribePartitionsRequest,
+    ListOffsetsRequest,
+    ProduceRequest,
+)
 from pyreplog.partition.config import BrokerConfig
 from pyreplog.partition.delayed_produce import ProduceResponses
 from pyreplog.partition.local_transport import LocalTransport
@@ -81,6 +86,11 @@ class Hand:
 
     def list_offsets(self, broker: str, request: ListOffsetsRequest, timeout_s: float) -> AppendFuture[Offsets]:
         return self.brokers.list_offsets(broker, request, timeout_s)
+
+    def describe_partitions(
+        self, broker: str, request: DescribePartitionsRequest, timeout_s: float
+    ) -> AppendFuture[Descriptions]:
+        return self.brokers.describe_partitions(broker, request, timeout_s)
 
 
 class Bench:

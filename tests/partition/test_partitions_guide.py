@@ -5,10 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from tests.guides import ROOT, blocks, placed, run_as_promised
+from tests.guides import ROOT, blocks, placed, run, run_as_promised
 
 
 def test_the_guide(tmp_path: Path) -> None:
-    (program,) = blocks(ROOT / "docs" / "partitions.md")
+    program, overview = blocks(ROOT / "docs" / "partitions.md")
     namespace: dict[str, Any] = {}
     run_as_promised(placed(program, {"data/flights": str(tmp_path / "flights")}), namespace)
+    first, second, leads = run(placed(overview, {"data/watched": str(tmp_path / "watched")}), namespace)
+    assert first.startswith("flights 0 (") and second.startswith("flights 1 (") and leads.count(",") == 2

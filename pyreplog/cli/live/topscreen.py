@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pyreplog.cli.live.topview import (
+    GROUP,
     BookieRow,
     FindingRow,
     Frame,
@@ -15,6 +16,10 @@ from pyreplog.cli.live.topview import (
 )
 from pyreplog.cli.shared.output import amount, counted, duration, moment
 from pyreplog.cli.shared.tables import Table
+from pyreplog.partition.partition_status import BrokerStatus, PartitionCounts, PartitionStatus
+
+PARTITIONS_SHOWN = 40
+"""Rows of partitions on the screen, at most; those that need attention come first."""
 
 _TOPICS = (
     "topic", "owner, type", "consumers", "in/s", "out/s", "backlog", "size", "unacked", "delayed", "oldest",
@@ -24,14 +29,32 @@ _TOPICS = (
 
 def heading(frame: Frame) -> list[str]:
     """Return the lines above the tables."""
-    subscriptions = sum(len(topic.subscriptions) for topic in frame.topics)
+    subscriptions = sum(len(topic.subscriptions) for topic in frame.topics if topic.partitions is None)
     rate_in = sum(topic.rate_published for topic in frame.topics)
     rate_out = sum(topic.rate_delivered for topic in frame.topics)
     line = f"{moment(frame.at_us)[:19]}Z  {counted(len(frame.topics), 'topic')}, "
-    line += f"{counted(subscriptions, 'subscription')}, {_rate(rate_in)}/s in, {_rate(rate_out)}/s out"
+    groups = f"{counted(len(frame.groups), 'consumer group')}, " if frame.groups else ""
+    line += f"{counted(subscriptions, 'subscription')}, {groups}{_rate(rate_in)}/s in, {_rate(rate_out)}/s out"
+    partitions = [_partition_counts(frame)] if frame.brokers else []
     recovery = [] if frame.recovery is None else [_recovery(frame.recovery)]
     replication = [_replication(frame.replications)] if frame.replications else []
-    return [line, *recovery, *replication, *frame.notes]
+    return [line, *partitions, *recovery, *replication, *frame.notes]
+
+
+def _partition_counts(frame: Frame) -> str:
+    """Return the partitions and brokers in one line."""
+    counts = PartitionCounts.of(frame.partitions)
+    dead = sum(broker.state == "dead" for broker in frame.brokers)
+    parts = [f"{counted(len(frame.brokers), 'broker')}", f"{counted(counts.partitions, 'partition')}"]
+    parts += [
+        f"{count:,} {text}"
+        for count, text in (
+            (dead, "dead"), (counts.without_leader, "without a leader"), (counts.under_min_isr, "under min ISR"),
+            (counts.under_replicated, "under-replicated"), (counts.not_preferred, "not led by the preferred leader"),
+        )
+        if count
+    ]  # fmt: skip
+    return ", ".join(parts)
 
 
 def _replication(rows: tuple[ReplicationRow, ...]) -> str:
@@ -57,7 +80,8 @@ def _recovery(row: RecoveryRow) -> str:
 
 
 def tables(frame: Frame) -> list[Table]:
-    """Return the tables of topics with their subscriptions, of ledgers, bookies, auto-recovery and geo-replication."""
+    """Return the tables of topics with their subscriptions and consumer groups, of partitions, brokers, ledgers,
+    bookies, auto-recovery and geo-replication."""
     rows: list[tuple[str, ...]] = []
     marked = set()
     for topic in frame.topics:
@@ -65,7 +89,10 @@ def tables(frame: Frame) -> list[Table]:
             if states:
                 marked.add(len(rows))
             rows.append((*cells, ", ".join(states)))
-    shown = [Table(_TOPICS, rows, frozenset(marked)), _ledgers(frame.ledgers), _bookies(frame.bookies)]
+    shown = [Table(_TOPICS, rows, frozenset(marked))]
+    if frame.brokers:
+        shown += [_partitions(frame.partitions), _brokers(frame.brokers)]
+    shown += [_ledgers(frame.ledgers), _bookies(frame.bookies)]
     if frame.recovery is not None:
         shown += [_orders(frame.recovery.orders), _findings(frame.recovery.findings)]
     if frame.replications:
@@ -82,21 +109,57 @@ def subscriptions(rows: tuple[SubscriptionRow, ...]) -> Table:
 
 
 def _topic(row: TopicRow) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    owner = row.owner if row.partitions is None else counted(row.partitions, "partition")
     if row.messages is None:
-        return (row.name, row.owner, *[""] * (len(_TOPICS) - 3)), row.states
+        return (row.name, owner, *[""] * (len(_TOPICS) - 3)), row.states
     cells = (
-        row.name, row.owner, "", _rate(row.rate_published), _rate(row.rate_delivered), f"{row.backlog:,}",
-        amount(row.backlog_bytes), "", "", duration(row.oldest_s), "",
+        row.name, owner, "", _rate(row.rate_published), _rate(row.rate_delivered), f"{row.backlog:,}",
+        "" if row.partitions is not None else amount(row.backlog_bytes), "", "", duration(row.oldest_s), "",
     )  # fmt: skip
     return cells, row.states
 
 
 def _subscription(row: SubscriptionRow) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    is_group, rate = row.type == GROUP, row.rate_delivered
     cells = (
-        f"  {row.name}", row.type, str(row.consumers), "", _rate(row.rate_delivered), f"{row.backlog:,}",
-        amount(row.backlog_bytes), f"{row.unacked:,}", _count(row.delayed), _span(row.lag_s), _span(row.drain_s),
+        f"  {row.name}", row.type, _count(row.consumers), "", "-" if rate is None else _rate(rate),
+        _count(row.backlog), "" if row.backlog_bytes is None else amount(row.backlog_bytes),
+        "" if is_group else _count(row.unacked), "" if is_group else _count(row.delayed), _span(row.lag_s),
+        _span(row.drain_s),
     )  # fmt: skip
     return cells, row.states
+
+
+def _partitions(rows: tuple[PartitionStatus, ...]) -> Table:
+    shown = rows[:PARTITIONS_SHOWN]
+    cells = []
+    for row in shown:
+        lags = [f"{each.broker}:{each.lag:,}" for each in row.replicas if each.lag]
+        behind = [each.behind_s for each in row.replicas if each.behind_s]
+        cells.append(
+            (
+                row.topic, str(row.partition), row.leader or "-", ",".join(row.isr) or "-", str(row.min_isr),
+                ",".join(row.out_of_sync) or "-", _count(row.high_watermark), _count(row.last_stable),
+                ",".join(lags) or "-", _span(max(behind, default=None)), ", ".join(row.states),
+            )
+        )  # fmt: skip
+    header = (
+        "partition of", "number", "leader", "ISR", "min", "not in sync", "high watermark", "last stable", "replica lag",
+        "behind", "state",
+    )  # fmt: skip
+    return Table(header, cells, frozenset(place for place, row in enumerate(shown) if row.states))
+
+
+def _brokers(rows: tuple[BrokerStatus, ...]) -> Table:
+    cells = [
+        (
+            row.broker, "" if row.state == "alive" else row.state, str(row.leads), str(row.preferred),
+            str(row.replicas), "-" if row.ratio_to_mean is None else f"{row.ratio_to_mean:.2f}",
+        )
+        for row in rows
+    ]  # fmt: skip
+    header = ("broker", "state", "leads", "preferred for", "replicas", "of the mean")
+    return Table(header, cells, frozenset(place for place, row in enumerate(rows) if row.state != "alive"))
 
 
 def _ledgers(rows: tuple[LedgerRow, ...]) -> Table:

@@ -2,32 +2,40 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from pyreplog.autorecovery.overview import OrderOverview, RecoveryOverview
 from pyreplog.bookie.bookie_state import BookiePhase
 from pyreplog.geo.replicator_like import ReplicatorStatus
+from pyreplog.kafka.groups.group_status import GroupStatus
 from pyreplog.ledger.status import BookieStatus, ClusterStatus, LedgerStatus
+from pyreplog.partition.partition_status import BrokerStatus, PartitionCounts, PartitionStatus
+from pyreplog.partition.topic_partition import INTERNAL_TOPICS, TopicPartition
 from pyreplog.topic.model.stats import SubscriptionStats, TopicStats
+
+GROUP = "consumer group"
+"""Type of the row of a consumer group."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class SubscriptionRow:
-    """A subscription. Rates are messages per second; backlog counts messages.
+    """A subscription, or a consumer group of a topic of partitions (type GROUP). Rates are messages per second; backlog
+    counts messages: of a group its lag.
 
     lag_s: age of the oldest message that is not acknowledged. drain_s: seconds until the backlog is empty; None: not
-    known, or never. states: states that need attention: stalled, blocked.
+    known, or never. states: states that need attention: stalled, blocked, growing. None: not known; of a group, bytes,
+    unacked and delayed do not exist.
     """
 
     name: str
     type: str
-    consumers: int
-    rate_delivered: float
-    backlog: int
-    backlog_bytes: int
-    unacked: int
+    consumers: int | None
+    rate_delivered: float | None
+    backlog: int | None
+    backlog_bytes: int | None
+    unacked: int | None
     delayed: int | None
     lag_s: float | None
     drain_s: float | None
@@ -38,13 +46,15 @@ class SubscriptionRow:
 class TopicRow:
     """A topic.
 
-    owner: address of its server; "": this process or none. backlog: that of the slowest durable subscription. oldest_s:
-    age of the oldest message that a durable subscription has not acknowledged. states: held, refused, quota; or why its
-    state is unknown, and messages is None.
+    owner: address of its server; "": this process or none. partitions: number of those of a topic of partitions; None:
+    it is one of ledgers. backlog: that of the slowest durable subscription, or consumer group. oldest_s: age of the
+    oldest message that a durable subscription has not acknowledged. states: held, refused, quota; how many partitions
+    need attention; or why its state is unknown, and messages is None.
     """
 
     name: str
     owner: str = ""
+    partitions: int | None = None
     messages: int | None = None
     rate_published: float = 0.0
     rate_delivered: float = 0.0
@@ -144,8 +154,9 @@ class ReplicationRow:
 
 @dataclass(frozen=True, kw_only=True)
 class Frame:
-    """The state at one moment. recovery: None: a topic server was asked, which does not know it. replications: to other
-    clusters; of a topic server its own. notes: errors of sources that did not answer."""
+    """The state at one moment. recovery: None: a topic server was asked, which does not know it, or the cluster has no
+    bookies. replications: to other clusters; of a topic server its own. partitions, brokers, groups: of a cluster with
+    brokers, the partitions that need attention first. notes: errors of sources that did not answer."""
 
     at_us: int
     topics: tuple[TopicRow, ...] = ()
@@ -153,6 +164,9 @@ class Frame:
     bookies: tuple[BookieRow, ...] = ()
     recovery: RecoveryRow | None = None
     replications: tuple[ReplicationRow, ...] = ()
+    partitions: tuple[PartitionStatus, ...] = ()
+    brokers: tuple[BrokerStatus, ...] = ()
+    groups: tuple[GroupStatus, ...] = ()
     notes: tuple[str, ...] = field(default=())
 
     def failed(self, note: str) -> Frame:
@@ -160,7 +174,12 @@ class Frame:
         return replace(self, notes=(note,))
 
     def to_dict(self) -> dict[str, Any]:
-        return asdict(self)
+        return {
+            **asdict(replace(self, partitions=(), brokers=(), groups=())),
+            "partitions": [partition.to_dict() for partition in self.partitions],
+            "brokers": [broker._asdict() for broker in self.brokers],
+            "groups": [group.to_dict() for group in self.groups],
+        }
 
 
 def topic_row(stats: TopicStats) -> TopicRow:
@@ -195,6 +214,61 @@ def subscription_row(stats: SubscriptionStats) -> SubscriptionRow:
         lag_s=stats.lag_s,
         drain_s=stats.drain_s,
         states=tuple(name for name, is_so in flags if is_so),
+    )
+
+
+def partition_topic_rows(
+    partitions: Iterable[PartitionStatus], groups: Sequence[GroupStatus], rates: Mapping[TopicPartition, float]
+) -> list[TopicRow]:
+    """Return the rows of topics of partitions with their consumer groups. Kafka's internal topics are left out.
+
+    rates: messages per second that were appended to each partition.
+    """
+    topics: dict[str, list[PartitionStatus]] = {}
+    for partition in partitions:
+        if partition.topic not in INTERNAL_TOPICS:
+            topics.setdefault(partition.topic, []).append(partition)
+    return [_partition_topic_row(name, rows, groups, rates) for name, rows in topics.items()]
+
+
+def _partition_topic_row(
+    name: str, partitions: Sequence[PartitionStatus], groups: Sequence[GroupStatus],
+    rates: Mapping[TopicPartition, float],
+) -> TopicRow:  # fmt: skip
+    subscriptions = tuple(group_row(group.of_topic(name)) for group in groups if name in group.topics)
+    kept = [0 if row.end is None or row.start is None else row.end - row.start for row in partitions]
+    counts = PartitionCounts.of(partitions)
+    problems = (
+        ("without leader", counts.without_leader), ("under min ISR", counts.under_min_isr),
+        ("under-replicated", counts.under_replicated),
+    )  # fmt: skip
+    return TopicRow(
+        name=name,
+        partitions=len(partitions),
+        messages=sum(kept),
+        rate_published=sum(rates.get(TopicPartition(name, row.partition), 0.0) for row in partitions),
+        rate_delivered=sum(row.rate_delivered or 0.0 for row in subscriptions),
+        backlog=max((row.backlog or 0 for row in subscriptions), default=0),
+        oldest_s=max((row.lag_s or 0.0 for row in subscriptions), default=0.0),
+        states=tuple(f"{count} {text}" for text, count in problems if count),
+        subscriptions=subscriptions,
+    )
+
+
+def group_row(group: GroupStatus) -> SubscriptionRow:
+    """Return a consumer group as a row, with the partitions that it has."""
+    return SubscriptionRow(
+        name=group.group,
+        type=GROUP,
+        consumers=group.members,
+        rate_delivered=group.rate_out,
+        backlog=group.lag,
+        backlog_bytes=None,
+        unacked=None,
+        delayed=None,
+        lag_s=group.lag_s,
+        drain_s=group.drain_s,
+        states=group.states,
     )
 
 

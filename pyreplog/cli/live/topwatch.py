@@ -9,6 +9,7 @@ from typing import Protocol
 
 from pyreplog.autorecovery.overview import RecoveryWatch
 from pyreplog.bookie.identity import BOOKIES
+from pyreplog.cli.live.partitions_watch import PartitionsSeen, PartitionsWatch
 from pyreplog.cli.live.topview import (
     Frame,
     ReplicationRow,
@@ -26,7 +27,12 @@ from pyreplog.cluster import Cluster
 from pyreplog.errors import NoSuchTopicError, PeerError, ReplogError
 from pyreplog.geo.geo_replication import decode_status
 from pyreplog.geo.replicator_like import ReplicatorStatus
+from pyreplog.partition.client.partition_client import PartitionClient
+from pyreplog.partition.client.partition_producer import ProducerConfig
 from pyreplog.topic.client.remote.client import Client
+
+_BROKERS_TIMEOUT_S = 5.0
+"""A broker of partitions that does not answer in this time is left out of a frame."""
 
 
 class TopWatch(Protocol):
@@ -80,25 +86,34 @@ class _ClusterWatch:
         self._recovery = RecoveryWatch(cluster.runtime, self._clock)
 
     def look(self) -> Frame:
-        status, rows = self._cluster.status(), []
+        status, rows = self._cluster.status(), list[TopicRow]()
         limbo = status.limbo
         for name in self._cluster.topics.names():
             with suppress(NoSuchTopicError):
                 rows.append(self._row(name))
         now_us = self._clock.now_us()
         replications, notes = _replications(self._statuses, now_us)
+        seen, known = self._partitions(now_us), self._cluster.metadata.list(BOOKIES)
+        has_brokers_only = bool(seen.brokers) and not known and not status.bookies
         return Frame(
             at_us=now_us,
             replications=replications,
-            notes=notes,
-            topics=by_backlog(rows),
+            notes=(*notes, *seen.notes),
+            topics=by_backlog([*rows, *seen.topics]),
             ledgers=ledger_rows(status),
-            bookies=bookie_rows(status.bookies, self._cluster.metadata.list(BOOKIES), now_us, status.absent),
-            recovery=recovery_row(self._recovery.look(limbo=lambda: limbo)),
+            bookies=bookie_rows(status.bookies, known, now_us, status.absent),
+            recovery=None if has_brokers_only else recovery_row(self._recovery.look(limbo=lambda: limbo)),
+            partitions=seen.partitions,
+            brokers=seen.brokers,
+            groups=seen.groups,
         )
 
     def _row(self, name: str) -> TopicRow:
         raise NotImplementedError
+
+    def _partitions(self, now_us: int) -> PartitionsSeen:
+        """Return what brokers tell; an embedded cluster has none."""
+        return PartitionsSeen()
 
     def _statuses(self) -> list[ReplicatorStatus]:
         return self._cluster.geo.status(everywhere=True)
@@ -125,7 +140,16 @@ class OwnersWatch(_ClusterWatch):
         self._arguments = arguments
         self._stack = ExitStack()
         self._clients: dict[str, Client] = {}  # by address
+        self._brokers = PartitionsWatch(cluster.metadata, lambda: self._stack.enter_context(self._connected()))
         super().__init__(cluster)
+
+    def _partitions(self, now_us: int) -> PartitionsSeen:
+        return self._brokers.look(now_us)
+
+    def _connected(self) -> PartitionClient:
+        secret, context = serving.secret(self._arguments.secret_file), tls.client_context(self._arguments)
+        config = ProducerConfig(timeout_s=_BROKERS_TIMEOUT_S)
+        return PartitionClient.connect(self._arguments.target, secret=secret, tls=context, config=config)
 
     def _row(self, name: str) -> TopicRow:
         owner = self._cluster.topics.owner(name)

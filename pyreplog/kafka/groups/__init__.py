@@ -13,6 +13,9 @@
 | `group_offsets` | the offsets of one group: committed ones, and those of open transactions |
 | `offset_commits` | appends the offsets of one group, and applies them when they are committed |
 | `group_records` | the records of `__consumer_offsets`, with Kafka's schemas |
+| `group_status` | groups as rows, for people and metrics: lag in messages and seconds, drain time |
+| `group_trends` | where offsets were at earlier scrapes, for metrics |
+| `stored_groups`, `groups_overview` | groups of a cluster, from `__consumer_offsets`, for `top` and reports |
 | `group_requests` | what the coordinator takes and gives |
 | `offsets_log` | what the coordinator needs of the partitions, and how a replica manager gives it |
 | `consumer_group_config` | settings |

@@ -6,6 +6,8 @@ from pyreplog.log import names
 from pyreplog.log.fsck.survey import LogState
 from pyreplog.log.truncation import Truncation
 
+_PRODUCERS = ".producers"
+"""Of files beside the segments of a partition (`partition/store/producer_snapshot.py`)."""
 _KNOWN = {
     names.LOCK, names.TAIL, names.CHECKPOINT, names.TRUNCATION, names.ASIDE, names.REPLICA, names.TERMS, names.MEMBERS,
     names.CURSORS,
@@ -29,6 +31,7 @@ def describe(seen: LogState, bases: list[int]) -> list[str]:
     here = seen.directory
     paths = (names.segment_path, names.index_path, names.ledgers_path)
     used = {path(here, base).name for base in bases for path in paths}
+    used |= {names.segment_path(here, base).with_suffix(_PRODUCERS).name for base in bases}
     file_names = sorted(path.name for path in here.iterdir())
     lines += [f"{name}: {_nature(name)}" for name in file_names if name not in used | _KNOWN]
     aside = here / names.ASIDE
@@ -47,4 +50,6 @@ def _nature(name: str) -> str:
         return "a segment behind the end of the log, removed (what it holds set aside) at the next opening for writing"
     if name.endswith((".idx", ".led")):
         return "an index whose segment is not in use"
+    if name.endswith(_PRODUCERS):
+        return "a snapshot of a partition's producers whose segment is not in use"
     return "not a file of this log"

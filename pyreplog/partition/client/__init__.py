@@ -4,6 +4,7 @@
 |---|---|
 | `partition_client` | `PartitionClient`: topics, and what all that follows shares |
 | `partitions` | `Partitions`: a topic |
+| `partitions_overview` | what `PartitionClient.overview` returns |
 | `partition_handle` | `PartitionHandle`: one partition, with the verbs of a log |
 | `partition_producer` | `PartitionProducer`: an idempotent producer, with one batch a partition on its way |
 | `produce_lane` | the batches of one partition of a producer, tried again until their time is over |

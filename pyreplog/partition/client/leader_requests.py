@@ -4,19 +4,24 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TypeVar
 
 from pyreplog.errors import NoSuchPartitionError, PartitionUnavailableError, PeerError, ReplogError
 from pyreplog.future import AppendFuture
 from pyreplog.partition.client.responses import RETRIED, error_of
 from pyreplog.partition.client.timers import Timers
-from pyreplog.partition.client_requests import ClientTransport
-from pyreplog.partition.client_wire import ConsumeRequest, ConsumeResponse, ListOffsetsRequest
+from pyreplog.partition.client_requests import ClientTransport, Descriptions
+from pyreplog.partition.client_wire import (
+    ConsumeRequest,
+    ConsumeResponse,
+    DescribePartitionsRequest,
+    ListOffsetsRequest,
+)
 from pyreplog.partition.metadata.metadata_cache import MetadataCache, PartitionId
 from pyreplog.partition.metadata.topic_metadata import TopicMetadata
 from pyreplog.partition.protocol.error_codes import ErrorCode
-from pyreplog.partition.requests import ConsumerFetch, FetchParams, PartitionOffsets
+from pyreplog.partition.requests import ConsumerFetch, FetchParams, PartitionOffsets, PartitionQuery
 from pyreplog.partition.topic_partition import TopicPartition
 
 RETRY_S = 0.05
@@ -25,6 +30,7 @@ REQUEST_TIMEOUT_S = 10.0
 """Seconds that one attempt may take."""
 
 T = TypeVar("T", ConsumeResponse, PartitionOffsets)
+R = TypeVar("R")
 
 
 class LeaderRequests:
@@ -131,6 +137,32 @@ class LeaderRequests:
 
         return self._ask(name, topic_id, send, timeout_s)
 
+    def describe(
+        self, queries: Mapping[str, Mapping[TopicPartition, PartitionQuery]], timeout_s: float
+    ) -> tuple[Descriptions, dict[str, ReplogError]]:
+        """Ask brokers about partitions, once and all at the same time.
+
+        Args:
+            queries: by broker and partition.
+            timeout_s: seconds that it may take.
+
+        Returns:
+            What they have answered; and the errors of those that have not.
+        """
+        sent = {
+            broker: self.transport.describe_partitions(broker, DescribePartitionsRequest(asked), timeout_s)
+            for broker, asked in queries.items()
+        }
+        descriptions: Descriptions = {}
+        errors: dict[str, ReplogError] = {}
+        for broker, future in sent.items():
+            try:
+                answered = _result(future, timeout_s)
+                descriptions.update(answered)
+            except ReplogError as error:
+                errors[broker] = error
+        return descriptions, errors
+
     def _ask(self, name: TopicPartition, topic_id: str, send: Callable[[str, float], T], timeout_s: float) -> T:
         """Ask until there is an answer that another attempt would not change."""
         deadline = time.monotonic() + timeout_s
@@ -159,9 +191,6 @@ class LeaderRequests:
             with self._changes:
                 if self._changed == seen:
                     self._changes.wait(min(left, RETRY_S))
-
-
-R = TypeVar("R")
 
 
 def _result(future: AppendFuture[R], attempt_s: float) -> R:

@@ -25,6 +25,7 @@ from pyreplog.partition.client.leader_requests import LeaderRequests
 from pyreplog.partition.client.partition_handle import isolation_of
 from pyreplog.partition.client.partition_producer import ProducerConfig
 from pyreplog.partition.client.partitions import Partitions
+from pyreplog.partition.client.partitions_overview import PartitionsOverview
 from pyreplog.partition.client.timers import Timers
 from pyreplog.partition.client_requests import ClientTransport
 from pyreplog.partition.config import BrokerConfig
@@ -38,7 +39,11 @@ from pyreplog.partition.metadata.topic_metadata import (
     find_topic,
     list_topics,
 )
+from pyreplog.partition.partition_status import broker_statuses, partition_status
+from pyreplog.partition.protocol.partition_state import PartitionState
+from pyreplog.partition.requests import PartitionQuery
 from pyreplog.partition.tcp_transport import TCPTransport
+from pyreplog.partition.topic_partition import TopicPartition
 
 _RETRY_S = 0.2
 
@@ -283,6 +288,51 @@ class PartitionClient(Handle):
         return self._open_topic(name, stored, chosen, isolation)
 
     topic_async = in_thread(topic)
+
+    def overview(
+        self, topics: Sequence[str] | None = None, *,
+        queries: Mapping[TopicPartition, PartitionQuery] | None = None, asks_leaders: bool = True,
+    ) -> PartitionsOverview:  # fmt: skip
+        """Return the partitions and brokers of the cluster as rows.
+
+        Each leader that lives is asked once. A broker that does not answer is no error: what it would have told is
+        missing, and a note says so.
+
+        Args:
+            topics: names of topics; None: all, Kafka's internal ones included. The counts of brokers are those of all
+                topics in any case.
+            queries: what else is asked of leaders.
+            asks_leaders: False: only what the metadata store has.
+
+        Raises:
+            PartitionUnavailableError: the metadata store could not be read in time.
+            ClosedError: the client was closed.
+        """
+        check_may_block("overview")
+        self._check_open()
+        cache = self._leaders.cache
+
+        def are_known() -> bool:
+            return all(topic.is_deleted or cache.has_states(topic.topic_id) for topic in cache.topics().values())
+
+        if not self._leaders.wait_for(are_known, self._config.timeout_s):
+            raise PartitionUnavailableError("", "", "the states of partitions could not be read in time")
+        brokers, states = cache.brokers(), dict[TopicPartition, PartitionState]()
+        for name, topic in sorted(cache.topics().items()):
+            for partition, state in () if topic.is_deleted else cache.partitions(topic.topic_id):
+                states[TopicPartition(name, partition.number)] = state
+        asked: dict[str, dict[TopicPartition, PartitionQuery]] = {}
+        for each, state in states.items():
+            is_led = state.leader in brokers and not brokers[state.leader].is_fenced
+            if is_led and asks_leaders and (topics is None or each.topic in topics):
+                asked.setdefault(state.leader, {})[each] = (queries or {}).get(each, PartitionQuery())
+        descriptions, errors = self._leaders.describe(asked, self._config.timeout_s)
+        every = [partition_status(name, state, descriptions.get(name), brokers) for name, state in states.items()]
+        chosen = tuple(row for row in every if topics is None or row.topic in topics)
+        notes = tuple(f"broker {broker}: {error}" for broker, error in errors.items())
+        return PartitionsOverview(chosen, broker_statuses(every, brokers), descriptions, notes)
+
+    overview_async = in_thread(overview)
 
     def _open_topic(self, name: str, topic: TopicMetadata, config: ProducerConfig, isolation: str) -> Partitions:
         key = (name, topic.topic_id, isolation, config)

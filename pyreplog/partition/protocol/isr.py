@@ -2,11 +2,27 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 from pyreplog.partition.protocol.effects import AlterIsr
 from pyreplog.partition.protocol.epochs import NO_EPOCH, LeaderEpoch
 from pyreplog.partition.protocol.messages import Fetch
 from pyreplog.partition.protocol.partition_state import Member, PartitionState
 from pyreplog.stream.log_position import ORIGIN, LogPosition
+
+
+class FollowerProgress(NamedTuple):
+    """How far a follower is, for people and metrics.
+
+    Attributes:
+        member: the follower.
+        end: offset behind its last record that counts; -1: it has shown no record of this epoch yet.
+        behind_us: for how long it has not been caught up, as the ISR counts it, microseconds; 0: it is.
+    """
+
+    member: Member
+    end: int
+    behind_us: int
 
 
 class FollowerState:

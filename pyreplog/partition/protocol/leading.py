@@ -23,7 +23,7 @@ from pyreplog.partition.protocol.effects import (
 )
 from pyreplog.partition.protocol.epochs import has_prefix, starts_between
 from pyreplog.partition.protocol.error_codes import ACKS_ALL, NO_ERROR, ErrorCode
-from pyreplog.partition.protocol.isr import FollowerState, Isr
+from pyreplog.partition.protocol.isr import FollowerProgress, FollowerState, Isr
 from pyreplog.partition.protocol.messages import DivergingEpoch, Fetch, FetchedRecords, FetchRefused
 from pyreplog.partition.protocol.partition_state import Brokers, Member, PartitionState, is_lost, may_join_isr
 from pyreplog.partition.protocol.replica_log import ReplicaLog
@@ -136,6 +136,19 @@ class LeadingReplica:
                 follower = self._followers.get(Member(name, registration.incarnation))
                 starts.append(0 if follower is None else follower.log_start)
         return min(starts)
+
+    def progress(self, now_us: int) -> list[FollowerProgress]:
+        """Return how far the followers are, in the order of their names; of each broker its newest incarnation. One
+        that has never fetched from this leader, and is not in the ISR, is missing."""
+        newest: dict[str, FollowerProgress] = {}
+        for member in sorted(self._followers):
+            if member.broker in self.isr.committed.replicas:
+                follower = self._followers[member]
+                mark = self._mark(follower)
+                is_at_end = mark is not None and mark >= self.end
+                behind_us = 0 if is_at_end else max(now_us - follower.caught_up_us, 0)
+                newest[member.broker] = FollowerProgress(member, -1 if mark is None else mark.entry, behind_us)
+        return list(newest.values())
 
     # ---- fetches --------------------------------------------------------------------------------------------
 

@@ -4,6 +4,6 @@
 |---|---|
 | `page` | the page |
 | `names`, `cells` | names of rows; values as people read them |
-| `summary`, `findings`, `copies`, `recovery`, `geo`, `sentences` | the summary at the top |
+| `summary`, `findings`, `copies`, `recovery`, `partitions`, `geo`, `sentences` | the summary at the top |
 | `plots`, `drawings`, `svg` | the drawings |
 """

@@ -27,6 +27,9 @@ PLOTS: dict[str, tuple[Plot, ...]] = {
     "under_replicated": (Buckets("found", "entries", ("ledger_id",), "intact copies"),),
     "replica_holes": (Ranked(("bookie", "status"), "missing"),),
     "geo_replication": (Ranked((*_TOPIC, "target"), "unsent_messages"),),
+    "replica_lag": (Ranked((*_TOPIC, "broker"), "lag"),),
+    "leader_skew": (Ranked(("broker",), "leads"),),
+    "group_lag": (Ranked((*_TOPIC, "group"), "lag"),),
     "recovery_orders": (Ranked(("bookie",), "ledgers_left"),),
     "recovery_progress": (StepCurve("from_ts", "until_ts", "ledgers_left"),),
 }

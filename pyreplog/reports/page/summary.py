@@ -11,6 +11,7 @@ from pyreplog.reports.outcome import Outcome
 from pyreplog.reports.page import copies as pagecopies
 from pyreplog.reports.page import findings as pagefindings
 from pyreplog.reports.page import geo as pagegeo
+from pyreplog.reports.page import partitions as pagepartitions
 from pyreplog.reports.page import recovery as pagerecovery
 from pyreplog.reports.page.cells import printable
 from pyreplog.reports.page.sentences import MOST, Found, State, total
@@ -35,9 +36,10 @@ _Reader = Callable[[pa.Table], Found]
 
 _QUESTIONS: tuple[tuple[str, tuple[tuple[str, _Reader], ...]], ...] = (
     (
-        "Which subscription lags, by how much, and since when?",
+        "Which subscription or consumer group lags, by how much, and since when?",
         (
             ("backlog_by_subscription", pagefindings.lagging),
+            ("group_lag", pagepartitions.groups),
             ("drain_estimate", pagefindings.draining),
             ("dead_subscriptions", pagefindings.dead),
             ("backlog_age_histogram", pagefindings.nothing),
@@ -60,6 +62,14 @@ _QUESTIONS: tuple[tuple[str, tuple[tuple[str, _Reader], ...]], ...] = (
             ("replica_holes", pagecopies.holes),
             ("under_replicated", pagecopies.under_replicated),
             ("replica_divergence", pagecopies.diverging),
+        ),
+    ),
+    (
+        "Are partitions led, in sync, and spread evenly?",
+        (
+            ("partition_state", pagepartitions.states),
+            ("replica_lag", pagepartitions.replicas),
+            ("leader_skew", pagepartitions.skew),
         ),
     ),
     (

@@ -13,6 +13,7 @@ from pyreplog.reports.report import Report, ReportColumn, ReportRead
 from pyreplog.reports.snapshot import Snapshot, SubscriptionSnapshot
 from pyreplog.reports.subscriptions.subscribing import SUBSCRIPTION, names_of, table_of
 from pyreplog.tables.options import ReadOptions
+from pyreplog.topic.model.trend import outlook
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -73,7 +74,7 @@ def _row(subscription: SubscriptionSnapshot, appended: int, snapshot: Snapshot) 
     before = subscription.mark_at(snapshot.since_us)
     in_rate = appended / (snapshot.window_ms / 1000)
     out_rate = None if before is None else (subscription.mark.offset - before) / (snapshot.window_ms / 1000)
-    drain_s, status = _outlook(subscription.backlog_messages, in_rate, out_rate)
+    drain_s, status = outlook(subscription.backlog_messages, in_rate, out_rate)
     return (
         subscription.topic,
         subscription.partition,
@@ -84,15 +85,3 @@ def _row(subscription: SubscriptionSnapshot, appended: int, snapshot: Snapshot) 
         drain_s,
         status,
     )
-
-
-def _outlook(backlog: int, in_rate: float, out_rate: float | None) -> tuple[float | None, str | None]:
-    if backlog == 0:
-        return 0.0, "done"
-    if out_rate is None:
-        return None, None
-    if out_rate == 0:
-        return None, "stalled"
-    if out_rate <= in_rate:
-        return None, "growing"
-    return backlog / (out_rate - in_rate), "draining"

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from pyreplog.topic.model.positions import ORIGIN, TopicPosition
+from pyreplog.topic.model.trend import slowest_drain
 
 WINDOW_S = 60.0
 _STEPS = 6
@@ -519,7 +520,6 @@ def _combined(name: str, parts: Sequence[TopicStats]) -> TopicStats:
 
 def _subscription(parts: Sequence[SubscriptionStats]) -> SubscriptionStats:
     oldest = [part.oldest_us for part in parts if part.oldest_us is not None]
-    drains = [part.drain_s for part in parts if part.backlog_messages]
     return replace(
         parts[0],
         at_us=max(part.at_us for part in parts),
@@ -527,7 +527,7 @@ def _subscription(parts: Sequence[SubscriptionStats]) -> SubscriptionStats:
         oldest_us=min(oldest, default=None),
         blocked=any(part.blocked for part in parts),
         stalled=any(part.stalled for part in parts),
-        drain_s=None if None in drains else max((drain for drain in drains if drain is not None), default=None),
+        drain_s=slowest_drain(part.drain_s for part in parts if part.backlog_messages),
         active_consumer=None,
         consumers=tuple(consumer for part in parts for consumer in part.consumers),
         **_sums(parts, _SUBSCRIPTION_SUMS),

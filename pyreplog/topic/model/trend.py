@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import NamedTuple
+from collections.abc import Iterable, Sequence
+from typing import Literal, NamedTuple
 
 WINDOW_S = 300.0
 """Seconds over which rates are computed."""
@@ -28,6 +28,44 @@ class Sample(NamedTuple):
     mark: int
     backlog: int
     first: int | None = None
+
+
+class Outlook(NamedTuple):
+    """What becomes of a backlog at present rates.
+
+    Attributes:
+        drain_s: seconds until it is empty; 0.0: it is; None: never at these rates, or not known.
+        status: "done": it is empty; "stalled": nothing is taken off it; "growing": messages come at least as fast;
+            "draining": it gets smaller; None: not known.
+    """
+
+    drain_s: float | None
+    status: Literal["done", "stalled", "growing", "draining"] | None
+
+
+def outlook(backlog: int, rate_in: float | None, rate_out: float | None) -> Outlook:
+    """Return what becomes of a backlog.
+
+    Args:
+        backlog: messages.
+        rate_in: messages that come, per second; None: not known.
+        rate_out: messages that are taken off, per second; None: not known.
+    """
+    if backlog == 0:
+        return Outlook(0.0, "done")
+    if rate_in is None or rate_out is None:
+        return Outlook(None, None)
+    if rate_out == 0:
+        return Outlook(None, "stalled")
+    if rate_out <= rate_in:
+        return Outlook(None, "growing")
+    return Outlook(backlog / (rate_out - rate_in), "draining")
+
+
+def slowest_drain(drains: Iterable[float | None]) -> float | None:
+    """Return how long several backlogs take until all are empty, seconds; None: one never is, or it is not known."""
+    known = list(drains)
+    return None if None in known else max((drain for drain in known if drain is not None), default=None)
 
 
 class Trend(NamedTuple):
@@ -55,14 +93,11 @@ def trend(samples: Sequence[Sample], *, stalled_s: float = STALLED_S) -> Trend:
     first = _first_of_window(samples)
     seconds = (now.at_us - first.at_us) / 1e6
     waited = _stalled_us(samples) / 1e6
-    rate_in = rate_out = drain = None
+    rate_in = rate_out = None
     if seconds > 0:
         rate_in = (now.end - first.end) / seconds
         rate_out = rate_in - (now.backlog - first.backlog) / seconds
-        if rate_out > rate_in:
-            drain = now.backlog / (rate_out - rate_in)
-    if now.backlog == 0:
-        drain = 0.0
+    drain = outlook(now.backlog, rate_in, rate_out).drain_s
     return Trend(rate_in, rate_out, drain, waited, waited >= stalled_s)
 
 

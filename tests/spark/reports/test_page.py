@@ -104,7 +104,7 @@ def test_what_a_hostile_name_says_is_shown() -> None:
 
 def test_who_lags_most_comes_first() -> None:
     rows = [backlog("young", 9000, 100.0), backlog("none", 0), backlog("old", 3, 7200.0)]
-    answer = said(outcome("backlog_by_subscription", rows))["Which subscription lags"]
+    answer = said(outcome("backlog_by_subscription", rows))["Which subscription or consumer group lags"]
     assert [state for state, _ in answer] == ["bad", "bad", "fine"]
     assert answer[0][1].startswith("“old” of orders lags by 3 messages (300 B)")
     assert answer[0][1].endswith(f"since {pagecells.moment(NOON_US)} UTC, 2 h.")
@@ -113,7 +113,7 @@ def test_who_lags_most_comes_first() -> None:
 
 def test_many_that_lag_are_counted() -> None:
     actual_text = said(outcome("backlog_by_subscription", [backlog(f"s{n}", 9, 60.0 * n) for n in range(1, 12)]))
-    texts = [text for _, text in actual_text["Which subscription lags"]]
+    texts = [text for _, text in actual_text["Which subscription or consumer group lags"]]
     assert [text[1:4] for text in texts[:5]] == ["s11", "s10", "s9”", "s8”", "s7”"]
     assert texts[5] == "6 more subscriptions lag."
 
@@ -123,7 +123,7 @@ def test_a_backlog_is_bad_when_it_is_old(age_s: float | None, state: str) -> Non
     row = {**backlog("billing", 3, age_s or 0.0), "age_s": age_s}
     if age_s is None:
         row["oldest_ts"] = None
-    assert said(outcome("backlog_by_subscription", [row]))["Which subscription lags"][0][0] == state
+    assert said(outcome("backlog_by_subscription", [row]))["Which subscription or consumer group lags"][0][0] == state
 
 
 def test_what_cannot_be_told_is_unknown_not_fine() -> None:
@@ -137,7 +137,7 @@ def test_what_cannot_be_told_is_unknown_not_fine() -> None:
         Outcome(report_class("log_gaps"), error="OSError: gone"),
     )
     assert {state for state, _ in text["Which bookie lost copies"]} == {"unknown"}
-    assert {state for state, _ in text["Which subscription lags"]} == {"unknown"}
+    assert {state for state, _ in text["Which subscription or consumer group lags"]} == {"unknown"}
     assert text["Is anything damaged"] == [("unknown", "Offsets that are missing: the report failed. OSError: gone")]
     assert text["What is hot"] == [("unknown", "No report that answers this was run.")]
 
@@ -175,7 +175,9 @@ def test_what_does_not_apply_is_said_to() -> None:
     assert text["Which bookie lost copies"] == [("n/a", "There are no ledgers here.")]
     left_out = Outcome(report_class("dead_subscriptions"), left_out="there are no topics here")
     new_text = said(left_out, outcome("retention_forecast", []))
-    assert new_text["Which subscription lags"] == [("n/a", "There are no topics here.")], "and no empty answer"
+    assert new_text["Which subscription or consumer group lags"] == [("n/a", "There are no topics here.")], (
+        "and no empty answer"
+    )
 
 
 def test_a_key_is_hot_by_how_much_it_has_beside_the_mean() -> None:

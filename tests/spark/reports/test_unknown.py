@@ -92,7 +92,7 @@ def test_a_topic_whose_bookie_is_away(sample: World) -> None:
             assert _summary(of(actual_outcomes, name))["warnings"] == [warning]
         assert of(actual_outcomes, "under_replicated").warnings == (), "it knows of each ledger what it does not know"
         page = html(*actual_outcomes)
-        answer = page.split("Which subscription lags")[1].split("<h3>")[0]
+        answer = page.split("Which subscription or consumer group lags")[1].split("<h3>")[0]
         assert answer.count(f"Could not ask: topic {away}: ") == 1, "once, not for each report"
         part = page.split('<section id="rate_by_minute"')[1].split("</section>")[0]
         assert f"<strong>Unknown.</strong> could not ask: topic {away}: " in part

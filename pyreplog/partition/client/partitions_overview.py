@@ -1,0 +1,26 @@
+"""PartitionsOverview: all partitions and brokers of a cluster at one moment, from metadata and the leaders' answers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from pyreplog.partition.partition_status import BrokerStatus, PartitionStatus
+from pyreplog.partition.requests import PartitionDescription
+from pyreplog.partition.topic_partition import TopicPartition
+
+
+class PartitionsOverview(NamedTuple):
+    """The partitions and brokers of a cluster, made by `PartitionClient.overview`.
+
+    Attributes:
+        partitions: in the order of topics and numbers.
+        brokers: by name.
+        descriptions: what leaders have told, by partition; of one that did not answer there is none.
+        notes: brokers of which nothing was learned, and why; one line each.
+    """
+
+    partitions: tuple[PartitionStatus, ...] = ()
+    brokers: tuple[BrokerStatus, ...] = ()
+    descriptions: Mapping[TopicPartition, PartitionDescription] = {}
+    notes: tuple[str, ...] = ()
