@@ -254,6 +254,7 @@ def test_members_choose_an_assignor() -> None:
             Code.INVALID_REQUEST,
         ),
         (ConsumerHeartbeat("a", 1, server_assignor="x"), Code.UNSUPPORTED_ASSIGNOR),
+        (ConsumerHeartbeat("a", 1, regex="t.*"), Code.INVALID_REGULAR_EXPRESSION),
     ],
 )
 def test_what_is_no_heartbeat_is_refused(beat: ConsumerHeartbeat, code: Code) -> None:

@@ -152,7 +152,7 @@ ASKED: dict[str, Ask] = {
 KAFKA, PARTITION = "tests/kafka/test_", "tests/partition/test_"
 GROUP, COORDINATOR = f"{KAFKA}group_machine.py::test_", f"{KAFKA}group_coordinator.py::test_"
 TRANSACTIONS, MANAGER = f"{KAFKA}kafka_transactions.py::test_", f"{PARTITION}replica_manager.py::test_"
-CHANGES = f"{PARTITION}partition_changes.py::test_"
+CHANGES, MEMBERS = f"{PARTITION}partition_changes.py::test_", f"{KAFKA}consumer_group.py::test_"
 ELSEWHERE = {
     "UNKNOWN_SERVER_ERROR": f"{MANAGER}each_partition_has_its_own_outcome",
     "LEADER_NOT_AVAILABLE": f"{KAFKA}loading_coordinator.py::test_a_topic_that_cannot_have_leaders_is_told_of_in_time",
@@ -201,6 +201,11 @@ ELSEWHERE = {
     "PRODUCER_FENCED": f"{TRANSACTIONS}a_producer_that_was_fenced",
     "TRANSACTIONAL_ID_NOT_FOUND": f"{TRANSACTIONS}transactions_are_described_and_listed",
     "TRANSACTION_ABORTABLE": f"{TRANSACTIONS}offsets_outside_of_the_transaction_are_refused",
+    "FENCED_MEMBER_EPOCH": f"{MEMBERS}members_with_other_epochs_are_fenced",
+    "UNRELEASED_INSTANCE_ID": f"{MEMBERS}a_static_member_comes_back_to_what_it_had",
+    "UNSUPPORTED_ASSIGNOR": f"{MEMBERS}members_choose_an_assignor",
+    "STALE_MEMBER_EPOCH": f"{MEMBERS}members_commit_with_their_epochs",
+    "INVALID_REGULAR_EXPRESSION": f"{MEMBERS}what_is_no_heartbeat_is_refused",
 }
 """Codes that need more than one request, with a test that makes them arise."""
 

@@ -106,7 +106,7 @@ BOUNDS: dict[type[Settings], dict[str, tuple[int, int]]] = {
         "inflight_requests": (1, 1 << 20), "fetch_bytes": (1, 1 << 30), "fetch_wait_ms": (0, DAY_MS),
         "partitions": (1, 65_536), "replication_factor": (1, 64), "min_isr": (1, 64),
         "offsets_partitions": (1, 10_000), "offsets_replication_factor": (1, 64), "rebalance_delay_ms": (0, DAY_MS),
-        "consumer_session_timeout_ms": (2, DAY_MS), "consumer_heartbeat_interval_ms": (1, 44_999),
+        "consumer_session_timeout_ms": (2, INT_MAX), "consumer_heartbeat_interval_ms": (1, 44_999),
         "consumer_max_size": (1, INT_MAX), "admin_threads": (1, 64),
     },
     ConsumerGroupConfig: {
