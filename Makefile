@@ -72,7 +72,7 @@ interpreters:
 lint: $(VENV)/test
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	for version in $(TYPED); do $(BIN)/mypy --python-version $$version || exit 1; done
+	echo $(TYPED) | xargs -n 1 -P 2 $(BIN)/mypy --python-version
 	$(BIN)/python -m mypy.stubtest pyreplog._native --mypy-config-file pyproject.toml --allowlist .ci/stubtest-allowlist
 	$(BIN)/mkdocs build --strict --quiet
 
