@@ -9,7 +9,7 @@
 #   simulate   SEEDS seeded schedules of the ledger protocols, of replica groups, topics, auto-recovery and replicated
 #              subscriptions: crashes, races
 #   crash      SEEDS seeded crashes of a disk model
-#   chaos      kills, stops and resumes processes of ledgers, topics, replica groups and partitions, and moves their clocks, for CHAOS_SECONDS
+#   chaos      kills, stops and resumes processes of ledgers, topics, replica groups, partitions and transactions, and moves their clocks, for CHAOS_SECONDS
 #              each; prints the longest time without an acknowledgement
 #   kills      kills auditors, workers, sources and targets of auto-recovery with the seeds KILLS, FIRST:END, and reads every entry
 #              that was acknowledged from every bookie that metadata name

@@ -1,4 +1,4 @@
-"""`python -m tests.chaos [ledgers|topics|groups|partitions] [--seconds S] [--seed N]`: see the package."""
+"""`python -m tests.chaos [ledgers|topics|groups|partitions|transactions] [--seconds S] [--seed N]`: see the package."""
 
 from __future__ import annotations
 
@@ -7,10 +7,13 @@ import sys
 import tempfile
 from pathlib import Path
 
-from tests.chaos import groups, ledgers, partitions, topics
+from tests.chaos import groups, ledgers, partitions, topics, transactions
 from tests.chaos.victims import FAKETIME
 
-SERVICES = {"ledgers": ledgers.run, "topics": topics.run, "groups": groups.run, "partitions": partitions.run}
+SERVICES = {
+    "ledgers": ledgers.run, "topics": topics.run, "groups": groups.run, "partitions": partitions.run,
+    "transactions": transactions.run,
+}  # fmt: skip
 
 
 def main() -> int:

@@ -116,13 +116,18 @@ def run(folder: Path, seconds: float, seed: int) -> Verdict:
     finally:
         for victim in victims:
             victim.end()
+    errors = sum((worker.errors for worker in (*writers, reader)), Counter[str]())
+    return Verdict(availability.acknowledged, judge(history, errors), held)
+
+
+def judge(history: History, errors: Counter[str]) -> int:
+    """Print what is wrong with a history, and what became of its transactions; return how much is wrong."""
     found = anomalies(history)
     for anomaly in found[:20]:
         print(f"  {anomaly.kind}: {anomaly.what}")
     outcomes = Counter(transaction.outcome.value for transaction in history.transactions if transaction.appends)
-    errors = sum((worker.errors for worker in (*writers, reader)), Counter[str]())
     print(f"  {dict(outcomes)}; {len(found)} anomalies; errors: {dict(errors)}")
-    return Verdict(availability.acknowledged, len(found), held)
+    return len(found)
 
 
 def whole(topic: Partitions, partition: int) -> dict[int, str] | None:
@@ -130,7 +135,7 @@ def whole(topic: Partitions, partition: int) -> dict[int, str] | None:
     values: dict[int, str] = {}
     try:
         offsets = topic[partition].offsets()
-        if offsets.high_watermark < offsets.end:
+        if min(offsets.high_watermark, offsets.last_stable) < offsets.end:
             return None
         at = 0
         while at < offsets.end:

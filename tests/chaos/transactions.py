@@ -1,0 +1,168 @@
+"""Three brokers with Kafka listeners, of which one at a time is disturbed, under transactions of Kafka clients; what these
+wrote, and what readers of committed records saw, is judged by the rules of histories."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections import Counter
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+from random import Random
+
+from aiokafka import AIOKafkaProducer
+from aiokafka.errors import KafkaError
+
+from pyreplog import PartitionClient
+from pyreplog.partition.client.partition_producer import ProducerConfig
+from tests.chaos.faults import Availability, Fault, Faults, Worker
+from tests.chaos.faults import Outcome as Verdict
+from tests.chaos.partitions import PARTITIONS, TIMEOUT_S, TOPIC, Reader, judge, whole
+from tests.chaos.victims import Victim
+from tests.histories.history import Append, History, Outcome
+from tests.waiting import until
+
+BROKERS, WRITERS = 3, 2
+BOUND_S = 60.0
+STEP_S = 10.0
+PAUSE_S = 0.005
+ABORTED_SHARE = 0.2
+TRANSACTION_MS = 15_000
+COMMITS_WITHOUT = 10
+
+
+class Writer(Worker):
+    """Writes a few values in each transaction, and commits it, or aborts it at times. One whose commit was asked for, and
+    not answered, has an unknown outcome; one that fails before is aborted, by its writer or by the next one of its id."""
+
+    def __init__(
+        self, victims: list[Victim], name: str, seed: int, history: History, availability: Availability
+    ) -> None:
+        self._victims, self._name, self._random = victims, name, Random(f"{seed}/{name}")
+        self._history, self._availability, self._number = history, availability, 0
+        super().__init__()
+        self.errors = Counter[str]()
+
+    def _run(self) -> None:
+        asyncio.run(self._work())
+
+    async def _work(self) -> None:
+        while not self._over.is_set():
+            producer = AIOKafkaProducer(
+                bootstrap_servers=[victim.said["kafka"] for victim in self._victims], transactional_id=self._name,
+                transaction_timeout_ms=TRANSACTION_MS, request_timeout_ms=int(STEP_S * 1000), retry_backoff_ms=50,
+            )  # fmt: skip
+            try:
+                async with asyncio.timeout(STEP_S):
+                    await producer.start()
+                while not self._over.is_set() and await self._transact(producer):
+                    await asyncio.sleep(PAUSE_S)
+            except (KafkaError, TimeoutError) as error:
+                self.errors[type(error).__name__] += 1
+                await asyncio.sleep(0.1)
+            finally:
+                with suppress(KafkaError, TimeoutError):
+                    async with asyncio.timeout(STEP_S):
+                        await producer.stop()
+
+    async def _transact(self, producer: AIOKafkaProducer) -> bool:
+        """Return whether the producer can go on."""
+        began, outcome, appends = time.monotonic(), Outcome.ABORTED, list[Append]()
+        commits = self._random.random() >= ABORTED_SHARE
+        try:
+            async with asyncio.timeout(STEP_S):
+                await producer.begin_transaction()
+                sent = []
+                for _ in range(self._random.randrange(1, 5)):
+                    partition, value = self._random.randrange(PARTITIONS), f"{self._name}/{self._number}"
+                    self._number += 1
+                    appends.append(Append(partition, value))
+                    sent.append(await producer.send(TOPIC, value.encode(), partition=partition))
+                if commits:
+                    offsets = [record.offset for record in await asyncio.gather(*sent)]
+                    outcome = Outcome.UNKNOWN
+                    await producer.commit_transaction()
+                    outcome = Outcome.COMMITTED
+                    appends = [replace(append, offset=at) for append, at in zip(appends, offsets, strict=True)]
+                    self._availability.acknowledge()
+                else:
+                    await producer.abort_transaction()
+        except (KafkaError, TimeoutError) as error:
+            self.errors[type(error).__name__] += 1
+            return False
+        finally:
+            self._history.add(began, outcome, appends)
+        return True
+
+
+class EachInTurn(Faults):
+    """Kills each broker once, and starts it again when transactions were committed without it."""
+
+    def __init__(self, victims: list[Victim], availability: Availability) -> None:
+        super().__init__(victims, 0)
+        self._availability = availability
+        self.ended = threading.Event()
+
+    def _run(self) -> None:
+        try:
+            for victim in self._victims:
+                began = time.monotonic()
+                self._commits()
+                victim.kill()
+                self._commits()
+                victim.start()
+                self.past.append(Fault("kill -9", victim.name, began, time.monotonic()))
+        except BaseException as error:
+            self.error = error
+        finally:
+            self.ended.set()
+
+    def _commits(self) -> None:
+        wanted = self._availability.acknowledged + COMMITS_WITHOUT
+        until(lambda: self._availability.acknowledged >= wanted, patience_s=2 * BOUND_S, pause_s=0.01)
+
+
+def run(folder: Path, seconds: float | None, seed: int) -> Verdict:
+    """Disturb brokers for so long (None: kill each of them once), and judge what their clients saw."""
+    url = f"sqlite:{folder / 'metadata.sqlite'}"
+    victims = [
+        Victim(
+            f"{number + 1}", folder,
+            ["pyreplog", "broker", str(folder / f"{number + 1}"), "--json", "--metadata", url, "--kafka", "127.0.0.1:0",
+             "--set", "lease_ms=1000", "--set", "lag_ms=2000", "--set", "segment_bytes=1048576"],
+        )
+        for number in range(BROKERS)
+    ]  # fmt: skip
+    availability, history = Availability("transaction", BOUND_S), History()
+    try:
+        for victim in victims:
+            victim.start()
+        with PartitionClient.connect(url, config=ProducerConfig(timeout_s=TIMEOUT_S)) as client:
+            client.create_topic(TOPIC, partitions=PARTITIONS, replication_factor=BROKERS, min_isr=2)
+            topic = client.topic(TOPIC, isolation="last_stable")
+            reader = Reader(topic, history)
+            writers = [Writer(victims, f"w{number}", seed, history, availability) for number in range(WRITERS)]
+            for worker in (*writers, reader):
+                worker.start()
+            if seconds is None:
+                in_turn = EachInTurn(victims, availability)
+                in_turn.start()
+                in_turn.ended.wait()
+                faults: Faults = in_turn
+            else:
+                faults = Faults(victims, seed)
+                faults.start()
+                threading.Event().wait(seconds)
+            faults.end()
+            held = availability.report(faults)
+            for worker in (*writers, reader):
+                worker.end()
+            for partition in range(PARTITIONS):
+                history.final[partition] = until(lambda number=partition: whole(topic, number), pause_s=0.1)  # type: ignore[misc]
+    finally:
+        for victim in victims:
+            victim.end()
+    errors = sum((worker.errors for worker in (*writers, reader)), Counter[str]())
+    return Verdict(availability.acknowledged, judge(history, errors), held)
