@@ -235,6 +235,7 @@ class Partition:
         self._log, self._store, self._fetcher, self._purgatory = log, store, fetcher, purgatory
         self._clock, self._brokers = clock, brokers
         self._lock = threading.Lock()
+        self._sending = threading.Lock()  # fetches leave in the order in which the machine makes them
         self._leading: LeadingReplica | None = None
         known = log.high_watermark if high_watermark is None else high_watermark
         self._following = FollowingReplica(member, log.replica_log, known)
@@ -867,6 +868,8 @@ class Partition:
         """End its role, wake what waits, and close the log."""
         self._is_closed = True
         self._change(lambda deferred: self._go_offline(ClosedError(f"{self.name} was closed"), deferred))
+        with self._sending:
+            pass  # a fetch that is being sent has left: the fetcher is told next to forget it
         self.write_producer_snapshots()
         if self._producers is not None:
             self._producers.close()
@@ -1063,7 +1066,7 @@ class Partition:
             case LeadershipLost() if leading is not None:
                 self._step_down(leading, deferred)
             case SendFetch(leader, fetch):
-                deferred.append(partial(self._fetcher.send_fetch, self.name, leader, fetch))
+                deferred.append(partial(self._send_fetch, following, leader, fetch))
             case AppendRecords(fetched):
                 self._append_fetched(fetched, deferred)
             case TruncateLog(to):
@@ -1081,6 +1084,12 @@ class Partition:
                 following.trimmed(self._trim_log(start))
             case AdvanceLogStart(offset):
                 log.delete_before(offset)
+
+    def _send_fetch(self, following: FollowingReplica, leader: str, fetch: Fetch) -> None:
+        """Send a fetch, unless another thread has sent the next one meanwhile: the fetcher would drop that one."""
+        with self._sending:
+            if self._following is following and following.fetch_number == fetch.number:
+                self._fetcher.send_fetch(self.name, leader, fetch)
 
     def _alter(self, leading: LeadingReplica, version: int, state: PartitionState) -> None:
         def done(result: int | None) -> None:

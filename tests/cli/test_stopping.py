@@ -174,3 +174,26 @@ def test_a_process_that_cannot_be_closed_says_so() -> None:
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False)
     text = "pyreplog: not closed 1 s after the 0.1 s of --drain-s; the process ends; the outcome of open requests is unknown\n"
     assert (done.returncode, done.stderr) == (1, text)
+
+
+SIGNAL_ELSEWHERE = """
+import signal, threading, time
+from pyreplog.cli.shared import serving
+
+stop, waits = serving.stopped_by_signals(), threading.Event()
+
+def take() -> None:
+    waits.wait()
+    time.sleep(0.2)  # the main thread sleeps by then; if not, the signal is taken all the same
+    signal.pthread_kill(threading.get_ident(), signal.SIGTERM)
+
+threading.Thread(target=take).start()
+waits.set()
+assert stop.wait()
+"""
+
+
+def test_a_signal_that_another_thread_takes_ends_a_command() -> None:
+    """Of two signals that come together, the kernel gives one to a thread that is not the main one."""
+    done = subprocess.run([sys.executable, "-c", SIGNAL_ELSEWHERE], timeout=PATIENCE_S, check=False)
+    assert done.returncode == 0

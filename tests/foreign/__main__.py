@@ -21,6 +21,8 @@ _TOOLS = "org.apache.kafka.tools"
 _TOOL_S = 240
 _KILL_AFTER = 3_000
 """Messages that are acknowledged before a broker is killed."""
+_COPIES_BEFORE = 30
+"""Transactions that are committed before that."""
 
 
 class ToolError(Exception):
@@ -252,16 +254,26 @@ def api_versions(tools: Tools) -> str:
 
 
 def transactional_copy(tools: Tools) -> str:
-    """Copies a topic in transactions, with the offsets."""
+    """Copies a topic in transactions, with the offsets, while a leader is killed: each message is committed once."""
+    count = 6_000
     tools.create("source", 1)
     tools.create("copy", 1)
-    tools.run("VerifiableProducer", "--topic", "source", "--max-messages", 500)
-    tools.run(
-        "TransactionalMessageCopier", "--consumer-group", "copiers", "--input-topic", "source", "--output-topic", "copy",
-        "--input-partition", 0, "--transactional-id", "copier", "--transaction-size", 100, "--max-messages", 500,
-        server="--broker-list",
+    tools.run("VerifiableProducer", "--topic", "source", "--max-messages", count)
+    copying = tools.start(
+        "TransactionalMessageCopier", "--broker-list", tools.brokers.addresses, "--consumer-group", "copiers",
+        "--input-topic", "source", "--output-topic", "copy", "--input-partition", 0, "--transactional-id", "copier",
+        "--transaction-size", 20, "--max-messages", count,
     )  # fmt: skip
-    return "500 messages in 5 transactions"
+    tools.kill_while("copy", copying, lambda text: text.count("ProcessLoop") >= _COPIES_BEFORE)
+    printed = tools.run(
+        "consumer.ConsoleConsumer", "--topic", "copy", "--from-beginning", "--isolation-level", "read_committed",
+        "--max-messages", count, "--timeout-ms", 30_000,
+    )  # fmt: skip
+    values = sorted(
+        int(line) for line in printed.splitlines() if line.isdigit()
+    )  # it says in the end how many they are
+    check(values == list(range(count)), f"{len(values)} messages, {len({*values})} of them distinct, of {count}")
+    return f"{count:,} messages in {count // 20} transactions, each committed once"
 
 
 def transactions(tools: Tools) -> str:
@@ -298,8 +310,8 @@ SCENARIOS = (
     Scenario(offsets, "kafka-delete-records"),
     Scenario(election, "kafka-leader-election"),
     Scenario(api_versions, "kafka-broker-api-versions"),
-    Scenario(transactional_copy, "TransactionalMessageCopier", why_not="transactions are not served yet"),
-    Scenario(transactions, "kafka-transactions", why_not="ListTransactions is not served"),
+    Scenario(transactional_copy, "TransactionalMessageCopier", killed=True),
+    Scenario(transactions, "kafka-transactions"),
     Scenario(log_dirs, "kafka-log-dirs"),
     Scenario(acls, "kafka-acls", why_not="there are no ACLs"),
 )

@@ -21,6 +21,7 @@ from pyreplog.cursors.subscription_metadata import SubscriptionMetadata
 from pyreplog.geo.clusters import RemoteCluster
 from pyreplog.geo.policies import StoredPolicy, TopicControls
 from pyreplog.geo.server_registration import GeoServer
+from pyreplog.kafka.quotas.client_quotas import ClientQuota
 from pyreplog.ledger.ledger_metadata import LedgerMetadata
 from pyreplog.metadata.values import MetadataValue, field_names
 from pyreplog.partition.metadata.broker_registration import BrokerAvailability, BrokerMetadata
@@ -38,6 +39,7 @@ STORED: dict[type[MetadataValue], str] = {
     BrokerAvailability: "incarnation address is_stopping kafka_address",
     BrokerMetadata: "directory incarnation rack",
     CheckProgress: "began_us next_ledger checked differing",
+    ClientQuota: "user client_id quotas",
     GeoServer: "address host pid",
     LedgerChain: "topic token epoch owner nonce created_us config properties start ledgers doomed deleted renewals",
     LedgerMetadata: "ledger ensemble_size write_quorum ack_quorum fragments proof durability state last_entry length "

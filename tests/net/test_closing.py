@@ -112,7 +112,7 @@ def test_a_drain_loses_no_reply_where_more_was_asked(reactor: Reactor, patient: 
         connection._stream.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1 << 20)
         thread = threading.Thread(target=lambda: drained.append(server.drain(TIMEOUT_S)))
         thread.start()
-        wait(reactor, lambda: server._listener.fileno() < 0)
+        wait(reactor, lambda: server._listener.closed)
         client.send(2, b"too late")
         wait(reactor, lambda: connection.unread_bytes > 0)
         body = bytes(150_000)

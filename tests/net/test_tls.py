@@ -187,7 +187,7 @@ def test_a_drain_lets_clients_go(
     connection: Any = handler.connections[0]
     thread = threading.Thread(target=lambda: drained.append(server.drain(TIMEOUT_S)))
     thread.start()
-    wait(reactor, lambda: server._listener.fileno() < 0)
+    wait(reactor, lambda: server._listener.closed)
     channel.request(b"too late", on_reply=replies.append, timeout=TIMEOUT_S)
     wait(reactor, lambda: connection.unread_bytes > 0)
     body = bytes(3_000_000)

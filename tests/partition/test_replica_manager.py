@@ -43,6 +43,7 @@ from pyreplog.partition.role import ReplicaRole
 from pyreplog.partition.topic_partition import TopicPartition
 from pyreplog.purgatory import Purgatory
 from pyreplog.stream.log_position import LogPosition
+from tests.waiting import PATIENCE_S
 
 from .managers import EVENTS, LAG_US, WALL_US, Broker, Cluster, HookedPurgatory, batch, messages
 from .partition_logs import epoch
@@ -956,3 +957,30 @@ def test_bytes_above_a_partitions_limit_do_not_count() -> None:
     assert wake_positions([full, FetchedPart(10, 10, 50)], 300) == [None, 60]
     assert wake_positions([full], 300) == [None]
     assert wake_positions([FetchedPart(500, 100, 1000)], 50) == [550], "an offset above the high watermark"
+
+
+def test_a_fetch_that_is_late_takes_no_place_of_the_next_one(tmp_path: Path) -> None:
+    """Two threads tell a replica of two leaders; the first one comes to its fetch when the second one is done."""
+    cluster = Cluster(tmp_path)
+    try:
+        cluster.elect()
+        cluster.inbox.clear()
+        broker, (version, led) = cluster.brokers["c"], cluster.states[EVENTS]
+        is_late, goes_on = threading.Event(), threading.Event()
+
+        def told(_: TopicPartition, __: int | None) -> None:
+            if not is_late.is_set():
+                is_late.set()
+                assert goes_on.wait(PATIENCE_S)
+
+        broker.partition.watch_role(told)
+        thread = threading.Thread(target=broker.partition.state_changed, args=(version, led))
+        thread.start()
+        assert is_late.wait(PATIENCE_S)
+        after = led.led_by("b" if led.leader == "a" else "a")
+        broker.partition.state_changed(version + 1, after)
+        goes_on.set()
+        thread.join()
+        assert broker.last_fetch is not None and broker.last_fetch.epoch == after.epoch
+    finally:
+        cluster.close()

@@ -32,6 +32,9 @@ GRACE_S = 1.0
 """Seconds after `--drain-s` for the disk; everything else has ended before."""
 
 SAY_S = 0.25
+_LOOK_S = 0.5
+"""Of two signals that come together the kernel gives one to another thread, which does not wake the main thread: its
+handler runs when that looks."""
 
 METRICS_HELP = "serve Prometheus there (default host 127.0.0.1)"
 
@@ -55,13 +58,16 @@ class Stop:
 
     def wait(self, timeout: float | None = None) -> bool:
         """Return whether it was set within `timeout` seconds; None: wait without limit. For one thread."""
-        deadline = None if timeout is None else time.monotonic() + timeout
+        deadline = math.inf if timeout is None else time.monotonic() + timeout
         while True:
+            left = max(deadline - time.monotonic(), 0.0)
             try:
-                if self._signals.get(timeout=None if deadline is None else max(deadline - time.monotonic(), 0.0)):
+                if self._signals.get(timeout=min(left, _LOOK_S)):
                     return True
             except Empty:
-                return False
+                if left <= _LOOK_S:
+                    return False
+                continue
             if self._reload is None:
                 logger.warning("SIGHUP: there are no files to reload")
             else:

@@ -75,6 +75,11 @@ class FollowingReplica:
             return []  # goes on when that is done
         return self._fetch()
 
+    @property
+    def fetch_number(self) -> int:
+        """Number of the newest fetch; earlier ones are abandoned."""
+        return self._number
+
     def stop(self) -> None:
         """Follow nobody. What is being done to the log is completed."""
         self.leader = ""
