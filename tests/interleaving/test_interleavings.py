@@ -22,9 +22,9 @@ def _controlled() -> Iterator[None]:
 
 @pytest.mark.parametrize("name", HARNESSES)
 def test_at_random(name: str) -> None:
-    try_seeds(HARNESSES[name], 0, SEEDS // one_in(8))
+    try_seeds(HARNESSES[name], 0, SEEDS // one_in(24))
 
 
 @pytest.mark.parametrize("name", HARNESSES)
 def test_with_few_preemptions(name: str) -> None:
-    try_preemptions(HARNESSES[name], 2, RUNS // one_in(8))
+    try_preemptions(HARNESSES[name], 2, RUNS // one_in(24))

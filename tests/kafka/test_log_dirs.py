@@ -100,7 +100,7 @@ def test_kafka_python_describes_them(tmp_path: Path) -> None:
         brokers.create(replication_factor=2)
         admin = KafkaAdminClient(bootstrap_servers=brokers.addresses)
         try:
-            text = str(admin.describe_log_dirs())
-            assert str(tmp_path / "1") in text and str(tmp_path / "2") in text and text.count("events") == 2
+            text = until(lambda: text if (text := str(admin.describe_log_dirs())).count("events") == 2 else "")
+            assert str(tmp_path / "1") in text and str(tmp_path / "2") in text
         finally:
             admin.close()
