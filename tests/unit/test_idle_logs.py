@@ -57,8 +57,12 @@ def mapped_files(path: Path) -> list[str]:
 
 
 def is_at_rest(log: CommitLog) -> bool:
+    if not log.is_dormant:
+        return False
+    if not open_files(log.path) and mapped_files(log.path) == ["lock", "tail"]:
+        return True
     gc.collect()  # an earlier handle of the log that was closed
-    return log.is_dormant and not open_files(log.path) and mapped_files(log.path) == ["lock", "tail"]
+    return False
 
 
 def blocks(path: Path) -> int:
