@@ -10,7 +10,7 @@ from tests.chaos import transactions
 from tests.chaos.__main__ import SERVICES
 
 
-@pytest.mark.parametrize("service", SERVICES)
+@pytest.mark.parametrize("service", [name for name in SERVICES if name != "transactions"])  # below
 def test_nothing_that_was_acknowledged_is_lost(service: str, tmp_path: Path, seed: int) -> None:
     outcome = SERVICES[service](tmp_path, 6.0, seed)
     assert outcome.acknowledged and not outcome.lost
