@@ -71,7 +71,7 @@ def frame() -> Frame:
 
 
 def test_a_topic_of_partitions_with_a_group_as_rows() -> None:
-    """Of the group, what it has in this topic; internal topics are not shown."""
+    """A group is shown with its partitions of this topic; internal topics are not shown."""
     (row,) = frame().topics
     assert (row.name, row.partitions, row.messages, row.rate_published) == ("orders", 3, 270, 1.5)
     assert (row.backlog, row.oldest_s, row.rate_delivered) == (40, 90.0, 12.0)
@@ -169,7 +169,7 @@ def test_partitions_and_groups_of_brokers_of_which_one_ends(
             raise KeyboardInterrupt
         if "2" in brokers.brokers:
             brokers.stop("2")
-        time.sleep(0.02)  # the news travels
+        time.sleep(0.02)  # between two looks, which go on until the broker is dead
 
     monkeypatch.setattr(top, "time", SimpleNamespace(sleep=sleep))
     monkeypatch.setattr(top, "print_json", frames.append)

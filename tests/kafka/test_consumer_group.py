@@ -167,7 +167,7 @@ def test_an_answer_that_was_lost_is_given_again() -> None:
 
 
 def test_an_old_epoch_gives_nothing_up() -> None:
-    """A heartbeat that was on its way for long knows nothing of what is to be given up."""
+    """A late heartbeat was sent before its member was told what to give up: it gives nothing up."""
     driver = GroupDriver(Topics(orders=6))
     first, second, third = (TestMember(driver, name) for name in "abc")
     first.join(), second.join(), first.beat()

@@ -150,7 +150,7 @@ def test_a_new_producer_fences_the_one_before(work: Work) -> None:
 
 
 def test_a_transaction_that_takes_too_long_is_aborted(work: Work) -> None:
-    """Its producer is away; whoever reads behind it goes on."""
+    """The producer of the transaction is away; consumers read on behind the transaction."""
     slow = work.producer(**{"transaction.timeout.ms": 1_000})
     slow.begin_transaction()
     work.send(slow, b"slow")

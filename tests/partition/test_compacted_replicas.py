@@ -1,4 +1,4 @@
-"""A compacted partition of several replicas: what readers of each of them see, whoever leads, and which bytes they have."""
+"""A compacted partition of several replicas: what readers of each replica see under any leader, and which bytes it has."""
 
 from __future__ import annotations
 

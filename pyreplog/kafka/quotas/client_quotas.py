@@ -36,10 +36,10 @@ _NAME_MAX = 32_767
 
 
 class QuotaEntity(NamedTuple):
-    """Whom a quota is for. One of the two at least is not None.
+    """The clients that a quota limits. At least one of the two fields is not None.
 
     Attributes:
-        user: its name; DEFAULT: all users without a quota of their own; None: of whatever user.
+        user: its name; DEFAULT: all users without a quota of their own; None: any user.
         client_id: likewise.
     """
 
@@ -84,7 +84,7 @@ class ClientQuota(MetadataValue):
 
     @property
     def entity(self) -> QuotaEntity:
-        """Whom they are for."""
+        """The clients that the quotas limit."""
         return QuotaEntity(self.user, self.client_id)
 
     def _encode_fields(self) -> dict[str, Any]:
@@ -118,7 +118,7 @@ def alter_client_quota(
 
     Args:
         store: metadata store.
-        entity: whom they are for.
+        entity: the clients that the quotas limit.
         changes: values by kind, bytes a second or percentages; None: no quota of this kind. Others stay.
 
     Returns:
