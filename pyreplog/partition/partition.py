@@ -16,7 +16,6 @@ from pyreplog.errors import (
     ClosedError,
     CorruptionError,
     DiskError,
-    HigherTermError,
     InvalidArgumentError,
     InvalidMessageError,
     LockedError,
@@ -242,7 +241,6 @@ class Partition:
         self._role = ReplicaRole(partition, is_leader=False)
         self._version = 0
         self._state: PartitionState | None = None
-        self._epoch_before: LeaderEpoch | None = None  # in which an earlier process led
         self._files, self._failed, self._request_sync = files, failed, request_sync
         self._is_closed = False
         self._is_leaving = False  # the ISR: a change of the key is under way
@@ -970,8 +968,6 @@ class Partition:
     def _adopt(self, version: int, state: PartitionState, deferred: Deferred) -> None:
         if version <= self._version:
             return
-        if not self._version and state.leader == self.member.broker:
-            self._epoch_before = state.epoch
         self._version, self._state = version, state
         if self._leading is not None:
             self._perform(self._leading.state_changed(version, state, self._now_us()), deferred)
@@ -986,7 +982,8 @@ class Partition:
                 self._follow(state.leader, state.epoch, deferred)
             else:
                 self._following.stop()
-        elif state.leading_member != self.member or state.epoch == self._epoch_before:
+        elif state.leading_member != self.member or state.epoch <= self._log.history.last:
+            # The log has the epoch: an earlier process led in it, and knew of changes and acknowledgements.
             self._following.stop()
             deferred.append(partial(self._resign, version, state))
         else:
@@ -1008,14 +1005,11 @@ class Partition:
         )  # fmt: skip
         try:
             self._perform(leading.begin(), deferred)
-        except (DiskError, HigherTermError) as error:  # it follows: the log is whole
+        except DiskError as error:  # it follows: the log is whole
             logger.warning("%s: this broker cannot lead: %s", self.name, error)
             self._step_down(leading, deferred)
-            if isinstance(error, HigherTermError):
-                deferred.append(partial(self._resign, version, state))
-            else:
-                deferred.append(self._leave_isr)
-                deferred.append(partial(self._fetcher.retry_later, self.name))
+            deferred.append(self._leave_isr)
+            deferred.append(partial(self._fetcher.retry_later, self.name))
             return
         self._begin_role(deferred, is_leader=True)
         self._show_marks()

@@ -7,7 +7,7 @@ from tests.waiting import until
 
 
 def until_settled(client: PartitionClient, *topics: str) -> None:
-    """Wait. A replica that has just begun may let a leader be elected again, so one look after creation is not enough."""
+    """Wait. The brokers learn of a new topic one after the other."""
 
     def is_settled() -> bool:
         rows = client.overview(topics).partitions

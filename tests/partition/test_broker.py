@@ -151,6 +151,28 @@ def test_a_topic_is_served_by_three_brokers(cluster: Cluster) -> None:
         assert len(cluster.state(topic, number).isr) == 3
 
 
+def test_a_new_partition_is_elected_once(cluster: Cluster) -> None:
+    cluster.start("a", "b", "c")
+    topic = cluster.create(partitions=6, min_isr=2)
+    for number in range(6):
+        assert cluster.append(b"first", number=number) == 0
+        assert cluster.state(topic, number).epoch.number == 1
+
+
+def test_a_leader_that_starts_again_leads_in_a_higher_epoch(cluster: Cluster) -> None:
+    """Its key still names it. What it knew of its epoch is gone with the process, so the epoch is not continued."""
+    cluster.start("a")
+    topic = cluster.create(replication_factor=1)
+    epochs = []
+    for value in range(3):
+        assert cluster.append(b"%d" % value) == value
+        epochs.append(cluster.state(topic).epoch.number)
+        cluster.stop("a")
+        assert cluster.state(topic).leader == "a"
+        cluster.start("a")
+    assert epochs == [1, 2, 3]
+
+
 def test_leaders_move_when_brokers_stop_and_all_catch_up(cluster: Cluster) -> None:
     """Each broker in turn is stopped and started again, while a client appends."""
     cluster.start("a", "b", "c")

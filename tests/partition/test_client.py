@@ -52,7 +52,7 @@ def test_topics(client: PartitionClient) -> None:
     flights = client.create_topic("flights", partitions=3, min_isr=2)
     assert client.topics() == ["flights"] and len(flights) == 3 and client.topic("flights") is flights
     assert [partition.number for partition in flights] == [0, 1, 2] and flights[-1].number == 2
-    until(lambda: all(partition.leader for partition in flights))  # a new partition is elected twice
+    until(lambda: all(partition.leader for partition in flights))
     with pytest.raises(NoSuchPartitionError):
         flights[3]
     with pytest.raises(TopicExistsError):

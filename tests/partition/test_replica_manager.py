@@ -126,6 +126,18 @@ def read_bytes(data: FetchPartitionData) -> bytes:
 # ---- appends ----------------------------------------------------------------------------------------------------
 
 
+def test_a_leader_that_starts_again_resigns(cluster: Cluster, a: Broker) -> None:
+    """What it knew of its epoch is gone with the process, so the epoch is not continued. Nobody led in a later one."""
+    a.restart()
+    a.look(EVENTS)
+    assert not a.partition.is_leader
+    assert cluster.states[EVENTS][1].leader == "", "else it waits for somebody to elect it again"
+    cluster.lead("b")
+    cluster.lead("a")
+    a.restart()
+    assert a.partition.is_leader, "an earlier process of this broker did not lead in this epoch"
+
+
 @pytest.mark.parametrize("acks", [0, 1])
 def test_other_acks_do_not_wait_for_followers(a: Broker, acks: int) -> None:
     response = appended(a, messages(b"x", b"y"), acks)

@@ -302,13 +302,15 @@ def test_appends_and_reads_while_a_log_is_closed_and_opened_all_the_time(
     tmp_path: Path, eager_switching: None, durability: str
 ):
     with LogRuntime(idle_ms=1) as runtime, open_log(tmp_path / "log", runtime, durability=durability) as log:
-        errors, stop, dormant = list[BaseException](), threading.Event(), 0
+        errors, stop = list[BaseException](), threading.Event()
 
         def append(thread: int) -> None:
             try:
                 for number in range(60):
                     log.append(b"%d %d" % (thread, number))
                     time.sleep(0.002 * (number % 3))
+                    if number % 15 == 0:  # it comes to that at the latest when all threads wait for it
+                        until(lambda: log.is_dormant)
             except BaseException as error:
                 errors.append(error)
 
@@ -326,12 +328,11 @@ def test_appends_and_reads_while_a_log_is_closed_and_opened_all_the_time(
         reader = threading.Thread(target=read)
         for thread in (*threads, reader):
             thread.start()
-        while any(thread.is_alive() for thread in threads):
-            dormant += log.is_dormant
-            time.sleep(0.001)
+        for thread in threads:
+            thread.join()
         stop.set()
         reader.join(WAIT_S)
-        assert not errors and dormant
+        assert not errors
         for i in range(3):
             own = [value for value in log[:] if value.startswith(b"%d " % i)]
             assert own == [b"%d %d" % (i, number) for number in range(60)]

@@ -73,7 +73,6 @@ class Broker:
         self.registered: Brokers = {}
         self._parked: dict[Member, Fetch] = {}
         self._produces: list[Produce] = []
-        self._epoch_before: LeaderEpoch | None = None  # in which an earlier life led
         self._is_refreshing = False
         self._sent: Fetch | None = None
         self.read_to = 0  # records that a reader of committed data has seen
@@ -107,7 +106,7 @@ class Broker:
         self.life += 1
         self.is_up, self.is_stopping = True, False
         self.leading, self.version, self.registered = None, 0, {}
-        self._epoch_before, self._is_refreshing, self._sent = None, False, None
+        self._is_refreshing, self._sent = False, None
         self._parked, self._produces, self.read_to = {}, [], 0
         self.following = FollowingReplica(self.member, disk.log, disk.mark(max(disk.checkpoint, disk.start)))
         self.world.note(self.name, "starts as", self.member, "with", len(disk.records), "records")
@@ -200,8 +199,6 @@ class Broker:
             self.perform(self.leading.brokers_changed(brokers, self.now_us))
 
     def _loaded(self, version: int, state: PartitionState) -> None:
-        if self.version == 0 and state.leader == self.name:
-            self._epoch_before = state.epoch
         self._state_changed(version, state)
         if not self._is_refreshing:  # watches may be lost
             self._is_refreshing = True
@@ -227,7 +224,7 @@ class Broker:
                 self.perform(self.following.follow(state.leader, state.epoch))
             else:
                 self.following.stop()
-        elif state.leading_member != self.member or state.epoch == self._epoch_before:
+        elif state.leading_member != self.member or state.epoch <= self.disk.log.history.last:
             self.following.stop()
             self._resign(self.version, state)
         else:
