@@ -112,7 +112,7 @@ def run(folder: Path, seconds: float, seed: int) -> Verdict:
             for worker in (*writers, reader):
                 worker.end()
             for partition in range(PARTITIONS):
-                history.final[partition] = until(lambda number=partition: whole(topic, number), pause_s=0.1)  # type: ignore[misc]
+                history.final[partition] = read_whole(topic, partition)
     finally:
         for victim in victims:
             victim.end()
@@ -130,8 +130,13 @@ def judge(history: History, errors: Counter[str]) -> int:
     return len(found)
 
 
-def whole(topic: Partitions, partition: int) -> dict[int, str] | None:
-    """Read a partition from its start to its end; None: no leader answers yet, or not all is committed."""
+def read_whole(topic: Partitions, partition: int) -> dict[int, str]:
+    """Read a partition from its start to its end, as soon as a leader answers and all is committed. It may be empty."""
+    (values,) = until(lambda: _read_committed(topic, partition), pause_s=0.1)
+    return values
+
+
+def _read_committed(topic: Partitions, partition: int) -> tuple[dict[int, str]] | None:
     values: dict[int, str] = {}
     try:
         offsets = topic[partition].offsets()
@@ -144,4 +149,4 @@ def whole(topic: Partitions, partition: int) -> dict[int, str] | None:
             at = read.end
     except ReplogError:
         return None
-    return values
+    return (values,)

@@ -19,7 +19,7 @@ from pyreplog import PartitionClient
 from pyreplog.partition.client.partition_producer import ProducerConfig
 from tests.chaos.faults import Availability, Fault, Faults, Worker
 from tests.chaos.faults import Outcome as Verdict
-from tests.chaos.partitions import PARTITIONS, TIMEOUT_S, TOPIC, Reader, judge, whole
+from tests.chaos.partitions import PARTITIONS, TIMEOUT_S, TOPIC, Reader, judge, read_whole
 from tests.chaos.victims import Victim
 from tests.histories.history import Append, History, Outcome
 from tests.waiting import until
@@ -132,6 +132,7 @@ def run(folder: Path, seconds: float | None, seed: int) -> Verdict:
             f"{number + 1}", folder,
             ["pyreplog", "broker", str(folder / f"{number + 1}"), "--json", "--metadata", url, "--kafka", "127.0.0.1:0",
              "--set", "lease_ms=1000", "--set", "lag_ms=2000", "--set", "segment_bytes=1048576"],
+            has_clock=seconds is not None,
         )
         for number in range(BROKERS)
     ]  # fmt: skip
@@ -160,7 +161,7 @@ def run(folder: Path, seconds: float | None, seed: int) -> Verdict:
             for worker in (*writers, reader):
                 worker.end()
             for partition in range(PARTITIONS):
-                history.final[partition] = until(lambda number=partition: whole(topic, number), pause_s=0.1)  # type: ignore[misc]
+                history.final[partition] = read_whole(topic, partition)
     finally:
         for victim in victims:
             victim.end()

@@ -59,7 +59,7 @@ class Victim:
         if self._has_clock:
             self._clock.write_text("+0")
             environment |= {
-                "LD_PRELOAD": str(FAKETIME), "FAKETIME_TIMESTAMP_FILE": str(self._clock), "FAKETIME_NO_CACHE": "1",
+                "LD_PRELOAD": str(FAKETIME), "FAKETIME_TIMESTAMP_FILE": str(self._clock), "FAKETIME_CACHE_DURATION": "1",
                 "FAKETIME_DONT_FAKE_MONOTONIC": "1",
             }  # fmt: skip
         with self._errors.open("ab") as errors:
