@@ -947,8 +947,13 @@ class Partition:
 
     def _follow_anew(self, deferred: Deferred) -> None:
         """The machine asked for something that did not happen."""
-        self._following = FollowingReplica(self.member, self._log.replica_log, self._following.high_watermark)
+        self._following = self._new_follower(self._following.high_watermark)
         deferred.append(partial(self._fetcher.retry_later, self.name))
+
+    def _new_follower(self, high_watermark: LogPosition) -> FollowingReplica:
+        return FollowingReplica(
+            self.member, self._log.replica_log, high_watermark, self._following.fetch_number
+        )  # fmt: skip
 
     def _begin_role(self, deferred: Deferred, *, is_leader: bool) -> None:
         before, self._role = self._role, ReplicaRole(self.name, is_leader=is_leader)
@@ -1017,7 +1022,7 @@ class Partition:
     def _step_down(self, leading: LeadingReplica, deferred: Deferred) -> None:
         self._leading = None
         self._log.stop_leading()
-        self._following = FollowingReplica(self.member, self._log.replica_log, leading.high_watermark)
+        self._following = self._new_follower(leading.high_watermark)
         self._begin_role(deferred, is_leader=False)
         self._show_marks()
 

@@ -145,3 +145,12 @@ def test_a_broker_that_is_a_replica_again_follows_the_same_leader() -> None:
     assert replica.follow("a", EPOCH) == [], "it follows it already"
     replica.stop()
     assert fetch_of(replica.follow("a", EPOCH)).number > first.number
+
+
+def test_an_answer_to_an_earlier_machine_counts_for_nothing() -> None:
+    """A broker that led meanwhile, or whose append was refused, follows with a new one."""
+    before = follower(history((1, "a", 0)), 4)
+    late = fetch_of(before.follow("a", EPOCH))
+    replica = FollowingReplica(before.member, before.log, mark(0), before.fetch_number)
+    assert fetch_of(replica.follow("a", EPOCH)).number > late.number
+    assert replica.answered(DivergingEpoch(late.number, EPOCH, history((1, "a", 0)), mark(0), mark(2))) == []

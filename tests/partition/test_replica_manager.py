@@ -138,6 +138,20 @@ def test_a_leader_that_starts_again_resigns(cluster: Cluster, a: Broker) -> None
     assert a.partition.is_leader, "an earlier process of this broker did not lead in this epoch"
 
 
+def test_fetches_are_numbered_over_changes_of_role(cluster: Cluster, a: Broker) -> None:
+    """So a late answer of an earlier leader is never taken for that to a newer fetch."""
+    b = cluster.brokers["b"]
+    for _ in range(10):
+        appended(a, messages(b"x"))
+        cluster.settle()
+    assert b.last_fetch is not None
+    before = b.last_fetch.number
+    for leader in ("b", "a"):
+        cluster.lead(leader)
+        cluster.settle()
+    assert b.last_fetch.number > before > 10
+
+
 @pytest.mark.parametrize("acks", [0, 1])
 def test_other_acks_do_not_wait_for_followers(a: Broker, acks: int) -> None:
     response = appended(a, messages(b"x", b"y"), acks)

@@ -141,7 +141,6 @@ class Replica:
         self.leading: LeadingReplica | None = None
         self.following = FollowingReplica(self.member, self.log.replica_log, self.log.high_watermark)
         self.version = 0
-        self.led_before = self.partition.state.epoch if self.partition.state.leader == self.name else None
         self._sent: Fetch | None = None
         self._awaited: list[tuple[LogPosition, int, bytes]] = []  # end, last offset and value of a produce
 
@@ -177,7 +176,7 @@ class Replica:
                 self.perform(self.following.follow(state.leader, state.epoch))
             else:
                 self.following.stop()
-        elif state.leading_member != self.member or state.epoch == self.led_before:
+        elif state.leading_member != self.member or state.epoch <= self.log.history.last:
             self.following.stop()
             partition.set(state.resigned())
             partition.elect()
@@ -197,7 +196,9 @@ class Replica:
         assert self.leading is not None
         high_watermark, self.leading, self._sent, self._awaited = self.leading.high_watermark, None, None, []
         self.log.stop_leading()
-        self.following = FollowingReplica(self.member, self.log.replica_log, high_watermark)
+        self.following = FollowingReplica(
+            self.member, self.log.replica_log, high_watermark, self.following.fetch_number
+        )  # fmt: skip
 
     # ---- effects --------------------------------------------------------------------------------------------
 

@@ -47,15 +47,18 @@ class FollowingReplica:
         member: this broker.
         log: the log of this replica.
         high_watermark: as far as it is known.
+        fetch_number: of the newest fetch before, of this process: late answers to earlier fetches count for nothing.
     """
 
-    def __init__(self, member: Member, log: ReplicaLog, high_watermark: LogPosition) -> None:
+    def __init__(
+        self, member: Member, log: ReplicaLog, high_watermark: LogPosition, fetch_number: int = 0
+    ) -> None:  # fmt: skip
         self.member, self.log = member, log
         self.high_watermark = min(high_watermark, log.end)
         self.leader = ""
         self.epoch: LeaderEpoch = NO_EPOCH
         self.state = FetchState.IDLE
-        self._number = 0
+        self._number = fetch_number
         self._coming: FetchedRecords | None = None
         self._history = History()  # of the log, when it will have been cut
 

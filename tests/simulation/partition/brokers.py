@@ -255,7 +255,9 @@ class Broker:
         leading = self.leading
         assert leading is not None
         self.leading = self._sent = None
-        self.following = FollowingReplica(self.member, self.disk.log, leading.high_watermark)
+        self.following = FollowingReplica(
+            self.member, self.disk.log, leading.high_watermark, self.following.fetch_number
+        )  # fmt: skip
         for fetch in self._parked.values():
             self._answer(fetch, FetchRefused(fetch.number, ErrorCode.NOT_LEADER_OR_FOLLOWER))
         for produce in self._produces:
