@@ -431,10 +431,10 @@ def test_offsets_of_a_transaction_count_when_it_is_committed() -> None:
     reloaded = driver.reload()
     assert reloaded.fetch() == 1 and reloaded.fetch(require_stable=True) is Code.UNSTABLE_OFFSET_COMMIT
     for each in (driver, reloaded):
-        each.group.transaction_ended(9, committed=True)
+        each.group.offsets.end_transaction(9, committed=True)
         assert each.fetch() == each.fetch(require_stable=True) == 5
     driver.commit("", -1, 6, producer=9)
-    driver.group.transaction_ended(9, committed=False)
+    driver.group.offsets.end_transaction(9, committed=False)
     assert driver.fetch(require_stable=True) == 5
 
 
@@ -442,7 +442,7 @@ def test_a_commit_behind_that_of_a_transaction_stays() -> None:
     driver = Driver()
     driver.commit("", -1, 5, producer=9)
     driver.commit("", -1, 7)
-    driver.group.transaction_ended(9, committed=True)
+    driver.group.offsets.end_transaction(9, committed=True)
     assert driver.fetch() == 7
 
 
@@ -589,7 +589,7 @@ def test_what_is_live_is_appended_again() -> None:
     _, is_left = driver.group.rewrite(before, 100)
     assert is_left, "the transaction is open"
     driver.holds = False
-    driver.group.transaction_ended(9, committed=True)
+    driver.group.offsets.end_transaction(9, committed=True)
     for _ in range(3):
         effects, is_left = driver.group.rewrite(before, 100)
         driver.perform(effects)

@@ -22,7 +22,6 @@ from pyreplog.kafka.groups.group_offsets import GroupOffsets
 from pyreplog.kafka.groups.group_records import (
     GroupMetadataValue,
     MemberMetadata,
-    OffsetCommitValue,
     encode_group,
     encode_group_key,
     encode_offset_key,
@@ -90,7 +89,7 @@ class _StoreAssignment(NamedTuple):
 
 
 class _StoreGroup(NamedTuple):
-    """The group is stored without members, or with a new id of a static member, who waits for that."""
+    """The group is stored without members, again as it is, or with a new id of a static member, who waits for that."""
 
     value: bytes
     request: Any = None
@@ -108,13 +107,6 @@ class _Dissolve(NamedTuple):
     request: Any
     result: Any
     failed: Callable[[ErrorCode], Any]
-
-
-class _Rewrite(NamedTuple):
-    """What is live is appended again."""
-
-    offsets: Mapping[TopicPartition, OffsetCommitValue]
-    group: bytes | None
 
 
 @dataclass
@@ -820,12 +812,6 @@ class ClassicGroup:
                 self._set_stored(None, at)
                 self._effects.append(GroupDissolved())
                 self._respond(token.request, token.result)
-            case _Rewrite():
-                self.offsets.end(token.offsets)
-                for number, (partition, value) in enumerate(token.offsets.items()):
-                    self.offsets.apply(partition, value, at + number)
-                if token.group is not None:
-                    self._set_stored(token.group, at + len(token.offsets))
         return self._done()
 
     def _set_stored(self, value: bytes | None, at: int) -> None:
@@ -845,9 +831,6 @@ class ClassicGroup:
             case _Dissolve():
                 self._stored.in_flight -= 1
                 self.state = GroupState.EMPTY
-            case _Rewrite():
-                self.offsets.end(token.offsets)
-                self._stored.in_flight -= token.group is not None
         self._tell(token, code, now)
         return self._done()
 
@@ -870,10 +853,6 @@ class ClassicGroup:
             case _Dissolve():
                 self._respond(token.request, token.failed(code_of_store(code)))
 
-    def transaction_ended(self, producer_id: int, *, committed: bool) -> None:
-        """Note a marker in the internal partition."""
-        self.offsets.end_transaction(producer_id, committed=committed)
-
     def rewrite(self, before: int, records_max: int) -> tuple[Effects, bool]:
         """Append again what is live and lies before an offset of the internal partition.
 
@@ -884,21 +863,14 @@ class ClassicGroup:
         Returns:
             Effects, and whether anything is left before that offset, or is on its way.
         """
-        chosen, is_left = self._commits.choose_stale(before, records_max)
-        stored, group = self._stored, None
+        effects, is_left = self._commits.rewrite(before, records_max)
+        self._effects += effects
+        stored = self._stored
         if stored.value is not None and stored.at < before:
             is_left = True
-            if not stored.in_flight and not chosen:
-                group = stored.value
-        if not chosen and group is None:
-            return self._done(), is_left
-        self.offsets.begin(chosen)
-        stored.in_flight += group is not None
-        records = self._commits.records(chosen)
-        if group is not None:
-            records.append((encode_group_key(self.group_id), group))
-        self._effects.append(AppendRecords(_Rewrite(chosen, group), records))
-        return self._done(), True
+            if not stored.in_flight and not effects:
+                self._store(_StoreGroup(stored.value))
+        return self._done(), is_left
 
     # ---- loading --------------------------------------------------------------------------------------------
 

@@ -28,7 +28,6 @@ from pyreplog.kafka.groups.group_records import (
     EpochValue,
     MemberAssignmentValue,
     MemberTargetValue,
-    OffsetCommitValue,
     SubscribedTopic,
     SubscribedTopicsValue,
     TopicPartitionsValue,
@@ -103,13 +102,6 @@ class _DeleteRecords(NamedTuple):
     failed: Callable[[ErrorCode], Any]
     offsets: Collection[TopicPartition] | None
     size: int
-
-
-class _Rewrite(NamedTuple):
-    """What is live is appended again: offsets first, then records of the group."""
-
-    offsets: Mapping[TopicPartition, OffsetCommitValue]
-    records: Mapping[ConsumerGroupKey, bytes | None]
 
 
 class _Live(NamedTuple):
@@ -306,8 +298,10 @@ class ConsumerGroup:
             for request, result in answers:
                 self._respond(request, result)
             return
-        token = _StoreRecords(self._changes, answers)
-        self._changes = {}
+        records, self._changes = self._changes, {}
+        self._append(_StoreRecords(records, answers))
+
+    def _append(self, token: _StoreRecords) -> None:
         self._in_flight = token
         records: list[GroupRecord] = [(encode_consumer_key(key), value) for key, value in token.records.items()]
         self._effects.append(AppendRecords(token, records))
@@ -726,11 +720,6 @@ class ConsumerGroup:
                 self.offsets.end(token.offsets or ())
                 self._deleted(token, at)
                 return self._done()
-            case _Rewrite():
-                self.offsets.end(token.offsets)
-                for number, (partition, value) in enumerate(token.offsets.items()):
-                    self.offsets.apply(partition, value, at + number)
-                self._note(token.records, at + len(token.offsets))
         self._serve_queue(now)
         return self._done()
 
@@ -759,8 +748,6 @@ class ConsumerGroup:
             case _DeleteRecords():
                 self.offsets.end(token.offsets or ())
                 self._is_dead = False
-            case _Rewrite():
-                self.offsets.end(token.offsets)
         self._serve_queue(now)
         return self._done()
 
@@ -783,10 +770,6 @@ class ConsumerGroup:
         elif isinstance(token, _DeleteRecords):
             self._respond(token.request, token.failed(code_of_store(code)))
 
-    def transaction_ended(self, producer_id: int, *, committed: bool) -> None:
-        """Note a marker in the internal partition."""
-        self.offsets.end_transaction(producer_id, committed=committed)
-
     def rewrite(self, before: int, records_max: int) -> tuple[Effects, bool]:
         """Append again what is live and lies before an offset of the internal partition.
 
@@ -797,20 +780,12 @@ class ConsumerGroup:
         Returns:
             Effects, and whether anything is left before that offset, or is on its way.
         """
-        chosen, is_left = self._commits.choose_stale(before, records_max)
+        effects, is_left = self._commits.rewrite(before, records_max)
+        self._effects += effects
         stale = [key for key, live in self._records.items() if live.at < before]
-        if self._in_flight is not None:
-            return self._done(), is_left or bool(stale) or bool(chosen)
-        records: dict[ConsumerGroupKey, bytes | None] = {
-            key: self._records[key].value for key in stale[: max(records_max - len(chosen), 0)]
-        }
-        if not chosen and not records:
-            return self._done(), is_left or bool(stale)
-        self.offsets.begin(chosen)
-        self._in_flight = token = _Rewrite(chosen, records)
-        encoded = self._commits.records(chosen) + [(encode_consumer_key(key), value) for key, value in records.items()]
-        self._effects.append(AppendRecords(token, encoded))
-        return self._done(), True
+        if stale and self._in_flight is None and not effects:
+            self._append(_StoreRecords({key: self._records[key].value for key in stale[:records_max]}))
+        return self._done(), is_left or bool(stale)
 
     # ---- loading --------------------------------------------------------------------------------------------
 

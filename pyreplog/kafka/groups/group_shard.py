@@ -304,7 +304,7 @@ class GroupShard:
         for group_id in self._open.pop(producer_id, ()):
             group = self._groups.get(group_id)
             if group is not None:
-                group.transaction_ended(producer_id, committed=committed)
+                group.offsets.end_transaction(producer_id, committed=committed)
 
     def _resolve(self) -> None:
         """See whether appends of unknown outcome are committed by now."""

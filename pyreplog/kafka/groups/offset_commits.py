@@ -137,15 +137,22 @@ class OffsetCommits:
         ]
         return [AppendRecords(token, records)]
 
-    def choose_stale(self, before: int, records_max: int) -> tuple[dict[TopicPartition, OffsetCommitValue], bool]:
-        """Return offsets that are to be appended again, and whether others have to be later.
+    def rewrite(self, before: int, records_max: int) -> tuple[Effects, bool]:
+        """Append offsets again that lie before an offset of the internal partition.
 
         Args:
-            before: offset of the internal partition, before which they lie.
+            before: the offset.
             records_max: how many at once.
+
+        Returns:
+            Effects, and whether anything is left before that offset, or is on its way.
         """
         free, is_left = self._offsets.stale(before)
-        return {partition: self._offsets.committed[partition].value for partition in free[:records_max]}, is_left
+        if not free:
+            return [], is_left
+        offsets = {partition: self._offsets.committed[partition].value for partition in free[:records_max]}
+        self._offsets.begin(offsets)
+        return [AppendRecords(StoreOffsets(None, offsets, {}, None), self.records(offsets))], True
 
     # ---- outcomes of appends --------------------------------------------------------------------------------
 
