@@ -9,6 +9,7 @@ from typing import Any
 
 from pyreplog.cli.shared import serving, settings, targets, tls
 from pyreplog.cli.shared.output import amount, duration, print_fields, print_json, say
+from pyreplog.cli.shared.parsers import add_actions
 from pyreplog.cli.shared.tables import Table, print_tables
 from pyreplog.clock import SystemClock
 from pyreplog.cluster import Cluster
@@ -35,11 +36,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     actions = parser.add_subparsers(title="actions", metavar="ACTION", required=True)
     clusters = actions.add_parser("cluster", help="other clusters", description="add, list and remove other clusters")
     cluster_actions = clusters.add_subparsers(title="actions", metavar="ACTION", required=True)
-    for parsers, table in ((cluster_actions, _CLUSTER_ACTIONS), (actions, _ACTIONS)):
-        for name, text, add, run_action in table:
-            action = parsers.add_parser(name, help=text, description=text)
-            add(action)
-            action.set_defaults(action=run_action)
+    add_actions(cluster_actions, _CLUSTER_ACTIONS)
+    add_actions(actions, _ACTIONS)
 
 
 def run(arguments: argparse.Namespace) -> int:

@@ -9,6 +9,7 @@ from typing import Any
 from pyreplog.cli import haclient, hanode, harocketmq
 from pyreplog.cli.shared import serving, tls
 from pyreplog.cli.shared.output import amount, counted, print_fields, print_json, say
+from pyreplog.cli.shared.parsers import add_actions
 from pyreplog.errors import InvalidArgumentError
 from pyreplog.ha.remote_node import RemoteNode
 
@@ -38,10 +39,7 @@ _ALONE = ", by a master without replicas: a promotion may take entries back"
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     actions = parser.add_subparsers(title="actions", metavar="ACTION", required=True)
-    for name, text, add, run_action in (*_RUNNING, *_USING):
-        action = actions.add_parser(name, help=text, description=text)
-        add(action)
-        action.set_defaults(action=run_action)
+    add_actions(actions, (*_RUNNING, *_USING))
     for name, text in _ASKING:
         action = actions.add_parser(name, help=text, description=text)
         action.add_argument("address", metavar="HOST:PORT", help="the node")

@@ -12,6 +12,7 @@ from typing import Any
 
 from pyreplog.cli.shared import metadata_option, serving, targets, tls
 from pyreplog.cli.shared.output import print_fields, print_json, say
+from pyreplog.cli.shared.parsers import add_actions
 from pyreplog.cli.shared.tables import Table, print_tables
 from pyreplog.clock import SystemClock
 from pyreplog.errors import (
@@ -68,10 +69,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--secret-file", metavar="FILE", type=Path, help="file with the secret that the brokers share")
     tls.add_client_arguments(parser)
     actions = parser.add_subparsers(title="actions", metavar="ACTION", required=True)
-    for name, text, add, run_action in _ACTIONS:
-        action = actions.add_parser(name, help=text, description=text)
-        add(action)
-        action.set_defaults(action=run_action)
+    add_actions(actions, _ACTIONS)
 
 
 def run(arguments: argparse.Namespace) -> int:

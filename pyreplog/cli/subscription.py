@@ -7,6 +7,7 @@ from typing import Any
 
 from pyreplog.cli.shared import starts, targets
 from pyreplog.cli.shared.output import print_json, say
+from pyreplog.cli.shared.parsers import add_actions
 from pyreplog.cli.topics import topicpublish, topicstats
 from pyreplog.cursors.subscription_config import SUBSCRIPTION_TYPES
 
@@ -16,30 +17,27 @@ HELP = "create, list, show and delete the subscriptions of a topic"
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     actions = parser.add_subparsers(title="actions", metavar="ACTION", required=True)
-    for name, text, run_action in (
-        ("create", "create a subscription, which retains messages until they are acknowledged", _create),
-        ("list", "list the names of all subscriptions of a topic", _list),
-        ("stats", "show backlog, rates and consumers of a subscription", topicstats.run_subscription),
-        ("delete", "delete a subscription with its acknowledgements", _delete),
-    ):
-        action = actions.add_parser(name, help=text, description=text)
-        targets.add_topic_arguments(action)
-        if name != "list":
-            action.add_argument("subscription", metavar="SUBSCRIPTION", help="name of the subscription")
-        if name == "create":
-            _add_creating(action)
-        if name == "delete":
-            action.add_argument("--force", action="store_true", help="also if it has consumers")
-            targets.add_yes(action)
-        action.set_defaults(action=run_action)
+    add_actions(actions, _ACTIONS)
 
 
-def _add_creating(parser: argparse.ArgumentParser) -> None:
+def _add_name(parser: argparse.ArgumentParser) -> None:
+    targets.add_topic_arguments(parser)
+    parser.add_argument("subscription", metavar="SUBSCRIPTION", help="name of the subscription")
+
+
+def _add_create(parser: argparse.ArgumentParser) -> None:
+    _add_name(parser)
     parser.add_argument(
         "--from", metavar=starts.METAVAR, default="latest", dest="start", help="where it begins (default: latest)"
     )
     parser.add_argument("--type", choices=SUBSCRIPTION_TYPES, default="exclusive", help="default exclusive")
     topicpublish.add_properties(parser, "property of the subscription")
+
+
+def _add_delete(parser: argparse.ArgumentParser) -> None:
+    _add_name(parser)
+    parser.add_argument("--force", action="store_true", help="also if it has consumers")
+    targets.add_yes(parser)
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -70,3 +68,11 @@ def _delete(arguments: argparse.Namespace) -> int:
     with targets.topic(arguments) as topic:
         topic.delete_subscription(arguments.subscription, force=arguments.force)
     return 0
+
+
+_ACTIONS = (
+    ("create", "create a subscription, which retains messages until they are acknowledged", _add_create, _create),
+    ("list", "list the names of all subscriptions of a topic", targets.add_topic_arguments, _list),
+    ("stats", "show backlog, rates and consumers of a subscription", _add_name, topicstats.run_subscription),
+    ("delete", "delete a subscription with its acknowledgements", _add_delete, _delete),
+)

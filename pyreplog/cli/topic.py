@@ -8,7 +8,7 @@ from typing import Any
 
 from pyreplog.cli.shared import settings, starts, targets
 from pyreplog.cli.shared.output import print_fields, print_json, say
-from pyreplog.cli.shared.parsers import IntermixedParser
+from pyreplog.cli.shared.parsers import IntermixedParser, add_actions
 from pyreplog.cli.topics import topicconsume, topicpublish, topicredrive, topicstats
 from pyreplog.errors import TopicExistsError
 from pyreplog.topic.client.partitions.partitioned_handle import PartitionedHandle
@@ -23,10 +23,7 @@ HELP = "create, fill, read, show, change and delete topics"
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     actions = parser.add_subparsers(title="actions", metavar="ACTION", required=True, parser_class=IntermixedParser)
-    for name, text, add, run_action in _ACTIONS:
-        action = actions.add_parser(name, help=text, description=text)
-        add(action)
-        action.set_defaults(action=run_action)
+    add_actions(actions, _ACTIONS)
 
 
 def run(arguments: argparse.Namespace) -> int:

@@ -6,6 +6,7 @@ import random
 import threading
 import time
 from abc import ABC, abstractmethod
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -26,20 +27,23 @@ class Fault:
     ended: float
 
 
-class Faults:
-    """Disturbs one victim at a time, on a thread of its own, until it is ended."""
+class Faults(ABC):
+    """Disturbs one victim at a time, on a thread of its own, until it is ended, or has no more to do."""
 
-    def __init__(self, victims: Sequence[Victim], seed: int) -> None:
+    def __init__(self, victims: Sequence[Victim]) -> None:
         self._victims = list(victims)
-        self._random = random.Random(seed)
         self._over = threading.Event()
-        self._thread = threading.Thread(target=self._run)
+        self._thread = threading.Thread(target=self._guarded)
         self.began = time.monotonic()
         self.past: list[Fault] = []
         self.error: BaseException | None = None
 
     def start(self) -> None:
         self._thread.start()
+
+    def wait(self, timeout_s: float | None) -> None:
+        """Wait for so long, or until it has no more to do."""
+        self._thread.join(timeout_s)
 
     def end(self) -> None:
         """End the fault that is under way, and begin no other. Raises what went wrong meanwhile."""
@@ -48,14 +52,29 @@ class Faults:
         if self.error is not None:
             raise self.error
 
-    def _run(self) -> None:
+    def _guarded(self) -> None:
         try:
-            while not self._over.wait(self._random.uniform(*CALM_S)):
-                for victim in self._victims:
-                    victim.check_alive()
-                self._disturb(self._random.choice(self._victims))
+            self._run()
         except BaseException as error:
             self.error = error
+
+    @abstractmethod
+    def _run(self) -> None:
+        """Disturb victims until `_over` is set."""
+
+
+class RandomFaults(Faults):
+    """Kills, stops and misleads victims at random, of which one at a time is down."""
+
+    def __init__(self, victims: Sequence[Victim], seed: int) -> None:
+        super().__init__(victims)
+        self._random = random.Random(seed)
+
+    def _run(self) -> None:
+        while not self._over.wait(self._random.uniform(*CALM_S)):
+            for victim in self._victims:
+                victim.check_alive()
+            self._disturb(self._random.choice(self._victims))
 
     def _disturb(self, victim: Victim) -> None:
         kind = self._random.choice(("kill -9", "SIGSTOP", "clock") if FAKETIME else ("kill -9", "SIGSTOP"))
@@ -81,6 +100,7 @@ class Worker(ABC):
     def __init__(self) -> None:
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._run)
+        self.errors = Counter[str]()  # by class
 
     def start(self) -> None:
         self._thread.start()

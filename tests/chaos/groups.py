@@ -9,7 +9,7 @@ from typing import Any
 
 import pyreplog
 from pyreplog.ha.remote_node import RemoteNode
-from tests.chaos.faults import Availability, Faults, Outcome
+from tests.chaos.faults import Availability, Outcome, RandomFaults
 from tests.chaos.victims import Victim
 from tests.ports import free_ports
 from tests.waiting import until
@@ -55,7 +55,7 @@ def run(folder: Path, seconds: float, seed: int) -> Outcome:
         for member in members:
             member.start()
         until(lambda: appends.acknowledged)
-        faults = Faults(members, seed)
+        faults = RandomFaults(members, seed)
         faults.start()
         threading.Event().wait(seconds)
         faults.end()

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from pyreplog.errors import ReplogError
 from pyreplog.ledger.cluster import LedgerCluster
-from tests.chaos.faults import Availability, Faults, Outcome, Worker
+from tests.chaos.faults import Availability, Outcome, RandomFaults, Worker
 from tests.chaos.victims import Victim
 from tests.ports import free_ports
 
@@ -61,7 +61,7 @@ def run(folder: Path, seconds: float, seed: int) -> Outcome:
         for bookie in bookies:
             bookie.start()
         with LedgerCluster.connect(url) as cluster:
-            writer, faults = Writer(cluster, availability), Faults(bookies, seed)
+            writer, faults = Writer(cluster, availability), RandomFaults(bookies, seed)
             writer.start()
             faults.start()
             threading.Event().wait(seconds)

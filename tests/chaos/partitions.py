@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import threading
 import time
 from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 from random import Random
 
@@ -12,7 +12,7 @@ from pyreplog import PartitionClient
 from pyreplog.errors import OutcomeUnknownError, PartitionError, ReplogError
 from pyreplog.partition.client.partition_producer import ProducerConfig
 from pyreplog.partition.client.partitions import Partitions
-from tests.chaos.faults import Availability, Faults, Worker
+from tests.chaos.faults import Availability, Faults, RandomFaults, Worker
 from tests.chaos.faults import Outcome as Verdict
 from tests.chaos.victims import Victim
 from tests.histories.anomalies import anomalies
@@ -33,7 +33,6 @@ class Writer(Worker):
         self._topic, self._name, self._random = topic, name, Random(f"{seed}/{name}")
         self._history, self._availability = history, availability
         super().__init__()
-        self.errors = Counter[str]()
 
     def _run(self) -> None:
         number = 0
@@ -61,7 +60,6 @@ class Reader(Worker):
     def __init__(self, topic: Partitions, history: History) -> None:
         self._topic, self._history = topic, history
         super().__init__()
-        self.errors = Counter[str]()
 
     def _run(self) -> None:
         ends = dict.fromkeys(range(PARTITIONS), 0)
@@ -84,39 +82,51 @@ def read_from(topic: Partitions, partition: int, start: int) -> Read:
     return Read(partition, start, batch.end, tuple((record.offset, (record.value or b"").decode()) for record in batch))
 
 
+def make_brokers(folder: Path, *options: str, has_clock: bool = True) -> tuple[str, list[Victim]]:
+    """Return the URL of the metadata store, and the brokers over it, which do not run yet."""
+    url = f"sqlite:{folder / 'metadata.sqlite'}"
+    settings = ["--set", "lease_ms=1000", "--set", "lag_ms=2000", "--set", "segment_bytes=1048576"]
+    command = ["--json", "--metadata", url, *options, *settings]
+    names = [f"broker-{number}" for number in range(1, BROKERS + 1)]
+    return url, [
+        Victim(name, folder, ["pyreplog", "broker", str(folder / name), *command], has_clock=has_clock)
+        for name in names
+    ]
+
+
 def run(folder: Path, seconds: float, seed: int) -> Verdict:
     """Disturb brokers for so long, and judge what their clients saw."""
-    url = f"sqlite:{folder / 'metadata.sqlite'}"
-    victims = [
-        Victim(
-            f"broker-{number}", folder,
-            ["pyreplog", "broker", str(folder / f"broker-{number}"), "--json", "--metadata", url,
-             "--set", "lease_ms=1000", "--set", "lag_ms=2000", "--set", "segment_bytes=1048576"],
-        )
-        for number in range(BROKERS)
-    ]  # fmt: skip
+    url, victims = make_brokers(folder)
     availability, history = Availability("append", BOUND_S), History()
     try:
         for victim in victims:
             victim.start()
         with PartitionClient.connect(url, config=ProducerConfig(timeout_s=TIMEOUT_S)) as client:
             topic = client.create_topic(TOPIC, partitions=PARTITIONS, replication_factor=BROKERS, min_isr=2)
-            reader = Reader(topic, history)
             writers = [Writer(topic, f"w{number}", seed, history, availability) for number in range(WRITERS)]
-            faults = Faults(victims, seed)
-            for worker in (*writers, reader, faults):
-                worker.start()
-            threading.Event().wait(seconds)
-            faults.end()
-            held = availability.report(faults)
-            for worker in (*writers, reader):
-                worker.end()
-            for partition in range(PARTITIONS):
-                history.final[partition] = read_whole(topic, partition)
+            workers = [*writers, Reader(topic, history)]
+            return run_workers(workers, RandomFaults(victims, seed), seconds, topic, history, availability)
     finally:
         for victim in victims:
             victim.end()
-    errors = sum((worker.errors for worker in (*writers, reader)), Counter[str]())
+
+
+def run_workers(
+    workers: Sequence[Worker], faults: Faults, seconds: float | None, topic: Partitions, history: History,
+    availability: Availability,
+) -> Verdict:  # fmt: skip
+    """Let clients work through faults, for so long or until these have no more to do; judge their history."""
+    for worker in workers:
+        worker.start()
+    faults.start()
+    faults.wait(seconds)
+    faults.end()
+    held = availability.report(faults)
+    for worker in workers:
+        worker.end()
+    for partition in range(PARTITIONS):
+        history.final[partition] = read_whole(topic, partition)
+    errors = sum((worker.errors for worker in workers), Counter[str]())
     return Verdict(availability.acknowledged, judge(history, errors), held)
 
 

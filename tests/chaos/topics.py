@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import threading
 import time
-from collections import Counter
 from pathlib import Path
 
 from pyreplog.errors import ReplogError
 from pyreplog.topic.client.remote.client import Client, connect
-from tests.chaos.faults import Availability, Faults, Outcome, Worker
+from tests.chaos.faults import Availability, Outcome, RandomFaults, Worker
 from tests.chaos.victims import Victim
 from tests.ports import free_ports
 
@@ -26,7 +25,6 @@ class Publisher(Worker):
         self._client, self._availability = client, availability
         super().__init__()
         self.acknowledged = 0
-        self.errors = Counter[str]()
 
     def _run(self) -> None:
         while not self._over.is_set():
@@ -50,7 +48,6 @@ class Consumer(Worker):
         self._client, self._availability = client, availability
         super().__init__()
         self.received: dict[int, int] = {}  # how often each came
-        self.errors = Counter[str]()
 
     def _run(self) -> None:
         while not self._over.is_set():
@@ -91,7 +88,7 @@ def run(folder: Path, seconds: float, seed: int) -> Outcome:
         servers = f"pyreplog://127.0.0.1:{ports[3]},127.0.0.1:{ports[4]}"
         with connect(servers, timeout=TIMEOUT_S) as client, connect(servers, timeout=TIMEOUT_S) as other:
             publisher, consumer = Publisher(client, published), Consumer(other, consumed)
-            faults = Faults(victims, seed)
+            faults = RandomFaults(victims, seed)
             publisher.start()
             consumer.start()
             faults.start()

@@ -4,9 +4,8 @@ wrote, and what readers of committed records saw, is judged by the rules of hist
 from __future__ import annotations
 
 import asyncio
-import threading
 import time
-from collections import Counter
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -17,14 +16,14 @@ from aiokafka.errors import KafkaError
 
 from pyreplog import PartitionClient
 from pyreplog.partition.client.partition_producer import ProducerConfig
-from tests.chaos.faults import Availability, Fault, Faults, Worker
+from tests.chaos.faults import Availability, Fault, Faults, RandomFaults, Worker
 from tests.chaos.faults import Outcome as Verdict
-from tests.chaos.partitions import PARTITIONS, TIMEOUT_S, TOPIC, Reader, judge, read_whole
+from tests.chaos.partitions import BROKERS, PARTITIONS, TIMEOUT_S, TOPIC, Reader, make_brokers, run_workers
 from tests.chaos.victims import Victim
 from tests.histories.history import Append, History, Outcome
 from tests.waiting import until
 
-BROKERS, WRITERS = 3, 2
+WRITERS = 2
 BOUND_S = 60.0
 STEP_S = 10.0
 PAUSE_S = 0.005
@@ -43,7 +42,6 @@ class Writer(Worker):
         self._victims, self._name, self._random = victims, name, Random(f"{seed}/{name}")
         self._history, self._availability, self._number = history, availability, 0
         super().__init__()
-        self.errors = Counter[str]()
 
     def _run(self) -> None:
         asyncio.run(self._work())
@@ -100,42 +98,27 @@ class Writer(Worker):
 class EachInTurn(Faults):
     """Kills each broker once, and starts it again when transactions were committed without it."""
 
-    def __init__(self, victims: list[Victim], availability: Availability) -> None:
-        super().__init__(victims, 0)
+    def __init__(self, victims: Sequence[Victim], availability: Availability) -> None:
+        super().__init__(victims)
         self._availability = availability
-        self.ended = threading.Event()
 
     def _run(self) -> None:
-        try:
-            for victim in self._victims:
-                began = time.monotonic()
-                self._commits()
-                victim.kill()
-                self._commits()
-                victim.start()
-                self.past.append(Fault("kill -9", victim.name, began, time.monotonic()))
-        except BaseException as error:
-            self.error = error
-        finally:
-            self.ended.set()
+        for victim in self._victims:
+            began = time.monotonic()
+            self._wait_for_commits()
+            victim.kill()
+            self._wait_for_commits()
+            victim.start()
+            self.past.append(Fault("kill -9", victim.name, began, time.monotonic()))
 
-    def _commits(self) -> None:
+    def _wait_for_commits(self) -> None:
         wanted = self._availability.acknowledged + COMMITS_WITHOUT
         until(lambda: self._availability.acknowledged >= wanted, patience_s=2 * BOUND_S, pause_s=0.01)
 
 
 def run(folder: Path, seconds: float | None, seed: int) -> Verdict:
     """Disturb brokers for so long (None: kill each of them once), and judge what their clients saw."""
-    url = f"sqlite:{folder / 'metadata.sqlite'}"
-    victims = [
-        Victim(
-            f"{number + 1}", folder,
-            ["pyreplog", "broker", str(folder / f"{number + 1}"), "--json", "--metadata", url, "--kafka", "127.0.0.1:0",
-             "--set", "lease_ms=1000", "--set", "lag_ms=2000", "--set", "segment_bytes=1048576"],
-            has_clock=seconds is not None,
-        )
-        for number in range(BROKERS)
-    ]  # fmt: skip
+    url, victims = make_brokers(folder, "--kafka", "127.0.0.1:0", has_clock=seconds is not None)
     availability, history = Availability("transaction", BOUND_S), History()
     try:
         for victim in victims:
@@ -143,27 +126,9 @@ def run(folder: Path, seconds: float | None, seed: int) -> Verdict:
         with PartitionClient.connect(url, config=ProducerConfig(timeout_s=TIMEOUT_S)) as client:
             client.create_topic(TOPIC, partitions=PARTITIONS, replication_factor=BROKERS, min_isr=2)
             topic = client.topic(TOPIC, isolation="last_stable")
-            reader = Reader(topic, history)
             writers = [Writer(victims, f"w{number}", seed, history, availability) for number in range(WRITERS)]
-            for worker in (*writers, reader):
-                worker.start()
-            if seconds is None:
-                in_turn = EachInTurn(victims, availability)
-                in_turn.start()
-                in_turn.ended.wait()
-                faults: Faults = in_turn
-            else:
-                faults = Faults(victims, seed)
-                faults.start()
-                threading.Event().wait(seconds)
-            faults.end()
-            held = availability.report(faults)
-            for worker in (*writers, reader):
-                worker.end()
-            for partition in range(PARTITIONS):
-                history.final[partition] = read_whole(topic, partition)
+            faults = EachInTurn(victims, availability) if seconds is None else RandomFaults(victims, seed)
+            return run_workers([*writers, Reader(topic, history)], faults, seconds, topic, history, availability)
     finally:
         for victim in victims:
             victim.end()
-    errors = sum((worker.errors for worker in (*writers, reader)), Counter[str]())
-    return Verdict(availability.acknowledged, judge(history, errors), held)

@@ -4,12 +4,32 @@ from __future__ import annotations
 
 import argparse
 import sys
-from typing import TYPE_CHECKING, Any, NoReturn
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias
 
 from pyreplog.cli.shared.output import shown
 
 if TYPE_CHECKING:
     from _typeshed import SupportsWrite
+
+
+Action: TypeAlias = tuple[
+    str, str, Callable[[argparse.ArgumentParser], object], Callable[[argparse.Namespace], int]
+]  # fmt: skip
+"""An action of a command: name, help, what adds its arguments, what runs it."""
+
+
+def add_actions(parsers: Any, actions: Iterable[Action]) -> None:
+    """Add a parser for each action. `run` of the command calls `arguments.action(arguments)`.
+
+    Args:
+        parsers: what `add_subparsers` of the command's parser returned.
+        actions: the actions.
+    """
+    for name, text, add_arguments, run in actions:
+        parser = parsers.add_parser(name, help=text, description=text)
+        add_arguments(parser)
+        parser.set_defaults(action=run)
 
 
 class CommandParser(argparse.ArgumentParser):
