@@ -707,13 +707,14 @@ class Broker(Handle):
         periods_s = isr_s, self.config.checkpoint_ms / 1000, 0.0, expiry_s
         next_isr, next_store, next_sync, next_expiry = (time.monotonic() + seconds for seconds in periods_s)
         housekeeper = _Housekeeper(self.replicas, self.config.retention_check_ms / 1000)
-        while not self._ticking.wait(min(_EXPIRE_S, self.config.sync_ms / 1000)):
+        sync_s = self.config.sync_ms / 1000
+        while not self._ticking.wait(min(_EXPIRE_S, sync_s) if self.replicas.durable_partitions else _EXPIRE_S):
             now = time.monotonic()
             self.replicas.expire()
             self.transactions.expire()
             if now >= next_sync:
-                next_sync = now + self.config.sync_ms / 1000
-                for partition in self.replicas:
+                next_sync = now + sync_s
+                for partition in self.replicas.durable_partitions:
                     if partition.needs_sync:
                         self._syncer.request(partition)
             if now >= next_isr:

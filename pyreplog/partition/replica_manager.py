@@ -74,6 +74,8 @@ class ReplicaManager:
     def __init__(self, purgatory: Purgatory, clock: Clock) -> None:
         self._purgatory, self._clock = purgatory, clock
         self._partitions: dict[TopicPartition, Partition] = {}
+        self.durable_partitions: tuple[Partition, ...] = ()
+        """Those whose topics count what is synced (`requires_sync`)."""
         self._nowhere = ReplicaRole(TopicPartition("", 0), is_leader=False)
         self._changing = threading.Lock()
         self._role_watchers: tuple[RoleWatcher, ...] = ()
@@ -87,6 +89,8 @@ class ReplicaManager:
             if partition.name in self._partitions:
                 raise InvalidArgumentError(f"{partition.name}: expected a new partition, found one that is served")
             self._partitions = {**self._partitions, partition.name: partition}
+            if partition.config.replicas.requires_sync:
+                self.durable_partitions = (*self.durable_partitions, partition)
             if partition.name.topic in INTERNAL_TOPICS:
                 partition.watch_role(self._role_changed)
 
@@ -96,6 +100,8 @@ class ReplicaManager:
             partitions = dict(self._partitions)
             partition = partitions.pop(name, None)
             self._partitions = partitions
+            if partition in self.durable_partitions:
+                self.durable_partitions = tuple(each for each in self.durable_partitions if each is not partition)
         return partition
 
     def partition(self, name: TopicPartition) -> Partition | None:
