@@ -25,6 +25,12 @@ settings.load_profile("unhurried")  # no verdict hangs on the speed of the machi
 _numbers = itertools.count()
 
 
+def pytest_collection_finish() -> None:
+    """The collected tests are many objects, which no collection of garbage looks at from here on."""
+    gc.collect()
+    gc.freeze()
+
+
 def pytest_runtest_setup() -> None:
     """Spark takes Ctrl-C for itself, and does not give it back."""
     signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -66,7 +66,7 @@ def test_a_consumer_reads_the_latest_value_of_each_key(brokers: KafkaBrokers, se
             producer.flush(PATIENCE_S)
     assert producer.flush(PATIENCE_S) == 0
 
-    until(lambda: len(read_all(brokers)) < 1000)
+    until(lambda: len(read_all(brokers)) < 1000, pause_s=0.2)  # each look takes the cleaner's time
     messages = read_all(brokers)
     found: dict[bytes, bytes | None] = {}
     for message in messages:
@@ -114,8 +114,8 @@ def test_replicas_are_compacted_as_their_leader_is(brokers: KafkaBrokers, tmp_pa
     assert producer.flush(PATIENCE_S) == 0
     leader = brokers.leader("states")
     other = "2" if leader == "1" else "1"
-    until(lambda: len(read_all(brokers)) < 700)
-    until(lambda: closed_segments(tmp_path / leader) == closed_segments(tmp_path / other))
+    until(lambda: len(read_all(brokers)) < 700, pause_s=0.2)
+    until(lambda: closed_segments(tmp_path / leader) == closed_segments(tmp_path / other), pause_s=0.05)
     assert brokers.brokers[other].cleaner.segments_copied > 0
     brokers.stop(leader)
     assert brokers.leader("states") == other

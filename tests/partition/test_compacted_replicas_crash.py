@@ -120,8 +120,8 @@ def test_brokers_are_killed_while_they_compact(tmp_path: Path, seed: int) -> Non
             processes.kill(victim)
             processes.start(victim)
             until(lambda: len(topic[0].isr) == 3, patience_s=3 * PATIENCE_S)
-        until(lambda: sum(map(len, topic[0].read())) < 200, patience_s=3 * PATIENCE_S)  # the leader has cleaned
-        until(lambda: len({closed_segments(tmp_path / name) for name in "abc"}) == 1, patience_s=3 * PATIENCE_S)
+        until(lambda: sum(map(len, topic[0].read())) < 200, 3 * PATIENCE_S, pause_s=0.2)  # the leader has cleaned
+        until(lambda: len({closed_segments(tmp_path / name) for name in "abc"}) == 1, 3 * PATIENCE_S, pause_s=0.1)
         for _ in range(2):
             found = dict[bytes, bytes]()
             for batch in topic[0].read():
