@@ -228,13 +228,14 @@ def test_polls_end_with_their_connection(served: BookieNode) -> None:
 
 
 def test_bytes_that_make_no_request_end_the_connection(served: BookieNode) -> None:
+    """Other than a request of a kind that the bookie does not know, which is answered."""
     good = encode_request(read(0, 5))
-    for at, value in ((0, 0), (0, 8), (1, 16), (2, 0), (2, 2)):
+    for value in (0, 2):
         with RawClient(served.server) as peer:
-            peer.send(1, good[:at] + bytes((value,)) + good[at + 1 :])
-            assert peer.ended()
+            peer.send(1, good[:2] + bytes((value,)) + good[3:])
+            assert peer.ended(heartbeats=2)
     with RawClient(served.server) as peer:
         peer.send(1, encode_request(set_lac(5)) + b"more")
-        assert peer.ended()
+        assert peer.ended(heartbeats=2)
     with Client(served.address) as client:
         assert client.ask(last()).last == -1

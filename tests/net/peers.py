@@ -8,6 +8,7 @@ import socket
 import time
 import warnings
 from collections.abc import Callable, Iterable
+from math import inf
 from typing import Any
 
 from pyreplog._native.net.frame import HEADER_SIZE, FrameBatch, FrameParser, encode
@@ -156,13 +157,15 @@ class RawClient:
             self.sock.settimeout(TIMEOUT_S)
         raise AssertionError("the server takes everything")
 
-    def ended(self) -> bool:
-        """Whether the server has closed; reads what was there before."""
+    def ended(self, heartbeats: float = inf) -> bool:
+        """Whether the server closes, before it sends so many heartbeats: an idle connection ends, too, much later. Reads
+        what was there before."""
         try:
-            while True:
-                self.receive()
+            while heartbeats > 0:
+                heartbeats -= not self.receive()[1]
         except (EOFError, ConnectionResetError):
             return True
+        return False
 
     def __enter__(self) -> RawClient:
         return self
