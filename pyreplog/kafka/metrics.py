@@ -18,6 +18,7 @@ from pyreplog.kafka.groups.group_requests import (
 )
 from pyreplog.kafka.groups.group_status import GroupPartitionStatus, GroupStatus
 from pyreplog.kafka.groups.group_trends import Place
+from pyreplog.kafka.quotas.client_quotas import QUOTAS
 from pyreplog.kafka.server import KafkaServer
 from pyreplog.metrics import Labels, Metric
 from pyreplog.partition.topic_partition import TopicPartition
@@ -43,6 +44,15 @@ def kafka_metrics(server: KafkaServer) -> Iterator[Metric]:
         ("queued_bytes", "bytes of answers that clients did not take", queued),
     ):
         yield Metric(f"pyreplog_kafka_{kind}", "gauge", text, [(labels, float(value))])
+    throttles = {kind: server.quotas.throttles[kind] for kind in QUOTAS}
+    yield Metric(
+        "pyreplog_kafka_throttles", "counter", "answers to clients that were above a quota",
+        [({**labels, "quota": kind}, float(each.answers)) for kind, each in throttles.items()],
+    )  # fmt: skip
+    yield Metric(
+        "pyreplog_kafka_throttle_seconds", "counter", "time for which these clients had to be silent",
+        [({**labels, "quota": kind}, each.total_ms / 1000) for kind, each in throttles.items()],
+    )  # fmt: skip
 
     groups = server.groups
     listed: tuple[ListedGroup, ...] = ()

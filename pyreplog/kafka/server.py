@@ -136,8 +136,9 @@ class KafkaServer(Handle):
             undo.callback(self._pool.shutdown)
             self._coordinators = Coordinators(broker, self.config)
             undo.callback(self._coordinators.close)
-            self._quotas = QuotaManager()
-            self._quota_follower = QuotaFollower(broker.store, self._quotas)
+            self.quotas = QuotaManager()
+            """What clients may use, and have used."""
+            self._quota_follower = QuotaFollower(broker.store, self.quotas)
             undo.callback(self._quota_follower.close)
             name_of_cluster = base64.urlsafe_b64encode(cluster_id(broker.store)).decode().rstrip("=")
             self._api = ApiContext(
@@ -147,7 +148,7 @@ class KafkaServer(Handle):
                 self._pool,
                 name_of_cluster,
                 self._coordinators,
-                self._quotas,
+                self.quotas,
             )
             broker.advertise_kafka(self.advertised)
             super().__init__(f"Kafka listener at {address_text(self.address)}")
@@ -296,7 +297,7 @@ class KafkaServer(Handle):
         began_us = self._reactor.clock.monotonic_us()
         try:
             buffers = encode_response(request.key, request.version, request.correlation_id, message)
-            if self._quotas.table and request.key not in _BEFORE_USERS:
+            if self.quotas.table and request.key not in _BEFORE_USERS:
                 throttle_ms = max(self._bytes_used(call, size_of(buffers)), self._time_used(call, began_us))
             if throttle_ms:
                 message = message._replace(throttle_time_ms=throttle_ms)
@@ -324,7 +325,7 @@ class KafkaServer(Handle):
 
     def _used(self, kind: str, call: _Call, value: float) -> int:
         context, now_us = call.context, self._reactor.clock.monotonic_us()
-        return self._quotas.record(kind, context.user, context.client_id or "", value, now_us)
+        return self.quotas.record(kind, context.user, context.client_id or "", value, now_us)
 
     # ---- the end --------------------------------------------------------------------------------------------
 

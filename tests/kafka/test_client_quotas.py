@@ -11,6 +11,7 @@ import pytest
 from confluent_kafka import Producer
 
 from pyreplog.kafka import SaslUsers
+from pyreplog.kafka.metrics import kafka_metrics
 from pyreplog.kafka.quotas.client_quotas import QuotaEntity, alter_client_quota
 from pyreplog.kafka.wire.messages import (
     AlterClientQuotasEntityData,
@@ -217,13 +218,22 @@ def test_a_fetch_takes_what_is_free_and_tells_of_its_throttle(client: RawClient)
         assert 1_000 <= response.throttle_time_ms <= 2_200
 
 
-def test_the_time_of_requests_has_a_quota(client: RawClient) -> None:
+def test_the_time_of_requests_has_a_quota(brokers: KafkaBrokers, client: RawClient) -> None:
     assert alter(client, entry({"user": None}, request_percentage=1e-9)) == [0]
     began_s = time.monotonic()
     throttle_ms = client.ask(ApiKey.METADATA, 9, NOTHING).throttle_time_ms
     assert throttle_ms == 1_000, "a second at most"
     client.ask(ApiKey.METADATA, 9, NOTHING)
     assert time.monotonic() - began_s >= 1
+    told = {
+        (metric.name, labels["quota"]): value
+        for metric in kafka_metrics(brokers.servers["1"])
+        for labels, value in metric.samples
+        if "quota" in labels
+    }
+    assert told["pyreplog_kafka_throttles", "request_percentage"] >= 2
+    assert told["pyreplog_kafka_throttle_seconds", "request_percentage"] >= 2.0
+    assert told["pyreplog_kafka_throttles", "producer_byte_rate"] == 0
 
 
 def test_a_stock_producer_is_told_of_the_quota_of_its_user(tmp_path: Path) -> None:

@@ -40,8 +40,10 @@ def test_a_client_may_use_at_once_what_it_may_use_in_ten_seconds() -> None:
     assert manager.record(PRODUCE, "u", "c", 500, 5_000_000) == 500
     assert manager.record(PRODUCE, "u", "c", 0, 5_400_000) == 100
     assert manager.record(PRODUCE, "u", "c", 0, 5_500_000) == 0
+    assert manager.throttles[PRODUCE] == (2, 600)
     assert manager.record(PRODUCE, "u", "other", 1 << 40, 5_000_000) == 0
     assert manager.record(CONSUMER_BYTE_RATE, "u", "c", 1 << 40, 5_000_000) == 0
+    assert manager.throttles[CONSUMER_BYTE_RATE] == (0, 0)
 
 
 def test_the_rate_of_a_client_that_obeys_is_its_quota(seed: int) -> None:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
+from typing import NamedTuple
 
 from pyreplog.kafka.quotas.client_quotas import (
     CONSUMER_BYTE_RATE,
+    QUOTAS,
     REQUEST_PERCENTAGE,
     QuotaEntity,
     QuotaTable,
@@ -48,6 +50,13 @@ class LeakyBucket:
         return max(round((self._level / limit - BURST_S) * 1_000_000), 0)
 
 
+class Throttles(NamedTuple):
+    """Answers to clients that were above a kind of quota, and for how many milliseconds these had to be silent."""
+
+    answers: int = 0
+    total_ms: int = 0
+
+
 class QuotaManager:
     """Notes what clients use, and says for how long they have to be silent. Any thread may use it.
 
@@ -62,6 +71,8 @@ class QuotaManager:
     def __init__(self) -> None:
         self.table = QuotaTable()
         """The quotas that count. Replaced as a whole."""
+        self.throttles = dict.fromkeys(QUOTAS, Throttles())
+        """By kind of quota."""
         self._lock = threading.Lock()
         self._buckets: OrderedDict[tuple[str, QuotaEntity], LeakyBucket] = (
             OrderedDict()
@@ -95,8 +106,12 @@ class QuotaManager:
                 if len(self._buckets) > BUCKETS_MAX:
                     self._buckets.popitem(last=False)
             self._buckets.move_to_end((kind, shared))
-            throttle_ms = -(-bucket.record(value, limit, now_us) // 1000)
-        return min(throttle_ms, TIME_THROTTLE_MS_MAX if kind == REQUEST_PERCENTAGE else THROTTLE_MS_MAX)
+            most_ms = TIME_THROTTLE_MS_MAX if kind == REQUEST_PERCENTAGE else THROTTLE_MS_MAX
+            throttle_ms = min(-(-bucket.record(value, limit, now_us) // 1000), most_ms)
+            if throttle_ms:
+                answers, total_ms = self.throttles[kind]
+                self.throttles[kind] = Throttles(answers + 1, total_ms + throttle_ms)
+        return throttle_ms
 
     def fetch_bytes_max(self, user: str, client_id: str) -> int | None:
         """Return the bytes that one fetch may take: more would be throttled even after silence. None: no limit."""
