@@ -70,7 +70,7 @@ def main() -> int:
 def _measure(arguments: argparse.Namespace, count: int) -> dict[str, float]:
     config = pyreplog.LogConfig(segment_bytes=arguments.segment_bytes, durability=arguments.durability)
     paths = [arguments.directory / str(number) for number in range(count)]
-    before = _sizes()
+    before = process_sizes()
     with LogRuntime(idle_ms=_IDLE_MS) as runtime:
         made_s, logs = _open(paths, config, runtime)
         for first in range(0, count, _AT_ONCE):
@@ -85,7 +85,7 @@ def _measure(arguments: argparse.Namespace, count: int) -> dict[str, float]:
         wakes = [_timed_append(log) for log in logs[:_WAKES]]
         _wait_dormant(logs)
         time.sleep(2 * _IDLE_MS / 1000)
-        after, busy = _sizes(), time.process_time()
+        after, busy = process_sizes(), time.process_time()
         time.sleep(arguments.seconds)
         idle = (time.process_time() - busy) / arguments.seconds
         threads = threading.active_count()
@@ -119,7 +119,7 @@ def _wait_dormant(logs: list[CommitLog]) -> None:
         time.sleep(0.01)
 
 
-def _sizes() -> dict[str, float]:
+def process_sizes() -> dict[str, float]:
     """Of this process: descriptors and maps; anonymous and all resident memory in KiB."""
     rollup = dict(line.split(":", 1) for line in Path("/proc/self/smaps_rollup").read_text().splitlines()[1:])
     return {

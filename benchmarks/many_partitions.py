@@ -1,0 +1,122 @@
+"""`python -m benchmarks.many_partitions [COUNT …]`: what partitions cost while nothing is appended to them.
+
+Each count is measured in a process of its own, which has three brokers: a topic is made, each partition gets one
+message, all is closed, opened again, and left alone until its logs are idle. What grows with the count is printed for
+each partition, with all its replicas: it should be the same in all rows.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shutil
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from benchmarks.idle_logs import process_sizes
+from pyreplog.partition.client.partition_client import PartitionClient
+from pyreplog.partition.config import BrokerConfig
+
+_WAIT_S = 1800.0
+_COLUMNS = (
+    ("partitions", "{partitions:,}"),
+    ("made and led, each", "{made_ms:.2f} ms"),
+    ("first message, each", "{first_ms:.2f} ms"),
+    ("closed, each", "{closed_ms:.2f} ms"),
+    ("opened again and led, each", "{opened_ms:.2f} ms"),
+    ("threads", "{threads}"),
+    ("descriptors", "{descriptors}"),
+    ("maps, each", "{maps:.2f}"),
+    ("anonymous memory, each", "{anonymous:.1f} KiB"),
+    ("disk, each", "{disk:.1f} KiB"),
+    ("idle, share of a core", "{idle:.2%}"),
+)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description="Measure what partitions of three brokers cost while they are idle.")
+    parser.add_argument("counts", nargs="*", type=int, default=[10, 100, 1000, 10_000], metavar="COUNT")
+    parser.add_argument("--directory", type=Path, default=Path(), help="brokers are made below it")
+    parser.add_argument("--replicas", type=int, default=3, help="of each partition (default 3)")
+    parser.add_argument("--seconds", type=float, default=20.0, help="how long CPU time is measured")
+    parser.add_argument("--settle", type=float, default=15.0, help="all is idle when no file was closed for so long")
+    parser.add_argument("--segment-bytes", type=int, default=1 << 20)
+    parser.add_argument("--measure", action="store_true", help=argparse.SUPPRESS)
+    arguments = parser.parse_args()
+    if arguments.measure:
+        print(json.dumps(_measure(arguments, arguments.counts[0])))
+        return 0
+    print("\t".join(name for name, _ in _COLUMNS))
+    for count in arguments.counts:
+        folder = tempfile.mkdtemp(prefix="many-partitions-", dir=arguments.directory)
+        try:
+            command = [sys.executable, "-m", "benchmarks.many_partitions", str(count), "--measure"]
+            command += ["--directory", folder, "--seconds", str(arguments.seconds)]
+            command += ["--settle", str(arguments.settle)]
+            command += ["--replicas", str(arguments.replicas), "--segment-bytes", str(arguments.segment_bytes)]
+            measured = json.loads(subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout)
+        finally:
+            shutil.rmtree(folder)
+        print("\t".join(form.format(**measured) for _, form in _COLUMNS), flush=True)
+    return 0
+
+
+def _measure(arguments: argparse.Namespace, count: int) -> dict[str, float]:
+    config = BrokerConfig(segment_bytes=arguments.segment_bytes)
+    before = process_sizes()
+    with PartitionClient.embedded(arguments.directory, broker_config=config) as client:
+        began = time.monotonic()
+        topic = client.create_topic("t", partitions=count, replication_factor=arguments.replicas)
+        _until(lambda: _led(client) == count)
+        made_s, began = time.monotonic() - began, time.monotonic()
+        with topic.producer() as producer:
+            futures = [producer.submit(bytes(100), partition=number) for number in range(count)]
+            assert [future.result(_WAIT_S).offset for future in futures] == [0] * count
+        first_s, began = time.monotonic() - began, time.monotonic()
+    closed_s, began = time.monotonic() - began, time.monotonic()
+    with PartitionClient.embedded(arguments.directory, broker_config=config) as client:
+        _until(lambda: _led(client) == count)
+        opened_s = time.monotonic() - began
+        _settle(arguments.settle)
+        after, busy = process_sizes(), time.process_time()
+        time.sleep(arguments.seconds)
+        idle, threads = (time.process_time() - busy) / arguments.seconds, threading.active_count()
+        files = [path for path in arguments.directory.rglob("*") if path.is_file()]
+        disk = sum(path.stat().st_blocks * 512 for path in files) / 1024
+        topic = client.topic("t")
+        assert all(topic[number].offsets().end == 1 for number in range(0, count, max(count // 100, 1)))
+    return {
+        "partitions": count, "made_ms": made_s / count * 1e3, "first_ms": first_s / count * 1e3,
+        "closed_ms": closed_s / count * 1e3, "opened_ms": opened_s / count * 1e3, "threads": threads,
+        "descriptors": after["descriptors"], "maps": (after["maps"] - before["maps"]) / count,
+        "anonymous": (after["anonymous"] - before["anonymous"]) / count, "disk": disk / count, "idle": idle,
+    }  # fmt: skip
+
+
+def _led(client: PartitionClient) -> int:
+    return sum(partition.is_leader for broker in client.brokers.values() for partition in broker.replicas)
+
+
+def _until(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + _WAIT_S
+    while not condition():
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"{_WAIT_S:.0f} s were not enough")
+        time.sleep(0.05)
+
+
+def _settle(seconds: float) -> None:
+    least, since = process_sizes()["descriptors"], time.monotonic()
+    while time.monotonic() - since < seconds:
+        time.sleep(min(seconds, 0.5))
+        if (descriptors := process_sizes()["descriptors"]) < least:
+            least, since = descriptors, time.monotonic()
+
+
+if __name__ == "__main__":
+    sys.exit(main())
