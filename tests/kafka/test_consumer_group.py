@@ -254,12 +254,53 @@ def test_members_choose_an_assignor() -> None:
             Code.INVALID_REQUEST,
         ),
         (ConsumerHeartbeat("a", 1, server_assignor="x"), Code.UNSUPPORTED_ASSIGNOR),
-        (ConsumerHeartbeat("a", 1, regex="t.*"), Code.INVALID_REGULAR_EXPRESSION),
+        (ConsumerHeartbeat("a", 1, regex="t.**"), Code.INVALID_REGULAR_EXPRESSION),
     ],
 )
 def test_what_is_no_heartbeat_is_refused(beat: ConsumerHeartbeat, code: Code) -> None:
     result = GroupDriver().beat(beat)
     assert result is not None and result.code is code and result.text
+
+
+def test_a_member_subscribes_by_a_regular_expression() -> None:
+    """To the topics that there are, and to those that come, beside those that it names."""
+    driver = GroupDriver(Topics(orders=2, bills=1, **{"orders-eu": 1}))
+    first, second = TestMember(driver, "a", topics=None, regex="orders.*"), TestMember(driver, "b", "bills")
+    first.join(), second.join()
+    settle(first, second)
+    assert first.owned == partitions("orders", range(2)) | partitions("orders-eu", range(1))
+    assert second.owned == partitions("bills", range(1))
+    driver.topics.topics |= {
+        "orders-us": KnownTopic(topic_id("orders-us"), 1),
+        "other": KnownTopic(topic_id("other"), 1),
+    }
+    driver.advance(200)
+    settle(first, second)
+    assert first.owned >= partitions("orders-us", range(1)) and len(first.owned) == 4
+
+    other = driver.reload()
+    assert other.group.describe_consumers() == driver.group.describe_consumers()
+    first.driver = second.driver = other
+    second.beat(regex="orders")
+    settle(first, second)
+    assert second.owned >= partitions("bills", range(1)) and len(second.owned) == 2
+    assert len(first.owned) == 3, "orders is shared"
+    first.settings = {"topics": frozenset({"other"}), "regex": ""}
+    settle(first, second)
+    assert first.owned == partitions("other", range(1))
+    assert second.owned == partitions("bills", range(1)) | partitions("orders", range(2))
+
+
+def test_offsets_of_topics_that_an_expression_matches_stay() -> None:
+    driver = GroupDriver()
+    member = TestMember(driver, "a", topics=frozenset(), regex="ord.*")
+    member.join()
+    assert driver.commit("a", member.epoch, 5) is Code.NONE
+    driver.perform(driver.group.delete_offsets("delete", [ORDERS]))
+    assert driver.results["delete"][ORDERS] is Code.GROUP_SUBSCRIBED_TO_TOPIC
+    driver.now_ms += 100 * driver.config.offsets_retention_ms
+    driver.perform(driver.group.expire_offsets(driver.now))
+    assert driver.fetch() == 5
 
 
 def test_a_group_that_is_full_takes_nobody() -> None:

@@ -69,6 +69,18 @@ def test_members_share_and_take_over(brokers: KafkaBrokers) -> None:
     second.close()
 
 
+def test_a_member_subscribes_by_a_regular_expression(brokers: KafkaBrokers) -> None:
+    """The coordinator matches it; a topic that comes later is assigned as well."""
+    consumer = member(brokers)
+    consumer.subscribe(["^eve.*"])
+    poll_until_shared([consumer], [4])
+    brokers.create("evenings", partitions=2)
+    brokers.create("mornings", partitions=2)
+    poll_until_shared([consumer], [6])
+    assert {each.topic for each in consumer.assignment()} == {"events", "evenings"}
+    consumer.close()
+
+
 def test_offsets_are_committed_and_found_again(brokers: KafkaBrokers) -> None:
     produce_all(brokers, VALUES)
     first = member(brokers)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import logging
 from collections import Counter, deque
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from itertools import groupby
 from typing import Any, NamedTuple
 
+from pyreplog.errors import InvalidArgumentError
 from pyreplog.kafka.groups.assignors import ASSIGNORS, MemberSubscription, Partitions, TopicIdPartition
 from pyreplog.kafka.groups.consumer_group_config import ConsumerGroupConfig
 from pyreplog.kafka.groups.error_codes import code_of_store
@@ -59,10 +61,14 @@ from pyreplog.kafka.groups.reconciliation import (
     reconcile,
 )
 from pyreplog.kafka.groups.topic_catalog import KnownTopic, TopicCatalog
+from pyreplog.kafka.groups.topic_pattern import TopicPattern
 from pyreplog.partition.protocol.error_codes import ErrorCode
 from pyreplog.partition.topic_partition import TopicPartition
 
+logger = logging.getLogger(__name__)
+
 _CONSUMER = "consumer"
+_NOTHING = TopicPattern("[^[:ascii:]]")
 _RECORDS_AT_ONCE = 5_000  # of one append: no further heartbeat is taken behind them
 _REFRESH_US = 100_000  # between two looks at the topics
 
@@ -140,9 +146,10 @@ def check_heartbeat(beat: ConsumerHeartbeat, config: ConsumerGroupConfig) -> Con
             ErrorCode.UNSUPPORTED_ASSIGNOR, f"ServerAssignor: expected one of {known}, found {beat.server_assignor}"
         )
     if beat.regex:
-        return ConsumerHeartbeatResult(
-            ErrorCode.INVALID_REGULAR_EXPRESSION, "SubscribedTopicRegex: the broker matches no regular expressions"
-        )
+        try:
+            TopicPattern(beat.regex)
+        except InvalidArgumentError as error:
+            return ConsumerHeartbeatResult(ErrorCode.INVALID_REGULAR_EXPRESSION, f"SubscribedTopicRegex: {error}")
     return None
 
 
@@ -176,7 +183,8 @@ class ConsumerGroup:
         self._static: dict[str, str] = {}  # member ids by instance id
         self._targets: dict[str, Partitions] = {}
         self._holders: dict[TopicIdPartition, str] = {}  # who has a partition, or has not given it up yet
-        self._subscribed: Counter[str] = Counter()  # topics, by how many members
+        self._subscribed: Counter[str] = Counter()  # topics, by how many members name them
+        self._patterns: dict[str, TopicPattern] = {}  # of members, by their regular expressions
         self._topics: dict[str, KnownTopic] = {}  # as they were assigned last
         self._refresh_us = 0
         self._late_us: int | None = None  # before then nobody is late
@@ -487,6 +495,8 @@ class ConsumerGroup:
             self._holders.update(dict.fromkeys(member.held, member.member_id))
             if before is None or member.topics != before.topics:
                 self._subscribed.update(member.topics)
+            if member.regex is not None and member.regex not in self._patterns:
+                self._patterns[member.regex] = _pattern_of(member.regex)
             if member.instance_id is not None:
                 self._static[member.instance_id] = member.member_id
 
@@ -528,8 +538,17 @@ class ConsumerGroup:
             self._bump()
 
     def _known_topics(self) -> dict[str, KnownTopic]:
-        known = ((name, self._catalog.topic(name)) for name in sorted(self._subscribed))
+        names = set(self._subscribed)
+        regexes = {member.regex for member in self._members.values() if member.regex is not None}
+        self._patterns = {regex: self._patterns[regex] for regex in regexes}
+        if regexes:
+            names |= {name for name in self._catalog.names() if self._is_matched(name)}
+        known = ((name, self._catalog.topic(name)) for name in sorted(names))
         return {name: topic for name, topic in known if topic is not None}
+
+    def _is_matched(self, topic: str) -> bool:
+        """Whether a member subscribes to a topic by a regular expression."""
+        return any(pattern.matches(topic) for pattern in self._patterns.values())
 
     def _preferred_assignor(self) -> str:
         names = self._config.assignor_names
@@ -538,9 +557,14 @@ class ConsumerGroup:
 
     def _assign(self) -> None:
         """Compute the target assignment of this epoch."""
+        matched = {
+            regex: {topic.topic_id for name, topic in self._topics.items() if pattern.matches(name)}
+            for regex, pattern in self._patterns.items()
+        }
         members = {
             member_id: MemberSubscription(
-                {self._topics[name].topic_id for name in member.topics if name in self._topics},
+                {self._topics[name].topic_id for name in member.topics if name in self._topics}
+                | matched.get(member.regex or "", set()),
                 self._targets.get(member_id, frozenset()), member.instance_id,
             )
             for member_id, member in self._members.items()
@@ -629,7 +653,7 @@ class ConsumerGroup:
         """Delete offsets of topics that no member subscribes to (KIP-496)."""
         results: OffsetCommitResult = {}
         for partition in partitions:
-            is_subscribed = partition.topic in self._subscribed
+            is_subscribed = partition.topic in self._subscribed or self._is_matched(partition.topic)
             results[partition] = ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC if is_subscribed else ErrorCode.NONE
             if self._is_dead:
                 results[partition] = ErrorCode.GROUP_ID_NOT_FOUND
@@ -639,7 +663,7 @@ class ConsumerGroup:
         """Delete offsets that have expired, and the group when nothing is left of it (KIP-211)."""
         if self._is_dead:
             return self._done()
-        subscribed = set(self._subscribed)
+        subscribed = self._subscribed.keys() | self._topics.keys()
         expired = self.offsets.expired(now.wall_ms, self._config.offsets_retention_ms, None, subscribed)
         if expired:
             return self._commits.expire(expired)
@@ -846,6 +870,15 @@ class ConsumerGroup:
         self._refuse_queue(ErrorCode.NOT_COORDINATOR)
         self._is_dead = True
         return self._done()
+
+
+def _pattern_of(regex: str) -> TopicPattern:
+    """Of a member in the log: a later build may have more of the syntax, and then nothing matches here."""
+    try:
+        return TopicPattern(regex)
+    except InvalidArgumentError as error:
+        logger.warning("a member's regular expression matches no topic here: %s", error)
+        return _NOTHING
 
 
 def _subscription(member: ConsumerMember) -> tuple[frozenset[str], str | None]:

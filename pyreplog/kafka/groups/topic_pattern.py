@@ -1,0 +1,383 @@
+"""TopicPattern: the regular expressions by which members subscribe to topics (KIP-848), in the syntax of RE2.
+
+Clients send them, so no expression may cost more than its length times that of a name. Python's `re` tries one way
+after another, and needs exponential time for some; this one follows all ways at once, character by character
+(Thompson 1968, and https://swtch.com/~rsc/regexp). Names of topics are ASCII, and have no lines.
+"""
+
+from __future__ import annotations
+
+import string
+from collections.abc import Iterable
+from enum import Enum, auto
+from typing import NamedTuple
+
+from pyreplog.errors import InvalidArgumentError
+
+LENGTH_MAX = 1_000
+"""Characters of an expression."""
+STATES_MAX = 2_000
+"""States of the machine that follows an expression: repetitions multiply them."""
+_REPEAT_MAX = 1_000
+_DEPTH_MAX = 100
+_KNOWN_MAX = 100_000  # names whose outcome is kept
+
+CharSet = int
+"""Characters as bits: of the 128 of ASCII."""
+
+
+def _chars(characters: Iterable[str]) -> CharSet:
+    found = 0
+    for character in characters:
+        found |= 1 << ord(character)
+    return found
+
+
+_ALL = (1 << 128) - 1
+_DIGITS, _SPACES = _chars(string.digits), _chars("\t\n\f\r ")
+_WORDS = _chars(string.ascii_letters + string.digits + "_")
+_CLASSES = {
+    "d": _DIGITS, "D": _ALL & ~_DIGITS, "s": _SPACES, "S": _ALL & ~_SPACES, "w": _WORDS, "W": _ALL & ~_WORDS,
+}  # fmt: skip
+_POSIX = {
+    "alnum": _chars(string.ascii_letters + string.digits), "alpha": _chars(string.ascii_letters), "ascii": _ALL,
+    "blank": _chars("\t "), "cntrl": _chars(map(chr, [*range(32), 127])), "digit": _DIGITS,
+    "graph": _chars(map(chr, range(33, 127))), "lower": _chars(string.ascii_lowercase),
+    "print": _chars(map(chr, range(32, 127))), "punct": _chars(string.punctuation), "space": _SPACES | _chars("\v"),
+    "upper": _chars(string.ascii_uppercase), "word": _WORDS, "xdigit": _chars(string.hexdigits),
+}  # fmt: skip
+_CONTROLS = {"a": "\a", "f": "\f", "n": "\n", "r": "\r", "t": "\t", "v": "\v"}
+
+
+class _Place(Enum):
+    """A condition of the place between two characters."""
+
+    BEGIN = auto()
+    END = auto()
+    WORD_BOUNDARY = auto()
+    NO_WORD_BOUNDARY = auto()
+
+
+_PLACES = {"A": _Place.BEGIN, "z": _Place.END, "b": _Place.WORD_BOUNDARY, "B": _Place.NO_WORD_BOUNDARY}
+
+
+class _Sequence(NamedTuple):
+    parts: list[_Node]
+
+
+class _Choice(NamedTuple):
+    branches: list[_Node]
+
+
+class _Repeat(NamedTuple):
+    """most: None: any number of times."""
+
+    part: _Node
+    least: int
+    most: int | None
+
+
+_Node = CharSet | _Place | _Sequence | _Choice | _Repeat
+
+
+class _State(NamedTuple):
+    """A state of the machine. It goes on to all of `following`: at once, or behind a character of `accepts`, or where
+    `place` says."""
+
+    following: list[int]
+    accepts: CharSet = 0
+    place: _Place | None = None
+
+
+class TopicPattern:
+    """A regular expression that whole names of topics match. Any thread may use it.
+
+    Args:
+        expression: in RE2's syntax, without classes of Unicode.
+
+    Raises:
+        InvalidArgumentError: it is none, or is too long.
+
+    Example:
+        ```python
+        pattern = TopicPattern("orders-(eu|us)-[0-9]+")
+        pattern.matches("orders-eu-1")  # True
+        ```
+    """
+
+    def __init__(self, expression: str) -> None:
+        if len(expression) > LENGTH_MAX:
+            raise InvalidArgumentError(f"expected at most {LENGTH_MAX} characters, found {len(expression)}")
+        self.expression = expression
+        self._states: list[_State] = []
+        self._end = self._add(_State([]))
+        self._begin = self._build(_Parser(expression).parse(), self._end)
+        self._known: dict[str, bool] = {}
+
+    def __repr__(self) -> str:
+        return f"<TopicPattern {self.expression!r}>"
+
+    def matches(self, topic: str) -> bool:
+        """Return whether the whole name of a topic matches. The outcome is kept: asking again costs nothing."""
+        known = self._known.get(topic)
+        if known is None:
+            if len(self._known) >= _KNOWN_MAX:
+                self._known = {}
+            known = self._known[topic] = self._run(topic)
+        return known
+
+    # ---- the machine ----------------------------------------------------------------------------------------
+
+    def _add(self, state: _State) -> int:
+        if len(self._states) >= STATES_MAX:
+            raise InvalidArgumentError(f"expected fewer repetitions: there would be more than {STATES_MAX} states")
+        self._states.append(state)
+        return len(self._states) - 1
+
+    def _build(self, node: _Node, following: int) -> int:
+        """Add the states of a part, in front of those that follow it. Returns the first one."""
+        if isinstance(node, _Place):
+            return self._add(_State([following], place=node))
+        if isinstance(node, CharSet):
+            return self._add(_State([following] if node else [], accepts=node))  # no character: nothing follows
+        if isinstance(node, _Sequence):
+            for part in reversed(node.parts):
+                following = self._build(part, following)
+            return following
+        if isinstance(node, _Choice):
+            return self._add(_State([self._build(branch, following) for branch in node.branches]))
+        if node.most is None:
+            loop = self._add(_State([following]))
+            self._states[loop].following.append(self._build(node.part, loop))
+            following = loop
+        else:
+            end = following
+            for _ in range(node.most - node.least):
+                following = self._add(_State([end, self._build(node.part, following)]))
+        for _ in range(node.least):
+            following = self._build(node.part, following)
+        return following
+
+    def _run(self, topic: str) -> bool:
+        if not topic.isascii():
+            return False
+        now = self._reach([self._begin], topic, 0)
+        for at, character in enumerate(topic):
+            bit = 1 << ord(character)
+            after = [next_ for state in now if state.accepts & bit for next_ in state.following]
+            now = self._reach(after, topic, at + 1)
+            if not now:
+                return False
+        return self._states[self._end] in now
+
+    def _reach(self, numbers: list[int], topic: str, at: int) -> list[_State]:
+        """Return the states that are reached without a character: those that accept one, and the end."""
+        reached, seen = [], {*numbers}
+        while numbers:
+            number = numbers.pop()
+            state = self._states[number]
+            if state.accepts or number == self._end:
+                reached.append(state)
+            elif state.place is None or _holds(state.place, topic, at):
+                numbers += [each for each in state.following if each not in seen]
+                seen.update(state.following)
+        return reached
+
+
+def _holds(place: _Place, topic: str, at: int) -> bool:
+    if place is _Place.BEGIN:
+        return at == 0
+    if place is _Place.END:
+        return at == len(topic)
+    before, behind = (0 <= i < len(topic) and bool(_WORDS >> ord(topic[i]) & 1) for i in (at - 1, at))
+    return (before != behind) == (place is _Place.WORD_BOUNDARY)
+
+
+class _Parser:
+    """Makes the tree of an expression."""
+
+    def __init__(self, expression: str) -> None:
+        self._text, self._at, self._depth = expression, 0, 0
+        self._ignores_case = False
+
+    def parse(self) -> _Node:
+        """Return the tree. Raises InvalidArgumentError."""
+        node = self._choice()
+        if self._at < len(self._text):
+            raise self._error("no group is open")
+        return node
+
+    def _error(self, why: str) -> InvalidArgumentError:
+        return InvalidArgumentError(f"{self._text[:80]!r}, character {self._at}: {why}")
+
+    def _takes(self, text: str) -> bool:
+        if not self._text.startswith(text, self._at):
+            return False
+        self._at += len(text)
+        return True
+
+    def _next(self) -> str:
+        if self._at >= len(self._text):
+            raise self._error("expected more, found the end")
+        self._at += 1
+        return self._text[self._at - 1]
+
+    def _choice(self) -> _Node:
+        ignores_case = self._ignores_case
+        branches = [self._sequence()]
+        while self._takes("|"):
+            branches.append(self._sequence())
+        self._ignores_case = ignores_case  # flags hold to the end of their group
+        return branches[0] if len(branches) == 1 else _Choice(branches)
+
+    def _sequence(self) -> _Node:
+        parts: list[_Node] = []
+        while self._at < len(self._text) and self._text[self._at] not in "|)":
+            if self._takes("\\Q"):
+                quoted, _, _ = self._text[self._at :].partition("\\E")
+                self._at = min(self._at + len(quoted) + 2, len(self._text))
+                parts += [self._char(character) for character in quoted]
+                if not parts:
+                    continue
+                parts.append(self._repeated(parts.pop()))
+            else:
+                parts.append(self._repeated(self._atom()))
+        return _Sequence(parts)
+
+    def _atom(self) -> _Node:
+        character = self._next()
+        if character == "(":
+            return self._group()
+        if character == "[":
+            return self._set()
+        if character == ".":
+            return _ALL & ~_chars("\n")
+        if character in "^$":
+            return _Place.BEGIN if character == "^" else _Place.END
+        if character in "*+?":
+            raise self._error(f"expected something to repeat in front of {character}")
+        if character != "\\":
+            return self._char(character)
+        letter = self._next()
+        return _PLACES[letter] if letter in _PLACES else self._escape(letter)
+
+    def _char(self, character: str) -> CharSet:
+        if not character.isascii():
+            raise self._error(f"expected ASCII, found {character!r}")
+        return self._folded(_chars(character))
+
+    def _folded(self, found: CharSet) -> CharSet:
+        if not self._ignores_case:
+            return found
+        letters = [letter for letter in string.ascii_letters if found >> ord(letter) & 1]
+        return found | _chars(letter.swapcase() for letter in letters)
+
+    def _escape(self, letter: str) -> CharSet:
+        """The characters that an escape stands for, behind its backslash."""
+        if letter in _CLASSES:
+            return _CLASSES[letter]
+        if letter in _CONTROLS:
+            return self._char(_CONTROLS[letter])
+        if letter == "x":
+            digits = self._until("}") if self._takes("{") else self._next() + self._next()
+            try:
+                return self._char(chr(int(digits, 16)))
+            except (ValueError, OverflowError):
+                raise self._error(f"expected hexadecimal digits of a character, found {digits[:20]!r}") from None
+        if letter.isalnum():
+            raise self._error(f"\\{letter}: there is no such escape here")
+        return self._char(letter)
+
+    def _until(self, end: str) -> str:
+        text, found, _ = self._text[self._at :].partition(end)
+        if not found:
+            raise self._error(f"expected {end}, found the end")
+        self._at += len(text) + len(end)
+        return text
+
+    def _group(self) -> _Node:
+        if self._depth >= _DEPTH_MAX:
+            raise self._error(f"expected groups of at most {_DEPTH_MAX} levels")
+        ignored_case = self._ignores_case
+        if self._takes("?"):
+            if self._takes("P<") or self._takes("<"):
+                if not (name := self._until(">")).isidentifier():
+                    raise self._error(f"expected the name of a group, found {name[:20]!r}")
+            else:
+                flags, end = "", self._next()
+                while end not in ":)":
+                    flags, end = flags + end, self._next()
+                self._set_flags(flags)
+                if end == ")":
+                    return _Sequence([])  # of the rest of the group around it
+        self._depth += 1
+        node = self._choice()
+        self._depth -= 1
+        if not self._takes(")"):
+            raise self._error("expected ), found the end")
+        self._ignores_case = ignored_case
+        return node
+
+    def _set_flags(self, flags: str) -> None:
+        """Those for lines and for greed make no difference to the whole name of a topic."""
+        on, _, off = flags.partition("-")
+        if not {*on, *off} <= {*"imsU"}:
+            raise self._error(f"expected flags of i, m, s and U, found {flags[:20]!r}")
+        self._ignores_case = ("i" in on or self._ignores_case) and "i" not in off
+
+    def _set(self) -> CharSet:
+        is_negated, found, is_first = self._takes("^"), 0, True
+        while is_first or not self._takes("]"):
+            is_first = False
+            if self._takes("[:"):
+                is_other, name = self._takes("^"), self._until(":]")
+                if name not in _POSIX:
+                    raise self._error(f"[:{name[:20]}:]: there is no such class")
+                found |= _ALL & ~_POSIX[name] if is_other else _POSIX[name]
+                continue
+            low = self._member()
+            if self._text.startswith("-", self._at) and not self._text.startswith("-]", self._at):
+                self._at += 1
+                high = self._member()
+                if low.bit_count() != 1 or high.bit_count() != 1 or high < low:
+                    raise self._error("expected a range from a character to a later one")
+                low = (high << 1) - low
+            found |= low
+        found = self._folded(found)
+        return _ALL & ~found if is_negated else found
+
+    def _member(self) -> CharSet:
+        """A character of a set, or a class; letters are as they are written: the whole set is folded."""
+        ignored_case, self._ignores_case = self._ignores_case, False
+        character = self._next()
+        found = self._escape(self._next()) if character == "\\" else self._char(character)
+        self._ignores_case = ignored_case
+        return found
+
+    def _repeated(self, node: _Node) -> _Node:
+        counts = self._counts()
+        if counts is None:
+            return node
+        self._takes("?")  # it prefers less, which makes no difference to whether all matches
+        if self._counts() is not None:
+            raise self._error("expected one repetition, found another one behind it")
+        return _Repeat(node, *counts)
+
+    def _counts(self) -> tuple[int, int | None] | None:
+        if self._takes("*"):
+            return 0, None
+        if self._takes("+"):
+            return 1, None
+        if self._takes("?"):
+            return 0, 1
+        text, found, _ = self._text[self._at :].partition("}")
+        least, comma, most = text.removeprefix("{").partition(",")
+        is_count = text.startswith("{") and found and least.isdecimal() and (not most or most.isdecimal())
+        if not is_count:
+            return None  # it stands for itself
+        low = int(least[:9])
+        high = low if not comma else int(most[:9]) if most else None
+        if low > _REPEAT_MAX or (high is not None and not low <= high <= _REPEAT_MAX):
+            raise self._error(f"expected at most {_REPEAT_MAX} repetitions, found {text[:20]}}}")
+        self._at += len(text) + 1
+        return low, high
