@@ -150,6 +150,25 @@ def test_topics_are_administered(brokers: KafkaBrokers) -> None:
     client.create_topics([NewTopic("orders", 1, 1)])["orders"].result(PATIENCE_S)
 
 
+def test_segments_hold_the_largest_messages_of_a_topic(brokers: KafkaBrokers) -> None:
+    """Whatever `segment_bytes` of the broker is, unless the topic says another size."""
+    client, value = admin(brokers), bytes(range(256)) * (5 << 12)
+    large = NewTopic("large", 1, 1, config={"max.message.bytes": str(6 << 20)})
+    small = NewTopic("small", 1, 1, config={"max.message.bytes": str(6 << 20), "segment.bytes": str(1 << 20)})
+    for made in client.create_topics([large, small]).values():
+        made.result(PATIENCE_S)
+    errors: dict[str, KafkaError | None] = {}
+    producer = Producer({"bootstrap.servers": brokers.addresses, "message.max.bytes": 8 << 20})
+    for topic in ("large", "small"):
+        producer.produce(topic, value, on_delivery=lambda error, sent: errors.update({str(sent.topic()): error}))
+    assert producer.flush(PATIENCE_S) == 0
+    assert errors["large"] is None
+    refused = errors["small"]
+    assert refused is not None and refused.code() == KafkaError.RECORD_LIST_TOO_LARGE
+    partition = brokers.brokers["1"].partition("large", 0)
+    assert partition is not None and partition.high_watermark.entry == 1
+
+
 def test_the_cluster_is_described(brokers: KafkaBrokers) -> None:
     brokers.start("2")
     client = admin(brokers)  # a future ends with its client

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -40,6 +40,7 @@ from pyreplog.partition.protocol.error_codes import ErrorCode
 from pyreplog.partition.topic_partition import INTERNAL_TOPICS, TopicPartition
 
 _WAIT_MS_MAX = 60_000
+_SEGMENT_BYTES_MAX = 1 << 30
 _TOPIC_CONFIG, _DEFAULT_CONFIG = 1, 5
 """Sources of settings."""
 
@@ -107,6 +108,7 @@ def _create(
         )
     settings = {**KAFKA_DEFAULTS, "min.insync.replicas": config.min_isr}
     settings |= {each.name: parse_setting(each.name, each.value) for each in topic.configs if each.value is not None}
+    settings |= _larger_segments(settings, api.broker.config.segment_bytes)
     if validate_only:
         if api.metadata.topic(topic.name) is not None:
             raise RefusedError(ErrorCode.TOPIC_ALREADY_EXISTS, f"topic {topic.name} exists")
@@ -129,6 +131,17 @@ def _create(
     return CreateTopicsCreatableTopicResult(
         topic.name, bytes.fromhex(made.topic_id), ErrorCode.NONE, None, 0, partitions, factor, configs
     )
+
+
+def _larger_segments(settings: Mapping[str, Any], segment_bytes: int) -> dict[str, int]:
+    """Return the size of segments that the largest batches of a topic need; {}: those of this broker are large enough.
+
+    Kafka's are of 1 GiB if a topic says nothing, so its clients expect that `max.message.bytes` is enough.
+    """
+    needed = 2 * settings.get("max.message.bytes", 0)
+    if settings.get("segment.bytes") is not None or needed <= segment_bytes:
+        return {}
+    return {"segment.bytes": min(1 << (needed - 1).bit_length(), _SEGMENT_BYTES_MAX)}
 
 
 def _assignment(api: ApiContext, topic: CreateTopicsCreatableTopic) -> dict[int, tuple[str, ...]]:
