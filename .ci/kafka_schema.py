@@ -30,7 +30,8 @@ ANNOUNCED = {
     "AlterConfigs": "0-2", "IncrementalAlterConfigs": "0-1", "DeleteGroups": "0-2", "ElectLeaders": "0-2",
     "OffsetDelete": "0-0", "DescribeCluster": "0-1", "DescribeProducers": "0-0", "DescribeTransactions": "0-0",
     "ListTransactions": "0-0", "ConsumerGroupHeartbeat": "0-1", "ConsumerGroupDescribe": "0-1",
-    "DescribeClientQuotas": "0-1", "AlterClientQuotas": "0-1", "DescribeLogDirs": "1-4",
+    "DescribeClientQuotas": "0-1", "AlterClientQuotas": "0-1", "DescribeLogDirs": "1-4", "DescribeAcls": "1-3",
+    "CreateAcls": "1-3", "DeleteAcls": "1-3",
 }  # fmt: skip
 
 NAMES = {"index": "partition_index", "count": "partition_count"}

@@ -18,6 +18,7 @@ from pyreplog.kafka.wire.messages import (
     CreateTopicsCreatableTopic,
     CreateTopicsCreatableTopicConfig,
     CreateTopicsRequest,
+    DescribeAclsRequest,
     ElectLeadersRequest,
     ElectLeadersTopicPartitions,
     FetchPartition,
@@ -119,6 +120,10 @@ def found(client: RawClient) -> int:
     return int(client.ask(ApiKey.FIND_COORDINATOR, 3, FindCoordinatorRequest("x", 9)).error_code)
 
 
+def described_acls(client: RawClient) -> int:
+    return int(client.ask(ApiKey.DESCRIBE_ACLS, 3, DescribeAclsRequest()).error_code)
+
+
 BROKEN = BATCH[:-1] + bytes([BATCH[-1] ^ 1])
 UNKNOWN_ID = FetchRequest(topics=(FetchTopic("", b"\1" * 16, (FetchPartition(0),)),))
 ASSIGNMENT = (CreateTopicsCreatableReplicaAssignment(3, (1,)),)
@@ -146,6 +151,7 @@ ASKED: dict[str, Ask] = {
     "ELECTION_NOT_NEEDED": elected(0),
     "INVALID_RECORD": produced(b""),
     "UNKNOWN_TOPIC_ID": fetched(UNKNOWN_ID, 13),
+    "SECURITY_DISABLED": described_acls,
 }
 """Codes with a request that is answered with them."""
 
@@ -215,7 +221,6 @@ NEVER = {
     "POLICY_VIOLATION": "there are no policies of topics",
     "DUPLICATE_SEQUENCE_NUMBER": "a batch that is in the log already is answered with its offset, as with Kafka",
     "TRANSACTION_COORDINATOR_FENCED": "of markers, which brokers send to each other in frames of their own",
-    "SECURITY_DISABLED": "of ACLs, whose APIs are not served",
     "STALE_BROKER_EPOCH": "of fetches of followers, likewise",
     "NO_REASSIGNMENT_IN_PROGRESS": "of reassignments, whose APIs are not served to Kafka clients",
 }

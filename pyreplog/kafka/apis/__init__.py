@@ -12,6 +12,7 @@
 | `refusals` | error codes for changes that are refused |
 | `client_quotas` | DescribeClientQuotas, AlterClientQuotas |
 | `configs` | DescribeConfigs, AlterConfigs, IncrementalAlterConfigs |
+| `acls` | DescribeAcls, CreateAcls, DeleteAcls |
 | `log_dirs` | DescribeLogDirs |
 | `describe_transactions` | DescribeTransactions, ListTransactions, DescribeProducers |
 | `transactions` | InitProducerId, AddPartitionsToTxn, AddOffsetsToTxn, EndTxn, TxnOffsetCommit |

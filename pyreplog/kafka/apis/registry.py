@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, TypeAlias
 
+from pyreplog.kafka.apis.acls import handle_create_acls, handle_delete_acls, handle_describe_acls
 from pyreplog.kafka.apis.authentication import handle_sasl_authenticate, handle_sasl_handshake
 from pyreplog.kafka.apis.client_quotas import handle_alter_client_quotas, handle_describe_client_quotas
 from pyreplog.kafka.apis.configs import (
@@ -82,6 +83,9 @@ APIS: Mapping[int, Api] = {
     ApiKey.ALTER_CONFIGS: handle_alter_configs,
     ApiKey.INCREMENTAL_ALTER_CONFIGS: handle_incremental_alter_configs,
     ApiKey.DESCRIBE_LOG_DIRS: handle_describe_log_dirs,
+    ApiKey.DESCRIBE_ACLS: handle_describe_acls,
+    ApiKey.CREATE_ACLS: handle_create_acls,
+    ApiKey.DELETE_ACLS: handle_delete_acls,
     ApiKey.CREATE_PARTITIONS: handle_create_partitions,
     ApiKey.ELECT_LEADERS: handle_elect_leaders,
     ApiKey.SASL_HANDSHAKE: handle_sasl_handshake,

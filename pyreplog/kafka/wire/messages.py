@@ -794,6 +794,98 @@ class TxnOffsetCommitResponse(NamedTuple):
     topics: Sequence[TxnOffsetCommitResponseTopic] = ()
 
 
+class DescribeAclsRequest(NamedTuple):
+    resource_type_filter: int = 0
+    resource_name_filter: str | None = ""
+    pattern_type_filter: int = 3
+    principal_filter: str | None = ""
+    host_filter: str | None = ""
+    operation: int = 0
+    permission_type: int = 0
+
+
+class DescribeAclsAclDescription(NamedTuple):
+    principal: str = ""
+    host: str = ""
+    operation: int = 0
+    permission_type: int = 0
+
+
+class DescribeAclsResource(NamedTuple):
+    resource_type: int = 0
+    resource_name: str = ""
+    pattern_type: int = 3
+    acls: Sequence[DescribeAclsAclDescription] = ()
+
+
+class DescribeAclsResponse(NamedTuple):
+    throttle_time_ms: int = 0
+    error_code: int = 0
+    error_message: str | None = ""
+    resources: Sequence[DescribeAclsResource] = ()
+
+
+class CreateAclsAclCreation(NamedTuple):
+    resource_type: int = 0
+    resource_name: str = ""
+    resource_pattern_type: int = 3
+    principal: str = ""
+    host: str = ""
+    operation: int = 0
+    permission_type: int = 0
+
+
+class CreateAclsRequest(NamedTuple):
+    creations: Sequence[CreateAclsAclCreation] = ()
+
+
+class CreateAclsAclCreationResult(NamedTuple):
+    error_code: int = 0
+    error_message: str | None = ""
+
+
+class CreateAclsResponse(NamedTuple):
+    throttle_time_ms: int = 0
+    results: Sequence[CreateAclsAclCreationResult] = ()
+
+
+class DeleteAclsFilter(NamedTuple):
+    resource_type_filter: int = 0
+    resource_name_filter: str | None = ""
+    pattern_type_filter: int = 3
+    principal_filter: str | None = ""
+    host_filter: str | None = ""
+    operation: int = 0
+    permission_type: int = 0
+
+
+class DeleteAclsRequest(NamedTuple):
+    filters: Sequence[DeleteAclsFilter] = ()
+
+
+class DeleteAclsMatchingAcl(NamedTuple):
+    error_code: int = 0
+    error_message: str | None = ""
+    resource_type: int = 0
+    resource_name: str = ""
+    pattern_type: int = 3
+    principal: str = ""
+    host: str = ""
+    operation: int = 0
+    permission_type: int = 0
+
+
+class DeleteAclsFilterResult(NamedTuple):
+    error_code: int = 0
+    error_message: str | None = ""
+    matching_acls: Sequence[DeleteAclsMatchingAcl] = ()
+
+
+class DeleteAclsResponse(NamedTuple):
+    throttle_time_ms: int = 0
+    filter_results: Sequence[DeleteAclsFilterResult] = ()
+
+
 class DescribeConfigsResource(NamedTuple):
     resource_type: int = 0
     resource_name: str = ""
@@ -1403,6 +1495,19 @@ CLASSES: dict[str, type] = {
     "TxnOffsetCommitResponsePartition": TxnOffsetCommitResponsePartition,
     "TxnOffsetCommitResponseTopic": TxnOffsetCommitResponseTopic,
     "TxnOffsetCommitResponse": TxnOffsetCommitResponse,
+    "DescribeAclsRequest": DescribeAclsRequest,
+    "DescribeAclsAclDescription": DescribeAclsAclDescription,
+    "DescribeAclsResource": DescribeAclsResource,
+    "DescribeAclsResponse": DescribeAclsResponse,
+    "CreateAclsAclCreation": CreateAclsAclCreation,
+    "CreateAclsRequest": CreateAclsRequest,
+    "CreateAclsAclCreationResult": CreateAclsAclCreationResult,
+    "CreateAclsResponse": CreateAclsResponse,
+    "DeleteAclsFilter": DeleteAclsFilter,
+    "DeleteAclsRequest": DeleteAclsRequest,
+    "DeleteAclsMatchingAcl": DeleteAclsMatchingAcl,
+    "DeleteAclsFilterResult": DeleteAclsFilterResult,
+    "DeleteAclsResponse": DeleteAclsResponse,
     "DescribeConfigsResource": DescribeConfigsResource,
     "DescribeConfigsRequest": DescribeConfigsRequest,
     "DescribeConfigsSynonym": DescribeConfigsSynonym,

@@ -32,6 +32,9 @@ class ApiKey(IntEnum):
     ADD_OFFSETS_TO_TXN = 25
     END_TXN = 26
     TXN_OFFSET_COMMIT = 28
+    DESCRIBE_ACLS = 29
+    CREATE_ACLS = 30
+    DELETE_ACLS = 31
     DESCRIBE_CONFIGS = 32
     ALTER_CONFIGS = 33
     DESCRIBE_LOG_DIRS = 35
@@ -76,6 +79,9 @@ ANNOUNCED: dict[int, tuple[int, int]] = {
     25: (0, 4),
     26: (0, 4),
     28: (0, 4),
+    29: (1, 3),
+    30: (1, 3),
+    31: (1, 3),
     32: (1, 4),
     33: (0, 2),
     35: (1, 4),
@@ -566,6 +572,65 @@ TxnOffsetCommitResponse 28 0-4 flexible 3-
   partitions []TxnOffsetCommitResponsePartition 0-4
    partition_index int32 0-4
    error_code int16 0-4
+DescribeAclsRequest 29 1-3 flexible 2-
+ resource_type_filter int8 1-3
+ resource_name_filter string 1-3 null 1-3
+ pattern_type_filter int8 1-3
+ principal_filter string 1-3 null 1-3
+ host_filter string 1-3 null 1-3
+ operation int8 1-3
+ permission_type int8 1-3
+DescribeAclsResponse 29 1-3 flexible 2-
+ throttle_time_ms int32 1-3
+ error_code int16 1-3
+ error_message string 1-3 null 1-3
+ resources []DescribeAclsResource 1-3
+  resource_type int8 1-3
+  resource_name string 1-3
+  pattern_type int8 1-3
+  acls []DescribeAclsAclDescription 1-3
+   principal string 1-3
+   host string 1-3
+   operation int8 1-3
+   permission_type int8 1-3
+CreateAclsRequest 30 1-3 flexible 2-
+ creations []CreateAclsAclCreation 1-3
+  resource_type int8 1-3
+  resource_name string 1-3
+  resource_pattern_type int8 1-3
+  principal string 1-3
+  host string 1-3
+  operation int8 1-3
+  permission_type int8 1-3
+CreateAclsResponse 30 1-3 flexible 2-
+ throttle_time_ms int32 1-3
+ results []CreateAclsAclCreationResult 1-3
+  error_code int16 1-3
+  error_message string 1-3 null 1-3
+DeleteAclsRequest 31 1-3 flexible 2-
+ filters []DeleteAclsFilter 1-3
+  resource_type_filter int8 1-3
+  resource_name_filter string 1-3 null 1-3
+  pattern_type_filter int8 1-3
+  principal_filter string 1-3 null 1-3
+  host_filter string 1-3 null 1-3
+  operation int8 1-3
+  permission_type int8 1-3
+DeleteAclsResponse 31 1-3 flexible 2-
+ throttle_time_ms int32 1-3
+ filter_results []DeleteAclsFilterResult 1-3
+  error_code int16 1-3
+  error_message string 1-3 null 1-3
+  matching_acls []DeleteAclsMatchingAcl 1-3
+   error_code int16 1-3
+   error_message string 1-3 null 1-3
+   resource_type int8 1-3
+   resource_name string 1-3
+   pattern_type int8 1-3
+   principal string 1-3
+   host string 1-3
+   operation int8 1-3
+   permission_type int8 1-3
 DescribeConfigsRequest 32 1-4 flexible 4-
  resources []DescribeConfigsResource 1-4
   resource_type int8 1-4
