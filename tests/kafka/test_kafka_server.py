@@ -419,7 +419,10 @@ def test_offsets_by_time(client: RawClient, seed: int) -> None:
 
 
 def test_sessions_are_declined(client: RawClient) -> None:
-    assert client.ask(ApiKey.FETCH, 12, fetch(0, session_epoch=0)).session_id == 0
+    client.ask(ApiKey.PRODUCE, 9, produce(build_batch([b"x"], timestamps_ms=[1])))
+    for session_id, session_epoch in ((0, 0), (0, -1), (5, 0), (-1, -1)):
+        response = client.ask(ApiKey.FETCH, 12, fetch(0, session_id=session_id, session_epoch=session_epoch))
+        assert response.session_id == 0 and response.responses[0].partitions[0].records
     assert client.ask(ApiKey.FETCH, 12, FetchRequest(session_id=5, session_epoch=1)).error_code == 70
 
 

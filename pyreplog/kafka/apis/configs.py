@@ -6,6 +6,7 @@ from collections.abc import Collection, Mapping
 from functools import partial
 from typing import Any
 
+from pyreplog.future import AppendFuture, transform
 from pyreplog.kafka.apis.context import ApiContext, Outcome, RequestContext
 from pyreplog.kafka.apis.refusals import RefusedError, outcome_of
 from pyreplog.kafka.wire.messages import (
@@ -22,11 +23,13 @@ from pyreplog.kafka.wire.messages import (
     IncrementalAlterConfigsRequest,
     IncrementalAlterConfigsResponse,
 )
-from pyreplog.partition.metadata.topic_metadata import alter_topic
+from pyreplog.partition.metadata.topic_metadata import TopicMetadata, alter_topic
 from pyreplog.partition.metadata.topic_settings import SETTINGS, TopicSettings, format_setting, parse_setting
 from pyreplog.partition.protocol.error_codes import ErrorCode
 from pyreplog.partition.topic_partition import INTERNAL_TOPICS
 
+_KNOWN_MS = 5_000
+"""For how long the answer waits until this broker knows of a change."""
 TOPIC, BROKER = 2, 4
 """Types of resources."""
 _TOPIC_CONFIG, _STATIC_BROKER_CONFIG, _DEFAULT_CONFIG = 1, 4, 5
@@ -100,16 +103,18 @@ _SET, _DELETE = 0, 1
 def handle_alter_configs(api: ApiContext, request: RequestContext, message: AlterConfigsRequest) -> Outcome:
     """Replace the settings of topics: what the request does not name gets its default."""
 
+    altered: dict[str, TopicMetadata] = {}
+
     def alter() -> AlterConfigsResponse:
         responses = []
         for resource in message.resources:
             texts = {each.name: each.value for each in resource.configs}
-            change = partial(_replace, api, resource.resource_type, resource.resource_name, texts)
+            change = partial(_replace, api, altered, resource.resource_type, resource.resource_name, texts)
             outcome = outcome_of(partial(change, validate_only=message.validate_only))
             responses.append(AlterConfigsResourceResponse(*outcome, resource.resource_type, resource.resource_name))
         return AlterConfigsResponse(responses=responses)
 
-    return api.run(alter)
+    return _when_known(api, api.run(alter), altered)
 
 
 def handle_incremental_alter_configs(
@@ -117,11 +122,13 @@ def handle_incremental_alter_configs(
 ) -> Outcome:  # fmt: skip
     """Change some settings of topics (KIP-339)."""
 
+    altered: dict[str, TopicMetadata] = {}
+
     def alter() -> IncrementalAlterConfigsResponse:
         responses = []
         for resource in message.resources:
             changes = [(each.name, each.config_operation, each.value) for each in resource.configs]
-            change = partial(_change, api, resource.resource_type, resource.resource_name, changes)
+            change = partial(_change, api, altered, resource.resource_type, resource.resource_name, changes)
             outcome = outcome_of(partial(change, validate_only=message.validate_only))
             responses.append(
                 IncrementalAlterConfigsAlterConfigsResourceResponse(
@@ -130,17 +137,34 @@ def handle_incremental_alter_configs(
             )
         return IncrementalAlterConfigsResponse(responses=responses)
 
-    return api.run(alter)
+    return _when_known(api, api.run(alter), altered)
 
 
-def _replace(api: ApiContext, kind: int, name: str, texts: Mapping[str, str | None], *, validate_only: bool) -> None:
+def _when_known(api: ApiContext, answered: AppendFuture[Any], altered: Mapping[str, TopicMetadata]) -> Outcome:
+    """Answer when this broker knows of the changes, or after a while, so that DescribeConfigs tells of them."""
+
+    def is_known() -> bool:
+        found = [(api.topic(name), topic) for name, topic in altered.items()]
+        return all(known is None or known.config == topic.config for known, topic in found)
+
+    def answer(response: Any) -> Any:
+        return transform(api.wait_until(is_known, _KNOWN_MS), lambda _: response) if altered else response
+
+    return transform(answered, answer)
+
+
+def _replace(
+    api: ApiContext, altered: dict[str, TopicMetadata], kind: int, name: str, texts: Mapping[str, str | None], *,
+    validate_only: bool,
+) -> None:  # fmt: skip
     given = {key: None if text is None else parse_setting(key, text) for key, text in texts.items()}
     unnamed = {key: None for key, setting in SETTINGS.items() if not setting.is_fixed and key not in given}
-    _alter(api, kind, name, {**unnamed, **given}, validate_only=validate_only)
+    _alter(api, altered, kind, name, {**unnamed, **given}, validate_only=validate_only)
 
 
 def _change(
-    api: ApiContext, kind: int, name: str, changes: list[tuple[str, int, str | None]], *, validate_only: bool
+    api: ApiContext, altered: dict[str, TopicMetadata], kind: int, name: str,
+    changes: list[tuple[str, int, str | None]], *, validate_only: bool,
 ) -> None:  # fmt: skip
     values: dict[str, Any] = {}
     for key, operation, text in changes:
@@ -149,10 +173,13 @@ def _change(
         if operation not in (_SET, _DELETE):
             raise RefusedError(ErrorCode.INVALID_CONFIG, f"{key}: expected SET or DELETE, found operation {operation}")
         values[key] = None if operation == _DELETE or text is None else parse_setting(key, text)
-    _alter(api, kind, name, values, validate_only=validate_only)
+    _alter(api, altered, kind, name, values, validate_only=validate_only)
 
 
-def _alter(api: ApiContext, kind: int, name: str, values: Mapping[str, Any], *, validate_only: bool) -> None:
+def _alter(
+    api: ApiContext, altered: dict[str, TopicMetadata], kind: int, name: str, values: Mapping[str, Any], *,
+    validate_only: bool,
+) -> None:  # fmt: skip
     if kind != TOPIC:
         raise RefusedError(ErrorCode.INVALID_REQUEST, f"expected a topic, found a resource of type {kind}")
     topic = api.topic(name)
@@ -165,4 +192,4 @@ def _alter(api: ApiContext, kind: int, name: str, values: Mapping[str, Any], *, 
             {**topic.config.values(), **{key: value for key, value in values.items() if value is not None}}
         )
     else:
-        alter_topic(api.store, name, values)
+        altered[name] = alter_topic(api.store, name, values)

@@ -27,6 +27,8 @@ from pyreplog.partition.topic_partition import TopicPartition
 _TOPIC_IDS_FROM = 13
 _ENDPOINTS_FROM = 16
 _READ_COMMITTED = 1
+_WITHOUT_SESSION = (0, -1)
+"""Epochs of fetches that name all their partitions: those that ask for a session, and those that want none."""
 
 
 def handle_fetch(api: ApiContext, request: RequestContext, message: FetchRequest) -> Outcome:
@@ -40,7 +42,7 @@ def handle_fetch(api: ApiContext, request: RequestContext, message: FetchRequest
         raise InvalidRequestError(
             f"Fetch v{request.version} request", "replica_id", 0, "the fetch of a consumer, -1", f"{replica}"
         )
-    if message.session_id:
+    if message.session_epoch not in _WITHOUT_SESSION:
         return FetchResponse(error_code=ErrorCode.FETCH_SESSION_ID_NOT_FOUND)
     names = _topic_names(api, request, message)
     fetches = {}
