@@ -31,7 +31,7 @@ ANNOUNCED = {
     "OffsetDelete": "0-0", "DescribeCluster": "0-1", "DescribeProducers": "0-0", "DescribeTransactions": "0-0",
     "ListTransactions": "0-0", "ConsumerGroupHeartbeat": "0-1", "ConsumerGroupDescribe": "0-1",
     "DescribeClientQuotas": "0-1", "AlterClientQuotas": "0-1", "DescribeLogDirs": "1-4", "DescribeAcls": "1-3",
-    "CreateAcls": "1-3", "DeleteAcls": "1-3",
+    "CreateAcls": "1-3", "DeleteAcls": "1-3", "AlterPartitionReassignments": "0-0", "ListPartitionReassignments": "0-0",
 }  # fmt: skip
 
 NAMES = {"index": "partition_index", "count": "partition_count"}
@@ -257,7 +257,8 @@ def messages_text(messages: list[Message]) -> str:
         "Records: TypeAlias = bytes | bytearray | memoryview | Sequence[bytes | memoryview] | None",
         '"""Record batches. Decoded ones are a view of the request; what is encoded may be in several pieces."""', "",
         "ZERO_UUID = bytes(16)", *[class_text(struct) for struct in structs.values()], "", "",
-        "CLASSES: dict[str, type] = {", *[f'    "{name}": {name},' for name in structs], "}", "",
+        "_ALL: tuple[type, ...] = (", *[f"    {name}," for name in structs], ")",
+        "CLASSES = {each.__name__: each for each in _ALL}", "",
     ])  # fmt: skip
 
 

@@ -202,6 +202,7 @@ ELSEWHERE = {
     "FENCED_INSTANCE_ID": f"{GROUP}a_static_member_is_fenced_when_another_one_has_its_name",
     "ELIGIBLE_LEADERS_NOT_AVAILABLE": f"{CHANGES}an_unclean_election_of_a_partition_whose_brokers_are_dead",
     "GROUP_SUBSCRIBED_TO_TOPIC": f"{GROUP}offsets_are_deleted_unless_somebody_subscribes",
+    "NO_REASSIGNMENT_IN_PROGRESS": f"{KAFKA}reassignments.py::test_one_that_cannot_end_is_listed_and_cancelled",
     "UNSTABLE_OFFSET_COMMIT": f"{COORDINATOR}offsets_of_transactions",
     "THROTTLING_QUOTA_EXCEEDED": f"{MANAGER}an_event_loop_that_would_wait_for_a_segment_is_told_to_come_again",
     "PRODUCER_FENCED": f"{TRANSACTIONS}a_producer_that_was_fenced",
@@ -222,7 +223,6 @@ NEVER = {
     "DUPLICATE_SEQUENCE_NUMBER": "a batch that is in the log already is answered with its offset, as with Kafka",
     "TRANSACTION_COORDINATOR_FENCED": "of markers, which brokers send to each other in frames of their own",
     "STALE_BROKER_EPOCH": "of fetches of followers, likewise",
-    "NO_REASSIGNMENT_IN_PROGRESS": "of reassignments, whose APIs are not served to Kafka clients",
 }
 """Codes that no Kafka client is told, and why."""
 

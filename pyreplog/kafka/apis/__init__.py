@@ -18,6 +18,7 @@
 | `transactions` | InitProducerId, AddPartitionsToTxn, AddOffsetsToTxn, EndTxn, TxnOffsetCommit |
 | `authentication` | SaslHandshake, SaslAuthenticate |
 | `elections` | ElectLeaders |
+| `reassignments` | AlterPartitionReassignments, ListPartitionReassignments |
 | `find_coordinator` | FindCoordinator |
 | `consumer_groups` | ConsumerGroupHeartbeat, ConsumerGroupDescribe |
 | `groups` | JoinGroup, SyncGroup, Heartbeat, LeaveGroup, DescribeGroups, ListGroups, DeleteGroups |

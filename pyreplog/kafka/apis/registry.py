@@ -37,6 +37,10 @@ from pyreplog.kafka.apis.log_dirs import handle_describe_log_dirs
 from pyreplog.kafka.apis.metadata import handle_describe_cluster, handle_metadata
 from pyreplog.kafka.apis.offsets import handle_offset_commit, handle_offset_delete, handle_offset_fetch
 from pyreplog.kafka.apis.produce import handle_produce
+from pyreplog.kafka.apis.reassignments import (
+    handle_alter_partition_reassignments,
+    handle_list_partition_reassignments,
+)
 from pyreplog.kafka.apis.topics import (
     handle_create_partitions,
     handle_create_topics,
@@ -88,6 +92,8 @@ APIS: Mapping[int, Api] = {
     ApiKey.DELETE_ACLS: handle_delete_acls,
     ApiKey.CREATE_PARTITIONS: handle_create_partitions,
     ApiKey.ELECT_LEADERS: handle_elect_leaders,
+    ApiKey.ALTER_PARTITION_REASSIGNMENTS: handle_alter_partition_reassignments,
+    ApiKey.LIST_PARTITION_REASSIGNMENTS: handle_list_partition_reassignments,
     ApiKey.SASL_HANDSHAKE: handle_sasl_handshake,
     ApiKey.SASL_AUTHENTICATE: handle_sasl_authenticate,
     ApiKey.DESCRIBE_CLIENT_QUOTAS: handle_describe_client_quotas,

@@ -43,6 +43,8 @@ class ApiKey(IntEnum):
     DELETE_GROUPS = 42
     ELECT_LEADERS = 43
     INCREMENTAL_ALTER_CONFIGS = 44
+    ALTER_PARTITION_REASSIGNMENTS = 45
+    LIST_PARTITION_REASSIGNMENTS = 46
     OFFSET_DELETE = 47
     DESCRIBE_CLIENT_QUOTAS = 48
     ALTER_CLIENT_QUOTAS = 49
@@ -90,6 +92,8 @@ ANNOUNCED: dict[int, tuple[int, int]] = {
     42: (0, 2),
     43: (0, 2),
     44: (0, 1),
+    45: (0, 0),
+    46: (0, 0),
     47: (0, 0),
     48: (0, 1),
     49: (0, 1),
@@ -750,6 +754,39 @@ IncrementalAlterConfigsResponse 44 0-1 flexible 1-
   error_message string 0-1 null 0-1
   resource_type int8 0-1
   resource_name string 0-1
+AlterPartitionReassignmentsRequest 45 0-0 flexible 0-
+ timeout_ms int32 0-0
+ topics []AlterPartitionReassignmentsReassignableTopic 0-0
+  name string 0-0
+  partitions []AlterPartitionReassignmentsReassignablePartition 0-0
+   partition_index int32 0-0
+   replicas []int32 0-0 null 0-0
+AlterPartitionReassignmentsResponse 45 0-0 flexible 0-
+ throttle_time_ms int32 0-0
+ error_code int16 0-0
+ error_message string 0-0 null 0-0
+ responses []AlterPartitionReassignmentsReassignableTopicResponse 0-0
+  name string 0-0
+  partitions []AlterPartitionReassignmentsReassignablePartitionResponse 0-0
+   partition_index int32 0-0
+   error_code int16 0-0
+   error_message string 0-0 null 0-0
+ListPartitionReassignmentsRequest 46 0-0 flexible 0-
+ timeout_ms int32 0-0
+ topics []ListPartitionReassignmentsTopics 0-0 null 0-0
+  name string 0-0
+  partition_indexes []int32 0-0
+ListPartitionReassignmentsResponse 46 0-0 flexible 0-
+ throttle_time_ms int32 0-0
+ error_code int16 0-0
+ error_message string 0-0 null 0-0
+ topics []ListPartitionReassignmentsOngoingTopicReassignment 0-0
+  name string 0-0
+  partitions []ListPartitionReassignmentsOngoingPartitionReassignment 0-0
+   partition_index int32 0-0
+   replicas []int32 0-0
+   adding_replicas []int32 0-0
+   removing_replicas []int32 0-0
 OffsetDeleteRequest 47 0-0
  group_id string 0-0
  topics []OffsetDeleteRequestTopic 0-0
