@@ -14,7 +14,7 @@
 #   kills      kills auditors, workers, sources and targets of auto-recovery with the seeds KILLS, FIRST:END, and reads every entry
 #              that was acknowledged from every bookie that metadata name
 #   foreign    runs Kafka's own command-line tools, which Maven fetches, against three brokers with Kafka listeners, of which
-#              one is killed; prints what passes
+#              one is killed, and the tests of Go's clients, where there is Go; prints what passes
 #   plants     applies each planted bug and demands that its test fails
 #   mutants    changes MUTANTS places of the sources, one at a time, and lists the changes that no test notices (hours; resumable)
 #   sanitize   native tests under AddressSanitizer and UndefinedBehaviorSanitizer
@@ -105,6 +105,7 @@ kills: $(VENV)/test
 
 foreign: $(VENV)/test
 	$(BIN)/python -m tests.foreign
+	$(BIN)/python -m tests.foreign.go_clients
 
 crash: $(VENV)/test
 	$(BIN)/python -m tests.crash --seeds $(SEEDS)

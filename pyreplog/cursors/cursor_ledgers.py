@@ -412,13 +412,13 @@ class CursorLedgers:
     def join(self, persister: CursorPersister, cursor_ledger: CursorLedger) -> None:
         """Note that the metadata of a cursor refer to a ledger."""
         persister.cursor_ledger = cursor_ledger
-        cursor_ledger.persisters.add(persister)
+        cursor_ledger.persisters[persister] = None
 
     def leave(self, persister: CursorPersister, *, named: bool) -> None:
         """Note that a cursor leaves its ledger. named: its metadata may still refer to it."""
         cursor_ledger, persister.cursor_ledger = persister.cursor_ledger, None
         if cursor_ledger is not None:
-            cursor_ledger.persisters.discard(persister)
+            cursor_ledger.persisters.pop(persister, None)
             cursor_ledger.is_abandoned = cursor_ledger.is_abandoned or named
             self.drop_if_free(cursor_ledger)
 

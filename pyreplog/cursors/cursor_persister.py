@@ -51,7 +51,7 @@ class CursorLedger:
 
     def __init__(self, ledger: int, handle: Ledger | None = None, began: float = 0.0) -> None:
         self.ledger, self.handle, self.began = ledger, handle, began
-        self.persisters: set[CursorPersister] = set()
+        self.persisters: dict[CursorPersister, None] = {}  # in the order in which they came
         self.naming = 0
         """Number of pending metadata updates that make a subscription refer to it."""
         self.nbytes = 0

@@ -73,8 +73,8 @@ def test_three_brokers_behind_a_secret_and_tls(cast: Cast, tmp_path: Path) -> No
 
         until(lambda: replicated(3))
         until(lambda: all(metrics(broker)['pyreplog_broker_replicasrole="leader"'] == 1 for broker in brokers.values()))
+        until(lambda: metrics(brokers["a"])['pyreplog_broker_replicasrole="follower"'] == 2)
         shown = metrics(brokers["a"])
-        assert shown['pyreplog_broker_replicasrole="follower"'] == 2
         assert shown["pyreplog_broker_partitions_under_replicated"] == 0
         assert shown["pyreplog_broker_registered"] == 1
         assert [value for name, value in shown.items() if name.startswith("pyreplog_partition_isr")] == [3]

@@ -288,9 +288,31 @@ def log_dirs(tools: Tools) -> str:
 
 def acls(tools: Tools) -> str:
     """The broker says that it has none."""
-    output = tools.run("AclCommand", "--list")
+    try:
+        output = tools.run("AclCommand", "--list")
+    except ToolError as error:
+        output = str(error)
     check("SecurityDisabledException" in output, output[-1500:])
     return "it is told that there are none"
+
+
+def reassignment(tools: Tools) -> str:
+    """Another order of the replicas makes another leader."""
+    tools.create("moved", 1)
+    leader = tools.leader("moved")
+    replicas = sorted(range(1, 4), key=lambda number: number == leader)
+    plan = tools.folder / "moved.json"
+    plan.write_text(
+        json.dumps({"version": 1, "partitions": [{"topic": "moved", "partition": 0, "replicas": replicas}]})
+    )
+    tools.run("reassign.ReassignPartitionsCommand", "--execute", "--reassignment-json-file", plan)
+
+    def is_complete() -> bool:
+        words = "--verify", "--reassignment-json-file", plan
+        return "is completed" in tools.run("reassign.ReassignPartitionsCommand", *words)
+
+    until(is_complete, _TOOL_S, pause_s=0.5)
+    return "replicas have another order"
 
 
 class Scenario(NamedTuple):
@@ -316,6 +338,7 @@ SCENARIOS = (
     Scenario(transactions, "kafka-transactions"),
     Scenario(log_dirs, "kafka-log-dirs"),
     Scenario(acls, "kafka-acls"),
+    Scenario(reassignment, "kafka-reassign-partitions"),
 )
 
 

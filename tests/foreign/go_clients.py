@@ -1,0 +1,129 @@
+"""`python -m tests.foreign.go_clients`: the tests of Go's Kafka clients, against one broker. It needs Go.
+
+Their modules are fetched and copied, and run with the address of a broker of this checkout. The tests that the broker
+cannot pass are skipped by name; the table says why.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections import Counter
+from collections.abc import Mapping
+from pathlib import Path
+from typing import NamedTuple
+
+from pyreplog.kafka import EmbeddedKafka
+
+_SUITE_S = 1_800
+
+
+class Suite(NamedTuple):
+    """Tests of a Go module.
+
+    Attributes:
+        module: its path and version.
+        package: with the tests.
+        run: which of them, as `go test -run` wants it.
+        skipped: why not, by test.
+        environment: of the tests; `{address}` is that of the broker.
+    """
+
+    module: str
+    package: str
+    run: str
+    skipped: Mapping[str, str]
+    environment: Mapping[str, str]
+
+
+SUITES = {
+    "franz-go": Suite(
+        "github.com/twmb/franz-go@v1.22.3", "pkg/kgo", "",
+        {},
+        {"KGO_SEEDS": "{address}", "KGO_TEST_RF": "1", "KGO_TEST_RECORDS": "20000"},
+    ),
+    "kafka-go": Suite(
+        "github.com/segmentio/kafka-go@v0.4.51", ".", "",
+        {
+            "TestAlterUserScramCredentials": "users are in a file of the broker",
+            "TestDescribeUserScramCredentials": "users are in a file of the broker",
+            "TestClientCreateACLs": "there are no ACLs",
+            "TestClientDescribeACLs": "there are no ACLs",
+            "TestClientDeleteACLs": "there are no ACLs",
+            "TestUnsupportedSASLMechanism": "wants a second listener, with SASL",
+            "TestConn/test_delete_topics": "the look behind it makes the topic again, with leaders at once",
+            "TestConn/test_delete_topics_with_an_invalid_topic": "likewise",
+            "TestReaderConsumerGroup/consumer_group_commits_on_close": "fails by itself: it calls a function that is nil",
+        },
+        {"KAFKA_VERSION": "4.0.0"},
+    ),
+}  # fmt: skip
+
+
+def fetch(suite: Suite, folder: Path, address: str) -> Path:
+    """Copy a module, with the address of the broker in place of the one that its tests expect."""
+    command = ["go", "mod", "download", "-json", suite.module]
+    answer = subprocess.run(command, cwd=folder, check=True, capture_output=True, text=True).stdout
+    copy = folder / "module"
+    shutil.copytree(json.loads(answer)["Dir"], copy, copy_function=shutil.copy)
+    for path in (copy, *copy.rglob("*")):
+        path.chmod(path.stat().st_mode | 0o200)
+    for path in copy.rglob("*_test.go"):
+        text = path.read_text()
+        path.write_text(text.replace("localhost:9092", address).replace('"localhost"', '"127.0.0.1"'))
+    subprocess.run(["go", "mod", "tidy"], cwd=copy, check=True, capture_output=True)
+    return copy
+
+
+def run(suite: Suite, folder: Path) -> tuple[Counter[str], list[str]]:
+    """Run the tests of a suite. Returns how many had which outcome, and the names of those that failed."""
+    with EmbeddedKafka(folder / "kafka") as kafka:
+        copy = fetch(suite, folder, kafka.bootstrap_servers)
+        environment = {name: text.format(address=kafka.bootstrap_servers) for name, text in suite.environment.items()}
+        command = ["go", "test", "-json", "-vet=off", f"-timeout={_SUITE_S}s", f"-run={suite.run}"]
+        if suite.skipped:
+            command.append(f"-skip=^({'|'.join(suite.skipped)})$")
+        done = subprocess.run(
+            [*command, "."], cwd=copy / suite.package, env={**os.environ, **environment}, capture_output=True, text=True
+        )
+    outcomes = dict[str, str]()
+    for line in done.stdout.splitlines():
+        event = json.loads(line)
+        if event["Action"] in ("pass", "fail", "skip") and "Test" in event:
+            outcomes[event["Test"]] = event["Action"]
+        elif event["Action"] == "output":
+            sys.stderr.write(event["Output"])
+    return Counter(outcomes.values()), sorted(name for name, outcome in outcomes.items() if outcome == "fail")
+
+
+def main() -> None:
+    """Run the suites; print a table. Exits with 1 if a test failed."""
+    parser = argparse.ArgumentParser(prog="python -m tests.foreign.go_clients", description=__doc__)
+    parser.add_argument("suites", nargs="*", metavar="SUITE", help=f"of {', '.join(SUITES)} (default: all)")
+    names = parser.parse_args().suites or list(SUITES)
+    if shutil.which("go") is None:
+        print("Go is not installed: the tests of its clients are left out")
+        return
+    failed = False
+    print("| suite | passed | failed | skipped by itself | not run, and why |\n|---|---|---|---|---|", flush=True)
+    for name in names:
+        suite = SUITES[name]
+        with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
+            (Path(folder) / "go.mod").write_text("module fetch\n\ngo 1.21\n")
+            outcomes, failures = run(suite, Path(folder))
+        failed = failed or bool(failures) or not outcomes["pass"]
+        why = "; ".join(f"{test}: {reason}" for test, reason in suite.skipped.items())
+        print(
+            f"| {suite.module} | {outcomes['pass']} | {', '.join(failures) or '0'} | {outcomes['skip']} | {why} |",
+            flush=True,
+        )
+    sys.exit(failed)
+
+
+if __name__ == "__main__":
+    main()
