@@ -94,12 +94,13 @@ def entries(topic: Topic) -> list[tuple[int, bytes]]:
 
 def has_all(replicator: Replicator, count: int) -> None:
     """Wait until the target has so many messages of the topic, gaps included."""
+    until(lambda: has_stored(replicator, count))
 
-    def reached() -> bool:
-        stored = replicator.status().stored
-        return stored is not None and stored >= count
 
-    until(reached)
+def has_stored(replicator: Replicator, count: int) -> bool:
+    """Whether the target has them now."""
+    stored = replicator.status().stored
+    return stored is not None and stored >= count
 
 
 def rows(table: str, count: int) -> list[bytes]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -14,7 +14,7 @@ from pyreplog.geo.metrics import geo_metrics
 from pyreplog.geo.policy import GeoBacklogPolicy, ReplicationPolicy
 from pyreplog.geo.replicator import Replicator
 from pyreplog.topic.owner.topic import Topic
-from tests.geo.sites import SYNCED, Site, has_all, values
+from tests.geo.sites import SYNCED, Site, has_all, has_stored, values
 from tests.topic.handling import US
 from tests.topic.remoting import Wire
 from tests.waiting import until
@@ -102,6 +102,16 @@ def told(replicator: Replicator, clock: ManualClock) -> dict[str, float]:
     }
 
 
+def until_later(clock: ManualClock, condition: Callable[[], bool]) -> None:
+    """Wait while time passes: an attempt that fails is repeated at its time."""
+
+    def look() -> bool:
+        clock.advance(10_000)
+        return condition()
+
+    until(look)
+
+
 @pytest.mark.parametrize("backlog_policy", ["hold", "error", "detach"])
 def test_a_target_is_away_for_a_week(a: Site, b: Site, clock: ManualClock, backlog_policy: GeoBacklogPolicy) -> None:
     topic = a.topic(**{**SYNCED, "retention_bytes": 0, "roll_entries": 1})
@@ -135,11 +145,11 @@ def test_a_target_is_away_for_a_week(a: Site, b: Site, clock: ManualClock, backl
         if backlog_policy == "detach":
             assert numbers(b.topic()) == [0, 1, 2], "it was sent messages before anybody decided"
             replicator.resync()
-        until(lambda: topic.stats().publishing == "open")
-        until(lambda: publisher.is_done)
+        until_later(clock, lambda: topic.stats().publishing == "open")
+        until_later(clock, lambda: publisher.is_done)
         publisher.order(3)
-        until(lambda: publisher.is_done)
-        has_all(replicator, topic.end)
+        until_later(clock, lambda: publisher.is_done)
+        until_later(clock, lambda: has_stored(replicator, topic.end))
         status = replicator.status()
     assert (status.state, status.alarm, status.unsent_messages) == ("running", "", 0)
     stored = numbers(b.topic())

@@ -66,7 +66,7 @@ def test_a_consumer_reads_the_latest_value_of_each_key(brokers: KafkaBrokers, se
             producer.flush(PATIENCE_S)
     assert producer.flush(PATIENCE_S) == 0
 
-    until(lambda: len(read_all(brokers)) < 1000, pause_s=0.2)  # each look takes the cleaner's time
+    until(lambda: len(read_all(brokers)) < 1000, 3 * PATIENCE_S, pause_s=0.2)  # each look takes the cleaner's time
     messages = read_all(brokers)
     found: dict[bytes, bytes | None] = {}
     for message in messages:
@@ -105,7 +105,7 @@ def test_replicas_are_compacted_as_their_leader_is(brokers: KafkaBrokers, tmp_pa
     brokers.start("2")
     create(brokers, replicas=2)
     producer, latest = Producer({"bootstrap.servers": brokers.addresses, "acks": "all"}), dict[bytes, bytes]()
-    for number in range(1500):
+    for number in range(1000):
         key, value = b"key %d" % rng.randrange(30), rng.randbytes(200)
         producer.produce("states", value, key, partition=0)
         latest[key] = value
@@ -114,13 +114,13 @@ def test_replicas_are_compacted_as_their_leader_is(brokers: KafkaBrokers, tmp_pa
     assert producer.flush(PATIENCE_S) == 0
     leader = brokers.leader("states")
     other = "2" if leader == "1" else "1"
-    until(lambda: len(read_all(brokers)) < 700, pause_s=0.2)
-    until(lambda: closed_segments(tmp_path / leader) == closed_segments(tmp_path / other), pause_s=0.05)
+    until(lambda: len(read_all(brokers)) < 600, 3 * PATIENCE_S, pause_s=0.2)  # each segment takes several syncs
+    until(lambda: closed_segments(tmp_path / leader) == closed_segments(tmp_path / other), 3 * PATIENCE_S, pause_s=0.05)
     assert brokers.brokers[other].cleaner.segments_copied > 0
     brokers.stop(leader)
     assert brokers.leader("states") == other
     messages = read_all(brokers)
-    assert len(messages) < 1500
+    assert len(messages) < 1000
     assert {message.key(): message.value() for message in messages} == latest
 
 
