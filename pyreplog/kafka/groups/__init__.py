@@ -9,6 +9,7 @@
 | `assignors` | pure functions from subscriptions to assignments |
 | `reconciliation` | how a member comes from what it has to what it is to have: a pure function |
 | `topic_catalog` | what the coordinator needs to know of topics |
+| `topic_pattern` | regular expressions by which members subscribe |
 | `group_effects` | what the machine asks for |
 | `group_offsets` | the offsets of one group: committed ones, and those of open transactions |
 | `offset_commits` | appends the offsets of one group, and applies them when they are committed |
