@@ -111,7 +111,7 @@ class TopicPattern:
         self.expression = expression
         self._states: list[_State] = []
         self._end = self._add(_State([]))
-        self._begin = self._build(_Parser(expression).parse(), self._end)
+        self._begin = self._translate(_Parser(expression).parse(), self._end)
         self._known: dict[str, bool] = {}
 
     def __repr__(self) -> str:
@@ -134,7 +134,7 @@ class TopicPattern:
         self._states.append(state)
         return len(self._states) - 1
 
-    def _build(self, node: _Node, following: int) -> int:
+    def _translate(self, node: _Node, following: int) -> int:
         """Add the states of a part, in front of those that follow it. Returns the first one."""
         if isinstance(node, _Place):
             return self._add(_State([following], place=node))
@@ -142,20 +142,20 @@ class TopicPattern:
             return self._add(_State([following] if node else [], accepts=node))  # no character: nothing follows
         if isinstance(node, _Sequence):
             for part in reversed(node.parts):
-                following = self._build(part, following)
+                following = self._translate(part, following)
             return following
         if isinstance(node, _Choice):
-            return self._add(_State([self._build(branch, following) for branch in node.branches]))
+            return self._add(_State([self._translate(branch, following) for branch in node.branches]))
         if node.most is None:
             loop = self._add(_State([following]))
-            self._states[loop].following.append(self._build(node.part, loop))
+            self._states[loop].following.append(self._translate(node.part, loop))
             following = loop
         else:
             end = following
             for _ in range(node.most - node.least):
-                following = self._add(_State([end, self._build(node.part, following)]))
+                following = self._add(_State([end, self._translate(node.part, following)]))
         for _ in range(node.least):
-            following = self._build(node.part, following)
+            following = self._translate(node.part, following)
         return following
 
     def _run(self, topic: str) -> bool:
