@@ -59,6 +59,9 @@ SUITES = {
             "TestConn/test_delete_topics": "the look behind it makes the topic again, with leaders at once",
             "TestConn/test_delete_topics_with_an_invalid_topic": "likewise",
             "TestReaderConsumerGroup/consumer_group_commits_on_close": "fails by itself: it calls a function that is nil",
+            "TestReaderConsumerGroup/verify_offset_committed_when_using_interval_committer": "likewise",
+            "TestDialerResolver/resolve_domain_to_ip": "wants port 9092",
+            "TestDialerResolver/resolve_domain_to_ip_and_port": "likewise",
         },
         {"KAFKA_VERSION": "4.0.0"},
     ),
@@ -74,8 +77,10 @@ def fetch(suite: Suite, folder: Path, address: str) -> Path:
     for path in (copy, *copy.rglob("*")):
         path.chmod(path.stat().st_mode | 0o200)
     for path in copy.rglob("*_test.go"):
-        text = path.read_text()
-        path.write_text(text.replace("localhost:9092", address).replace('"localhost"', '"127.0.0.1"'))
+        if path.name != "address_test.go":  # of which the text of addresses is the subject
+            text = path.read_text().replace("localhost:9092", address).replace('TCP("localhost")', f'TCP("{address}")')
+            port = address.partition(":")[2]
+            path.write_text(text.replace('"localhost"', '"127.0.0.1"').replace("9092", port))
     subprocess.run(["go", "mod", "tidy"], cwd=copy, check=True, capture_output=True)
     return copy
 
@@ -87,7 +92,9 @@ def run(suite: Suite, folder: Path) -> tuple[Counter[str], list[str]]:
         environment = {name: text.format(address=kafka.bootstrap_servers) for name, text in suite.environment.items()}
         command = ["go", "test", "-json", "-vet=off", f"-timeout={_SUITE_S}s", f"-run={suite.run}"]
         if suite.skipped:
-            command.append(f"-skip=^({'|'.join(suite.skipped)})$")
+            command.append(
+                f"-skip={'|'.join('/'.join(f'^{part}$' for part in test.split('/')) for test in suite.skipped)}"
+            )
         done = subprocess.run(
             [*command, "."], cwd=copy / suite.package, env={**os.environ, **environment}, capture_output=True, text=True
         )
