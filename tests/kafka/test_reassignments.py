@@ -82,6 +82,15 @@ def test_one_that_cannot_end_is_listed_and_cancelled(brokers: KafkaBrokers, clie
     assert alter(client, {0: None}) == {0: ErrorCode.NO_REASSIGNMENT_IN_PROGRESS}
 
 
+def test_of_a_partition_that_is_named_twice_the_last_target_counts(brokers: KafkaBrokers, client: RawClient) -> None:
+    twice = [AlterPartitionReassignmentsReassignablePartition(0, replicas) for replicas in ((2,), (9,))]
+    topics = (AlterPartitionReassignmentsReassignableTopic("events", twice),)
+    response = client.ask(ApiKey.ALTER_PARTITION_REASSIGNMENTS, 0, AlterPartitionReassignmentsRequest(60_000, topics))
+    (only,) = response.responses[0].partitions
+    assert only.error_code == ErrorCode.INVALID_REPLICA_ASSIGNMENT
+    assert [state.replicas for _, state in read_states(brokers.store, ["events"])] == [("1",), ("1",)]
+
+
 def test_what_cannot_be_moved_is_refused(brokers: KafkaBrokers, client: RawClient) -> None:
     refused = ErrorCode.INVALID_REPLICA_ASSIGNMENT
     assert alter(client, {0: [9], 1: []}) == {0: refused, 1: refused}

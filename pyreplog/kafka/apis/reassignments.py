@@ -48,7 +48,8 @@ def _alter(api: ApiContext, message: AlterPartitionReassignmentsRequest) -> Alte
     for topic in message.topics:
         for each in topic.partitions:
             name = TopicPartition(topic.name, each.partition_index)
-            results.pop(name, None)
+            results.pop(name, None)  # of a partition that is named twice the last target counts
+            targets.pop(name, None)
             if (unknown := _unknown(each, names)) is None:
                 targets[name] = None if each.replicas is None else [names[number] for number in each.replicas]
             else:

@@ -832,7 +832,7 @@ class ConsumerGroup:
         self._changes = {}
         self.group_epoch = self.assignment_epoch = 0
         self._members, self._static, self._holders, self._subscribed = {}, {}, {}, Counter()
-        self._topics, self._targets, self._refresh_us = {}, {}, 0
+        self._topics, self._targets, self._patterns, self._refresh_us = {}, {}, {}, 0
         members: dict[str, ConsumerMember] = {}
         for key, live in sorted(self._records.items()):
             value = decode_consumer_value(key.kind, live.value)
