@@ -33,7 +33,10 @@ FUZZ_SECONDS ?= 60
 MUTANTS ?= 500
 CHAOS_SECONDS ?= 1200
 KILLS ?= 1:41
+# What tests draw at random: the same whenever a tree is tested, other numbers after each change. PYREPLOG_SEED=N make test tries others.
+PYREPLOG_SEED ?= $(shell find pyreplog tests -name '*.py*' ! -name '*.pyc' | LC_ALL=C sort | xargs cat | cksum | cut -d ' ' -f 1)
 export PYTHONDONTWRITEBYTECODE :=  # hundreds of processes are started, of which each would compile all that it imports
+PYTEST = $(BIN)/python -m pytest --numprocesses auto --maxprocesses 4 --dist worksteal --hypothesis-seed=$(PYREPLOG_SEED)
 
 .PHONY: demo quick test interpreters lint docs bench simulate crash chaos kills foreign plants mutants sanitize fuzz wheel clean
 .DEFAULT_GOAL := test
@@ -60,11 +63,13 @@ $(VENV)/test: $(VENV)/flights
 demo: $(VENV)/flights
 	$(BIN)/python examples/flights/demo.py
 
+quick test: export PYREPLOG_SEED := $(PYREPLOG_SEED)
+
 quick: $(VENV)/test
-	$(BIN)/python -m pytest --numprocesses auto --maxprocesses 4 --dist worksteal @tests/quick.txt
+	$(PYTEST) @tests/quick.txt
 
 test: $(VENV)/test
-	$(BIN)/python -m pytest --numprocesses auto --maxprocesses 4 --dist worksteal
+	$(PYTEST)
 
 interpreters:
 	$(PYTHON) -m tests.interpreters --versions "$(PYTHONS)" $(TESTS)

@@ -1,4 +1,4 @@
-"""The seed of what is drawn at random: fresh in every run, printed, repeated with PYREPLOG_SEED. And a ZooKeeper."""
+"""The seed of what is drawn at random: drawn anew unless PYREPLOG_SEED says it, and printed. And a ZooKeeper."""
 
 from __future__ import annotations
 

@@ -23,9 +23,10 @@ class Refusing(RealFiles):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
 
-def descriptors() -> set[str]:
-    """The open descriptors of this process, without the one that lists them."""
-    return {link.name for link in Path("/proc/self/fd").iterdir() if link.exists()}
+def descriptors(folder: Path) -> set[str]:
+    """The descriptors of this process that are open for files of a directory, or for the directory."""
+    links = [(link.name, os.path.realpath(link)) for link in Path("/proc/self/fd").iterdir()]
+    return {name for name, target in links if Path(target).is_relative_to(folder)}
 
 
 def write(path: Path) -> Path:
@@ -55,14 +56,14 @@ CALLS: dict[str, Callable[[RealFiles, Path], object]] = {
 
 @pytest.mark.parametrize("name", CALLS)
 def test_a_call_leaves_no_descriptor_open(name: str, tmp_path: Path) -> None:
-    before = descriptors()
+    before = descriptors(tmp_path)
     CALLS[name](RealFiles(), tmp_path)
-    assert descriptors() == before
+    assert descriptors(tmp_path) == before
 
 
 @pytest.mark.parametrize("name", ["create", "write_new", "write_new_synced", "replace_small"])
 def test_a_call_that_fails_leaves_no_descriptor_open(name: str, tmp_path: Path) -> None:
-    before = descriptors()
+    before = descriptors(tmp_path)
     with pytest.raises(OSError) as caught:
         if name == "create":
             Refusing().create(tmp_path / "a", 4096, zeroed=True)
@@ -71,17 +72,17 @@ def test_a_call_that_fails_leaves_no_descriptor_open(name: str, tmp_path: Path) 
     assert caught.value.errno == errno.ENOSPC
     assert isinstance(caught.value, DiskFullError) is (name in ("create", "replace_small"))
     assert name != "create" or not [*tmp_path.iterdir()], "nothing is left behind"
-    assert descriptors() == before
+    assert descriptors(tmp_path) == before
 
 
 def test_a_sync_that_fails_leaves_no_descriptor_open(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(fd: int) -> None:
         raise OSError(errno.EIO, os.strerror(errno.EIO))
 
-    before = descriptors()
+    before = descriptors(tmp_path)
     with monkeypatch.context() as patch:
         patch.setattr(os, "fsync", fail)
         for call in (RealFiles().sync_directory, lambda path: RealFiles().write_new_synced(path / "a", b"abc")):
             with pytest.raises(OSError, match=os.strerror(errno.EIO)):
                 call(tmp_path)
-    assert descriptors() == before
+    assert descriptors(tmp_path) == before
