@@ -219,7 +219,7 @@ class Broker(Handle):
             service = BrokerService(self.replicas)
             if transport is None:
                 transport = self._serve(undo, service, cluster_id(store).hex(), host, port, secret, tls, limits)
-            self._fetcher = ReplicaFetcher(transport, self.replicas.partition, self.config, self._clock)
+            self._fetcher = ReplicaFetcher(self.member, transport, self.replicas.partition, self.config, self._clock)
             undo.callback(self._fetcher.close)
             self._lease = BrokerLease(store, self.member, self.config.lease_ms / 1000)
             undo.callback(self._lease.close)
@@ -806,6 +806,7 @@ class Broker(Handle):
 
     def _close_replicas(self) -> None:
         """Sync and close all logs; the next start is a clean one only if all of that succeeded, so far as it counts."""
+        self.replicas.close_sessions()
         self._store_high_watermarks()
         is_clean = True
         for partition, replica in self._open.items():

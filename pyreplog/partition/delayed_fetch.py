@@ -1,4 +1,4 @@
-"""Fetches that wait for bytes, or for a high watermark to tell a follower."""
+"""Fetches of consumers that wait for bytes."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ from pyreplog.partition.requests import FetchIsolation, FetchPartitionData
 from pyreplog.partition.role import ReplicaRole
 from pyreplog.partition.topic_partition import TopicPartition
 from pyreplog.purgatory import Purgatory, PurgatoryEntry
-from pyreplog.stream.log_position import LogPosition
 
 FetchResponses = dict[TopicPartition, FetchPartitionData]
 
@@ -28,21 +27,19 @@ class WatchedPart(NamedTuple):
         role: in which it was read.
         start: position from which on it was read.
         max_bytes: what of it counts at most.
-        known: the high watermark that a follower knows of; None: it is told none, or that of a consumer.
     """
 
     role: ReplicaRole
     start: int
     max_bytes: int
-    known: LogPosition | None = None
 
 
 class DelayedFetch:
     """A fetch that waits until its partitions have `min_bytes` together.
 
     It is looked at when one of them has got its share (`wake_positions`), not at each append; when the replica's role
-    changes, when a follower can be told a high watermark, or when its time is over, which is no error. Then all is read
-    anew: what was read before it waited is out of date, and so is the list of aborted transactions.
+    changes, or when its time is over, which is no error. Then all is read anew: what was read before it waited is out
+    of date, and so is the list of aborted transactions.
 
     Args:
         parts: its partitions.
@@ -53,8 +50,8 @@ class DelayedFetch:
     """
 
     __slots__ = (
-        "_entries", "_future", "_is_changed", "_is_done", "_is_looking", "_isolation", "_lock",
-        "_min_bytes", "_must_answer", "_others", "_parts", "_purgatory", "_read",
+        "_deadline", "_entries", "_future", "_is_changed", "_is_done", "_is_looking", "_isolation", "_lock",
+        "_min_bytes", "_must_answer", "_parts", "_purgatory", "_read",
     )  # fmt: skip
 
     def __init__(
@@ -65,19 +62,12 @@ class DelayedFetch:
         self._read, self._future, self._purgatory = read, future, purgatory
         self._lock = allocate_lock()
         self._entries: list[PurgatoryEntry] = []  # for bytes
-        self._others: list[PurgatoryEntry] = []
+        self._deadline: PurgatoryEntry | None = None
         self._is_changed = self._is_looking = self._is_done = self._must_answer = False
 
     def watch(self, deadline_us: int) -> None:
         """Wait, without locks."""
-        self._others.append(self._purgatory.watch(_TIME, _NEVER, self._wait(self._answer_now), deadline_us))
-        for part in self._parts:
-            if part.known is not None:
-                key = part.role.keys[FetchIsolation.HIGH_WATERMARK]
-                wait = self._wait(self._answer_now)
-                self._others.append(self._purgatory.watch(key, part.known.position + 1, wait))
-                if part.role.positions[FetchIsolation.HIGH_WATERMARK] > part.known.position:  # it moved before that
-                    self._must_answer = True
+        self._deadline = self._purgatory.watch(_TIME, _NEVER, self._wait(self._answer_now), deadline_us)
         self._look()
 
     def _wait(self, wake: Callable[[AppendFuture[None]], object]) -> AppendFuture[None]:
@@ -142,5 +132,6 @@ class DelayedFetch:
     def _complete(self) -> None:
         self._is_done = True
         self._cancel(self._entries)
-        self._cancel(self._others)
+        if self._deadline is not None:
+            self._purgatory.cancel(self._deadline)
         set_result(self._future, self._read())

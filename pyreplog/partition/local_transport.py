@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import TypeVar
 
 from pyreplog.errors import NotConnectedError
@@ -20,15 +20,13 @@ from pyreplog.partition.replica_manager import ReplicaManager
 from pyreplog.partition.requests import (
     CleanedSegments,
     CleanedSegmentsRequest,
-    FetchParams,
     PartitionCodes,
-    PartitionFetch,
+    ReplicaFetchRequest,
     SegmentPiece,
     SegmentReadRequest,
     VerifyTransactionRequest,
     WriteMarkersRequest,
 )
-from pyreplog.partition.topic_partition import TopicPartition
 
 T = TypeVar("T")
 VerifyTransaction = Callable[[VerifyTransactionRequest], AppendFuture[PartitionCodes]]
@@ -61,13 +59,11 @@ class LocalTransport:
         self._clients = {name: requests for name, requests in self._clients.items() if name != broker}
         self._verifiers = {name: verify for name, verify in self._verifiers.items() if name != broker}
 
-    def fetch(
-        self, broker: str, params: FetchParams, fetches: Mapping[TopicPartition, PartitionFetch]
-    ) -> AppendFuture[FetchResponses]:  # fmt: skip
+    def fetch(self, broker: str, request: ReplicaFetchRequest) -> AppendFuture[FetchResponses]:
         """Fetch from a broker; see `BrokerTransport`."""
         manager = self._managers.get(broker)
         if manager is not None:
-            return manager.fetch_messages(params, fetches)
+            return manager.fetch_for_replicas(request)
         return _refused(AppendFuture[FetchResponses](), broker)
 
     def produce(self, broker: str, request: ProduceRequest, timeout_s: float) -> AppendFuture[ProduceResponses]:

@@ -83,7 +83,6 @@ from pyreplog.stream.terms import History
 
 logger = logging.getLogger(__name__)
 
-_LOG_END = FetchIsolation.LOG_END  # a member of an enumeration is read slowly
 _REPLAY_BYTES = 256 << 10
 """A follower looks for producers in what it has appended when it is so much: a new leader reads no more than that."""
 _PIECE_MAX = 1 << 20  # bytes of a segment in an answer
@@ -183,8 +182,22 @@ class MirroredSegments(NamedTuple):
     start: int
 
 
+class NotedFetch(NamedTuple):
+    """A follower's fetch that the partition has noted.
+
+    Attributes:
+        role: in which it was noted.
+        answer: the answer, if nothing is read.
+        changes: the role's `changes` at that moment, if there is nothing to tell the follower yet; None: there is.
+    """
+
+    role: ReplicaRole
+    answer: FetchResponse | None
+    changes: int | None = None
+
+
 class PartitionRead(NamedTuple):
-    """A read of one partition.
+    """A consumer's read of one partition.
 
     Attributes:
         data: the answer to the fetch.
@@ -504,6 +517,18 @@ class Partition:
 
         self._change(look)
 
+    def fetch_waited(self, role: ReplicaRole, member: Member, until_us: int) -> None:
+        """Note that a follower's fetch, to which there was nothing to answer, was still waiting at a time.
+
+        Args:
+            role: in which it was noted.
+            member: the follower.
+            until_us: the time, microseconds of the monotonic clock.
+        """
+        with self._lock:
+            if self._leading is not None and self._role is role:
+                self._leading.waited(member, until_us)
+
     def sync(self) -> None:
         """Sync the log, and tell the machine, whose progress it may be (`requires_sync`). Appends go on meanwhile."""
         try:
@@ -567,6 +592,7 @@ class Partition:
                 return
             if before > self._log.log_start:
                 leading.deleted(self._log.delete_before(before))
+                role.wake_followers(self._purgatory)
                 if before > self._log.start_mark.entry:
                     self._trim(leading, self._place_of(before))
             self._low_wanted = max(self._low_wanted, before)
@@ -601,6 +627,7 @@ class Partition:
             logger.warning("%s: its segments are removed later: %s", self.name, error)
             return
         leading.trimmed(start)
+        self._role.wake_followers(self._purgatory)
 
     def apply_retention(self) -> bool:
         """Let the segments go that are too old or too many, as leader; the others follow its log start.
@@ -1301,8 +1328,7 @@ class Partition:
         else:  # how much is synced does not matter
             effects = leading.appended(end, leading.synced, self._clock.monotonic_us())
         self._perform(effects, deferred)
-        if end.position > role.positions[_LOG_END]:
-            role.move(self._purgatory, _LOG_END, end)
+        role.move_end(self._purgatory, end)
         code = NO_ERROR
         required: LogPosition | None = end
         if acks == ACKS_ALL:
@@ -1446,25 +1472,23 @@ class Partition:
 
     # ---- fetches of followers -------------------------------------------------------------------------------
 
-    def fetched(self, fetch: Fetch) -> tuple[ReplicaRole, FetchResponse | None]:
-        """Note a follower's fetch, before anything is read: it says how far the follower is.
-
-        Returns:
-            The role in which it was noted, and the answer, if nothing is read.
-        """
-        answers: list[FetchResponse | None] = [FetchRefused(fetch.number, ErrorCode.NOT_LEADER_OR_FOLLOWER)]
-        roles: list[ReplicaRole] = []
+    def fetched(self, fetch: Fetch) -> NotedFetch:
+        """Note a follower's fetch, before anything is read: it says how far the follower is."""
+        noted = NotedFetch(self._role, FetchRefused(fetch.number, ErrorCode.NOT_LEADER_OR_FOLLOWER))
 
         def note(deferred: Deferred) -> None:
-            if self._leading is not None:
-                answers[0] = self._with_producers(self._perform(self._leading.fetched(fetch, self._now_us()), deferred))
+            nonlocal noted
+            leading = self._leading
+            if leading is not None:
+                answer = self._with_producers(self._perform(leading.fetched(fetch, self._now_us()), deferred))
                 self._show_low_watermark()
-            roles.append(self._role)
+                role = self._role
+                noted = NotedFetch(role, answer, None if leading.has_news(fetch) else role.changes)
 
         self._change(note)
         if self.failure is not None:
-            return self._role, FetchRefused(fetch.number, ErrorCode.KAFKA_STORAGE_ERROR)
-        return roles[0], answers[0]
+            return NotedFetch(self._role, FetchRefused(fetch.number, ErrorCode.KAFKA_STORAGE_ERROR))
+        return noted
 
     def _with_producers(self, answer: FetchResponse | None) -> FetchResponse | None:
         """A follower that takes the log from its start has to know the producers of what retention removed."""
@@ -1475,7 +1499,7 @@ class Partition:
 
     def read_for_replica(
         self, role: ReplicaRole, fetch: Fetch, max_bytes: int, *, min_one_batch: bool
-    ) -> PartitionRead:  # fmt: skip
+    ) -> FetchPartitionData:  # fmt: skip
         """Read what `fetched` let pass, in the same role.
 
         Args:
@@ -1487,41 +1511,39 @@ class Partition:
         try:
             records = self._log.read_frames(fetch.position, max_bytes, min_one_record=min_one_batch)
         except TruncatedError:
-            return refused(role, fetch, ErrorCode.NOT_LEADER_OR_FOLLOWER)
+            return answered(FetchRefused(fetch.number, ErrorCode.NOT_LEADER_OR_FOLLOWER))
         except OutOfRangeError:
             return self._cut_to_segment(role, fetch)
         except (ReplogError, OSError) as error:
             self._read_failed(error)
-            return refused(role, fetch, ErrorCode.KAFKA_STORAGE_ERROR)
+            return answered(FetchRefused(fetch.number, ErrorCode.KAFKA_STORAGE_ERROR))
         with self._lock:
             leading = self._leading
             if leading is None or self._role is not role:
-                return refused(role, fetch, ErrorCode.NOT_LEADER_OR_FOLLOWER)
+                return answered(FetchRefused(fetch.number, ErrorCode.NOT_LEADER_OR_FOLLOWER))
             response = leading.response(fetch, records.end, records)
-            data = FetchPartitionData(
+            return FetchPartitionData(
                 NO_ERROR, response.high_watermark.entry, -1, response.log_start.entry, records, (), response
             )
-            has_mark = fetch.high_watermark < min(leading.high_watermark, fetch.position)
-            return PartitionRead(data, role, fetch.position.position, is_final=has_mark)
 
-    def _cut_to_segment(self, role: ReplicaRole, fetch: Fetch) -> PartitionRead:
+    def _cut_to_segment(self, role: ReplicaRole, fetch: Fetch) -> FetchPartitionData:
         """Answer a follower whose log ends within a segment that was compacted here, where no record begins: it takes
         the segment from its beginning."""
         with self._lock:
             leading = self._leading
             if leading is None or self._role is not role:
-                return refused(role, fetch, ErrorCode.NOT_LEADER_OR_FOLLOWER)
+                return answered(FetchRefused(fetch.number, ErrorCode.NOT_LEADER_OR_FOLLOWER))
             try:
                 start = self._log.segment_start(fetch.position.position)
             except OutOfRangeError:
-                return refused(role, fetch, ErrorCode.OFFSET_OUT_OF_RANGE)
+                return answered(FetchRefused(fetch.number, ErrorCode.OFFSET_OUT_OF_RANGE))
             if start.position + self._log.segment_bytes > leading.high_watermark.position:
-                return refused(role, fetch, ErrorCode.OFFSET_OUT_OF_RANGE)
+                return answered(FetchRefused(fetch.number, ErrorCode.OFFSET_OUT_OF_RANGE))
             logger.info("%s: broker %s takes the segment at %d anew", self.name, fetch.member.broker, start.position)
             answer = DivergingEpoch(fetch.number, leading.epoch, leading.history, leading.start, start)
             response = self._with_producers(answer)
             assert response is not None
-            return answered(role, response)
+            return answered(response)
 
     # ---- as follower ----------------------------------------------------------------------------------------
 
@@ -1560,15 +1582,10 @@ class Partition:
         self._change(again)
 
 
-def refused(role: ReplicaRole, fetch: Fetch, code: ErrorCode) -> PartitionRead:
-    """Return the answer to a follower's fetch of which nothing counts."""
-    return answered(role, FetchRefused(fetch.number, code))
-
-
-def answered(role: ReplicaRole, response: FetchResponse) -> PartitionRead:
+def answered(response: FetchResponse) -> FetchPartitionData:
     """Return the answer to a follower's fetch for which nothing is read."""
     code = response.code if isinstance(response, FetchRefused) else NO_ERROR
-    return PartitionRead(FetchPartitionData(code, response=response), role)
+    return FetchPartitionData(code, response=response)
 
 
 def _error(role: ReplicaRole, code: ErrorCode, message: str = "") -> PartitionRead:

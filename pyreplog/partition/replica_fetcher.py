@@ -1,8 +1,9 @@
 """ReplicaFetcher: sends the fetches of a broker's followers, and takes the answers to their partitions.
 
 There is a thread for each broker that leads some of them. It carries out all answers that are there, and then sends
-all fetches that came of them in one request. So a request has the partitions that are ready, and partitions that wait
-for records hold up none: a few requests may be under way at once.
+all fetches that came of them in one request. The leader keeps fetches to which there is nothing to answer
+(`fetch_session`): one request at least is under way while some are there, which is answered when there is. Others
+with new fetches need not wait for it: a few may be under way at once.
 
 Replicas that are not in the ISR may share a limit of bytes per second (KIP-73): their fetches wait until it allows
 some. Those in the ISR are never held back, so that no limit makes a replica leave it.
@@ -11,12 +12,13 @@ some. Those in the ISR are never held back, so that no limit makes a replica lea
 from __future__ import annotations
 
 import logging
+import secrets
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from functools import partial
 from heapq import heappop, heappush
-from itertools import count
-from typing import NamedTuple, Protocol
+from itertools import count, islice
+from typing import Protocol
 
 from pyreplog.clock import Clock
 from pyreplog.future import AppendFuture, set_exception
@@ -25,8 +27,10 @@ from pyreplog.partition.config import BrokerConfig
 from pyreplog.partition.delayed_fetch import FetchResponses
 from pyreplog.partition.partition import Partition
 from pyreplog.partition.protocol.messages import Fetch, FetchedRecords, FetchRefused, FetchResponse
-from pyreplog.partition.requests import FetchIsolation, FetchParams, PartitionFetch, ReplicaFetch
+from pyreplog.partition.protocol.partition_state import Member
+from pyreplog.partition.requests import ReplicaFetch, ReplicaFetchRequest
 from pyreplog.partition.topic_partition import TopicPartition
+from pyreplog.partition.wire import PARTITIONS_MAX
 from pyreplog.stream.rate_limiter import RateLimiter
 
 logger = logging.getLogger(__name__)
@@ -38,10 +42,8 @@ _REQUESTS_MAX = 4
 class BrokerTransport(Protocol):
     """Sends requests to other brokers."""
 
-    def fetch(
-        self, broker: str, params: FetchParams, fetches: Mapping[TopicPartition, PartitionFetch]
-    ) -> AppendFuture[FetchResponses]:  # fmt: skip
-        """Send a fetch to a broker; it does not block.
+    def fetch(self, broker: str, request: ReplicaFetchRequest) -> AppendFuture[FetchResponses]:
+        """Send fetches to a broker; it does not block.
 
         Returns:
             A future that is always completed: by the answer, or by an error.
@@ -53,6 +55,7 @@ class ReplicaFetcher(Handle):
     """The fetches of all partitions of one broker that follow. Any thread may use it.
 
     Args:
+        member: the broker, in its incarnation.
         transport: to other brokers.
         find: returns the replica of a partition here; None: there is none.
         config: settings of the broker.
@@ -60,9 +63,10 @@ class ReplicaFetcher(Handle):
     """
 
     def __init__(
-        self, transport: BrokerTransport, find: Callable[[TopicPartition], Partition | None], config: BrokerConfig,
-        clock: Clock,
+        self, member: Member, transport: BrokerTransport, find: Callable[[TopicPartition], Partition | None],
+        config: BrokerConfig, clock: Clock,
     ) -> None:  # fmt: skip
+        self._member = member
         self._transport, self._find, self._config, self._clock = transport, find, config, clock
         self._catch_up = _CatchUpQuota(config.catch_up_bytes_per_s, clock)
         self._lock = threading.Lock()  # guards what follows
@@ -107,7 +111,9 @@ class ReplicaFetcher(Handle):
             return None
         thread = self._threads.get(leader)
         if thread is None:
-            thread = _LeaderThread(leader, self._transport, self._find, self._config, self._clock, self._catch_up)
+            thread = _LeaderThread(
+                self._member, leader, self._transport, self._find, self._config, self._clock, self._catch_up
+            )  # fmt: skip
             self._threads[leader] = thread
         return thread
 
@@ -159,34 +165,27 @@ class _CatchUpQuota:
             return now_us + self._limiter.wait_us()
 
 
-class _Sent(NamedTuple):
-    """A request. reserved: bytes of the quota, by partition, of those outside of the ISR."""
-
-    fetches: Mapping[TopicPartition, PartitionFetch]
-    reserved: Mapping[TopicPartition, int]
-
-
 class _LeaderThread:
     """The thread that talks to one leader."""
 
     def __init__(
-        self, leader: str, transport: BrokerTransport, find: Callable[[TopicPartition], Partition | None],
-        config: BrokerConfig, clock: Clock, catch_up: _CatchUpQuota,
+        self, member: Member, leader: str, transport: BrokerTransport,
+        find: Callable[[TopicPartition], Partition | None], config: BrokerConfig, clock: Clock, catch_up: _CatchUpQuota,
     ) -> None:  # fmt: skip
-        self._leader, self._transport, self._find, self._clock = leader, transport, find, clock
-        self._catch_up = catch_up
+        self._member, self._leader, self._transport = member, leader, transport
+        self._find, self._config, self._clock, self._catch_up = find, config, clock, catch_up
         self._backoff_us = config.backoff_ms * 1000
-        self._params = FetchParams(
-            FetchIsolation.LOG_END, config.fetch_wait_ms, 1, config.fetch_bytes_max, only_leader=True
-        )
         self._changed = threading.Condition()  # guards all that follows
+        self._session, self._is_first = secrets.randbits(62), True  # no number of a process before
         self._fetches: dict[TopicPartition, Fetch] = {}  # to be sent
+        self._waiting: dict[TopicPartition, Fetch] = {}  # that were sent in this session and have no answer
         self._held: dict[TopicPartition, Fetch] = {}  # until the quota of replicas outside of the ISR allows them
         self._is_held = False  # the end of that time is among those that are due
-        self._done: list[tuple[_Sent, AppendFuture[FetchResponses]]] = []
+        self._reserved: dict[TopicPartition, int] = {}  # bytes of the quota, of those outside of the ISR
+        self._done: list[tuple[ReplicaFetchRequest, AppendFuture[FetchResponses]]] = []
         self._due: list[tuple[int, int, Callable[[], None]]] = []
         self._numbers = count()
-        self._requests = 0  # under way
+        self._requests = 0  # under way, of this session
         self._stopping = False
         self._thread = threading.Thread(target=self._run, name="pyreplog-fetcher", daemon=True)
         self._thread.start()
@@ -199,10 +198,10 @@ class _LeaderThread:
             self._changed.notify()
 
     def forget(self, partition: TopicPartition) -> None:
-        """Send no fetch of a partition that has not been sent: another broker leads it."""
+        """Wait for no answer to a fetch of a partition any more: another broker leads it."""
         with self._changed:
-            self._fetches.pop(partition, None)
-            self._held.pop(partition, None)
+            for fetches in (self._fetches, self._held, self._waiting):
+                fetches.pop(partition, None)
 
     def call_later(self, call: Callable[[], None]) -> None:
         """Call something after a back-off."""
@@ -229,38 +228,62 @@ class _LeaderThread:
                 due = []
                 while self._due and self._due[0][0] <= now_us:
                     due.append(heappop(self._due)[2])
-            for request, future in done:
-                self._take_answer(request, future)
+            for answered, future in done:
+                self._take_answer(answered, future)
             for call in due:
                 self._guarded(call)
             with self._changed:
-                if not self._fetches or self._done or self._requests >= _REQUESTS_MAX or self._stopping:
+                if self._done or self._stopping or not self._is_sending():
                     continue
-                sent, self._fetches = self._fetches, {}
-                request = self._request(sent)
-                if not request.fetches:
-                    continue
-                self._requests += 1
-            self._send(request)
+                request = self._next_request()
+            if request is not None:
+                self._send(request)
 
-    def _request(self, fetches: Mapping[TopicPartition, Fetch]) -> _Sent:
-        """Return what to send now, and hold the fetches that the quota does not allow yet. The lock is held."""
-        max_bytes = self._params.max_bytes
-        if not self._catch_up.is_limited:
-            return _Sent({name: ReplicaFetch(fetch, max_bytes) for name, fetch in fetches.items()}, {})
-        sent, reserved = dict[TopicPartition, PartitionFetch](), dict[TopicPartition, int]()
-        for name, fetch in fetches.items():
-            partition = self._find(name)
-            if partition is None or partition.is_in_sync:
-                sent[name] = ReplicaFetch(fetch, max_bytes)
-            elif allowed := self._catch_up.reserve(max_bytes):
-                sent[name], reserved[name] = ReplicaFetch(fetch, allowed), allowed
+    def _is_sending(self) -> bool:
+        """Return whether a request is to be sent. The lock is held."""
+        return self._requests < _REQUESTS_MAX and (bool(self._fetches) or (bool(self._waiting) and not self._requests))
+
+    def _next_request(self) -> ReplicaFetchRequest | None:
+        """Return what to send now; None: the quota allows none of it yet. The lock is held."""
+        fetches: dict[TopicPartition, ReplicaFetch] = {}
+        for name, fetch in list(islice(self._fetches.items(), PARTITIONS_MAX)):
+            del self._fetches[name]
+            max_bytes = self._reserve(name)
+            if max_bytes:
+                fetches[name], self._waiting[name] = ReplicaFetch(fetch, max_bytes), fetch
             else:
                 self._held[name] = fetch
         if self._held and not self._is_held:
             self._is_held = True
             heappush(self._due, (self._catch_up.next_us(), next(self._numbers), self._release_held))
-        return _Sent(sent, reserved)
+        if not fetches and not (self._waiting and not self._requests):
+            return None
+        config, is_first = self._config, self._is_first
+        self._is_first = False
+        self._requests += 1
+        return ReplicaFetchRequest(
+            self._member, self._session, is_first, config.fetch_wait_ms, config.fetch_bytes_max, fetches
+        )  # fmt: skip
+
+    def _reserve(self, name: TopicPartition) -> int:
+        """Return the bytes that a fetch may ask for; 0: it is to be held, for the quota allows none yet."""
+        max_bytes = self._config.fetch_bytes_max
+        if not self._catch_up.is_limited:
+            return max_bytes
+        self._settle(name, 0)
+        partition = self._find(name)
+        if partition is None or partition.is_in_sync:
+            return max_bytes
+        reserved = self._catch_up.reserve(max_bytes)
+        if reserved:
+            self._reserved[name] = reserved
+        return reserved
+
+    def _settle(self, name: TopicPartition, fetched: int) -> None:
+        """Count what a fetch has brought, if it is one of those that the quota is for."""
+        reserved = self._reserved.pop(name, None)
+        if reserved is not None:
+            self._catch_up.settle(reserved, fetched)
 
     def _release_held(self) -> None:
         with self._changed:
@@ -268,44 +291,64 @@ class _LeaderThread:
             self._fetches, self._held = {**self._held, **self._fetches}, {}
 
     def _has_work(self) -> bool:
-        is_sending = bool(self._fetches) and self._requests < _REQUESTS_MAX
-        return self._stopping or bool(self._done) or is_sending or self._pause_s() == 0
+        return self._stopping or bool(self._done) or self._is_sending() or self._pause_s() == 0
 
     def _pause_s(self) -> float | None:
         return max(self._due[0][0] - self._clock.monotonic_us(), 0) / 1e6 if self._due else None
 
-    def _send(self, request: _Sent) -> None:
+    def _send(self, request: ReplicaFetchRequest) -> None:
         try:
-            future = self._transport.fetch(self._leader, self._params, request.fetches)
+            future = self._transport.fetch(self._leader, request)
         except Exception as error:  # as an answer that says so
             future = AppendFuture[FetchResponses]()
             set_exception(future, error)
         future.add_done_callback(partial(self._answered, request))
 
-    def _answered(self, request: _Sent, future: AppendFuture[FetchResponses]) -> None:
+    def _answered(self, request: ReplicaFetchRequest, future: AppendFuture[FetchResponses]) -> None:
         with self._changed:
-            self._requests -= 1
+            if request.session == self._session:
+                self._requests -= 1
             self._done.append((request, future))
             self._changed.notify()
 
-    def _take_answer(self, request: _Sent, future: AppendFuture[FetchResponses]) -> None:
+    def _take_answer(self, request: ReplicaFetchRequest, future: AppendFuture[FetchResponses]) -> None:
         error = future.exception()
         if error is not None:
-            logger.info("broker %s did not answer a fetch, it is sent again: %s", self._leader, error)
-        responses: FetchResponses = {} if error is not None else future.result()
-        for name, reserved in request.reserved.items():
-            data = responses.get(name)
-            self._catch_up.settle(reserved, _size_of(None if data is None else data.response))
-        for name, fetch in request.fetches.items():
-            assert isinstance(fetch, ReplicaFetch)
-            partition, data = self._find(name), responses.get(name)
-            if partition is None:
+            self._begin_session(request, error)
+            return
+        responses = future.result()
+        with self._changed:
+            for name in request.fetches:
+                if name in self._reserved and name not in responses:  # it waits, and holds up no others
+                    self._catch_up.settle(self._reserved[name], 0)
+                    self._reserved[name] = 0
+            for name, data in responses.items():
+                self._settle(name, _size_of(data.response))
+                waiting = self._waiting.get(name)
+                if waiting is not None and data.response is not None and waiting.number == data.response.number:
+                    del self._waiting[name]
+        for name, data in responses.items():
+            partition, response = self._find(name), data.response
+            if partition is None or response is None:
                 continue
-            response = None if data is None else data.response
-            if response is None or isinstance(response, FetchRefused):
-                self.call_later(partial(partition.fetch_timed_out, fetch.fetch.number))
-            if response is not None:
-                self._guarded(partial(partition.fetch_answered, response))
+            if isinstance(response, FetchRefused):
+                self.call_later(partial(partition.fetch_timed_out, response.number))
+            self._guarded(partial(partition.fetch_answered, response))
+
+    def _begin_session(self, request: ReplicaFetchRequest, error: BaseException) -> None:
+        """A request has failed: answers may be lost with it. All that wait for one time out, after a back-off."""
+        with self._changed:
+            if request.session != self._session:
+                return
+            logger.info("broker %s did not answer fetches, they are sent again: %s", self._leader, error)
+            self._session, self._is_first, self._requests = self._session + 1, True, 0
+            for name in list(self._reserved):
+                self._settle(name, 0)
+            waiting, self._waiting = self._waiting, {}
+        for name, fetch in waiting.items():
+            partition = self._find(name)
+            if partition is not None:
+                self.call_later(partial(partition.fetch_timed_out, fetch.number))
 
     def _guarded(self, call: Callable[[], None]) -> None:
         try:

@@ -10,8 +10,8 @@ from typing import TypeAlias
 
 from pyreplog._native.log.append_arguments import longest_of
 from pyreplog.clock import Clock
-from pyreplog.errors import InvalidArgumentError
-from pyreplog.future import AppendFuture, set_result
+from pyreplog.errors import ClosedError, InvalidArgumentError
+from pyreplog.future import AppendFuture, set_exception, set_result
 from pyreplog.partition.cleaner_thread import keyless
 from pyreplog.partition.delayed_delete_records import (
     DelayedDeleteRecords,
@@ -20,10 +20,10 @@ from pyreplog.partition.delayed_delete_records import (
 )
 from pyreplog.partition.delayed_fetch import DelayedFetch, FetchResponses, WatchedPart
 from pyreplog.partition.delayed_produce import DelayedProduce, PendingAppend, ProduceResponses
-from pyreplog.partition.partition import AppendResult, DeletedRecords, Partition, PartitionRead, RoleWatcher, answered
+from pyreplog.partition.fetch_session import FetchSession
+from pyreplog.partition.partition import AppendResult, DeletedRecords, Partition, PartitionRead, RoleWatcher
 from pyreplog.partition.protocol.append_origin import CHECKS, AppendOrigin, OriginChecks
 from pyreplog.partition.protocol.error_codes import ACKS_ALL, NO_ERROR, REQUIRED_ACKS, ErrorCode
-from pyreplog.partition.protocol.messages import FetchRefused
 from pyreplog.partition.protocol.partition_state import Brokers
 from pyreplog.partition.protocol.record_batch import check_batch, end_marker
 from pyreplog.partition.protocol.transactions import TransactionMarker
@@ -35,10 +35,9 @@ from pyreplog.partition.requests import (
     FetchPartitionData,
     Messages,
     PartitionCodes,
-    PartitionFetch,
     PartitionProduceResponse,
     Records,
-    ReplicaFetch,
+    ReplicaFetchRequest,
     SegmentPiece,
     SegmentReadRequest,
     WriteMarkersRequest,
@@ -52,12 +51,15 @@ logger = logging.getLogger(__name__)
 FETCH_BYTES_MAX = 55 << 20
 """Most bytes of one fetch, whatever it asks for (`fetch.max.bytes`)."""
 
+_SESSIONS_MAX = 1000
+"""Sessions of fetches that are open at once, of as many brokers (`max.incremental.fetch.session.cache.slots`)."""
+
 MarkerWatcher: TypeAlias = Callable[[TopicPartition, TransactionMarker], object]
 """Is told of a marker that is committed, and in which partition."""
 
 
 class ReplicaManager:
-    """The partitions of a broker, as Kafka's replica manager: `append_records` and `fetch_messages`.
+    """The partitions of a broker, as Kafka's replica manager: `append_records`, `fetch_messages`, `fetch_for_replicas`.
 
     Neither raises because of one partition, and neither blocks for anything but a log's disk: what has to wait is
     completed later, by the thread that brings what it waited for. Any thread may call any method, without locks of its
@@ -80,6 +82,8 @@ class ReplicaManager:
         self._changing = threading.Lock()
         self._role_watchers: tuple[RoleWatcher, ...] = ()
         self._marker_watchers: tuple[MarkerWatcher, ...] = ()
+        self._sessions: dict[str, FetchSession] = {}  # by the broker of the followers; guarded by `_changing`
+        self._is_closed = False
 
     # ---- partitions -----------------------------------------------------------------------------------------
 
@@ -164,6 +168,8 @@ class ReplicaManager:
 
     def check_isr(self) -> None:
         """Let followers that lag too much leave the ISR."""
+        for session in self._open_sessions():
+            session.note_waiting()
         for partition in self:
             partition.check_isr()
 
@@ -409,19 +415,62 @@ class ReplicaManager:
             set_result(future, responses)
         return future
 
-    # ---- fetches --------------------------------------------------------------------------------------------
+    # ---- fetches of followers -------------------------------------------------------------------------------
+
+    def fetch_for_replicas(self, request: ReplicaFetchRequest) -> AppendFuture[FetchResponses]:
+        """Answer a request of a broker that follows: at once if there is something to tell its followers.
+
+        A fetch says how far its follower is: that counts at once, before anything is read.
+
+        Args:
+            request: of the broker.
+
+        Returns:
+            A future of the responses by partition, of fetches of this request and of earlier ones in its session. It is
+            empty when its time is over. ClosedError: the session is not open here, and nothing of the request counts;
+            or it was closed since.
+        """
+        member = request.member
+        with self._changing:
+            before, session = None, self._sessions.get(member.broker)
+            is_open = session is not None and (session.member, session.number) == (member, request.session)
+            if session is None or request.is_first or not is_open:
+                is_late = session is not None and member.incarnation < session.member.incarnation
+                if not request.is_first or is_late or self._is_closed:
+                    future = AppendFuture[FetchResponses]()
+                    set_exception(future, ClosedError(f"session {request.session} of {member.broker} is not open here"))
+                    return future
+                before = self._sessions.pop(member.broker, None)
+                if len(self._sessions) >= _SESSIONS_MAX:
+                    before = self._sessions.pop(next(iter(self._sessions)))
+                session = FetchSession(member, request.session, self.partition, self._purgatory, self._clock)
+                self._sessions[member.broker] = session
+        if before is not None:
+            before.close()
+        return session.fetch(request)
+
+    def close_sessions(self) -> None:
+        """Answer no followers any more: the broker ends."""
+        with self._changing:
+            self._is_closed = True
+            sessions, self._sessions = self._sessions, {}
+        for session in sessions.values():
+            session.close()
+
+    def _open_sessions(self) -> list[FetchSession]:
+        with self._changing:
+            return [*self._sessions.values()]
+
+    # ---- fetches of consumers -------------------------------------------------------------------------------
 
     def fetch_messages(
-        self, params: FetchParams, fetches: Mapping[TopicPartition, PartitionFetch]
+        self, params: FetchParams, fetches: Mapping[TopicPartition, ConsumerFetch]
     ) -> AppendFuture[FetchResponses]:  # fmt: skip
         """Fetch from partitions, in the order of the mapping. Each has an outcome of its own.
 
-        A follower's fetch says how far the follower is: that counts at once, before anything is read, and also if the
-        fetch waits then.
-
         Args:
             params: what holds for all partitions.
-            fetches: by partition; those of a follower, or those of a consumer.
+            fetches: by partition.
 
         Returns:
             A future of the responses by partition. It is done already if there are bytes enough, an error, or something
@@ -430,87 +479,49 @@ class ReplicaManager:
         future = AppendFuture[FetchResponses]()
         max_bytes = min(params.max_bytes, FETCH_BYTES_MAX)
         params = params._replace(max_bytes=max_bytes, min_bytes=min(params.min_bytes, max_bytes))
-        noted = {name: self._note(name, fetch) for name, fetch in fetches.items() if isinstance(fetch, ReplicaFetch)}
-        reads = self._read(params, fetches, noted)
+        reads = self._read(params, fetches)
         size = sum(read.data.size for read in reads.values())
         is_over = params.max_wait_ms <= 0 or not reads or size >= params.min_bytes
         if is_over or any(read.is_final for read in reads.values()):
             set_result(future, _data(reads))
             return future
-        parts = [_watched(fetches[name], read) for name, read in reads.items()]
-        again = partial(self._read_again, params, fetches, noted)
+        parts = [WatchedPart(read.role, read.start, fetches[name].max_bytes) for name, read in reads.items()]
+        again = partial(self._read_again, params, fetches)
         deadline_us = self._clock.monotonic_us() + params.max_wait_ms * 1000
         DelayedFetch(parts, params.isolation, params.min_bytes, again, future, self._purgatory).watch(deadline_us)
         return future
 
-    def _note(self, name: TopicPartition, fetch: ReplicaFetch) -> PartitionRead | ReplicaRole:
-        """Let a leader know how far its follower is. Return its answer, or the role in which more is to be read."""
-        partition = self._partitions.get(name)
-        try:
-            if partition is None:
-                return self._unknown(fetch)
-            role, answer = partition.fetched(fetch.fetch)
-            return role if answer is None else answered(role, answer)
-        except Exception:
-            logger.exception("%s: a fetch failed", name)
-            return answered(self._nowhere, FetchRefused(fetch.fetch.number, ErrorCode.UNKNOWN_SERVER_ERROR))
-
-    def _unknown(self, fetch: PartitionFetch) -> PartitionRead:
-        code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-        if isinstance(fetch, ReplicaFetch):
-            return answered(self._nowhere, FetchRefused(fetch.fetch.number, code))
-        return PartitionRead(FetchPartitionData(code), self._nowhere)
-
     def _read(
-        self, params: FetchParams, fetches: Mapping[TopicPartition, PartitionFetch],
-        noted: Mapping[TopicPartition, PartitionRead | ReplicaRole],
+        self, params: FetchParams, fetches: Mapping[TopicPartition, ConsumerFetch]
     ) -> dict[TopicPartition, PartitionRead]:  # fmt: skip
         """Read all partitions. One batch of all is given however long it is (KAFKA-19795)."""
         reads: dict[TopicPartition, PartitionRead] = {}
         left, min_one_batch = params.max_bytes, not params.has_hard_limit
         for name, fetch in fetches.items():
-            role = noted.get(name)
-            if isinstance(role, PartitionRead):
-                reads[name] = role
-                continue
-            read = self._read_one(name, fetch, role, params, min(fetch.max_bytes, left), min_one_batch=min_one_batch)
+            read = self._read_one(name, fetch, params, min(fetch.max_bytes, left), min_one_batch=min_one_batch)
             if size := read.data.size:
                 left, min_one_batch = max(left - size, 0), False
             reads[name] = read
         return reads
 
     def _read_one(
-        self, name: TopicPartition, fetch: PartitionFetch, role: ReplicaRole | None, params: FetchParams,
-        max_bytes: int, *, min_one_batch: bool,
+        self, name: TopicPartition, fetch: ConsumerFetch, params: FetchParams, max_bytes: int, *, min_one_batch: bool
     ) -> PartitionRead:  # fmt: skip
         partition = self._partitions.get(name)
+        if partition is None:
+            return PartitionRead(FetchPartitionData(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION), self._nowhere)
         try:
-            if partition is None:
-                return self._unknown(fetch)
-            if isinstance(fetch, ConsumerFetch):
-                return partition.read(fetch, params, max_bytes, min_one_batch=min_one_batch)
-            assert role is not None
-            return partition.read_for_replica(role, fetch.fetch, max_bytes, min_one_batch=min_one_batch)
+            return partition.read(fetch, params, max_bytes, min_one_batch=min_one_batch)
         except Exception as error:  # the other partitions go on
             logger.exception("%s: a fetch failed", name)
             code, message = ErrorCode.UNKNOWN_SERVER_ERROR, f"{type(error).__name__}: {error}"
-            if isinstance(fetch, ReplicaFetch):
-                return answered(self._nowhere, FetchRefused(fetch.fetch.number, code))
             return PartitionRead(FetchPartitionData(code, message=message), self._nowhere)
 
     def _read_again(
-        self, params: FetchParams, fetches: Mapping[TopicPartition, PartitionFetch],
-        noted: Mapping[TopicPartition, PartitionRead | ReplicaRole],
+        self, params: FetchParams, fetches: Mapping[TopicPartition, ConsumerFetch]
     ) -> FetchResponses:  # fmt: skip
-        return _data(self._read(params, fetches, noted))
+        return _data(self._read(params, fetches))
 
 
 def _data(reads: Mapping[TopicPartition, PartitionRead]) -> FetchResponses:
     return {name: read.data for name, read in reads.items()}
-
-
-def _watched(fetch: PartitionFetch, read: PartitionRead) -> WatchedPart:
-    known = None
-    if isinstance(fetch, ReplicaFetch) and fetch.fetch.high_watermark < fetch.fetch.position:
-        known = fetch.fetch.high_watermark
-    return WatchedPart(read.role, read.start, fetch.max_bytes, known)

@@ -1,4 +1,4 @@
-"""What `append_records` and `fetch_messages` take and give: one response per partition."""
+"""What requests to a broker's partitions take and give: one response per partition."""
 
 from __future__ import annotations
 
@@ -65,8 +65,6 @@ class FetchIsolation(Enum):
 
     __hash__ = object.__hash__  # that of Enum is Python code: every append looks a member up
 
-    LOG_END = "log end"
-    """All of the log: followers alone."""
     HIGH_WATERMARK = "high watermark"
     """What is committed (`read_uncommitted` of Kafka's consumers, which means transactions)."""
     TXN_COMMITTED = "last stable offset"
@@ -74,10 +72,10 @@ class FetchIsolation(Enum):
 
 
 class FetchParams(NamedTuple):
-    """What holds for all partitions of one fetch.
+    """What holds for all partitions of one fetch of a consumer.
 
     Attributes:
-        isolation: up to where it reads; of a follower's fetch LOG_END.
+        isolation: up to where it reads.
         max_wait_ms: how long it may wait for `min_bytes`, milliseconds.
         min_bytes: it is answered at once when it has so many.
         max_bytes: of all partitions together, roughly. The first batch of the first partition that has one is given
@@ -120,7 +118,26 @@ class ReplicaFetch(NamedTuple):
     max_bytes: int = 1 << 20
 
 
-PartitionFetch: TypeAlias = ConsumerFetch | ReplicaFetch
+class ReplicaFetchRequest(NamedTuple):
+    """Fetches of the followers of one broker, in a session (KIP-227): the leader remembers those that it has not
+    answered, so that a request names only new ones, and an answer only what there is something to tell.
+
+    Attributes:
+        member: the broker of the followers, in its incarnation.
+        session: number of the session, which the broker draws; it begins a new one when a request has failed.
+        is_first: it is the first one of its session: what the leader has of the session before it, it forgets.
+        max_wait_ms: it is answered after so many milliseconds at the latest.
+        max_bytes: of all partitions together, roughly. The first batch of the first partition is given however long it
+            is.
+        fetches: by partition; of several of one partition the one with the highest number counts.
+    """
+
+    member: Member
+    session: int
+    is_first: bool
+    max_wait_ms: int
+    max_bytes: int
+    fetches: Mapping[TopicPartition, ReplicaFetch]
 
 
 class ActiveProducer(NamedTuple):

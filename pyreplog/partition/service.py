@@ -92,11 +92,11 @@ class BrokerService:
             connection.reply(number, encode_error(str(error)))
 
     def _fetch(self, connection: ServerConnection, number: int, body: memoryview) -> None:
-        params, fetches = decode_fetch(body)
-        params = params._replace(
-            max_wait_ms=min(params.max_wait_ms, _WAIT_MS_MAX), max_bytes=min(params.max_bytes, _room(connection))
+        request = decode_fetch(body)
+        request = request._replace(
+            max_wait_ms=min(request.max_wait_ms, _WAIT_MS_MAX), max_bytes=min(request.max_bytes, _room(connection))
         )
-        _answer(connection, number, self._replicas.fetch_messages(params, fetches), encode_responses)
+        _answer(connection, number, self._replicas.fetch_for_replicas(request), encode_responses)
 
     def _handle_client(self, connection: ServerConnection, number: int, body: memoryview) -> None:
         request = decode_request(body)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import ssl
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import ExitStack
 from functools import partial
 from typing import TYPE_CHECKING, TypeVar
@@ -40,15 +40,13 @@ from pyreplog.partition.delayed_produce import ProduceResponses
 from pyreplog.partition.requests import (
     CleanedSegments,
     CleanedSegmentsRequest,
-    FetchParams,
     PartitionCodes,
-    PartitionFetch,
+    ReplicaFetchRequest,
     SegmentPiece,
     SegmentReadRequest,
     VerifyTransactionRequest,
     WriteMarkersRequest,
 )
-from pyreplog.partition.topic_partition import TopicPartition
 from pyreplog.partition.wire import SERVICE, VERSION, decode_responses, encode_fetch
 
 if TYPE_CHECKING:
@@ -87,18 +85,16 @@ class TCPTransport(Handle):
         self._channels: dict[str, tuple[str, Channel]] = {}  # broker -> its address, and the channel to it
         super().__init__(f"transport of broker {broker}")
 
-    def fetch(
-        self, broker: str, params: FetchParams, fetches: Mapping[TopicPartition, PartitionFetch]
-    ) -> AppendFuture[FetchResponses]:  # fmt: skip
+    def fetch(self, broker: str, request: ReplicaFetchRequest) -> AppendFuture[FetchResponses]:
         """Fetch from a broker; see `BrokerTransport`."""
         future = AppendFuture[FetchResponses]()
         channel = self._channel(broker)
         if channel is None:
             set_exception(future, NotConnectedError(f"broker {broker}: its address is not known"))
             return future
-        timeout_s = self._timeout_s + params.max_wait_ms / 1000
+        timeout_s = self._timeout_s + request.max_wait_ms / 1000
         on_reply = partial(_take_reply, future, decode_responses)
-        channel.request(encode_fetch(params, fetches), on_reply=on_reply, timeout=timeout_s)
+        channel.request(encode_fetch(request), on_reply=on_reply, timeout=timeout_s)
         return future
 
     # ---- requests of clients --------------------------------------------------------------------------------

@@ -6,7 +6,6 @@ Records travel as they lie in the leader's log, behind everything else, and are 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from enum import IntEnum
 from typing import TYPE_CHECKING
 
@@ -15,13 +14,7 @@ from pyreplog.partition.delayed_fetch import FetchResponses
 from pyreplog.partition.protocol.error_codes import ErrorCode
 from pyreplog.partition.protocol.messages import DivergingEpoch, Fetch, FetchedRecords, FetchRefused, FetchResponse
 from pyreplog.partition.protocol.partition_state import Member
-from pyreplog.partition.requests import (
-    FetchIsolation,
-    FetchParams,
-    FetchPartitionData,
-    PartitionFetch,
-    ReplicaFetch,
-)
+from pyreplog.partition.requests import FetchPartitionData, ReplicaFetch, ReplicaFetchRequest
 from pyreplog.partition.store.partition_log import LogSlice
 from pyreplog.partition.topic_partition import TopicPartition
 from pyreplog.stream.fields import FieldReader, FieldWriter
@@ -40,7 +33,7 @@ FRAMES_MAX = 1 << 16
 """Pieces of records in the answer for one partition."""
 SNAPSHOTS_BYTES_MAX = 16 << 20
 """Producer snapshots in one answer, bytes of all partitions."""
-FETCH = 1
+FETCH = 10
 _NUMBER_MAX = (1 << 63) - 1
 
 
@@ -59,33 +52,30 @@ class _Answer(IntEnum):
     REFUSED = 3
 
 
-def encode_fetch(params: FetchParams, fetches: Mapping[TopicPartition, PartitionFetch]) -> bytes:
-    """Encode the fetch of a follower's broker.
+def encode_fetch(request: ReplicaFetchRequest) -> bytes:
+    """Encode the request of a broker that follows.
 
     Args:
-        params: what holds for all partitions.
-        fetches: `ReplicaFetch` by partition, all of one broker in one incarnation.
+        request: with fetches of its member alone.
     """
     fields = FieldWriter(">")
-    fields.numbers("BIIII", FETCH, params.max_wait_ms, params.min_bytes, params.max_bytes, len(fetches))
-    for (topic, partition), each in fetches.items():
-        assert isinstance(each, ReplicaFetch)
-        fetch = each.fetch
+    fields.numbers("B", FETCH)
+    fields.name(request.member.broker)
+    fields.numbers("QQB", request.member.incarnation, request.session, request.is_first)
+    fields.numbers("III", request.max_wait_ms, request.max_bytes, len(request.fetches))
+    for (topic, partition), (fetch, max_bytes) in request.fetches.items():
         fields.name(topic)
-        fields.numbers("II", partition, each.max_bytes)
-        fields.numbers("Q", fetch.number)
-        fields.name(fetch.member.broker)
-        fields.numbers("Q", fetch.member.incarnation)
+        fields.numbers("IIQ", partition, max_bytes, fetch.number)
         write_term(fields, fetch.epoch)
         fields.mark(fetch.position)
         write_term(fields, fetch.last_epoch)
         fields.mark(fetch.synced)
         fields.mark(fetch.high_watermark)
-        fields.numbers("Q", fetch.log_start)
+        fields.numbers("QQ", fetch.log_start, fetch.leader_log_start)
     return fields.take()
 
 
-def decode_fetch(body: ReadableBuffer) -> tuple[FetchParams, dict[TopicPartition, PartitionFetch]]:
+def decode_fetch(body: ReadableBuffer) -> ReplicaFetchRequest:
     """Decode a request of another broker.
 
     Raises:
@@ -96,21 +86,21 @@ def decode_fetch(body: ReadableBuffer) -> tuple[FetchParams, dict[TopicPartition
     (kind,) = fields.numbers("B")
     if kind != FETCH:
         raise UnsupportedRequestError(f"request {kind}: this broker knows {FETCH}")
-    max_wait_ms, min_bytes, max_bytes = fields.numbers("III")
-    params = FetchParams(FetchIsolation.LOG_END, max_wait_ms, min_bytes, max_bytes, only_leader=True)
-    fetches: dict[TopicPartition, PartitionFetch] = {}
+    member = Member(fields.name(), fields.count("Q", _NUMBER_MAX))
+    session, is_first = fields.count("Q", _NUMBER_MAX), bool(fields.count("B", 1))
+    max_wait_ms, max_bytes = fields.numbers("II")
+    fetches: dict[TopicPartition, ReplicaFetch] = {}
     for _ in range(fields.count("I", PARTITIONS_MAX)):
         topic = fields.name()
         partition, partition_bytes = fields.numbers("II")
         number = fields.count("Q", _NUMBER_MAX)
-        member = Member(fields.name(), fields.count("Q", _NUMBER_MAX))
         epoch, position = read_term(fields), fields.mark()
         last_epoch, synced, high_watermark = read_term(fields), fields.mark(), fields.mark()
-        log_start = fields.count("Q", _NUMBER_MAX)
-        fetch = Fetch(number, member, epoch, position, last_epoch, synced, high_watermark, log_start)
+        log_starts = fields.count("Q", _NUMBER_MAX), fields.count("Q", _NUMBER_MAX)
+        fetch = Fetch(number, member, epoch, position, last_epoch, synced, high_watermark, *log_starts)
         fetches[TopicPartition(topic, partition)] = ReplicaFetch(fetch, partition_bytes)
     fields.end()
-    return params, fetches
+    return ReplicaFetchRequest(member, session, is_first, max_wait_ms, max_bytes, fetches)
 
 
 def encode_error(error: str) -> bytes:

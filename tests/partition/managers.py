@@ -4,11 +4,15 @@ delivers, loses and delays them."""
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
+from itertools import count
 from pathlib import Path
 from typing import Any
 
 from pyreplog.clock import ManualClock
+from pyreplog.future import AppendFuture
 from pyreplog.partition.config import TopicConfig
+from pyreplog.partition.delayed_fetch import FetchResponses
 from pyreplog.partition.partition import Partition
 from pyreplog.partition.protocol.election import elect
 from pyreplog.partition.protocol.epochs import LeaderEpoch
@@ -17,7 +21,7 @@ from pyreplog.partition.protocol.messages import Fetch, FetchRefused
 from pyreplog.partition.protocol.partition_state import BrokerRegistration, Member, PartitionState
 from pyreplog.partition.protocol.record_batch import encode_batch
 from pyreplog.partition.replica_manager import ReplicaManager
-from pyreplog.partition.requests import FetchIsolation, FetchParams, Messages, ReplicaFetch
+from pyreplog.partition.requests import Messages, ReplicaFetch, ReplicaFetchRequest
 from pyreplog.partition.store.partition_log import PartitionLog
 from pyreplog.partition.topic_partition import TopicPartition
 from pyreplog.purgatory import Purgatory, PurgatoryEntry
@@ -29,6 +33,7 @@ NAMES = "abc"
 LAG_US = 10_000_000
 WALL_US = 1_700_000_000_000_000
 EVENTS = TopicPartition("events", 0)
+SESSIONS = count(1)
 
 
 def batch(records: int = 1, size: int = 20, **settings: Any) -> bytes:
@@ -42,6 +47,15 @@ def messages(*values: bytes) -> Messages:
 
 def config(*, requires_sync: bool = False, lag_us: int = LAG_US, **settings: Any) -> TopicConfig:
     return TopicConfig(replicas=ReplicaConfig(requires_sync=requires_sync, lag_us=lag_us), **settings)
+
+
+def fetch_alone(
+    broker: Broker, fetch: Fetch, *, topic: TopicPartition = EVENTS, max_wait_ms: int = 0, max_bytes: int = 1 << 20
+) -> AppendFuture[FetchResponses]:  # fmt: skip
+    """As a follower fetches whose session begins with it."""
+    fetches = {topic: ReplicaFetch(fetch)}
+    request = ReplicaFetchRequest(fetch.member, next(SESSIONS), True, max_wait_ms, max_bytes, fetches)
+    return broker.manager.fetch_for_replicas(request)
 
 
 class HookedPurgatory(Purgatory):
@@ -139,7 +153,7 @@ class Broker:
     def __init__(self, cluster: Cluster, name: str, path: Path) -> None:
         self.cluster, self.name, self.path = cluster, name, path
         self.is_fetching = self.is_looking = True
-        self.life = 0
+        self.life, self.sessions = 0, dict[str, int]()
         self.logs: dict[TopicPartition, PartitionLog] = {}
         self._open()
 
@@ -163,6 +177,7 @@ class Broker:
         for log in self.logs.values():
             kill(log)
         self.life += 1
+        self.sessions = {}
         self._open()
 
     @property
@@ -191,25 +206,40 @@ class Broker:
 
     def send_fetch(self, topic: TopicPartition, leader: str, fetch: Fetch) -> None:
         """One partition a fetch: as many requests as the schedule likes."""
-        params = FetchParams(FetchIsolation.LOG_END, max_wait_ms=500, max_bytes=self.cluster.fetch_bytes)
         self.last_fetch = fetch
-        life = self.life
+        self._send(leader, {topic: ReplicaFetch(fetch)})
+
+    def _send(self, leader: str, fetches: dict[TopicPartition, ReplicaFetch]) -> None:
+        life, max_bytes = self.life, self.cluster.fetch_bytes
 
         def send() -> None:
             if not self.is_fetching:
                 self.cluster.inbox.append(send)
                 return
-            target = self.cluster.brokers[leader]
-            answer = target.manager.fetch_messages(params, {topic: ReplicaFetch(fetch)})
-            answer.add_done_callback(lambda done: self.cluster.inbox.append(lambda: receive(done.result())))
+            is_first = leader not in self.sessions
+            session = self.sessions.setdefault(leader, next(SESSIONS))
+            member = Member(self.name, self.cluster.registered[self.name].incarnation)
+            request = ReplicaFetchRequest(member, session, is_first, 500, max_bytes, fetches)
+            answer = self.cluster.brokers[leader].manager.fetch_for_replicas(request)
+            answer.add_done_callback(lambda done: self.cluster.inbox.append(lambda: receive(session, done)))
 
-        def receive(responses: Any) -> None:
+        def receive(session: int, answer: AppendFuture[FetchResponses]) -> None:
             if life != self.life:
                 return
-            response = responses[topic].response
-            self.of(topic).fetch_answered(response)
-            if isinstance(response, FetchRefused):
-                self.cluster.inbox.append(lambda: self.of(topic).fetch_timed_out(response.number))
+            if answer.exception() is not None:  # the leader started again, or another session has begun
+                if self.sessions.get(leader) == session:
+                    del self.sessions[leader]
+                for name, each in fetches.items():
+                    self.of(name).fetch_timed_out(each.fetch.number)
+                return
+            for name, data in answer.result().items():
+                response = data.response
+                assert response is not None
+                self.of(name).fetch_answered(response)
+                if isinstance(response, FetchRefused):
+                    self.cluster.inbox.append(partial(self.of(name).fetch_timed_out, response.number))
+            if not answer.result():
+                self._send(leader, {})
 
         self.cluster.inbox.append(send)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from typing import Any, cast
 
 import pytest
@@ -19,17 +19,18 @@ from pyreplog.partition.protocol.error_codes import ErrorCode
 from pyreplog.partition.protocol.messages import Fetch, FetchedRecords, FetchRefused, FetchResponse
 from pyreplog.partition.protocol.partition_state import Member
 from pyreplog.partition.replica_fetcher import ReplicaFetcher
-from pyreplog.partition.requests import FetchParams, FetchPartitionData, PartitionFetch
+from pyreplog.partition.requests import FetchPartitionData, ReplicaFetchRequest
 from pyreplog.partition.topic_partition import TopicPartition
 from pyreplog.stream.log_position import ORIGIN
 from tests.waiting import until
 
 EPOCH = LeaderEpoch(1, "a")
+MEMBER = Member("c", 1)
 BACKOFF_MS = 50
 
 
 def fetch(number: int) -> Fetch:
-    return Fetch(number, Member("c", 1), EPOCH, ORIGIN, EPOCH, ORIGIN, ORIGIN)
+    return Fetch(number, MEMBER, EPOCH, ORIGIN, EPOCH, ORIGIN, ORIGIN)
 
 
 def records(number: int) -> FetchedRecords:
@@ -61,19 +62,17 @@ class Brokers:
     """The transport; requests wait until a test answers them."""
 
     def __init__(self) -> None:
-        self.requests: list[tuple[str, Mapping[TopicPartition, PartitionFetch], AppendFuture[FetchResponses]]] = []
+        self.requests: list[tuple[str, ReplicaFetchRequest, AppendFuture[FetchResponses]]] = []
         self.failing, self.failures = False, 0
         self._lock = threading.Lock()
 
-    def fetch(
-        self, broker: str, params: FetchParams, fetches: Mapping[TopicPartition, PartitionFetch]
-    ) -> AppendFuture[FetchResponses]:  # fmt: skip
+    def fetch(self, broker: str, request: ReplicaFetchRequest) -> AppendFuture[FetchResponses]:
         if self.failing:
             self.failures += 1
             raise PeerError("there is no way")
         future = AppendFuture[FetchResponses]()
         with self._lock:
-            self.requests.append((broker, fetches, future))
+            self.requests.append((broker, request, future))
         return future
 
 
@@ -82,14 +81,14 @@ class Setting:
         self.clock, self.brokers = ManualClock(1), Brokers()
         self.replicas = {name: Replica(name, lambda: self.fetcher) for name in (T0, T1, T2)}
         self.fetcher = ReplicaFetcher(
-            self.brokers, lambda name: cast("Partition | None", self.replicas.get(name)),
+            MEMBER, self.brokers, lambda name: cast("Partition | None", self.replicas.get(name)),
             BrokerConfig(backoff_ms=BACKOFF_MS, catch_up_bytes_per_s=catch_up_bytes_per_s), self.clock,
         )  # fmt: skip
 
     def request(self, index: int) -> tuple[str, list[TopicPartition], AppendFuture[FetchResponses]]:
         until(lambda: len(self.brokers.requests) > index)
-        broker, fetches, future = self.brokers.requests[index]
-        return broker, sorted(fetches), future
+        broker, request, future = self.brokers.requests[index]
+        return broker, sorted(request.fetches), future
 
     def answer(self, index: int, *responses: tuple[TopicPartition, FetchResponse]) -> None:
         data = {name: FetchPartitionData(ErrorCode.NONE, response=response) for name, response in responses}
@@ -136,22 +135,63 @@ def test_a_refusal_is_answered_at_once_and_timed_out_after_a_backoff(setting: Se
     until(lambda: replica.events == ["answered 7", "timed out 7"])
 
 
-@pytest.mark.parametrize("how", ["the transport raises", "no answer", "an answer without the partition"])
+@pytest.mark.parametrize("how", ["the transport raises", "no answer"])
 def test_a_fetch_without_an_answer_times_out_after_a_backoff(setting: Setting, how: str) -> None:
     setting.brokers.failing = how == "the transport raises"
     setting.fetcher.send_fetch(T0, "a", fetch(7))
-    if how == "no answer":
-        set_exception(setting.request(0)[2], PeerError("lost"))
-    elif setting.brokers.failing:
+    if setting.brokers.failing:
         until(lambda: setting.brokers.failures)
     else:
-        setting.answer(0)
+        set_exception(setting.request(0)[2], PeerError("lost"))
     replica = setting.replicas[T0]
     setting.brokers.failing = False
     setting.fetcher.send_fetch(T1, "a", fetch(1))
-    until(lambda: any(T1 in fetches for _, fetches, _ in setting.brokers.requests))
+    until(lambda: any(T1 in request.fetches for _, request, _ in setting.brokers.requests))
     assert replica.events == []
     until(lambda: setting.clock.advance(BACKOFF_MS * 1000) or replica.events == ["timed out 7"])
+
+
+def test_a_fetch_that_the_leader_has_is_not_sent_again(setting: Setting) -> None:
+    """An empty request waits for its answer, and one is enough."""
+    setting.fetcher.send_fetch(T0, "a", fetch(1))
+    setting.request(0)
+    setting.fetcher.send_fetch(T1, "a", fetch(1))
+    setting.request(1)
+    setting.answer(0)
+    setting.fetcher.send_fetch(T2, "a", fetch(1))
+    assert setting.request(2)[1] == [T2], "while there was one under way there was none to send"
+    setting.answer(1)
+    setting.answer(2)
+    assert setting.request(3)[1] == []
+    setting.answer(3, (T1, records(1)), (T0, FetchRefused(1, ErrorCode.NOT_LEADER_OR_FOLLOWER)))
+    assert setting.request(4)[1] == [T1]
+    assert setting.replicas[T0].events == ["answered 1"]
+    (_, first, _), *others = setting.brokers.requests
+    assert first.is_first
+    assert {(request.session, request.is_first) for _, request, _ in others} == {(first.session, False)}
+
+
+def test_with_a_request_that_fails_all_that_wait_time_out(setting: Setting) -> None:
+    """Answers may be lost with it. What an earlier session brings yet counts; its failures do not."""
+    for number, name in enumerate((T0, T1, T2)):
+        setting.fetcher.send_fetch(name, "a", fetch(1))
+        setting.request(number)
+    setting.answer(0)
+    set_exception(setting.request(1)[2], PeerError("lost"))
+    times_out = [[f"timed out {number}"] for number in (1, 1, 1)]
+    replicas = [*setting.replicas.values()]
+    until(
+        lambda: setting.clock.advance(BACKOFF_MS * 1000) or [replica.events for replica in replicas] == times_out
+    )  # fmt: skip
+    setting.fetcher.send_fetch(T0, "a", fetch(2))
+    setting.request(3)
+    _, first, _ = setting.brokers.requests[3]
+    assert first.session != setting.brokers.requests[0][1].session and first.is_first
+    set_exception(setting.request(2)[2], PeerError("lost, too"))
+    setting.fetcher.send_fetch(T1, "a", fetch(2))
+    setting.request(4)
+    _, second, _ = setting.brokers.requests[4]
+    assert (second.session, second.is_first) == (first.session, False)
 
 
 def test_the_former_leader_is_not_asked_any_more(setting: Setting) -> None:
@@ -179,7 +219,11 @@ def test_a_call_that_comes_while_the_thread_waits_is_made(setting: Setting) -> N
     clock = SystemClock()
     replicas = {T1: Replica(T1, lambda: fetcher)}
     fetcher = ReplicaFetcher(
-        setting.brokers, lambda name: cast("Partition | None", replicas.get(name)), BrokerConfig(backoff_ms=20), clock
+        MEMBER,
+        setting.brokers,
+        lambda name: cast("Partition | None", replicas.get(name)),
+        BrokerConfig(backoff_ms=20),
+        clock,
     )
     try:
         for count in range(1, 6):
@@ -232,7 +276,7 @@ def brought(number: int, size: int) -> FetchedRecords:
 
 
 def max_bytes(setting: Setting, index: int, name: TopicPartition) -> int:
-    return setting.brokers.requests[index][1][name].max_bytes
+    return setting.brokers.requests[index][1].fetches[name].max_bytes
 
 
 def test_replicas_that_catch_up_share_a_limit(limited: Setting) -> None:
@@ -251,8 +295,8 @@ def test_replicas_that_catch_up_share_a_limit(limited: Setting) -> None:
     limited.answer(2, (T2, brought(2, 0)))
     assert limited.request(3)[1] == [T2], "the others are held for 1.9 s"
     until(lambda: limited.clock.advance(10_000) or len(limited.brokers.requests) == 5)
-    limited.answer(3)
-    (caught_up,) = limited.brokers.requests[4][1]
+    limited.answer(3, (T2, brought(3, 0)))
+    (caught_up,) = limited.brokers.requests[4][1].fetches
     limited.answer(4, (caught_up, brought(1, 1)))  # hardly anything: the rest is given back
     assert caught_up in (T0, T1)
     until(lambda: limited.clock.advance(1000) or len(limited.brokers.requests) == 6)
@@ -279,7 +323,7 @@ def test_a_fetch_that_is_held_is_forgotten_with_its_replica(limited: Setting) ->
     limited.fetcher.forget(T1)
     limited.answer(0, (T0, brought(1, 0)))
     until(lambda: limited.clock.advance(200_000) or len(limited.brokers.requests) >= 3)
-    assert all(T1 not in fetches for _, fetches, _ in limited.brokers.requests)
+    assert all(T1 not in request.fetches for _, request, _ in limited.brokers.requests)
 
 
 def test_after_the_close_nothing_is_sent(setting: Setting) -> None:

@@ -37,7 +37,6 @@ from pyreplog.partition.requests import (
     FetchParams,
     FetchPartitionData,
     PartitionProduceResponse,
-    ReplicaFetch,
 )
 from pyreplog.partition.role import ReplicaRole
 from pyreplog.partition.topic_partition import TopicPartition
@@ -45,7 +44,7 @@ from pyreplog.purgatory import Purgatory
 from pyreplog.stream.log_position import LogPosition
 from tests.waiting import PATIENCE_S
 
-from .managers import EVENTS, LAG_US, WALL_US, Broker, Cluster, HookedPurgatory, batch, messages
+from .managers import EVENTS, LAG_US, WALL_US, Broker, Cluster, HookedPurgatory, batch, fetch_alone, messages
 from .partition_logs import epoch
 
 ORDERS = TopicPartition("orders", 0)
@@ -112,8 +111,7 @@ def follower_fetch(broker: Broker, name: str = "b", **fields: Any) -> Fetch:
 
 
 def answer_to(broker: Broker, fetch: Fetch, max_wait_ms: int = 0) -> Any:
-    params = FetchParams(FetchIsolation.LOG_END, max_wait_ms=max_wait_ms)
-    future = broker.manager.fetch_messages(params, {EVENTS: ReplicaFetch(fetch)})
+    future = fetch_alone(broker, fetch, max_wait_ms=max_wait_ms)
     assert future.done(), "it waits"
     return future.result()[EVENTS].response
 
@@ -770,14 +768,14 @@ def test_a_mark_moves_before_the_role_looks_for_those_who_wait() -> None:
 
     class Room(Purgatory):
         def is_watched(self, key: Hashable) -> bool:
-            seen.append(role.positions[FetchIsolation.LOG_END])
+            seen.append(role.positions[FetchIsolation.HIGH_WATERMARK])
             return super().is_watched(key)
 
     seen: list[int] = []
     role, room, future = ReplicaRole(EVENTS, is_leader=True), Room(), AppendFuture[None](None)
-    role.move(room, FetchIsolation.LOG_END, LogPosition(5, 1))
-    room.watch(role.keys[FetchIsolation.LOG_END], 6, future)
-    role.move(room, FetchIsolation.LOG_END, LogPosition(6, 2))
+    role.move(room, FetchIsolation.HIGH_WATERMARK, LogPosition(5, 1))
+    room.watch(role.keys[FetchIsolation.HIGH_WATERMARK], 6, future)
+    role.move(room, FetchIsolation.HIGH_WATERMARK, LogPosition(6, 2))
     room.drain()
     assert future.done()
     assert seen == [5, 6]
@@ -792,7 +790,7 @@ def test_a_followers_fetch_counts_before_its_bytes_are_read(cluster: Cluster, a:
         cluster.brokers[name].is_fetching = False
     appended(a, messages(b"x"))
     end = a.log.end_mark
-    answer_to(a, follower_fetch(a, "c"))
+    fetch_alone(a, follower_fetch(a, "c"))
     answer = answer_to(a, follower_fetch(a, "b"))
     assert isinstance(answer, FetchedRecords)
     assert answer.high_watermark == a.partition.high_watermark == end
@@ -804,7 +802,7 @@ def test_a_followers_fetch_counts_also_while_it_waits(cluster: Cluster, a: Broke
     for name in "bc":
         cluster.brokers[name].is_fetching = False
         fetch = follower_fetch(a, name, high_watermark=a.log.end_mark)
-        a.manager.fetch_messages(FetchParams(FetchIsolation.LOG_END, max_wait_ms=1000), {EVENTS: ReplicaFetch(fetch)})
+        fetch_alone(a, fetch, max_wait_ms=1000)
     assert outcome(future).code is ErrorCode.NONE
 
 
@@ -813,10 +811,9 @@ def test_an_idle_follower_is_told_the_high_watermark_at_once(cluster: Cluster, a
     for name in "bc":
         cluster.brokers[name].is_fetching = False
     appended(a, messages(b"x"))
-    params = FetchParams(FetchIsolation.LOG_END, max_wait_ms=1000)
-    first = a.manager.fetch_messages(params, {EVENTS: ReplicaFetch(follower_fetch(a, "b"))})
+    first = fetch_alone(a, follower_fetch(a, "b"), max_wait_ms=1000)
     assert not first.done()
-    second = a.manager.fetch_messages(params, {EVENTS: ReplicaFetch(follower_fetch(a, "c"))})
+    second = fetch_alone(a, follower_fetch(a, "c"), max_wait_ms=1000)
     for future in (first, second):
         response = future.result(0)[EVENTS].response
         assert isinstance(response, FetchedRecords)
@@ -828,16 +825,15 @@ def test_a_high_watermark_that_moves_before_a_follower_watches_it_is_told(cluste
     for name in "bc":
         cluster.brokers[name].is_fetching = False
     appended(a, messages(b"x"))
-    params = FetchParams(FetchIsolation.LOG_END, max_wait_ms=1000)
-    other = {EVENTS: ReplicaFetch(follower_fetch(a, "c"))}
+    other = follower_fetch(a, "c")
 
     def commit() -> None:
         a.purgatory.drain()  # an inbox with anything in it counts as somebody who waits
-        a.manager.fetch_messages(params._replace(max_wait_ms=0), other)
+        fetch_alone(a, other)
 
-    a.purgatory.before_watch = [None, commit]
+    a.purgatory.before_watch = [commit]
     fetch = follower_fetch(a, "b")
-    response = a.manager.fetch_messages(params, {EVENTS: ReplicaFetch(fetch)}).result(0)[EVENTS].response
+    response = fetch_alone(a, fetch, max_wait_ms=1000).result(0)[EVENTS].response
     assert fetch.high_watermark < a.log.end_mark
     assert isinstance(response, FetchedRecords)
     assert response.high_watermark == a.log.end_mark
@@ -877,7 +873,7 @@ def test_logs_that_differ_are_cut_before_they_count(cluster: Cluster, a: Broker,
 def test_fetches_of_followers_of_other_brokers(cluster: Cluster, a: Broker) -> None:
     fetch = follower_fetch(a)
     assert answer_to(cluster.brokers["b"], fetch) == FetchRefused(7, ErrorCode.NOT_LEADER_OR_FOLLOWER)
-    future = a.manager.fetch_messages(NOW, {ORDERS: ReplicaFetch(fetch)})
+    future = fetch_alone(a, fetch, topic=ORDERS)
     assert future.result(0)[ORDERS].response == FetchRefused(7, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
 
 

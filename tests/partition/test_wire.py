@@ -14,7 +14,7 @@ from pyreplog.partition.protocol.epochs import LeaderEpoch
 from pyreplog.partition.protocol.error_codes import ErrorCode
 from pyreplog.partition.protocol.messages import DivergingEpoch, Fetch, FetchedRecords, FetchRefused, FetchResponse
 from pyreplog.partition.protocol.partition_state import Member
-from pyreplog.partition.requests import FetchIsolation, FetchParams, FetchPartitionData, ReplicaFetch
+from pyreplog.partition.requests import FetchPartitionData, ReplicaFetch, ReplicaFetchRequest
 from pyreplog.partition.store.partition_log import LogSlice
 from pyreplog.partition.topic_partition import TopicPartition
 from pyreplog.partition.wire import decode_fetch, decode_responses, encode_error, encode_fetch, encode_responses
@@ -27,12 +27,21 @@ MARKS = st.builds(LogPosition, NUMBERS, NUMBERS)
 EPOCHS = st.builds(LeaderEpoch, NUMBERS, NAMES)
 PARTITIONS = st.builds(TopicPartition, NAMES, st.integers(0, (1 << 31) - 1))
 U32 = st.integers(0, (1 << 32) - 1)
-FETCHES = st.builds(
-    ReplicaFetch,
-    st.builds(Fetch, NUMBERS, st.builds(Member, NAMES, NUMBERS), EPOCHS, MARKS, EPOCHS, MARKS, MARKS, NUMBERS),
-    U32,
-)
-PARAMS = st.tuples(U32, U32, U32).map(lambda numbers: FetchParams(FetchIsolation.LOG_END, *numbers))
+
+
+@st.composite
+def requests(draw: st.DrawFn) -> ReplicaFetchRequest:
+    member = Member(draw(NAMES), draw(NUMBERS))
+    fetches = st.builds(
+        ReplicaFetch,
+        st.builds(Fetch, NUMBERS, st.just(member), EPOCHS, MARKS, EPOCHS, MARKS, MARKS, NUMBERS, NUMBERS),
+        U32,
+    )
+    by_partition = draw(st.dictionaries(PARTITIONS, fetches, max_size=5))
+    return ReplicaFetchRequest(member, draw(NUMBERS), draw(st.booleans()), draw(U32), draw(U32), by_partition)
+
+
+EMPTY = ReplicaFetchRequest(Member("b", 1), 1, True, 500, 1000, {})
 
 
 @st.composite
@@ -71,9 +80,9 @@ RESPONSES = st.dictionaries(
 )
 
 
-@given(PARAMS, st.dictionaries(PARTITIONS, FETCHES, max_size=5))
-def test_fetches(params: FetchParams, fetches: dict[TopicPartition, ReplicaFetch]) -> None:
-    assert decode_fetch(encode_fetch(params, fetches)) == (params, fetches)
+@given(requests())
+def test_fetches(request: ReplicaFetchRequest) -> None:
+    assert decode_fetch(encode_fetch(request)) == request
 
 
 @given(RESPONSES)
@@ -81,9 +90,9 @@ def test_responses(responses: FetchResponses) -> None:
     assert plain(decode_responses(b"".join(encode_responses(responses)))) == plain(responses)
 
 
-@given(st.dictionaries(PARTITIONS, FETCHES, min_size=1, max_size=2), st.data())
-def test_cut_and_grown_fetches_are_refused(fetches: dict[TopicPartition, ReplicaFetch], data: st.DataObject) -> None:
-    body = encode_fetch(FetchParams(), fetches)
+@given(requests(), st.data())
+def test_cut_and_grown_fetches_are_refused(request: ReplicaFetchRequest, data: st.DataObject) -> None:
+    body = encode_fetch(request)
     size = data.draw(st.integers(0, len(body) - 1))
     for bad in (body[:size], body + b"\0"):
         with pytest.raises(InvalidMessageError):
@@ -110,7 +119,7 @@ def test_any_bytes(body: bytes) -> None:
 
 
 def test_counts_are_bounded_before_they_are_believed() -> None:
-    head = encode_fetch(FetchParams(), {})[:-4]
+    head = encode_fetch(EMPTY)[:-4]
     with pytest.raises(InvalidMessageError, match="expected at most 65536"):
         decode_fetch(head + b"\xff\xff\xff\xff")
     with pytest.raises(InvalidMessageError, match="expected at most 65536"):
@@ -118,7 +127,7 @@ def test_counts_are_bounded_before_they_are_believed() -> None:
 
 
 def test_requests_of_later_versions_are_refused_in_words() -> None:
-    with pytest.raises(UnsupportedRequestError, match="request 9"):
-        decode_fetch(b"\x09later")
-    with pytest.raises(UnsupportedRequestError, match="refused a fetch: request 9"):
-        decode_responses(encode_error("request 9: this broker knows 1"))
+    with pytest.raises(UnsupportedRequestError, match="request 99"):
+        decode_fetch(b"\x63later")
+    with pytest.raises(UnsupportedRequestError, match="refused a fetch: request 99"):
+        decode_responses(encode_error("request 99: this broker knows 10"))

@@ -61,6 +61,7 @@ class FollowingReplica:
         self._number = fetch_number
         self._coming: FetchedRecords | None = None
         self._history = History()  # of the log, when it will have been cut
+        self._leader_log_start = 0  # as the leader of this epoch has said
 
     def follow(self, leader: str, epoch: LeaderEpoch) -> list[FollowingEffect]:
         """Follow the leader of an epoch, unless the log or an earlier call has a higher one.
@@ -73,7 +74,7 @@ class FollowingReplica:
         """
         if epoch < max(self.epoch, self.log.history.last) or (epoch == self.epoch and self.leader):
             return []
-        self.leader, self.epoch = leader, epoch
+        self.leader, self.epoch, self._leader_log_start = leader, epoch, 0
         if self.state in (FetchState.TRUNCATING, FetchState.APPENDING):
             return []  # goes on when that is done
         return self._fetch()
@@ -148,7 +149,7 @@ class FollowingReplica:
         log = self.log
         fetch = Fetch(
             self._number, self.member, self.epoch, log.end, log.history.last, log.synced, self.high_watermark,
-            max(log.log_start, log.start.entry),
+            max(log.log_start, log.start.entry), self._leader_log_start,
         )  # fmt: skip
         return [SendFetch(self.leader, fetch)]
 
@@ -158,6 +159,7 @@ class FollowingReplica:
         if response.epoch != self.epoch:
             return []
         effects: list[FollowingEffect] = []
+        self._leader_log_start = max(response.deleted_before, response.log_start.entry)
         high_watermark = min(response.high_watermark, self.log.end)
         if high_watermark > self.high_watermark:
             self.high_watermark = high_watermark

@@ -189,8 +189,25 @@ class LeadingReplica:
         )
 
     def has_news(self, fetch: Fetch) -> bool:
-        """Return whether a fetch is answered at once: there are records, or a high watermark its follower lacks."""
-        return fetch.position < self.end or fetch.high_watermark < min(self.high_watermark, fetch.position)
+        """Return whether a fetch is answered at once: there are records, or a high watermark or a start of the log that
+        its follower does not know. Other fetches are answered when one of these has changed."""
+        return (
+            fetch.position < self.end
+            or fetch.high_watermark < min(self.high_watermark, fetch.position)
+            or fetch.leader_log_start < max(self.log_start, self.start.entry)
+        )
+
+    def waited(self, member: Member, until_us: int) -> None:
+        """Note that the follower's fetch, to which there was nothing to answer, was still waiting at a time: it had
+        all of the log then, as if it had fetched again.
+
+        Args:
+            member: the follower.
+            until_us: the time in microseconds.
+        """
+        follower = self._followers.get(member)
+        if follower is not None and (mark := self._mark(follower)) is not None and mark >= follower.received:
+            follower.caught_up_us = max(follower.caught_up_us, until_us)
 
     def _refusal(self, fetch: Fetch) -> ErrorCode:
         if self.is_deposed:
@@ -278,12 +295,14 @@ class LeadingReplica:
 
     def check_isr(self, now_us: int) -> list[LeadingEffect]:
         """Propose that followers leave which were not caught up for too long, were lost, or whose brokers are dead or
-        stopping: appends would wait for them. Called now and then."""
-        if self.is_deposed or self.isr.pending is not None:
+        stopping: appends would wait for them. Called now and then. Those that were about to join and are not caught up
+        any more count no longer."""
+        if self.is_deposed:
             return []
         isr = self.isr.committed.isr
         staying = [member for member in isr if member == self.member or self._stays(member, now_us)]
-        return [self._alter(staying)] if len(staying) < len(isr) else []
+        is_leaving = len(staying) < len(isr) and self.isr.pending is None
+        return [*([self._alter(staying)] if is_leaving else ()), *self._advance(now_us)]
 
     def _stays(self, member: Member, now_us: int) -> bool:
         registration = self._brokers.get(member.broker)

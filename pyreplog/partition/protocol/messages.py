@@ -23,6 +23,7 @@ class Fetch(NamedTuple):
         synced: up to where its log is on its disk.
         high_watermark: which it knows of; a leader that knows more answers at once.
         log_start: offset before which it has deleted the records.
+        leader_log_start: before which the leader has, so far as it knows; a leader that has more answers at once.
     """
 
     number: int
@@ -33,6 +34,7 @@ class Fetch(NamedTuple):
     synced: LogPosition
     high_watermark: LogPosition
     log_start: int = 0
+    leader_log_start: int = 0
 
 
 class FetchedRecords(NamedTuple):

@@ -1,0 +1,247 @@
+"""FetchSession: the fetches of one broker's followers that their leader has not answered yet (KIP-227).
+
+A fetch to which there is nothing to answer stays here until there is. So the requests of a follower's broker name only
+the partitions that go on, and its leader looks only at those in which something changed: idle partitions cost neither
+anything. Kafka goes through all partitions of a session with each request.
+
+What the follower's broker has to do: it keeps one request under way while it waits for answers, and when a request
+fails, whose answer may be lost, it begins another session, in which it fetches anew for all that have no answer.
+"""
+
+from __future__ import annotations
+
+import logging
+from _thread import allocate_lock
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
+
+from pyreplog.clock import Clock
+from pyreplog.errors import ClosedError
+from pyreplog.future import AppendFuture, set_exception, set_result
+from pyreplog.partition.delayed_fetch import FetchResponses
+from pyreplog.partition.partition import NotedFetch, Partition, answered
+from pyreplog.partition.protocol.error_codes import ErrorCode
+from pyreplog.partition.protocol.messages import FetchRefused
+from pyreplog.partition.protocol.partition_state import Member
+from pyreplog.partition.requests import FetchPartitionData, ReplicaFetch, ReplicaFetchRequest
+from pyreplog.partition.topic_partition import TopicPartition
+from pyreplog.purgatory import Purgatory, PurgatoryEntry
+
+logger = logging.getLogger(__name__)
+
+_NEVER = 1 << 62
+_TIME = "the time of fetches of followers"
+"""A key that nothing reaches: requests wait there for their deadlines alone."""
+
+
+class _WaitingFetch:
+    """A fetch that waits. entry: in the purgatory; None: it is not watched yet, or is to be answered."""
+
+    __slots__ = ("changes", "entry", "fetch", "max_bytes", "name", "partition", "role")
+
+    def __init__(self, name: TopicPartition, partition: Partition, noted: NotedFetch, fetch: ReplicaFetch) -> None:
+        self.name, self.partition = name, partition
+        self.role, self.changes = noted.role, noted.changes
+        self.fetch, self.max_bytes = fetch
+        self.entry: PurgatoryEntry | None = None
+
+
+class _Request:
+    """A request that waits. deadline: in the purgatory."""
+
+    __slots__ = ("deadline", "future", "max_bytes")
+
+    def __init__(self, max_bytes: int) -> None:
+        self.max_bytes, self.future = max_bytes, AppendFuture[FetchResponses]()
+        self.deadline: PurgatoryEntry | None = None
+
+
+class FetchSession:
+    """The fetches of the followers of one broker, from its first request until one fails. Any thread may use it.
+
+    Args:
+        member: the broker of the followers.
+        number: of the session.
+        find: returns a partition of the leader's broker; None: there is none.
+        purgatory: of the partitions.
+        clock: the time.
+    """
+
+    def __init__(
+        self, member: Member, number: int, find: Callable[[TopicPartition], Partition | None], purgatory: Purgatory,
+        clock: Clock,
+    ) -> None:  # fmt: skip
+        self.member, self.number = member, number
+        self._find, self._purgatory, self._clock = find, purgatory, clock
+        self._lock = allocate_lock()  # guards what follows
+        self._waiting: dict[TopicPartition, _WaitingFetch] = {}
+        self._ready: dict[TopicPartition, _WaitingFetch] = {}  # those of them that have something to be told
+        self._requests: deque[_Request] = deque()  # that wait, the oldest one first
+        self._request_us = clock.monotonic_us()  # time of the newest request
+        self._is_closed = False
+
+    def __len__(self) -> int:
+        """Return how many fetches wait."""
+        return len(self._waiting)
+
+    def fetch(self, request: ReplicaFetchRequest) -> AppendFuture[FetchResponses]:
+        """Note the fetches of a request, and answer it when there is something to tell about any fetch of the session.
+
+        What the fetches say of the followers counts at once, before anything is read.
+
+        Args:
+            request: of this session.
+
+        Returns:
+            A future of the responses: of partitions that the request names, and of others that waited. It is empty when
+            its time is over. ClosedError: the session is over.
+        """
+        refused: FetchResponses = {}
+        noted: list[_WaitingFetch] = []
+        for name, fetch in request.fetches.items():
+            outcome = self._note(name, fetch)
+            if isinstance(outcome, FetchPartitionData):
+                refused[name] = outcome
+            else:
+                noted.append(outcome)
+        waiting = _Request(request.max_bytes)
+        if not self._admit(request.fetches, noted, waiting):
+            self._fail(waiting)
+            return waiting.future
+        for each in noted:
+            self._watch(each)
+        if refused or request.max_wait_ms == 0:
+            self._serve(waiting, refused)
+        else:
+            wait = AppendFuture[None](None)
+            wait.add_done_callback(lambda _: self._serve(waiting, {}))
+            deadline_us = self._clock.monotonic_us() + request.max_wait_ms * 1000
+            waiting.deadline = self._purgatory.watch(_TIME, _NEVER, wait, deadline_us)
+        self._serve_ready()
+        return waiting.future
+
+    def note_waiting(self) -> None:
+        """Tell the partitions that the fetches which wait here were waiting at the newest request: their followers have
+        all of the log, though they do not say so again."""
+        with self._lock:
+            request_us = self._request_us
+            idle = [each for name, each in self._waiting.items() if name not in self._ready]
+        for each in idle:
+            each.partition.fetch_waited(each.role, self.member, request_us)
+
+    def close(self) -> None:
+        """Answer nothing any more: a newer session has begun, or the broker ends."""
+        with self._lock:
+            self._is_closed = True
+            requests, waiting = [*self._requests], [*self._waiting.values()]
+            self._requests.clear()
+            self._waiting, self._ready = {}, {}
+        self._cancel(each.entry for each in waiting)
+        for request in requests:
+            self._fail(request)
+
+    def _note(self, name: TopicPartition, fetch: ReplicaFetch) -> FetchPartitionData | _WaitingFetch:
+        partition = self._find(name)
+        if partition is None:
+            return answered(FetchRefused(fetch.fetch.number, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION))
+        try:
+            noted = partition.fetched(fetch.fetch)
+        except Exception:  # the other partitions go on
+            logger.exception("%s: a fetch failed", name)
+            return answered(FetchRefused(fetch.fetch.number, ErrorCode.UNKNOWN_SERVER_ERROR))
+        return _WaitingFetch(name, partition, noted, fetch) if noted.answer is None else answered(noted.answer)
+
+    def _admit(
+        self, fetches: Mapping[TopicPartition, ReplicaFetch], noted: list[_WaitingFetch], request: _Request
+    ) -> bool:  # fmt: skip
+        """Let a request and its fetches wait, in place of older fetches; return False if the session is closed."""
+        replaced = []
+        with self._lock:
+            if self._is_closed:
+                return False
+            self._request_us = max(self._request_us, self._clock.monotonic_us())
+            for name, fetch in fetches.items():
+                before = self._waiting.get(name)
+                if before is not None and before.fetch.number <= fetch.fetch.number:
+                    del self._waiting[name]
+                    self._ready.pop(name, None)
+                    replaced.append(before)
+            for each in noted:
+                self._waiting.setdefault(each.name, each)
+            self._requests.append(request)
+        self._cancel(before.entry for before in replaced)
+        return True
+
+    def _watch(self, each: _WaitingFetch) -> None:
+        """Wait for a change in its partition. Check-watch-check: what changed before it was watched woke nobody."""
+        if each.changes is not None:
+            wait = AppendFuture[None](None)
+            wait.add_done_callback(partial(self._changed, each))
+            each.entry = self._purgatory.watch(each.role.changes_key, each.changes + 1, wait)
+            if each.role.changes <= each.changes and not each.role.is_over and self._waiting.get(each.name) is each:
+                return
+            self._cancel([each.entry])
+        self._make_ready(each)
+
+    def _changed(self, each: _WaitingFetch, _: AppendFuture[None]) -> None:
+        with self._lock:
+            if self._waiting.get(each.name) is not each:
+                return
+            request_us = self._request_us
+        each.partition.fetch_waited(each.role, self.member, request_us)
+        self._make_ready(each)
+        self._serve_ready()
+
+    def _make_ready(self, each: _WaitingFetch) -> None:
+        with self._lock:
+            if self._waiting.get(each.name) is each:
+                self._ready[each.name] = each
+
+    def _serve_ready(self) -> None:
+        """Answer the requests that wait, the oldest one first, while there is something to tell."""
+        while True:
+            with self._lock:
+                if not self._ready or not self._requests:
+                    return
+                request = self._requests[0]
+            self._serve(request, {})
+
+    def _serve(self, request: _Request, responses: FetchResponses) -> None:
+        """Answer a request now, with what there is to tell; an empty answer says that its time is over."""
+        with self._lock:
+            if request not in self._requests:
+                return
+            self._requests.remove(request)
+            ready, self._ready = self._ready, {}
+        left, min_one_batch = request.max_bytes, True
+        for name, each in ready.items():
+            if left <= 0 and not min_one_batch:  # it stays for the next request
+                self._make_ready(each)
+                continue
+            data = self._read(each, min(each.max_bytes, left), min_one_batch=min_one_batch)
+            if size := data.size:
+                left, min_one_batch = left - size, False
+            with self._lock:
+                if self._waiting.get(name) is not each:
+                    continue  # a newer one has taken its place
+                del self._waiting[name]
+            responses[name] = data
+        self._cancel([request.deadline])
+        set_result(request.future, responses)
+
+    def _read(self, each: _WaitingFetch, max_bytes: int, *, min_one_batch: bool) -> FetchPartitionData:
+        try:
+            return each.partition.read_for_replica(each.role, each.fetch, max_bytes, min_one_batch=min_one_batch)
+        except Exception:  # the other partitions go on
+            logger.exception("%s: a fetch failed", each.name)
+            return answered(FetchRefused(each.fetch.number, ErrorCode.UNKNOWN_SERVER_ERROR))
+
+    def _cancel(self, entries: Iterable[PurgatoryEntry | None]) -> None:
+        for entry in entries:
+            if entry is not None:
+                self._purgatory.cancel(entry)
+
+    def _fail(self, request: _Request) -> None:
+        self._cancel([request.deadline])
+        set_exception(request.future, ClosedError(f"session {self.number} of fetches is over"))
