@@ -109,12 +109,16 @@ class Bench:
         )  # fmt: skip
         self.requests = LeaderRequests(self.cache, self.hand, self.timers)
         self.requests.wait_for(self._knows_leaders, PATIENCE_S)
+        until(self._has_leaders)  # a broker learns after the others that it leads
         self.ids = ProducerIds(self.client.store)
         self.producers: list[PartitionProducer] = []
 
     def _knows_leaders(self) -> bool:
         names = [TopicPartition("flights", number) for number in range(2)]
         return all(self.requests.leader(name, self.topic.topic_id) for name in names)
+
+    def _has_leaders(self) -> bool:
+        return sum(replica.is_leader for broker in self.client.brokers.values() for replica in broker.replicas) == 2
 
     def topics_changed(self) -> None:
         self._tell()
