@@ -167,6 +167,16 @@ def test_a_new_session_ends_the_one_before_it(cluster: Cluster, a: Broker) -> No
     assert told(second) == [ORDERS]
 
 
+def test_a_broker_that_starts_again_begins_a_session(cluster: Cluster, a: Broker) -> None:
+    """Even if it draws the number of the one before it: what was sent to the process before it is lost."""
+    first = ask(a, EVENTS, is_first=True)
+    second = ask(a, EVENTS, is_first=True)
+    with pytest.raises(ClosedError, match="session 1000 of fetches is over"):
+        first.result(0)
+    append(a, EVENTS)
+    assert told(second) == [EVENTS]
+
+
 def test_a_late_request_of_an_earlier_incarnation_ends_no_session(cluster: Cluster, a: Broker) -> None:
     cluster.register("b", 2)
     first = ask(a, EVENTS, is_first=True, member=Member("b", 2))
