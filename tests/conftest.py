@@ -15,12 +15,15 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 
+from tests import small_segments
 from tests.metadata.zookeeper import Ensemble
 
 SEED = int(os.environ.setdefault("PYREPLOG_SEED", str(secrets.randbelow(1 << 32))))  # processes that help inherit it
 
 settings.register_profile("unhurried", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("unhurried")  # no verdict hangs on the speed of the machine
+
+small_segments.make_small()
 
 _numbers = itertools.count()
 
