@@ -9,7 +9,7 @@ import secrets
 import shutil
 import signal
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from pathlib import Path
 
 import pytest
@@ -32,6 +32,20 @@ def pytest_collection_finish() -> None:
     """The collected tests are many objects, which no collection of garbage looks at from here on."""
     gc.collect()
     gc.freeze()
+
+
+_FROZEN_FROM = 100_000
+"""Objects that a file of tests leaves behind, for example syntax trees of all sources that other tests need again."""
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> Generator[None, object, object]:
+    """No collection of garbage looks at many objects that stay, either: each of them would take a second."""
+    result = yield
+    if (nextitem is None or nextitem.path != item.path) and len(gc.get_objects()) >= _FROZEN_FROM:
+        gc.collect()
+        gc.freeze()
+    return result
 
 
 def pytest_runtest_setup() -> None:
