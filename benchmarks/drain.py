@@ -24,6 +24,7 @@ from benchmarks.peers.bookkeeper.recovery import answer_of, data_folder, start_p
 from benchmarks.proc import Load
 from pyreplog.autorecovery.config import change_config
 from pyreplog.autorecovery.worker_status import WorkerStatus, list_workers
+from pyreplog.bookie.config import BookieConfig
 from pyreplog.ledger.cluster import LedgerCluster
 from pyreplog.metadata.store import MetadataStore
 from pyreplog.metadata.url import open_store
@@ -77,26 +78,27 @@ def main() -> None:
     print("\n" + report.table(columns, rows), flush=True)
 
 
-def drain(bookie_bytes: int, ledgers: int, kills: int = 0) -> Drained:
+def drain(bookie_bytes: int, ledgers: int, kills: int = 0, segment_bytes: int = BookieConfig.segment_bytes) -> Drained:
     """Fill bookies and drain one.
 
     Args:
         bookie_bytes: bytes of values that each of the filled bookies holds, about.
         ledgers: number of ledgers.
         kills: how many workers are killed, each after it has copied an equal part.
+        segment_bytes: size of the files of the bookies' logs.
     """
     load = Load()
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="drain-", dir=data_folder())))
-        found = _drain(folder, stack, bookie_bytes, ledgers, kills)
+        found = _drain(folder, stack, bookie_bytes, ledgers, kills, segment_bytes)
     return Drained(*found, load.others())  # all processes have ended, so that theirs is not others'
 
 
 def _drain(
-    folder: Path, stack: ExitStack, bookie_bytes: int, ledgers: int, kills: int
+    folder: Path, stack: ExitStack, bookie_bytes: int, ledgers: int, kills: int, segment_bytes: int
 ) -> tuple[int, int, float, int, float, int]:
     url = f"sqlite://{folder / 'metadata.db'}"
-    victim, *_ = [_start_bookie(folder / f"b{number}", url, stack) for number in range(_FILLED)]
+    victim, *_ = [_start_bookie(folder / f"b{number}", url, segment_bytes, stack) for number in range(_FILLED)]
     store = stack.enter_context(open_store(url))
     change_config(store, {"settle_ms": 0, "round_ms": 500})
     unit = _FILLED * BATCH
@@ -104,7 +106,7 @@ def _drain(
     with LedgerCluster.connect(url) as cluster:
         made = [_fill(cluster, entries) for _ in range(ledgers)]
     for number in range(_SPARES):
-        _start_bookie(folder / f"b{_FILLED + number}", url, stack)
+        _start_bookie(folder / f"b{_FILLED + number}", url, segment_bytes, stack)
     needed = ledgers * entries * _SIZE * _COPIES // _FILLED
     copy_s = _copy(folder / "b0" / "log", folder / "copy", needed)
     recovery = [sys.executable, "-m", "pyreplog", "autorecovery", "run", url]
@@ -128,9 +130,10 @@ def _drain(
     return needed, _until_told(store, told, needed), seconds, killed, copy_s, _verify(url, victim, made, entries)
 
 
-def _start_bookie(folder: Path, url: str, stack: ExitStack) -> str:
+def _start_bookie(folder: Path, url: str, segment_bytes: int, stack: ExitStack) -> str:
     """Start a bookie; returns its id."""
     command = [sys.executable, "-m", "pyreplog", "bookie", "--json", "--metadata", url, "--durability", "synced"]
+    command += ["--segment-bytes", str(segment_bytes)]
     process = start_process(stack, [*command, str(folder)], folder.with_suffix(".log"), pipes=True)
     return str(answer_of(process)["bookie"])
 

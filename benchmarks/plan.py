@@ -19,15 +19,17 @@ class Plan:
     """Settings of a run.
 
     directory: every file is made below it, so its file system is the one measured. budget: seconds of measuring per
-    row. rounds: at least so many turns of each side. segment_bytes: of our logs, and of the bare files beside them.
-    full: write FULL_BYTES in the tail-latency row, whatever the budget; and all that other rows take in full.
-    rocketmq: run RocketMQ's store, which Maven fetches, beside the stream. kafka: run MirrorMaker 2 between two
-    brokers, which Maven fetches, beside geo-replication.
+    row. rounds: at least so many turns of each side. uncounted: turns of each side before them, in which what is slow
+    at first warms up. segment_bytes: of our logs, and of the bare files beside them. full: write FULL_BYTES in the
+    tail-latency row, whatever the budget; and all that other rows take in full. rocketmq: run RocketMQ's store, which
+    Maven fetches, beside the stream. kafka: run MirrorMaker 2 between two brokers, which Maven fetches, beside
+    geo-replication.
     """
 
     directory: Path
     budget: float = 10.0
     rounds: int = 5
+    uncounted: int = 1
     segment_bytes: int = 64 << 20
     full: bool = False
     rocketmq: bool = False
@@ -36,7 +38,7 @@ class Plan:
     @classmethod
     def tiny(cls, directory: Path) -> Plan:
         """Milliseconds: shows that a benchmark works, and nothing else."""
-        return cls(directory=directory, budget=0.02, rounds=1, segment_bytes=1 << 20)
+        return cls(directory=directory, budget=0.02, rounds=1, uncounted=0, segment_bytes=1 << 20)
 
     def shared(self, cases: int) -> Plan:
         """The same with the budget divided among `cases`."""

@@ -18,13 +18,14 @@ _ROUNDS_MAX = 101
 
 
 def interleave(plan: Plan, runs: Mapping[str, Run]) -> dict[str, float]:
-    """Median figure of each side over rounds of one turn each, until the budget is spent; the first round is not
-    counted. Every other round goes backwards, so that no side always follows the same one."""
+    """Median figure of each side over rounds of one turn each, until the budget is spent. The plan's uncounted
+    rounds come first. Every other round goes backwards, so that no side always follows the same one."""
     samples: dict[str, list[float]] = {name: [] for name in runs}
     order = list(runs)
     with collector_off():
-        for name in order:
-            runs[name]()
+        for _ in range(plan.uncounted):
+            for name in order:
+                runs[name]()
         begin, rounds = time.monotonic(), 0
         while rounds < plan.rounds or (time.monotonic() - begin < plan.budget and rounds < _ROUNDS_MAX):
             for name in order:

@@ -9,18 +9,21 @@ import secrets
 import shutil
 import signal
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
 
+from tests import small_segments
 from tests.metadata.zookeeper import Ensemble
 
 SEED = int(os.environ.setdefault("PYREPLOG_SEED", str(secrets.randbelow(1 << 32))))  # processes that help inherit it
 
 settings.register_profile("unhurried", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("unhurried")  # no verdict hangs on the speed of the machine
+
+small_segments.make_small()
 
 _numbers = itertools.count()
 
@@ -29,6 +32,20 @@ def pytest_collection_finish() -> None:
     """The collected tests are many objects, which no collection of garbage looks at from here on."""
     gc.collect()
     gc.freeze()
+
+
+_FROZEN_FROM = 100_000
+"""Objects that a file of tests leaves behind, for example syntax trees of all sources that other tests need again."""
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> Generator[None, object, object]:
+    """No collection of garbage looks at many objects that stay, either: each of them would take a second."""
+    result = yield
+    if (nextitem is None or nextitem.path != item.path) and len(gc.get_objects()) >= _FROZEN_FROM:
+        gc.collect()
+        gc.freeze()
+    return result
 
 
 def pytest_runtest_setup() -> None:

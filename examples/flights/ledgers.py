@@ -17,6 +17,7 @@ from verification import Mismatch, same
 import pyreplog
 
 HERE = Path(__file__).parent
+SEGMENT_BYTES = 4 << 20
 WRITING_S = 2.5
 
 
@@ -47,7 +48,8 @@ class Bookies:
 
     def _child(self, name: str, *options: str) -> Child:
         directory = str(self._directory / name)
-        return Child("-m", "pyreplog", "bookie", directory, "--json", "--metadata", self._url, *self._options, *options)
+        settings = "--metadata", self._url, "--segment-bytes", str(SEGMENT_BYTES), *self._options
+        return Child("-m", "pyreplog", "bookie", directory, "--json", *settings, *options)
 
     def kill(self, bookie: str) -> None:
         self._running.pop(bookie).close()

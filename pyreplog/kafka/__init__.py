@@ -13,11 +13,40 @@
 | `metrics` | numbers for Prometheus, also of groups and their lag |
 | `error_codes`, `node_ids` | Kafka's numbers for errors, and for brokers |
 | `wire` | requests and responses, as bytes and as objects |
+
+What a name needs is imported when it is first asked for: commands that show numbers of groups load no server.
 """
 
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
 from pyreplog.kafka.config import KafkaConfig
-from pyreplog.kafka.embedded import EmbeddedKafka
-from pyreplog.kafka.sasl import SaslUsers
-from pyreplog.kafka.server import KafkaServer as Server
+
+if TYPE_CHECKING:
+    from pyreplog.kafka.embedded import EmbeddedKafka
+    from pyreplog.kafka.sasl import SaslUsers
+    from pyreplog.kafka.server import KafkaServer as Server
+
+_LATER = {
+    "EmbeddedKafka": ("embedded", "EmbeddedKafka"),
+    "SaslUsers": ("sasl", "SaslUsers"),
+    "Server": ("server", "KafkaServer"),
+}
+"""Name: its module, and its name there."""
 
 __all__ = ["EmbeddedKafka", "KafkaConfig", "SaslUsers", "Server"]
+
+
+if not TYPE_CHECKING:  # else every name would be one of this module
+
+    def __getattr__(name: str) -> Any:
+        if name not in _LATER:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        module, own_name = _LATER[name]
+        value = getattr(import_module(f"pyreplog.kafka.{module}"), own_name)
+        globals()[name] = value
+        return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

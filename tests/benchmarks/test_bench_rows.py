@@ -46,6 +46,9 @@ def test_row(name: str, tmp_path: Path) -> None:
 def test_rows_in_spark(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """One for all of them: it takes longer to start than they do."""
     plan = Plan.tiny(tmp_path)
+    monkeypatch.setattr(minutes, "_SIZES", (100,))
+    monkeypatch.setattr(reading, "_GOALS", {100: 0.65})
+    monkeypatch.setattr(writing, "_SIZES", (100,))
     with plan.folder() as folder, warm_spark(plan, folder) as spark:
         for module in (minutes, reading, striped, writing):
             monkeypatch.setattr(module, "warm_spark", lambda plan, folder: nullcontext(spark))

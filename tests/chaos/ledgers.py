@@ -52,7 +52,7 @@ def run(folder: Path, seconds: float, seed: int) -> Outcome:
     bookies = [
         Victim(
             f"bookie-{number}", folder,
-            ["pyreplog", "bookie", str(folder / f"bookie-{number}"), "--json", "--metadata", url, "--listen", f"127.0.0.1:{port}"],
+            ["pyreplog", "bookie", str(folder / f"bookie-{number}"), "--json", "--segment-bytes", str(16 << 20), "--metadata", url, "--listen", f"127.0.0.1:{port}"],
         )
         for number, port in enumerate(free_ports(4))
     ]  # fmt: skip

@@ -74,7 +74,7 @@ def run(folder: Path, seconds: float, seed: int) -> Outcome:
     victims = [
         Victim(
             f"bookie-{number}", folder,
-            ["pyreplog", "bookie", str(folder / f"bookie-{number}"), "--json", "--metadata", url, "--listen", f"127.0.0.1:{ports[number]}"],
+            ["pyreplog", "bookie", str(folder / f"bookie-{number}"), "--json", "--segment-bytes", str(16 << 20), "--metadata", url, "--listen", f"127.0.0.1:{ports[number]}"],
         )
         for number in range(3)
     ] + [

@@ -23,7 +23,7 @@ Report = Callable[[str], None]
 
 class Way(NamedTuple):
     """In which a cut takes what was not synced. share: of it that is on disk nevertheless, None: drawn for each file.
-    stride: a cut at every so many steps, or a quarter as many where tests are not thorough."""
+    stride: a cut at every so many steps, or an eighth as many where tests are not thorough."""
 
     share: float | None
     order: Order
@@ -56,7 +56,7 @@ def cut_at_every_step(operation: Operation, folder: Path, seed: int, ways: tuple
         shutil.copytree(start, home)
         events, end = folder / "events", folder / "end"
         events.touch()
-        stride = way.stride * one_in(4)
+        stride = way.stride * one_in(8)
         moments = Moments(folder / "left", f"{seed} {number}", first=1 + seed % stride, stride=stride)
         in_process(lambda: _pass(operation, way, home, end, events, moments), folder / "report")  # noqa: B023
         taken = moments.and_end(end, events)
@@ -87,10 +87,10 @@ def _prepare(operation: Operation, start: Path, report: Path) -> None:
 def kill_at_every_step(operation: Operation, folder: Path, seed: int, stride: int = 1) -> int:
     """The process is killed at a step, and `act` begins again, on what the page cache shows. What that reports, without
     having done it perhaps, holds when the power is cut then, and nothing is on disk that was not synced. stride: one in
-    twice as many steps; all of them where tests are thorough. How many there are."""
+    three times as many steps; all of them where tests are thorough. How many there are."""
     start, home, left = folder / "start", folder / "home", folder / "left"
     _prepare(operation, start, folder / "report")
-    stride = one_in(2 * stride)
+    stride = one_in(3 * stride)
     for step in range(1 + seed % stride, _STEPS_MAX, stride):
         shutil.copytree(start, home)
         left.mkdir()

@@ -209,7 +209,7 @@ def test_crash_at_every_step(operation: str, durability: str, ram_path: Path, se
     before, share, script, closes = {**OPERATIONS, **OF_RECORD_BATCHES}[operation]
     settings = {"durability": durability, "segment_bytes": SEGMENT_BYTES, "spare_segments": 1}
     home, history = _made(before, share, settings, ram_path, seed)
-    cuts, share = 0, one_in(3)
+    cuts, share = 0, one_in(6)
     for number in range(seed % share, RUNS, share):
         folder = ram_path / "run"
         life = Scripted(
@@ -237,7 +237,7 @@ def test_a_reader_is_right_whenever_its_writer_is_killed(operation: str, ram_pat
             known.check(reader)
         shutil.rmtree(moment.left)
 
-    share = one_in(3)
+    share = one_in(6)
     for number in range(seed % share, RUNS, share):
         shutil.copytree(home, ram_path / "0")
         life = Scripted(

@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.thorough import one_in
+
 from . import kill
 from .runner import repeat_command
 
@@ -13,6 +15,6 @@ from .runner import repeat_command
 @pytest.mark.parametrize("part", range(3))
 def test_what_was_appended_survives_kill_9(part: int, tmp_path: Path, seed: int) -> None:
     try:
-        kill.run(seed + part, tmp_path / "log", rounds=20)
+        kill.run(seed + part, tmp_path / "log", rounds=20 // one_in(2))
     except AssertionError as error:
         raise AssertionError(f"{repeat_command('kill', seed + part)}\n{error}") from None

@@ -363,8 +363,8 @@ def test_a_log_begins_anew_at_another_place(tmp_path: Path, seed: int) -> None:
 
 @pytest.mark.parametrize("durability", ["appended", "synced"])
 def test_many_logs_share_threads_and_have_segments_when_they_need_them(tmp_path: Path, durability: str) -> None:
-    before, count = threading.active_count(), 200
-    with LogRuntime() as runtime, ExitStack() as stack:
+    before, count = threading.active_count(), 60
+    with LogRuntime(idle_ms=2_000) as runtime, ExitStack() as stack:
         logs = [
             stack.enter_context(open_replica(tmp_path / str(number), runtime, durability=durability))
             for number in range(count)
@@ -386,7 +386,7 @@ def test_many_logs_share_threads_and_have_segments_when_they_need_them(tmp_path:
             catch_up(logs[0], log)
             until(lambda log=log: log.stats().ready_segments == log.config.spare_segments)  # type: ignore[misc]
     assert threading.active_count() == before
-    for number in range(0, count, 40):
+    for number in range(0, count, 20):
         with open_replica(tmp_path / str(number + 1)) as log:
             assert uncommitted(log)[0] == b"%d" % number and log.history.last == epoch(1)
 

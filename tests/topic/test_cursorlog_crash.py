@@ -12,6 +12,7 @@ from pyreplog.cursors.cursor_log import CursorLog
 from pyreplog.cursors.cursor_persister import CursorPersister
 from pyreplog.errors import ClosedError
 from pyreplog.ledger.cluster import LedgerCluster
+from tests.thorough import one_in
 from tests.topic.counting import Counting, Faults, FaultyCluster, attach, create, mark, open_log, state_of
 
 NAMES = ("a", "b")
@@ -97,8 +98,9 @@ def calls(cluster: LedgerCluster) -> int:
 
 @pytest.mark.parametrize("dies", [True, False], ids=["dies", "goes on"])
 @pytest.mark.parametrize("after", [True, False], ids=["done", "not done"])
-def test_at_every_call(cluster: LedgerCluster, calls: int, after: bool, dies: bool) -> None:
-    for at in range(calls):
+def test_at_every_call(cluster: LedgerCluster, calls: int, after: bool, dies: bool, seed: int) -> None:
+    share = one_in(3)
+    for at in range(seed % share, calls, share):
         run = Run(cluster, f"{after} {dies} {at}", Faults(at, after=after, dies=dies))
         run.go()
         run.end()

@@ -143,7 +143,7 @@ def calls(cluster: Cluster, *, deduplicate: bool) -> int:
 
 def test_a_crash_at_every_write(cluster: Cluster, seed: int) -> None:
     """Before or after it, by turns; which first, the seed says."""
-    share = one_in(3)
+    share = one_in(6)
     for at in range(seed % share, calls(cluster, deduplicate=True), share):
         faults = Faults(at, after=(at // share + seed) % 2 > 0, dies=True)
         deeds = Deeds(faults, deduplicate=seed % 3 > 0)
@@ -158,7 +158,7 @@ def test_a_crash_at_every_write(cluster: Cluster, seed: int) -> None:
 
 def test_a_fault_at_many_writes(cluster: Cluster, seed: int) -> None:
     """The store was away for a moment, or its reply was lost."""
-    share = 3 * one_in(2)
+    share = 3 * one_in(4)
     for at in range(seed % share, calls(cluster, deduplicate=True), share):
         faults = Faults(at, after=(at // share + seed) % 2 > 0)
         deeds = Deeds(faults, deduplicate=True)

@@ -111,7 +111,7 @@ def writes_of_a_life(cluster: Cluster) -> int:
 
 @pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
 def test_a_crash_at_every_write(cluster: Cluster, after: bool, seed: int) -> None:
-    count, share = writes_of_a_life(cluster), one_in(4)
+    count, share = writes_of_a_life(cluster), one_in(8)
     assert count > 20
     for at in range(seed % share, count, share):
         faults = Faults(at, after=after, dies=True)

@@ -115,7 +115,7 @@ def check(cluster: LedgerCluster, life: Life) -> None:
 
 @pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
 def test_a_crash_at_every_write(cluster: LedgerCluster, after: bool, seed: int) -> None:
-    share = one_in(3)
+    share = one_in(6)
     for at in range(seed % share, writes_of_a_life(cluster), share):
         faults = Faults(at, after=after, dies=True)
         life = Life(faults)
@@ -131,7 +131,7 @@ def test_a_crash_at_every_write(cluster: LedgerCluster, after: bool, seed: int) 
 @pytest.mark.parametrize("after", [False, True], ids=["not-done", "done"])
 def test_a_fault_at_every_write(cluster: LedgerCluster, after: bool, seed: int) -> None:
     """The store was away for a moment, or its reply was lost: nobody notices."""
-    share = one_in(6)
+    share = one_in(12)
     for at in range(seed % share, writes_of_a_life(cluster), share):
         faults = Faults(at, after=after)
         life = Life(faults)

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import ast
+import functools
 import re
 import subprocess
 import sys
 import tarfile
 import tomllib
-from collections.abc import Iterator
 from importlib.metadata import packages_distributions
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -65,20 +66,28 @@ def test_extensions_run_on_every_system_that_the_tag_of_the_wheel_names() -> Non
 # ---- dependency groups -----------------------------------------------------------------------------------------
 
 
-def imported(path: Path) -> Iterator[str]:
-    for node in ast.walk(ast.parse(path.read_text())):
+@functools.cache
+def imported(path: Path) -> frozenset[str]:
+    """Return what the statements of a file import, wherever they stand; expressions are not looked at."""
+    names, nodes = set[str](), list[Any]([ast.parse(path.read_text())])
+    while nodes:
+        node = nodes.pop()
         if isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names)
+            names.update(alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
-            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+            names.update(f"{node.module}.{alias.name}" for alias in node.names)
+        else:
+            for field in ("body", "orelse", "finalbody", "handlers", "cases"):
+                nodes += getattr(node, field, ())
+    return frozenset(names)
 
 
-def module_files(name: str) -> Iterator[Path]:
-    """Yield the files that an import of a module of this project runs."""
+@functools.cache
+def module_files(name: str) -> tuple[Path, ...]:
+    """Return the files that an import of a module of this project runs."""
     parts = name.split(".")
-    for length in range(1, len(parts) + 1):
-        path = ROOT.joinpath(*parts[:length])
-        yield from (file for file in (path.with_suffix(".py"), path / "__init__.py") if file.is_file())
+    places = [ROOT.joinpath(*parts[:length]) for length in range(1, len(parts) + 1)]
+    return tuple(file for path in places for file in (path.with_suffix(".py"), path / "__init__.py") if file.is_file())
 
 
 def distributions_behind(files: list[Path]) -> dict[str, Path]:

@@ -78,7 +78,7 @@ class SyncFails(RealFiles):
 
 def test_nothing_is_committed_past_a_group_whose_sync_failed(tmp_path: Path):
     files = SyncFails()
-    log = pyreplog.open(tmp_path / "log", files=files, durability="synced")
+    log = pyreplog.open(tmp_path / "log", files=files, durability="synced", segment_bytes=16 << 20)
     log.append(b"first")
     outcomes: list[object] = []
 

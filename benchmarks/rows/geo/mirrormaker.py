@@ -63,8 +63,8 @@ def beside_mirrormaker(plan: Plan, section: Section, values: list[bytes]) -> Non
         ),
         Comparison(
             f"{SIZES[size]}, CPU per GiB, both clusters",
-            Figure("Replicator", median(ours.cpu_s[1:]) / gib, "s", "synced"),
-            Figure(peer.title, median(theirs.cpu_s[1:]) / gib, "s", "synced"),
+            Figure("Replicator", median(ours.cpu_s[plan.uncounted :]) / gib, "s", "synced"),
+            Figure(peer.title, median(theirs.cpu_s[plan.uncounted :]) / gib, "s", "synced"),
             Goal("at most", _CPU),
             checked,
         ),

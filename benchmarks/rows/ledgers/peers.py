@@ -65,12 +65,12 @@ def _measure(plan: Plan, kind: type[ReplicatedPeer], durability: Durability) -> 
 
 
 def _measure_size(plan: Plan, peer: ReplicatedPeer, size: int) -> Found:
-    """Medians over turns, of which the first is not counted."""
+    """Medians over turns behind those that are not counted."""
     values = make_values(size)
     seconds = max(plan.budget / (2 * plan.rounds), 0.001)
-    batched = [_batches(peer, values, seconds) for _ in range(plan.rounds + 1)][1:]
+    batched = [_batches(peer, values, seconds) for _ in range(plan.uncounted + plan.rounds)][plan.uncounted :]
     read_back = _verify(peer, values, batched[-1][1])
-    singles = [_singles(peer, values, seconds) for _ in range(plan.rounds + 1)][1:]
+    singles = [_singles(peer, values, seconds) for _ in range(plan.uncounted + plan.rounds)][plan.uncounted :]
     read_back += _verify(peer, values, singles[-1][2])
     return Found(
         median(rate for rate, _ in batched),

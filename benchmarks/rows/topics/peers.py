@@ -182,7 +182,7 @@ def _measure(plan: Plan, durability: Durability, queues: Queues) -> tuple[Found,
             turns[name] = Turns(peer, seconds)
         part = plan.shared(2)
         found: Found = {"publish": interleave(part, {name: one.publish for name, one in turns.items()})}
-        found["consume"] = {name: median(one.consumed[1:]) for name, one in turns.items()}
+        found["consume"] = {name: median(one.consumed[plan.uncounted :]) for name, one in turns.items()}
         waiting = {name: one.latency for name, one in turns.items() if one.peer.waits}
         found["latency"] = interleave(part, waiting)
         return found, f"{sum(one.verified for one in turns.values()):,} messages of all queues"
