@@ -28,8 +28,6 @@ from pyreplog.partition.metadata.topic_settings import SETTINGS, TopicSettings, 
 from pyreplog.partition.protocol.error_codes import ErrorCode
 from pyreplog.partition.topic_partition import INTERNAL_TOPICS
 
-_KNOWN_MS = 5_000
-"""For how long the answer waits until this broker knows of a change."""
 TOPIC, BROKER = 2, 4
 """Types of resources."""
 _TOPIC_CONFIG, _STATIC_BROKER_CONFIG, _DEFAULT_CONFIG = 1, 4, 5
@@ -148,7 +146,7 @@ def _when_known(api: ApiContext, answered: AppendFuture[Any], altered: Mapping[s
         return all(known is None or known.config == topic.config for known, topic in found)
 
     def answer(response: Any) -> Any:
-        return transform(api.wait_until(is_known, _KNOWN_MS), lambda _: response) if altered else response
+        return api.answer_when_known(response, is_known) if altered else response
 
     return transform(answered, answer)
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 from pyreplog.errors import ClosedError, ReplogError
-from pyreplog.future import AppendFuture, set_exception, set_result
+from pyreplog.future import AppendFuture, set_exception, set_result, transform
 from pyreplog.kafka.config import KafkaConfig
 from pyreplog.kafka.coordinators import Coordinators
 from pyreplog.kafka.groups.group_coordinator import GroupCoordinator
@@ -31,6 +31,8 @@ logger = logging.getLogger(__name__)
 T = TypeVar("T")
 
 _LOOK_S = 0.01
+_KNOWN_MS = 5_000
+"""For how long an answer waits until this broker knows of the change that the answer tells of."""
 
 
 class RequestContext(NamedTuple):
@@ -182,3 +184,17 @@ class ApiContext:
         with suppress(ReplogError):  # the reactor was closed: nobody waits any more
             self.reactor.call_soon(look)
         return future
+
+    def answer_when_known(self, response: T, is_known: Callable[[], bool]) -> AppendFuture[T]:
+        """Hold back the answer to a change until this broker knows of the change, or for 5 s, which is no error.
+
+        A client that looks at once then sees what it has changed, if it asks the same broker.
+
+        Args:
+            response: the answer.
+            is_known: tells, without blocking, whether this broker knows of the change.
+
+        Returns:
+            A future of the answer.
+        """
+        return transform(self.wait_until(is_known, _KNOWN_MS), lambda _: response)
