@@ -123,6 +123,10 @@ class ApiContext:
         """Of this broker."""
         return node_id_of(self.broker.name)
 
+    def broker_names(self) -> dict[int, str]:
+        """Return the names of all registered brokers, by node id."""
+        return {node_id_of(name): name for name in self.metadata.brokers()}
+
     def living_broker(self, name: str) -> LivingBroker | None:
         """Return a broker with its Kafka address; None: it does not live, or has no Kafka listener."""
         living = self.metadata.availability(name)

@@ -38,7 +38,7 @@ def handle_alter_partition_reassignments(
 
 
 def _alter(api: ApiContext, message: AlterPartitionReassignmentsRequest) -> AlterPartitionReassignmentsResponse:
-    names = {node_id_of(name): name for name in api.metadata.brokers()}
+    names = api.broker_names()
     results: dict[TopicPartition, PartitionResult] = {}
     targets: dict[TopicPartition, list[str] | None] = {}
     for topic in message.topics:

@@ -13,7 +13,6 @@ from pyreplog.kafka.apis.context import ApiContext, Outcome, RequestContext
 from pyreplog.kafka.apis.metadata import wait_for_leaders
 from pyreplog.kafka.apis.refusals import RefusedError, outcome_of, refusal_of
 from pyreplog.kafka.apis.topic_names import is_topic_name
-from pyreplog.kafka.node_ids import node_id_of
 from pyreplog.kafka.wire.messages import (
     ZERO_UUID,
     CreatePartitionsRequest,
@@ -156,7 +155,7 @@ def _assignment(api: ApiContext, topic: CreateTopicsCreatableTopic) -> dict[int,
 
 def _brokers(api: ApiContext, partition: int, node_ids: Sequence[int]) -> tuple[str, ...]:
     """Return the brokers that a client chose for a partition."""
-    names = {node_id_of(name): name for name in api.metadata.brokers()}
+    names = api.broker_names()
     if not node_ids or len({*node_ids}) < len(node_ids) or not {*node_ids} <= names.keys():
         raise RefusedError(
             ErrorCode.INVALID_REPLICA_ASSIGNMENT,
