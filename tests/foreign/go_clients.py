@@ -56,8 +56,6 @@ SUITES = {
             "TestClientDescribeACLs": "there are no ACLs",
             "TestClientDeleteACLs": "there are no ACLs",
             "TestUnsupportedSASLMechanism": "wants a second listener, with SASL",
-            "TestConn/test_delete_topics": "the look behind it makes the topic again, with leaders at once",
-            "TestConn/test_delete_topics_with_an_invalid_topic": "likewise",
             "TestReaderConsumerGroup/consumer_group_commits_on_close": "fails by itself: it calls a function that is nil",
             "TestReaderConsumerGroup/verify_offset_committed_when_using_interval_committer": "likewise",
             "TestDialerResolver/resolve_domain_to_ip": "wants port 9092",

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 from pyreplog.errors import ClosedError, ReplogError
 from pyreplog.future import AppendFuture, set_exception, set_result, transform
+from pyreplog.kafka.auto_topic_creation import AutoTopicCreationManager
 from pyreplog.kafka.config import KafkaConfig
 from pyreplog.kafka.coordinators import Coordinators
 from pyreplog.kafka.groups.group_coordinator import GroupCoordinator
@@ -88,6 +89,7 @@ class ApiContext:
         cluster_id: as Kafka's clients are told.
         coordinators: what looks after groups.
         quotas: how much clients may use.
+        auto_topic_creation: what creates topics that clients ask for.
     """
 
     broker: Broker
@@ -97,6 +99,7 @@ class ApiContext:
     cluster_id: str
     coordinators: Coordinators
     quotas: QuotaManager
+    auto_topic_creation: AutoTopicCreationManager
 
     @property
     def replicas(self) -> ReplicaManager:
