@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, TypeVar
 
-from pyreplog.future import AppendFuture, set_exception, set_result, transform
+from pyreplog.future import AppendFuture, all_done, transform
 from pyreplog.kafka.apis.context import ApiContext, Outcome, RequestContext
 from pyreplog.kafka.groups import group_requests
 from pyreplog.kafka.groups.group_requests import (
@@ -53,27 +52,8 @@ _NO_OPERATIONS = -(1 << 31)
 
 
 def gather(futures: Sequence[AppendFuture[T]]) -> AppendFuture[list[T]]:
-    """Return a future of the results of all; of the first error, if one fails."""
-    outcome = AppendFuture[list[T]]()
-    lock = threading.Lock()
-    missing = len(futures)
-
-    def one_is_done(done: AppendFuture[T]) -> None:
-        nonlocal missing
-        error = done.exception()
-        if error is not None:
-            set_exception(outcome, error)
-        with lock:
-            missing -= 1
-            is_last = not missing
-        if is_last and not outcome.done():
-            set_result(outcome, [future.result() for future in futures])
-
-    for future in futures:
-        future.add_done_callback(one_is_done)
-    if not futures:
-        set_result(outcome, [])
-    return outcome
+    """Return a future of all results, in order; it fails with the error of the first future, in order, that failed."""
+    return transform(all_done(futures), lambda _: [future.result() for future in futures])
 
 
 def handle_join_group(api: ApiContext, request: RequestContext, message: JoinGroupRequest) -> Outcome:
