@@ -8,6 +8,7 @@ from functools import partial
 from pyreplog.future import transform
 from pyreplog.kafka.apis.context import ApiContext, Outcome, RequestContext
 from pyreplog.kafka.apis.groups import gather
+from pyreplog.kafka.apis.leaders import exists
 from pyreplog.kafka.groups import group_requests
 from pyreplog.kafka.groups.group_requests import FetchedOffset, OffsetFetchResult, OffsetToCommit
 from pyreplog.kafka.wire.messages import (
@@ -42,13 +43,12 @@ def handle_offset_commit(api: ApiContext, request: RequestContext, message: Offs
     for topic in message.topics:
         for each in topic.partitions:
             name = TopicPartition(topic.name, each.partition_index)
-            known = api.topic(topic.name)
-            if known is None or not 0 <= each.partition_index < known.partitions:
-                unknown[name] = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-            else:
+            if exists(api, name):
                 offsets[name] = OffsetToCommit(
                     each.committed_offset, each.committed_leader_epoch, each.committed_metadata or ""
                 )
+            else:
+                unknown[name] = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     commit = group_requests.OffsetCommitRequest(
         message.member_id, message.generation_id_or_member_epoch, offsets, message.group_instance_id,
         knows_member_epochs=request.version >= _MEMBER_EPOCHS_FROM,
