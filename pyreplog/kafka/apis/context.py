@@ -31,6 +31,8 @@ logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
+NO_OPERATIONS = -(1 << 31)
+"""Of authorized operations: the client did not ask for them, or there are none to tell."""
 _LOOK_S = 0.01
 _KNOWN_MS = 5_000
 """For how long an answer waits until this broker knows of the change that the answer tells of."""
@@ -53,7 +55,7 @@ class RequestContext(NamedTuple):
 
     @property
     def user(self) -> str:
-        """Who the client is; `ANONYMOUS`: it did not have to say."""
+        """The name of the user that the client is; `ANONYMOUS`: it did not have to say."""
         return self.session.user if isinstance(self.session, SaslSession) and self.session.user else ANONYMOUS
 
 
@@ -87,9 +89,9 @@ class ApiContext:
         reactor: of the listener.
         pool: threads for what blocks.
         cluster_id: as Kafka's clients are told.
-        coordinators: what looks after groups.
-        quotas: how much clients may use.
-        auto_topic_creation: what creates topics that clients ask for.
+        coordinators: the coordinators of groups.
+        quotas: how much clients may use, and have used.
+        auto_topic_creation: creates topics that clients ask for.
     """
 
     broker: Broker
@@ -123,7 +125,7 @@ class ApiContext:
 
     @property
     def node_id(self) -> int:
-        """Of this broker."""
+        """The id of this broker in Kafka's protocol."""
         return node_id_of(self.broker.name)
 
     def broker_names(self) -> dict[int, str]:

@@ -7,7 +7,7 @@ from functools import partial
 from typing import Any, TypeVar
 
 from pyreplog.future import AppendFuture, all_done, transform
-from pyreplog.kafka.apis.context import ApiContext, Outcome, RequestContext
+from pyreplog.kafka.apis.context import NO_OPERATIONS, ApiContext, Outcome, RequestContext
 from pyreplog.kafka.groups import group_requests
 from pyreplog.kafka.groups.group_requests import (
     DescribedGroup,
@@ -48,7 +48,6 @@ T = TypeVar("T")
 _INSTANCES_FROM, _KNOWN_IDS_FROM, _NAMES_MAY_BE_NULL_FROM, _SKIPPING_FROM = 5, 4, 7, 9
 _SEVERAL_LEAVE_FROM = 3
 _NOT_FOUND_FROM = 6
-_NO_OPERATIONS = -(1 << 31)
 
 
 def gather(futures: Sequence[AppendFuture[T]]) -> AppendFuture[list[T]]:
@@ -140,7 +139,7 @@ def _described(version: int, group: DescribedGroup) -> DescribeGroupsDescribedGr
         text = f"there is no group {group.group_id}" if version >= _NOT_FOUND_FROM else None
     members = [DescribeGroupsDescribedGroupMember(*each) for each in group.members]
     return DescribeGroupsDescribedGroup(
-        code, text, group.group_id, group.state.value, group.protocol_type, group.protocol, members, _NO_OPERATIONS
+        code, text, group.group_id, group.state.value, group.protocol_type, group.protocol, members, NO_OPERATIONS
     )
 
 

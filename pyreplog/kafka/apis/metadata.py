@@ -6,7 +6,7 @@ from collections.abc import Collection
 from typing import Any
 
 from pyreplog.future import AppendFuture
-from pyreplog.kafka.apis.context import ApiContext, LivingBroker, Outcome, RequestContext
+from pyreplog.kafka.apis.context import NO_OPERATIONS, ApiContext, LivingBroker, Outcome, RequestContext
 from pyreplog.kafka.apis.topic_names import is_topic_name
 from pyreplog.kafka.node_ids import node_id_of
 from pyreplog.kafka.wire.messages import (
@@ -25,12 +25,10 @@ from pyreplog.partition.protocol.error_codes import ErrorCode
 from pyreplog.partition.protocol.partition_state import PartitionState
 from pyreplog.partition.topic_partition import INTERNAL_TOPICS, TopicPartition
 
-NO_OPERATIONS = -(1 << 31)
 TOPIC_OPERATIONS = sum(1 << operation for operation in (3, 4, 5, 6, 7, 8, 10, 11))
 """READ, WRITE, CREATE, DELETE, ALTER, DESCRIBE, DESCRIBE_CONFIGS, ALTER_CONFIGS: without ACLs, all."""
 CLUSTER_OPERATIONS = sum(1 << operation for operation in (5, 7, 8, 9, 10, 11, 12))
 """CREATE, ALTER, DESCRIBE, CLUSTER_ACTION, DESCRIBE_CONFIGS, ALTER_CONFIGS, IDEMPOTENT_WRITE."""
-_TOPIC_IDS_FROM = 10
 _BROKER_ENDPOINTS = 1
 _LEADERS_MS = 1_000
 """For how long a new topic is kept from the clients that asked for it, while it has no leaders."""
@@ -117,7 +115,7 @@ def _describe_partition(
 def handle_describe_cluster(api: ApiContext, _: RequestContext, message: DescribeClusterRequest) -> Outcome:
     """Answer a DescribeCluster request."""
     living = api.living_brokers()
-    this = controller_id(api, living)
+    controller = controller_id(api, living)
     code, text = ErrorCode.NONE, None
     if message.endpoint_type != _BROKER_ENDPOINTS:
         code = ErrorCode.INVALID_REQUEST
@@ -126,7 +124,7 @@ def handle_describe_cluster(api: ApiContext, _: RequestContext, message: Describ
     operations = CLUSTER_OPERATIONS if message.include_cluster_authorized_operations else NO_OPERATIONS
     return DescribeClusterResponse(
         error_code=code, error_message=text, endpoint_type=_BROKER_ENDPOINTS, cluster_id=api.cluster_id,
-        controller_id=this, brokers=[DescribeClusterBroker(*broker) for broker in living.values()],
+        controller_id=controller, brokers=[DescribeClusterBroker(*broker) for broker in living.values()],
         cluster_authorized_operations=operations,
     )  # fmt: skip
 

@@ -100,10 +100,10 @@ def _create(
         raise RefusedError(
             ErrorCode.INVALID_PARTITIONS, f"partitions: expected 1 to {PARTITIONS_MAX}, found {partitions}"
         )
-    living = len(api.metadata.brokers())
-    if not 1 <= factor <= living:
+    registered = len(api.metadata.brokers())
+    if not 1 <= factor <= registered:
         raise RefusedError(
-            ErrorCode.INVALID_REPLICATION_FACTOR, f"replicas: expected 1 to {living}, brokers, found {factor}"
+            ErrorCode.INVALID_REPLICATION_FACTOR, f"replicas: expected 1 to {registered}, brokers, found {factor}"
         )
     settings = {**KAFKA_DEFAULTS, "min.insync.replicas": config.min_isr}
     settings |= {each.name: parse_setting(each.name, each.value) for each in topic.configs if each.value is not None}
@@ -115,7 +115,7 @@ def _create(
             topic.name, num_partitions=partitions, replication_factor=factor, configs=()
         )
     try:
-        made = create_topic(
+        created = create_topic(
             api.store, topic.name, partitions=partitions, replication_factor=factor,
             now_us=api.reactor.clock.now_us(), assignment=assignment, settings=settings,
         )  # fmt: skip
@@ -125,10 +125,10 @@ def _create(
         CreateTopicsCreatableTopicConfigs(
             name, format_setting(value), False, _TOPIC_CONFIG if name in settings else _DEFAULT_CONFIG
         )
-        for name, value in made.config.values().items()
+        for name, value in created.config.values().items()
     ]
     return CreateTopicsCreatableTopicResult(
-        topic.name, bytes.fromhex(made.topic_id), ErrorCode.NONE, None, 0, partitions, factor, configs
+        topic.name, bytes.fromhex(created.topic_id), ErrorCode.NONE, None, 0, partitions, factor, configs
     )
 
 
