@@ -7,18 +7,14 @@ again. What grows with the count is printed for each log: it should be the same 
 from __future__ import annotations
 
 import argparse
-import json
-import resource
-import shutil
 import statistics
-import subprocess
 import sys
-import tempfile
 import threading
 import time
 from pathlib import Path
 
 import pyreplog
+from benchmarks.idle_costs import print_table, process_sizes
 from pyreplog.log.commitlog import CommitLog
 from pyreplog.log.runtime import LogRuntime
 
@@ -44,27 +40,10 @@ _COLUMNS = (
 def main() -> int:
     parser = argparse.ArgumentParser(description="Measure what idle logs of one runtime cost.")
     parser.add_argument("counts", nargs="*", type=int, default=[100, 1000, 10_000], metavar="COUNT")
-    parser.add_argument("--directory", type=Path, default=Path(), help="logs are made below it")
     parser.add_argument("--seconds", type=float, default=5.0, help="how long CPU time is measured")
     parser.add_argument("--segment-bytes", type=int, default=1 << 20)
     parser.add_argument("--durability", default="appended", choices=["appended", "interval", "synced"])
-    parser.add_argument("--measure", action="store_true", help=argparse.SUPPRESS)
-    arguments = parser.parse_args()
-    if arguments.measure:
-        print(json.dumps(_measure(arguments, arguments.counts[0])))
-        return 0
-    print("\t".join(name for name, _ in _COLUMNS))
-    for count in arguments.counts:
-        folder = tempfile.mkdtemp(prefix="idle-logs-", dir=arguments.directory)
-        try:
-            command = [sys.executable, "-m", "benchmarks.idle_logs", str(count), "--measure", "--directory", folder]
-            command += ["--seconds", str(arguments.seconds), "--segment-bytes", str(arguments.segment_bytes)]
-            command += ["--durability", arguments.durability]
-            measured = json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
-        finally:
-            shutil.rmtree(folder)
-        print("\t".join(form.format(**measured) for _, form in _COLUMNS), flush=True)
-    return 0
+    return print_table("benchmarks.idle_logs", parser, _COLUMNS, _measure)
 
 
 def _measure(arguments: argparse.Namespace, count: int) -> dict[str, float]:
@@ -117,17 +96,6 @@ def _timed_append(log: CommitLog) -> float:
 def _wait_dormant(logs: list[CommitLog]) -> None:
     while not all(log.is_dormant for log in logs):
         time.sleep(0.01)
-
-
-def process_sizes() -> dict[str, float]:
-    """Of this process: descriptors and maps; anonymous and all resident memory in KiB."""
-    rollup = dict(line.split(":", 1) for line in Path("/proc/self/smaps_rollup").read_text().splitlines()[1:])
-    return {
-        "descriptors": len(list(Path("/proc/self/fd").iterdir())),
-        "maps": len(Path("/proc/self/maps").read_text().splitlines()),
-        "anonymous": float(rollup["Anonymous"].split()[0]),
-        "resident": resource.getpagesize() * int(Path("/proc/self/statm").read_text().split()[1]) / 1024,
-    }
 
 
 if __name__ == "__main__":

@@ -8,17 +8,12 @@ each partition, with all its replicas: it should be the same in all rows.
 from __future__ import annotations
 
 import argparse
-import json
-import shutil
-import subprocess
 import sys
-import tempfile
 import threading
 import time
 from collections.abc import Callable
-from pathlib import Path
 
-from benchmarks.idle_logs import process_sizes
+from benchmarks.idle_costs import print_table, process_sizes
 from pyreplog.partition.client.partition_client import PartitionClient
 from pyreplog.partition.config import BrokerConfig
 
@@ -41,29 +36,11 @@ _COLUMNS = (
 def main() -> int:
     parser = argparse.ArgumentParser(description="Measure what partitions of three brokers cost while they are idle.")
     parser.add_argument("counts", nargs="*", type=int, default=[10, 100, 1000, 10_000], metavar="COUNT")
-    parser.add_argument("--directory", type=Path, default=Path(), help="brokers are made below it")
     parser.add_argument("--replicas", type=int, default=3, help="of each partition (default 3)")
     parser.add_argument("--seconds", type=float, default=20.0, help="how long CPU time is measured")
     parser.add_argument("--settle", type=float, default=15.0, help="all is idle when no file was closed for so long")
     parser.add_argument("--segment-bytes", type=int, default=1 << 20)
-    parser.add_argument("--measure", action="store_true", help=argparse.SUPPRESS)
-    arguments = parser.parse_args()
-    if arguments.measure:
-        print(json.dumps(_measure(arguments, arguments.counts[0])))
-        return 0
-    print("\t".join(name for name, _ in _COLUMNS))
-    for count in arguments.counts:
-        folder = tempfile.mkdtemp(prefix="many-partitions-", dir=arguments.directory)
-        try:
-            command = [sys.executable, "-m", "benchmarks.many_partitions", str(count), "--measure"]
-            command += ["--directory", folder, "--seconds", str(arguments.seconds)]
-            command += ["--settle", str(arguments.settle)]
-            command += ["--replicas", str(arguments.replicas), "--segment-bytes", str(arguments.segment_bytes)]
-            measured = json.loads(subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout)
-        finally:
-            shutil.rmtree(folder)
-        print("\t".join(form.format(**measured) for _, form in _COLUMNS), flush=True)
-    return 0
+    return print_table("benchmarks.many_partitions", parser, _COLUMNS, _measure)
 
 
 def _measure(arguments: argparse.Namespace, count: int) -> dict[str, float]:

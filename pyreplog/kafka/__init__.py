@@ -10,6 +10,7 @@
 | `sasl` | users, and how they prove who they are |
 | `quotas` | how much clients may use, and what they have used |
 | `groups`, `coordinators` | groups of consumers; what drives them |
+| `auto_topic_creation` | topics that are created because clients ask for them |
 | `metrics` | numbers for Prometheus, also of groups and their lag |
 | `error_codes`, `node_ids` | Kafka's numbers for errors, and for brokers |
 | `wire` | requests and responses, as bytes and as objects |

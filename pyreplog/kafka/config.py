@@ -30,8 +30,8 @@ class KafkaConfig(Settings):
         inflight_requests: requests of one connection without an answer. Above it, nothing is read from it.
         fetch_bytes: bytes of one fetch, whatever it asks for (`fetch.max.bytes`).
         fetch_wait_ms: milliseconds for which a fetch waits, whatever it asks for.
-        auto_create_topics: whether asking for the metadata of a topic that does not exist makes it, unless the client
-            forbids that (`auto.create.topics.enable`).
+        auto_create_topics: whether a topic that does not exist is created in the background when a client asks for its
+            metadata, unless the client forbids that (`auto.create.topics.enable`).
         partitions: of a topic whose creator does not say (`num.partitions`).
         replication_factor: of a topic whose creator does not say (`default.replication.factor`).
         min_isr: of a topic whose creator does not say (`min.insync.replicas`).

@@ -26,6 +26,7 @@ from pyreplog.handles import Handle
 from pyreplog.kafka.apis.api_versions import describe_versions, versions_of
 from pyreplog.kafka.apis.context import ApiContext, RequestContext
 from pyreplog.kafka.apis.registry import APIS
+from pyreplog.kafka.auto_topic_creation import AutoTopicCreationManager
 from pyreplog.kafka.config import KafkaConfig
 from pyreplog.kafka.connection import Answer, KafkaConnection
 from pyreplog.kafka.coordinators import Coordinators
@@ -149,6 +150,7 @@ class KafkaServer(Handle):
                 name_of_cluster,
                 self._coordinators,
                 self.quotas,
+                AutoTopicCreationManager(broker.store, self.config, self._reactor.clock, self._pool),
             )
             broker.advertise_kafka(self.advertised)
             super().__init__(f"Kafka listener at {address_text(self.address)}")

@@ -1,8 +1,12 @@
-"""Names of partitions, and which topics are internal."""
+"""Names of partitions, how they are grouped by topic, and which topics are internal."""
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Iterator, Mapping
+from itertools import groupby
+from typing import NamedTuple, TypeVar
+
+T = TypeVar("T")
 
 
 class TopicPartition(NamedTuple):
@@ -17,3 +21,13 @@ class TopicPartition(NamedTuple):
 
 INTERNAL_TOPICS = frozenset({"__consumer_offsets", "__transaction_state", "__share_group_state"})
 """Topics that coordinators alone append to."""
+
+
+def by_topic(items: Mapping[TopicPartition, T]) -> Iterator[tuple[str, list[tuple[int, T]]]]:
+    """Yield each topic, in order, with the numbers of its partitions and their values, in order of the numbers.
+
+    Args:
+        items: values by partition.
+    """
+    for topic, group in groupby(sorted(items.items(), key=lambda item: item[0]), key=lambda item: item[0].topic):
+        yield topic, [(name.partition, value) for name, value in group]

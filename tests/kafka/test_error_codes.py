@@ -161,7 +161,7 @@ TRANSACTIONS, MANAGER = f"{KAFKA}kafka_transactions.py::test_", f"{PARTITION}rep
 CHANGES, MEMBERS = f"{PARTITION}partition_changes.py::test_", f"{KAFKA}consumer_group.py::test_"
 ELSEWHERE = {
     "UNKNOWN_SERVER_ERROR": f"{MANAGER}each_partition_has_its_own_outcome",
-    "LEADER_NOT_AVAILABLE": f"{KAFKA}loading_coordinator.py::test_a_topic_that_cannot_have_leaders_is_told_of_in_time",
+    "LEADER_NOT_AVAILABLE": f"{KAFKA}loading_coordinator.py::test_a_topic_that_cannot_have_leaders_is_told_of",
     "REQUEST_TIMED_OUT": f"{COORDINATOR}an_outcome_that_is_unknown_is_not_guessed",
     "OFFSET_METADATA_TOO_LARGE": f"{COORDINATOR}the_errors_that_a_coordinator_gives",
     "COORDINATOR_LOAD_IN_PROGRESS": (

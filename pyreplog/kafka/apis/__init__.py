@@ -23,5 +23,5 @@
 | `consumer_groups` | ConsumerGroupHeartbeat, ConsumerGroupDescribe |
 | `groups` | JoinGroup, SyncGroup, Heartbeat, LeaveGroup, DescribeGroups, ListGroups, DeleteGroups |
 | `offsets` | OffsetCommit, OffsetFetch, OffsetDelete |
-| `leaders`, `topic_names` | who leads a partition; which names topics may have |
+| `leaders`, `topic_names` | which partitions exist, and who leads them; which names topics may have |
 """

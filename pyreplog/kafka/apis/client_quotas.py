@@ -34,8 +34,6 @@ from pyreplog.partition.protocol.error_codes import ErrorCode
 _USER, _CLIENT_ID, _IP = "user", "client-id", "ip"
 _TYPES = (_USER, _CLIENT_ID)
 _EXACT, _DEFAULT, _SPECIFIED = 0, 1, 2
-_KNOWN_MS = 5_000
-"""For how long the answer waits until this broker knows of the change."""
 
 
 # ---- AlterClientQuotas ----------------------------------------------------------------------------------------
@@ -54,8 +52,7 @@ def handle_alter_client_quotas(api: ApiContext, request: RequestContext, message
         made = [entry for (code, _), entry in zip(outcomes, message.entries, strict=True) if not code]
         if message.validate_only or not made:
             return response
-        known = api.wait_until(lambda: all(_is_known(api, entry) for entry in made), _KNOWN_MS)
-        return transform(known, lambda _: response)
+        return api.answer_when_known(response, lambda: all(_is_known(api, entry) for entry in made))
 
     return transform(altered, answer)
 

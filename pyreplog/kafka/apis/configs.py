@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from functools import partial
-from typing import Any
+from typing import Any, TypeAlias
 
 from pyreplog.future import AppendFuture, transform
 from pyreplog.kafka.apis.context import ApiContext, Outcome, RequestContext
 from pyreplog.kafka.apis.refusals import RefusedError, outcome_of
 from pyreplog.kafka.wire.messages import (
+    AlterConfigsAlterableConfig,
     AlterConfigsRequest,
+    AlterConfigsResource,
     AlterConfigsResourceResponse,
     AlterConfigsResponse,
     DescribeConfigsRequest,
@@ -19,6 +21,8 @@ from pyreplog.kafka.wire.messages import (
     DescribeConfigsResponse,
     DescribeConfigsResult,
     DescribeConfigsSynonym,
+    IncrementalAlterConfigsAlterableConfig,
+    IncrementalAlterConfigsAlterConfigsResource,
     IncrementalAlterConfigsAlterConfigsResourceResponse,
     IncrementalAlterConfigsRequest,
     IncrementalAlterConfigsResponse,
@@ -28,8 +32,6 @@ from pyreplog.partition.metadata.topic_settings import SETTINGS, TopicSettings, 
 from pyreplog.partition.protocol.error_codes import ErrorCode
 from pyreplog.partition.topic_partition import INTERNAL_TOPICS
 
-_KNOWN_MS = 5_000
-"""For how long the answer waits until this broker knows of a change."""
 TOPIC, BROKER = 2, 4
 """Types of resources."""
 _TOPIC_CONFIG, _STATIC_BROKER_CONFIG, _DEFAULT_CONFIG = 1, 4, 5
@@ -103,18 +105,10 @@ _SET, _DELETE = 0, 1
 def handle_alter_configs(api: ApiContext, request: RequestContext, message: AlterConfigsRequest) -> Outcome:
     """Replace the settings of topics: what the request does not name gets its default."""
 
-    altered: dict[str, TopicMetadata] = {}
+    def answer(results: list[_AlterResult]) -> AlterConfigsResponse:
+        return AlterConfigsResponse(responses=[AlterConfigsResourceResponse(*result) for result in results])
 
-    def alter() -> AlterConfigsResponse:
-        responses = []
-        for resource in message.resources:
-            texts = {each.name: each.value for each in resource.configs}
-            change = partial(_replace, api, altered, resource.resource_type, resource.resource_name, texts)
-            outcome = outcome_of(partial(change, validate_only=message.validate_only))
-            responses.append(AlterConfigsResourceResponse(*outcome, resource.resource_type, resource.resource_name))
-        return AlterConfigsResponse(responses=responses)
-
-    return _when_known(api, api.run(alter), altered)
+    return transform(_alter_resources(api, message, _replaced_values), answer)
 
 
 def handle_incremental_alter_configs(
@@ -122,64 +116,71 @@ def handle_incremental_alter_configs(
 ) -> Outcome:  # fmt: skip
     """Change some settings of topics (KIP-339)."""
 
-    altered: dict[str, TopicMetadata] = {}
-
-    def alter() -> IncrementalAlterConfigsResponse:
-        responses = []
-        for resource in message.resources:
-            changes = [(each.name, each.config_operation, each.value) for each in resource.configs]
-            change = partial(_change, api, altered, resource.resource_type, resource.resource_name, changes)
-            outcome = outcome_of(partial(change, validate_only=message.validate_only))
-            responses.append(
-                IncrementalAlterConfigsAlterConfigsResourceResponse(
-                    *outcome, resource.resource_type, resource.resource_name
-                )
-            )
+    def answer(results: list[_AlterResult]) -> IncrementalAlterConfigsResponse:
+        responses = [IncrementalAlterConfigsAlterConfigsResourceResponse(*result) for result in results]
         return IncrementalAlterConfigsResponse(responses=responses)
 
-    return _when_known(api, api.run(alter), altered)
+    return transform(_alter_resources(api, message, _changed_values), answer)
 
 
-def _when_known(api: ApiContext, answered: AppendFuture[Any], altered: Mapping[str, TopicMetadata]) -> Outcome:
-    """Answer when this broker knows of the changes, or after a while, so that DescribeConfigs tells of them."""
-
-    def is_known() -> bool:
-        found = [(api.topic(name), topic) for name, topic in altered.items()]
-        return all(known is None or known.config == topic.config for known, topic in found)
-
-    def answer(response: Any) -> Any:
-        return transform(api.wait_until(is_known, _KNOWN_MS), lambda _: response) if altered else response
-
-    return transform(answered, answer)
+def _replaced_values(configs: Iterable[AlterConfigsAlterableConfig]) -> dict[str, Any]:
+    """Return values by name, of all settings that can be changed; None: the default."""
+    texts = {each.name: each.value for each in configs}
+    named = {key: None if text is None else parse_setting(key, text) for key, text in texts.items()}
+    return {**{key: None for key, setting in SETTINGS.items() if not setting.is_fixed}, **named}
 
 
-def _replace(
-    api: ApiContext, altered: dict[str, TopicMetadata], kind: int, name: str, texts: Mapping[str, str | None], *,
-    validate_only: bool,
-) -> None:  # fmt: skip
-    given = {key: None if text is None else parse_setting(key, text) for key, text in texts.items()}
-    unnamed = {key: None for key, setting in SETTINGS.items() if not setting.is_fixed and key not in given}
-    _alter(api, altered, kind, name, {**unnamed, **given}, validate_only=validate_only)
-
-
-def _change(
-    api: ApiContext, altered: dict[str, TopicMetadata], kind: int, name: str,
-    changes: list[tuple[str, int, str | None]], *, validate_only: bool,
-) -> None:  # fmt: skip
+def _changed_values(configs: Iterable[IncrementalAlterConfigsAlterableConfig]) -> dict[str, Any]:
+    """Return values by name, of the settings that change; None: the default."""
     values: dict[str, Any] = {}
-    for key, operation, text in changes:
+    for key, operation, text in configs:
         if key in values:
             raise RefusedError(ErrorCode.INVALID_REQUEST, f"{key}: expected one change, found several")
         if operation not in (_SET, _DELETE):
             raise RefusedError(ErrorCode.INVALID_CONFIG, f"{key}: expected SET or DELETE, found operation {operation}")
         values[key] = None if operation == _DELETE or text is None else parse_setting(key, text)
-    _alter(api, altered, kind, name, values, validate_only=validate_only)
+    return values
 
 
-def _alter(
-    api: ApiContext, altered: dict[str, TopicMetadata], kind: int, name: str, values: Mapping[str, Any], *,
-    validate_only: bool,
-) -> None:  # fmt: skip
+_AlterResult: TypeAlias = "tuple[ErrorCode, str | None, int, str]"
+"""Code, text, type and name of a resource."""
+
+
+def _alter_resources(
+    api: ApiContext, message: AlterConfigsRequest | IncrementalAlterConfigsRequest,
+    values_of: Callable[[Any], Mapping[str, Any]],
+) -> AppendFuture[list[_AlterResult]]:  # fmt: skip
+    """Change the resources of a request. Returns a future that is done when this broker knows of the changes."""
+    altered: dict[str, TopicMetadata] = {}
+
+    def alter(resource: AlterConfigsResource | IncrementalAlterConfigsAlterConfigsResource) -> None:
+        name, values = resource.resource_name, values_of(resource.configs)
+        topic = _alterable_topic(api, resource.resource_type, name)
+        if message.validate_only:
+            TopicSettings.of(
+                {**topic.config.values(), **{key: value for key, value in values.items() if value is not None}}
+            )
+        else:
+            altered[name] = alter_topic(api.store, name, values)
+
+    def alter_all() -> list[_AlterResult]:
+        return [
+            (*outcome_of(partial(alter, resource)), resource.resource_type, resource.resource_name)
+            for resource in message.resources
+        ]
+
+    def is_known() -> bool:
+        return all(
+            (known := api.topic(name)) is None or known.config == topic.config for name, topic in altered.items()
+        )
+
+    def when_known(results: list[_AlterResult]) -> Any:
+        return api.answer_when_known(results, is_known) if altered else results
+
+    return transform(api.run(alter_all), when_known)
+
+
+def _alterable_topic(api: ApiContext, kind: int, name: str) -> TopicMetadata:
     if kind != TOPIC:
         raise RefusedError(ErrorCode.INVALID_REQUEST, f"expected a topic, found a resource of type {kind}")
     topic = api.topic(name)
@@ -187,9 +188,4 @@ def _alter(
         raise RefusedError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"there is no topic {name[:80]!r}")
     if name in INTERNAL_TOPICS:
         raise RefusedError(ErrorCode.INVALID_TOPIC_EXCEPTION, "the settings of internal topics are fixed")
-    if validate_only:
-        TopicSettings.of(
-            {**topic.config.values(), **{key: value for key, value in values.items() if value is not None}}
-        )
-    else:
-        altered[name] = alter_topic(api.store, name, values)
+    return topic

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from itertools import groupby
 
 from pyreplog.future import transform
-from pyreplog.kafka.apis.context import ApiContext, Outcome, RequestContext
+from pyreplog.kafka.apis.context import NO_OPERATIONS, ApiContext, Outcome, RequestContext
 from pyreplog.kafka.apis.groups import gather, host_of
 from pyreplog.kafka.groups.assignors import Partitions, TopicIdPartition
 from pyreplog.kafka.groups.group_requests import (
@@ -29,7 +29,6 @@ from pyreplog.kafka.wire.messages import (
 )
 
 _IDS_OF_CLIENTS_FROM = 1
-_NO_OPERATIONS = -(1 << 31)
 _CONSUMER_MEMBER = 1
 
 
@@ -93,7 +92,7 @@ def handle_consumer_group_describe(
     def group(each: DescribedConsumerGroup) -> ConsumerGroupDescribeDescribedGroup:
         return ConsumerGroupDescribeDescribedGroup(
             each.code, each.text, each.group_id, each.state.value, each.group_epoch, each.assignment_epoch,
-            each.assignor, [member(each) for each in each.members], _NO_OPERATIONS,
+            each.assignor, [member(each) for each in each.members], NO_OPERATIONS,
         )  # fmt: skip
 
     def answer(groups: Sequence[DescribedConsumerGroup]) -> ConsumerGroupDescribeResponse:

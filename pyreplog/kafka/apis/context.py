@@ -10,7 +10,8 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 from pyreplog.errors import ClosedError, ReplogError
-from pyreplog.future import AppendFuture, set_exception, set_result
+from pyreplog.future import AppendFuture, set_exception, set_result, transform
+from pyreplog.kafka.auto_topic_creation import AutoTopicCreationManager
 from pyreplog.kafka.config import KafkaConfig
 from pyreplog.kafka.coordinators import Coordinators
 from pyreplog.kafka.groups.group_coordinator import GroupCoordinator
@@ -30,7 +31,11 @@ logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
+NO_OPERATIONS = -(1 << 31)
+"""Of authorized operations: the client did not ask for them, or there are none to tell."""
 _LOOK_S = 0.01
+_KNOWN_MS = 5_000
+"""For how long an answer waits until this broker knows of the change that the answer tells of."""
 
 
 class RequestContext(NamedTuple):
@@ -50,7 +55,7 @@ class RequestContext(NamedTuple):
 
     @property
     def user(self) -> str:
-        """Who the client is; `ANONYMOUS`: it did not have to say."""
+        """The name of the user that the client is; `ANONYMOUS`: it did not have to say."""
         return self.session.user if isinstance(self.session, SaslSession) and self.session.user else ANONYMOUS
 
 
@@ -84,8 +89,9 @@ class ApiContext:
         reactor: of the listener.
         pool: threads for what blocks.
         cluster_id: as Kafka's clients are told.
-        coordinators: what looks after groups.
-        quotas: how much clients may use.
+        coordinators: the coordinators of groups.
+        quotas: how much clients may use, and have used.
+        auto_topic_creation: creates topics that clients ask for.
     """
 
     broker: Broker
@@ -95,6 +101,7 @@ class ApiContext:
     cluster_id: str
     coordinators: Coordinators
     quotas: QuotaManager
+    auto_topic_creation: AutoTopicCreationManager
 
     @property
     def replicas(self) -> ReplicaManager:
@@ -118,8 +125,12 @@ class ApiContext:
 
     @property
     def node_id(self) -> int:
-        """Of this broker."""
+        """The id of this broker in Kafka's protocol."""
         return node_id_of(self.broker.name)
+
+    def broker_names(self) -> dict[int, str]:
+        """Return the names of all registered brokers, by node id."""
+        return {node_id_of(name): name for name in self.metadata.brokers()}
 
     def living_broker(self, name: str) -> LivingBroker | None:
         """Return a broker with its Kafka address; None: it does not live, or has no Kafka listener."""
@@ -182,3 +193,17 @@ class ApiContext:
         with suppress(ReplogError):  # the reactor was closed: nobody waits any more
             self.reactor.call_soon(look)
         return future
+
+    def answer_when_known(self, response: T, is_known: Callable[[], bool]) -> AppendFuture[T]:
+        """Hold back the answer to a change until this broker knows of the change, or for 5 s, which is no error.
+
+        A client that looks at once then sees what it has changed, if it asks the same broker.
+
+        Args:
+            response: the answer.
+            is_known: tells, without blocking, whether this broker knows of the change.
+
+        Returns:
+            A future of the answer.
+        """
+        return transform(self.wait_until(is_known, _KNOWN_MS), lambda _: response)

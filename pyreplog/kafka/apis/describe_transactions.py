@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from itertools import groupby
-
 from pyreplog.kafka.apis.context import ApiContext, Outcome, RequestContext
 from pyreplog.kafka.apis.leaders import code_without_replica
 from pyreplog.kafka.wire.messages import (
@@ -21,7 +19,7 @@ from pyreplog.kafka.wire.messages import (
     ListTransactionsTransactionState,
 )
 from pyreplog.partition.protocol.error_codes import ErrorCode
-from pyreplog.partition.topic_partition import TopicPartition
+from pyreplog.partition.topic_partition import TopicPartition, by_topic
 from pyreplog.partition.transactions.transaction_metadata import TransactionState
 
 _NAMES = {
@@ -50,8 +48,10 @@ def _described(api: ApiContext, transactional_id: str) -> DescribeTransactionsTr
     code, metadata = api.broker.transactions.describe(transactional_id)
     if metadata is None:
         return DescribeTransactionsTransactionState(code, transactional_id)
-    by_topic = groupby(sorted(metadata.partitions), key=lambda name: name.topic)
-    topics = [DescribeTransactionsTopicData(topic, [name.partition for name in names]) for topic, names in by_topic]
+    topics = [
+        DescribeTransactionsTopicData(topic, [number for number, _ in items])
+        for topic, items in by_topic(dict.fromkeys(metadata.partitions))
+    ]
     return DescribeTransactionsTransactionState(
         code, transactional_id, _NAMES[metadata.state], metadata.timeout_ms, metadata.started_ms, metadata.producer_id,
         metadata.producer_epoch, topics,

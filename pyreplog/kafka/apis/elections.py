@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from itertools import groupby
-
 from pyreplog.errors import ReplogError
 from pyreplog.kafka.apis.context import ApiContext, Outcome, RequestContext
 from pyreplog.kafka.error_codes import error_code_of
@@ -15,7 +13,7 @@ from pyreplog.kafka.wire.messages import (
 )
 from pyreplog.partition.metadata.partition_changes import ElectionType, elect_leaders
 from pyreplog.partition.protocol.error_codes import ErrorCode
-from pyreplog.partition.topic_partition import TopicPartition
+from pyreplog.partition.topic_partition import TopicPartition, by_topic
 
 _TYPES = {0: ElectionType.PREFERRED, 1: ElectionType.UNCLEAN}
 _CODES_FROM = 1
@@ -38,10 +36,9 @@ def handle_elect_leaders(api: ApiContext, request: RequestContext, message: Elec
         except ReplogError as error:
             code = error_code_of(error)
         topics = []
-        for topic, items in groupby(sorted(results.items(), key=lambda item: item[0]), key=lambda item: item[0].topic):
+        for topic, items in by_topic(results):
             partitions = [
-                ElectLeadersPartitionResult(name.partition, result.code, result.message or None)
-                for name, result in items
+                ElectLeadersPartitionResult(number, result.code, result.message or None) for number, result in items
             ]
             topics.append(ElectLeadersReplicaElectionResult(topic, partitions))
         return ElectLeadersResponse(

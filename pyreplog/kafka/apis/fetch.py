@@ -25,6 +25,7 @@ from pyreplog.partition.requests import ConsumerFetch, FetchIsolation, FetchPara
 from pyreplog.partition.topic_partition import TopicPartition
 
 _TOPIC_IDS_FROM = 13
+_LEADERS_FROM = 12
 _ENDPOINTS_FROM = 16
 _READ_COMMITTED = 1
 _WITHOUT_SESSION = (0, -1)
@@ -93,14 +94,14 @@ def _respond(
             if data.code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
                 data = data._replace(code=code_without_replica(api, partition))
             leader = FetchLeaderIdAndEpoch()
-            if data.code in (ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.FENCED_LEADER_EPOCH):
+            has_other_leader = data.code in (ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.FENCED_LEADER_EPOCH)
+            if has_other_leader and request.version >= _LEADERS_FROM:
                 current = current_leader(api, partition)
                 if current is not None:
-                    leader = FetchLeaderIdAndEpoch(current[0].node_id, current[1])
+                    broker, epoch = current
+                    leader = FetchLeaderIdAndEpoch(broker.node_id, epoch)
                     if request.version >= _ENDPOINTS_FROM:
-                        endpoints[current[0].node_id] = FetchNodeEndpoint(*current[0])
-            if request.version < 12:
-                leader = FetchLeaderIdAndEpoch()
+                        endpoints[broker.node_id] = FetchNodeEndpoint(*broker)
             partitions.append(_partition_data(wanted.partition, data, leader, is_committed=is_committed))
         topics.append(FetchableTopicResponse(topic.topic, topic.topic_id, partitions))
     return FetchResponse(responses=topics, node_endpoints=tuple(endpoints.values()))

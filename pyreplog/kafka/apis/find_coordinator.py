@@ -6,7 +6,7 @@ import logging
 from typing import Any
 
 from pyreplog.errors import ReplogError
-from pyreplog.future import AppendFuture, set_result, transform
+from pyreplog.future import AppendFuture, completed_future, transform
 from pyreplog.kafka.apis.context import ApiContext, Outcome, RequestContext
 from pyreplog.kafka.apis.leaders import current_leader
 from pyreplog.kafka.apis.metadata import wait_for_leaders
@@ -39,9 +39,7 @@ def handle_find_coordinator(api: ApiContext, request: RequestContext, message: F
 def with_topic(api: ApiContext, topic: str) -> AppendFuture[Any]:
     """Make an internal topic, if there is none. Returns a future that is done when it has leaders, or after a while."""
     if api.topic(topic) is not None:
-        done = AppendFuture[Any]()
-        set_result(done, None)
-        return done
+        return completed_future()
 
     def create() -> None:
         try:

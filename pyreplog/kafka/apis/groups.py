@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, TypeVar
 
-from pyreplog.future import AppendFuture, set_exception, set_result, transform
-from pyreplog.kafka.apis.context import ApiContext, Outcome, RequestContext
+from pyreplog.future import AppendFuture, all_done, transform
+from pyreplog.kafka.apis.context import NO_OPERATIONS, ApiContext, Outcome, RequestContext
 from pyreplog.kafka.groups import group_requests
 from pyreplog.kafka.groups.group_requests import (
     DescribedGroup,
@@ -49,31 +48,11 @@ T = TypeVar("T")
 _INSTANCES_FROM, _KNOWN_IDS_FROM, _NAMES_MAY_BE_NULL_FROM, _SKIPPING_FROM = 5, 4, 7, 9
 _SEVERAL_LEAVE_FROM = 3
 _NOT_FOUND_FROM = 6
-_NO_OPERATIONS = -(1 << 31)
 
 
 def gather(futures: Sequence[AppendFuture[T]]) -> AppendFuture[list[T]]:
-    """Return a future of the results of all; of the first error, if one fails."""
-    outcome = AppendFuture[list[T]]()
-    lock = threading.Lock()
-    missing = len(futures)
-
-    def one_is_done(done: AppendFuture[T]) -> None:
-        nonlocal missing
-        error = done.exception()
-        if error is not None:
-            set_exception(outcome, error)
-        with lock:
-            missing -= 1
-            is_last = not missing
-        if is_last and not outcome.done():
-            set_result(outcome, [future.result() for future in futures])
-
-    for future in futures:
-        future.add_done_callback(one_is_done)
-    if not futures:
-        set_result(outcome, [])
-    return outcome
+    """Return a future of all results, in order; it fails with the error of the first future, in order, that failed."""
+    return transform(all_done(futures), lambda _: [future.result() for future in futures])
 
 
 def handle_join_group(api: ApiContext, request: RequestContext, message: JoinGroupRequest) -> Outcome:
@@ -160,7 +139,7 @@ def _described(version: int, group: DescribedGroup) -> DescribeGroupsDescribedGr
         text = f"there is no group {group.group_id}" if version >= _NOT_FOUND_FROM else None
     members = [DescribeGroupsDescribedGroupMember(*each) for each in group.members]
     return DescribeGroupsDescribedGroup(
-        code, text, group.group_id, group.state.value, group.protocol_type, group.protocol, members, _NO_OPERATIONS
+        code, text, group.group_id, group.state.value, group.protocol_type, group.protocol, members, NO_OPERATIONS
     )
 
 

@@ -1,4 +1,4 @@
-"""Who leads a partition, for clients that asked another broker (KIP-951)."""
+"""Which partitions exist, and who leads them, for clients that asked another broker (KIP-951)."""
 
 from __future__ import annotations
 
@@ -16,11 +16,15 @@ def partition_state(api: ApiContext, name: TopicPartition) -> PartitionState | N
     return None if stored is None else stored[1]
 
 
+def exists(api: ApiContext, name: TopicPartition) -> bool:
+    """Return whether a partition exists, as far as this broker knows."""
+    topic = api.topic(name.topic)
+    return topic is not None and 0 <= name.partition < topic.partitions
+
+
 def code_without_replica(api: ApiContext, name: TopicPartition) -> ErrorCode:
     """Return the code for a partition of which this broker has no replica: the client asks its leader, if it exists."""
-    topic = api.topic(name.topic)
-    is_known = topic is not None and 0 <= name.partition < topic.partitions
-    return ErrorCode.NOT_LEADER_OR_FOLLOWER if is_known else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    return ErrorCode.NOT_LEADER_OR_FOLLOWER if exists(api, name) else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
 
 def current_leader(api: ApiContext, name: TopicPartition) -> tuple[LivingBroker, int] | None:

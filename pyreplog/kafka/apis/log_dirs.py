@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from functools import partial
-from itertools import groupby
 
 from pyreplog.kafka.apis.context import ApiContext, Outcome, RequestContext
 from pyreplog.kafka.wire.messages import (
@@ -15,7 +14,7 @@ from pyreplog.kafka.wire.messages import (
 )
 from pyreplog.partition.protocol.error_codes import ErrorCode
 from pyreplog.partition.store.log_directories import LogDirectory
-from pyreplog.partition.topic_partition import TopicPartition
+from pyreplog.partition.topic_partition import TopicPartition, by_topic
 
 
 def handle_describe_log_dirs(api: ApiContext, request: RequestContext, message: DescribeLogDirsRequest) -> Outcome:
@@ -32,13 +31,12 @@ def _describe(api: ApiContext, message: DescribeLogDirsRequest) -> DescribeLogDi
 
 
 def _result(directory: LogDirectory) -> DescribeLogDirsResult:
-    topics = []
-    for topic, replicas in groupby(directory.replicas, key=lambda replica: replica.partition.topic):
-        partitions = [
-            DescribeLogDirsPartition(replica.partition.partition, replica.size, replica.offset_lag)
-            for replica in replicas
-        ]
-        topics.append(DescribeLogDirsTopic(topic, partitions))
+    topics = [
+        DescribeLogDirsTopic(
+            topic, [DescribeLogDirsPartition(number, replica.size, replica.offset_lag) for number, replica in replicas]
+        )
+        for topic, replicas in by_topic({replica.partition: replica for replica in directory.replicas})
+    ]
     code = ErrorCode.KAFKA_STORAGE_ERROR if directory.error else ErrorCode.NONE
     path = str(directory.path.absolute())
     return DescribeLogDirsResult(code, path, topics, directory.total_bytes, directory.usable_bytes)

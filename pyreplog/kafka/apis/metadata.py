@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Collection
-from functools import partial
 from typing import Any
 
-from pyreplog.errors import InvalidArgumentError, ReplogError, TopicExistsError
-from pyreplog.future import AppendFuture, transform
-from pyreplog.kafka.apis.context import ApiContext, LivingBroker, Outcome, RequestContext
+from pyreplog.future import AppendFuture
+from pyreplog.kafka.apis.context import NO_OPERATIONS, ApiContext, LivingBroker, Outcome, RequestContext
 from pyreplog.kafka.apis.topic_names import is_topic_name
 from pyreplog.kafka.node_ids import node_id_of
 from pyreplog.kafka.wire.messages import (
@@ -23,75 +20,34 @@ from pyreplog.kafka.wire.messages import (
     MetadataResponsePartition,
     MetadataResponseTopic,
 )
-from pyreplog.partition.metadata.topic_metadata import TopicMetadata, create_topic
-from pyreplog.partition.metadata.topic_settings import KAFKA_DEFAULTS
+from pyreplog.partition.metadata.topic_metadata import TopicMetadata
 from pyreplog.partition.protocol.error_codes import ErrorCode
 from pyreplog.partition.protocol.partition_state import PartitionState
 from pyreplog.partition.topic_partition import INTERNAL_TOPICS, TopicPartition
 
-logger = logging.getLogger(__name__)
-
-NO_OPERATIONS = -(1 << 31)
 TOPIC_OPERATIONS = sum(1 << operation for operation in (3, 4, 5, 6, 7, 8, 10, 11))
 """READ, WRITE, CREATE, DELETE, ALTER, DESCRIBE, DESCRIBE_CONFIGS, ALTER_CONFIGS: without ACLs, all."""
 CLUSTER_OPERATIONS = sum(1 << operation for operation in (5, 7, 8, 9, 10, 11, 12))
 """CREATE, ALTER, DESCRIBE, CLUSTER_ACTION, DESCRIBE_CONFIGS, ALTER_CONFIGS, IDEMPOTENT_WRITE."""
-_TOPIC_IDS_FROM = 10
 _BROKER_ENDPOINTS = 1
 _LEADERS_MS = 1_000
-"""For how long the answer waits for the leaders of new topics: a client that is told of none looks again later."""
+"""For how long a new topic is kept from the clients that asked for it, while it has no leaders."""
 
 
 def handle_metadata(api: ApiContext, request: RequestContext, message: MetadataRequest) -> Outcome:
-    """Answer a Metadata request; topics that do not exist are made first, if both sides agree.
+    """Answer a Metadata request. The creation of topics that do not exist begins, if both sides agree.
 
-    The answer waits shortly for their leaders. LEADER_NOT_AVAILABLE: there are none yet, and the client looks again.
+    As in Kafka, the answer does not wait for it: UNKNOWN_TOPIC_OR_PARTITION has the client ask again. It gets the same
+    answer until the topic has leaders: in Kafka a topic has leaders as soon as it exists, and some clients rely on it.
     """
-    missing: list[str] = []
     if message.topics and message.allow_auto_topic_creation and api.config.auto_create_topics:
-        names = [topic.name for topic in message.topics if topic.name]
-        missing = [name for name in names if api.topic(name) is None and may_create(name)]
-    if not missing:
-        return _respond(api, request, message)
-
-    def wait(codes: dict[str, ErrorCode]) -> AppendFuture[Any]:
-        made = [name for name, code in codes.items() if code is ErrorCode.LEADER_NOT_AVAILABLE]
-        return transform(wait_for_leaders(api, made, _LEADERS_MS), lambda _: _respond(api, request, message, codes))
-
-    return transform(api.run(partial(_create, api, missing)), wait)
+        missing = [topic.name for topic in message.topics if topic.name and api.topic(topic.name) is None]
+        wanted = [name for name in missing if is_topic_name(name) and name not in INTERNAL_TOPICS]
+        api.auto_topic_creation.create_topics(wanted, lambda name: wait_for_leaders(api, [name], _LEADERS_MS))
+    return _respond(api, request, message)
 
 
-def may_create(name: str) -> bool:
-    """Return whether asking for a topic may make it."""
-    return is_topic_name(name) and name not in INTERNAL_TOPICS
-
-
-def _create(api: ApiContext, names: Collection[str]) -> dict[str, ErrorCode]:
-    """Make topics; return the codes for their clients, which look again soon."""
-    codes = {}
-    config = api.config
-    for name in names:
-        codes[name] = ErrorCode.LEADER_NOT_AVAILABLE
-        try:
-            create_topic(
-                api.store, name, partitions=config.partitions, replication_factor=config.replication_factor,
-                now_us=api.reactor.clock.now_us(),
-                settings={**KAFKA_DEFAULTS, "min.insync.replicas": config.min_isr},
-            )  # fmt: skip
-            logger.info("topic %s is made, because a Kafka client asked for it", name)
-        except TopicExistsError:
-            continue
-        except InvalidArgumentError as error:
-            logger.info("topic %s cannot be made: %s", name, error)
-            codes[name] = ErrorCode.INVALID_TOPIC_EXCEPTION
-        except ReplogError as error:
-            logger.warning("topic %s was not made, and its client tries again: %s", name, error)
-    return codes
-
-
-def _respond(
-    api: ApiContext, request: RequestContext, message: MetadataRequest, codes: dict[str, ErrorCode] | None = None
-) -> MetadataResponse:  # fmt: skip
+def _respond(api: ApiContext, request: RequestContext, message: MetadataRequest) -> MetadataResponse:
     living = api.living_brokers()
     wants_all = message.topics is None or (request.version == 0 and not message.topics)
     operations = TOPIC_OPERATIONS if message.include_topic_authorized_operations else NO_OPERATIONS
@@ -104,8 +60,8 @@ def _respond(
         for topic in message.topics or ():
             name_or_none = topic.name if topic.name is not None else api.topic_name(topic.topic_id)
             found = None if name_or_none is None else api.topic(name_or_none)
-            if found is None or name_or_none is None:
-                topics.append(_unknown(topic.name, topic.topic_id, codes or {}))
+            if found is None or name_or_none is None or api.auto_topic_creation.is_creating(name_or_none):
+                topics.append(_unknown(topic.name, topic.topic_id))
             else:
                 topics.append(describe_topic(api, name_or_none, found, living, operations))
     brokers = [MetadataResponseBroker(*broker) for broker in living.values()]
@@ -121,12 +77,10 @@ def controller_id(api: ApiContext, living: dict[str, LivingBroker]) -> int:
     return api.node_id if api.broker.name in living else -1
 
 
-def _unknown(name: str | None, topic_id: bytes, codes: dict[str, ErrorCode]) -> MetadataResponseTopic:
+def _unknown(name: str | None, topic_id: bytes) -> MetadataResponseTopic:
     if name is None:
         return MetadataResponseTopic(ErrorCode.UNKNOWN_TOPIC_ID, None, topic_id)
-    code = codes.get(name, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
-    if not is_topic_name(name):
-        code = ErrorCode.INVALID_TOPIC_EXCEPTION
+    code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION if is_topic_name(name) else ErrorCode.INVALID_TOPIC_EXCEPTION
     return MetadataResponseTopic(code, name, ZERO_UUID)
 
 
@@ -161,7 +115,7 @@ def _describe_partition(
 def handle_describe_cluster(api: ApiContext, _: RequestContext, message: DescribeClusterRequest) -> Outcome:
     """Answer a DescribeCluster request."""
     living = api.living_brokers()
-    this = controller_id(api, living)
+    controller = controller_id(api, living)
     code, text = ErrorCode.NONE, None
     if message.endpoint_type != _BROKER_ENDPOINTS:
         code = ErrorCode.INVALID_REQUEST
@@ -170,7 +124,7 @@ def handle_describe_cluster(api: ApiContext, _: RequestContext, message: Describ
     operations = CLUSTER_OPERATIONS if message.include_cluster_authorized_operations else NO_OPERATIONS
     return DescribeClusterResponse(
         error_code=code, error_message=text, endpoint_type=_BROKER_ENDPOINTS, cluster_id=api.cluster_id,
-        controller_id=this, brokers=[DescribeClusterBroker(*broker) for broker in living.values()],
+        controller_id=controller, brokers=[DescribeClusterBroker(*broker) for broker in living.values()],
         cluster_authorized_operations=operations,
     )  # fmt: skip
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
 from functools import partial
-from itertools import groupby
 
 from pyreplog.future import transform
 from pyreplog.kafka.apis.context import ApiContext, Outcome, RequestContext
 from pyreplog.kafka.apis.groups import gather
+from pyreplog.kafka.apis.leaders import exists
 from pyreplog.kafka.groups import group_requests
 from pyreplog.kafka.groups.group_requests import FetchedOffset, OffsetFetchResult, OffsetToCommit
 from pyreplog.kafka.wire.messages import (
@@ -29,7 +29,7 @@ from pyreplog.kafka.wire.messages import (
     OffsetFetchResponseTopics,
 )
 from pyreplog.partition.protocol.error_codes import ErrorCode
-from pyreplog.partition.topic_partition import TopicPartition
+from pyreplog.partition.topic_partition import TopicPartition, by_topic
 
 _GROUPS_FROM = 8
 _CODES_FROM = 2
@@ -43,13 +43,12 @@ def handle_offset_commit(api: ApiContext, request: RequestContext, message: Offs
     for topic in message.topics:
         for each in topic.partitions:
             name = TopicPartition(topic.name, each.partition_index)
-            known = api.topic(topic.name)
-            if known is None or not 0 <= each.partition_index < known.partitions:
-                unknown[name] = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-            else:
+            if exists(api, name):
                 offsets[name] = OffsetToCommit(
                     each.committed_offset, each.committed_leader_epoch, each.committed_metadata or ""
                 )
+            else:
+                unknown[name] = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     commit = group_requests.OffsetCommitRequest(
         message.member_id, message.generation_id_or_member_epoch, offsets, message.group_instance_id,
         knows_member_epochs=request.version >= _MEMBER_EPOCHS_FROM,
@@ -89,7 +88,7 @@ def handle_offset_fetch(api: ApiContext, request: RequestContext, message: Offse
         for group, result in zip(message.groups, results, strict=True):
             topics = [
                 OffsetFetchResponseTopics(topic, [OffsetFetchResponsePartitions(*_fields(*each)) for each in offsets])
-                for topic, offsets in _by_topic(result)
+                for topic, offsets in by_topic(result.offsets)
             ]
             groups.append(OffsetFetchResponseGroup(group.group_id, topics, result.code))
         return OffsetFetchResponse(groups=groups)
@@ -100,7 +99,7 @@ def handle_offset_fetch(api: ApiContext, request: RequestContext, message: Offse
 def _fetched_one(version: int, result: OffsetFetchResult) -> OffsetFetchResponse:
     topics = [
         OffsetFetchResponseTopic(topic, [OffsetFetchResponsePartition(*_fields(*each)) for each in offsets])
-        for topic, offsets in _by_topic(result)
+        for topic, offsets in by_topic(result.offsets)
     ]
     return OffsetFetchResponse(topics=topics, error_code=result.code if version >= _CODES_FROM else 0)
 
@@ -109,13 +108,8 @@ def _names(topics: Iterable[tuple[str, Sequence[int]]]) -> Collection[TopicParti
     return [TopicPartition(topic, number) for topic, numbers in topics for number in numbers]
 
 
-def _by_topic(result: OffsetFetchResult) -> list[tuple[str, list[tuple[TopicPartition, FetchedOffset]]]]:
-    ordered = sorted(result.offsets.items(), key=lambda item: item[0])
-    return [(topic, list(items)) for topic, items in groupby(ordered, key=lambda item: item[0].topic)]
-
-
-def _fields(name: TopicPartition, found: FetchedOffset) -> tuple[int, int, int, str, int]:
-    return name.partition, found.offset, found.leader_epoch, found.metadata, found.code
+def _fields(number: int, fetched: FetchedOffset) -> tuple[int, int, int, str, int]:
+    return number, fetched.offset, fetched.leader_epoch, fetched.metadata, fetched.code
 
 
 def handle_offset_delete(api: ApiContext, request: RequestContext, message: OffsetDeleteRequest) -> Outcome:

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from functools import partial
-from itertools import groupby
-from typing import TypeVar
 
 from pyreplog.errors import ReplogError
 from pyreplog.kafka.apis.context import ApiContext, Outcome, RequestContext
@@ -29,9 +27,7 @@ from pyreplog.partition.metadata.partition_changes import (
     reassign_partitions,
 )
 from pyreplog.partition.protocol.error_codes import ErrorCode
-from pyreplog.partition.topic_partition import TopicPartition
-
-T = TypeVar("T")
+from pyreplog.partition.topic_partition import TopicPartition, by_topic
 
 
 def handle_alter_partition_reassignments(
@@ -42,7 +38,7 @@ def handle_alter_partition_reassignments(
 
 
 def _alter(api: ApiContext, message: AlterPartitionReassignmentsRequest) -> AlterPartitionReassignmentsResponse:
-    names = {node_id_of(name): name for name in api.metadata.brokers()}
+    names = api.broker_names()
     results: dict[TopicPartition, PartitionResult] = {}
     targets: dict[TopicPartition, list[str] | None] = {}
     for topic in message.topics:
@@ -63,7 +59,7 @@ def _alter(api: ApiContext, message: AlterPartitionReassignmentsRequest) -> Alte
             AlterPartitionReassignmentsReassignablePartitionResponse(number, result.code, result.message or None)
             for number, result in partitions
         ])
-        for topic, partitions in _by_topic(results)
+        for topic, partitions in by_topic(results)
     ])  # fmt: skip
 
 
@@ -92,15 +88,10 @@ def _list(api: ApiContext, message: ListPartitionReassignmentsRequest) -> ListPa
     listed = {name: each for name, each in found.items() if wanted is None or name in wanted}
     return ListPartitionReassignmentsResponse(0, ErrorCode.NONE, None, [
         ListPartitionReassignmentsOngoingTopicReassignment(topic, [_ongoing(*item) for item in partitions])
-        for topic, partitions in _by_topic(listed)
+        for topic, partitions in by_topic(listed)
     ])  # fmt: skip
 
 
 def _ongoing(number: int, each: Reassignment) -> ListPartitionReassignmentsOngoingPartitionReassignment:
     replicas, adding, removing = (list(map(node_id_of, names)) for names in (each.replicas, each.adding, each.removing))
     return ListPartitionReassignmentsOngoingPartitionReassignment(number, replicas, adding, removing)
-
-
-def _by_topic(items: Mapping[TopicPartition, T]) -> Iterable[tuple[str, list[tuple[int, T]]]]:
-    for topic, group in groupby(sorted(items.items(), key=lambda item: item[0]), key=lambda item: item[0].topic):
-        yield topic, [(name.partition, each) for name, each in group]

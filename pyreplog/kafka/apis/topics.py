@@ -13,7 +13,6 @@ from pyreplog.kafka.apis.context import ApiContext, Outcome, RequestContext
 from pyreplog.kafka.apis.metadata import wait_for_leaders
 from pyreplog.kafka.apis.refusals import RefusedError, outcome_of, refusal_of
 from pyreplog.kafka.apis.topic_names import is_topic_name
-from pyreplog.kafka.node_ids import node_id_of
 from pyreplog.kafka.wire.messages import (
     ZERO_UUID,
     CreatePartitionsRequest,
@@ -101,10 +100,10 @@ def _create(
         raise RefusedError(
             ErrorCode.INVALID_PARTITIONS, f"partitions: expected 1 to {PARTITIONS_MAX}, found {partitions}"
         )
-    living = len(api.metadata.brokers())
-    if not 1 <= factor <= living:
+    registered = len(api.metadata.brokers())
+    if not 1 <= factor <= registered:
         raise RefusedError(
-            ErrorCode.INVALID_REPLICATION_FACTOR, f"replicas: expected 1 to {living}, brokers, found {factor}"
+            ErrorCode.INVALID_REPLICATION_FACTOR, f"replicas: expected 1 to {registered}, brokers, found {factor}"
         )
     settings = {**KAFKA_DEFAULTS, "min.insync.replicas": config.min_isr}
     settings |= {each.name: parse_setting(each.name, each.value) for each in topic.configs if each.value is not None}
@@ -116,7 +115,7 @@ def _create(
             topic.name, num_partitions=partitions, replication_factor=factor, configs=()
         )
     try:
-        made = create_topic(
+        created = create_topic(
             api.store, topic.name, partitions=partitions, replication_factor=factor,
             now_us=api.reactor.clock.now_us(), assignment=assignment, settings=settings,
         )  # fmt: skip
@@ -126,10 +125,10 @@ def _create(
         CreateTopicsCreatableTopicConfigs(
             name, format_setting(value), False, _TOPIC_CONFIG if name in settings else _DEFAULT_CONFIG
         )
-        for name, value in made.config.values().items()
+        for name, value in created.config.values().items()
     ]
     return CreateTopicsCreatableTopicResult(
-        topic.name, bytes.fromhex(made.topic_id), ErrorCode.NONE, None, 0, partitions, factor, configs
+        topic.name, bytes.fromhex(created.topic_id), ErrorCode.NONE, None, 0, partitions, factor, configs
     )
 
 
@@ -156,7 +155,7 @@ def _assignment(api: ApiContext, topic: CreateTopicsCreatableTopic) -> dict[int,
 
 def _brokers(api: ApiContext, partition: int, node_ids: Sequence[int]) -> tuple[str, ...]:
     """Return the brokers that a client chose for a partition."""
-    names = {node_id_of(name): name for name in api.metadata.brokers()}
+    names = api.broker_names()
     if not node_ids or len({*node_ids}) < len(node_ids) or not {*node_ids} <= names.keys():
         raise RefusedError(
             ErrorCode.INVALID_REPLICA_ASSIGNMENT,

@@ -11,6 +11,7 @@ from typing import Any
 from pyreplog.future import transform
 from pyreplog.kafka.apis.context import ApiContext, Outcome, RequestContext
 from pyreplog.kafka.apis.find_coordinator import with_topic
+from pyreplog.kafka.apis.leaders import exists
 from pyreplog.kafka.groups import group_requests
 from pyreplog.kafka.groups.group_requests import OffsetToCommit
 from pyreplog.kafka.groups.offsets_log import OFFSETS_TOPIC
@@ -76,7 +77,7 @@ def handle_add_partitions_to_txn(
     wanted = [
         TopicPartition(topic.name, number) for topic in message.v3_and_below_topics for number in topic.partitions
     ]
-    unknown = [name for name in wanted if not _exists(api, name)]
+    unknown = [name for name in wanted if not exists(api, name)]
 
     def answer(codes: dict[TopicPartition, int]) -> AddPartitionsToTxnResponse:
         topics = []
@@ -104,11 +105,6 @@ def handle_add_partitions_to_txn(
     )  # fmt: skip
 
 
-def _exists(api: ApiContext, name: TopicPartition) -> bool:
-    topic = api.topic(name.topic)
-    return topic is not None and 0 <= name.partition < topic.partitions
-
-
 def handle_add_offsets_to_txn(api: ApiContext, request: RequestContext, message: AddOffsetsToTxnRequest) -> Outcome:
     """Add the partition that keeps a group's offsets to a transaction."""
     if not message.group_id:
@@ -116,7 +112,7 @@ def handle_add_offsets_to_txn(api: ApiContext, request: RequestContext, message:
     offsets = TopicPartition(OFFSETS_TOPIC, api.groups.partition_of(message.group_id))
 
     def add(_: object) -> Any:
-        if not _exists(api, offsets):
+        if not exists(api, offsets):
             return AddPartitionsResult(ErrorCode.COORDINATOR_NOT_AVAILABLE, {})
         return api.broker.transactions.add_partitions(
             message.transactional_id, message.producer_id, message.producer_epoch, [offsets]
@@ -151,7 +147,7 @@ def handle_txn_offset_commit(api: ApiContext, request: RequestContext, message: 
     for topic in message.topics:
         for each in topic.partitions:
             name = TopicPartition(topic.name, each.partition_index)
-            if _exists(api, name):
+            if exists(api, name):
                 offsets[name] = OffsetToCommit(
                     each.committed_offset, each.committed_leader_epoch, each.committed_metadata or ""
                 )

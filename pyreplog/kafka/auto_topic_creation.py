@@ -1,0 +1,102 @@
+"""AutoTopicCreationManager: topics that clients ask for are created in the background (`auto.create.topics.enable`)."""
+
+from __future__ import annotations
+
+import logging
+from _thread import allocate_lock
+from collections.abc import Callable, Iterable
+from concurrent.futures import Executor
+from contextlib import suppress
+from typing import Any
+
+from pyreplog.clock import Clock
+from pyreplog.errors import ReplogError, TopicExistsError
+from pyreplog.future import AppendFuture
+from pyreplog.kafka.config import KafkaConfig
+from pyreplog.metadata.store import MetadataStore
+from pyreplog.partition.metadata.topic_metadata import create_topic
+from pyreplog.partition.metadata.topic_settings import KAFKA_DEFAULTS
+
+logger = logging.getLogger(__name__)
+
+RETRY_US = 1_000_000
+"""A topic whose creation failed is tried again after so many microseconds at the earliest: clients ask more often."""
+
+
+class AutoTopicCreationManager:
+    """Creates topics that clients ask for, each once, however many clients ask.
+
+    As in Kafka, clients do not wait for it: they are told that the topic does not exist, and ask again. A creation ends
+    when the topic has leaders, or when there are none for a while. One that fails is logged, and begins anew when a
+    client asks again.
+
+    Any thread may use it.
+
+    Args:
+        store: metadata store.
+        config: settings of the listener, with those of new topics.
+        clock: tells when topics are created, and when a creation may be tried again.
+        executor: runs creations, which block for the store. After its end nothing is created.
+    """
+
+    def __init__(self, store: MetadataStore, config: KafkaConfig, clock: Clock, executor: Executor) -> None:
+        self._store, self._config, self._clock, self._executor = store, config, clock, executor
+        self._lock = allocate_lock()  # guards what follows
+        self._inflight: set[str] = set()
+        self._retry_at_us: dict[str, int] = {}  # of creations that failed lately
+
+    def is_creating(self, name: str) -> bool:
+        """Return whether a topic is being created here, and clients shall not use it yet.
+
+        Args:
+            name: of the topic.
+        """
+        with self._lock:
+            return name in self._inflight
+
+    def create_topics(self, names: Iterable[str], wait_for_leaders: Callable[[str], AppendFuture[Any]]) -> None:
+        """Begin to create topics. Those that are being created, or could not be created lately, are left out.
+
+        It never blocks.
+
+        Args:
+            names: of topics that do not exist, as far as this broker knows.
+            wait_for_leaders: returns a future that is done when the topic of a name has leaders, or after a while.
+        """
+        now_us = self._clock.monotonic_us()
+        with self._lock:
+            self._retry_at_us = {name: at_us for name, at_us in self._retry_at_us.items() if at_us > now_us}
+            wanted = [
+                name for name in dict.fromkeys(names) if name not in self._inflight and name not in self._retry_at_us
+            ]
+            self._inflight.update(wanted)
+        for name in wanted:
+            with suppress(RuntimeError):  # the listener was closed
+                self._executor.submit(self._create, name, wait_for_leaders)
+
+    def _create(self, name: str, wait_for_leaders: Callable[[str], AppendFuture[Any]]) -> None:
+        try:
+            self._store_topic(name)
+            wait_for_leaders(name).add_done_callback(lambda _: self._end(name))
+            return
+        except ReplogError as error:
+            logger.warning("topic %s, which a Kafka client asked for, was not created: %s", name, error)
+        except Exception:
+            logger.exception("topic %s, which a Kafka client asked for, was not created", name)
+        with self._lock:
+            self._retry_at_us[name] = self._clock.monotonic_us() + RETRY_US
+        self._end(name)
+
+    def _end(self, name: str) -> None:
+        with self._lock:
+            self._inflight.discard(name)
+
+    def _store_topic(self, name: str) -> None:
+        config = self._config
+        with suppress(TopicExistsError):  # another broker was faster, or this one does not know of the topic yet
+            create_topic(
+                self._store, name, partitions=config.partitions, replication_factor=config.replication_factor,
+                now_us=self._clock.now_us(),
+                settings={**KAFKA_DEFAULTS, "min.insync.replicas": config.min_isr},
+            )  # fmt: skip
+            logger.info("topic %s was created, because a Kafka client asked for it", name)
