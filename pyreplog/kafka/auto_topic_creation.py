@@ -26,7 +26,7 @@ RETRY_US = 1_000_000
 class AutoTopicCreationManager:
     """Creates topics that clients ask for, each once, however many clients ask.
 
-    As in Kafka, clients do not wait for it: they are told that the topic does not exist, and ask again. A creation ends
+    As in Kafka, clients do not wait for it: they are told that the topic has no leaders, and ask again. A creation ends
     when the topic has leaders, or when there are none for a while. One that fails is logged, and begins anew when a
     client asks again.
 

@@ -37,8 +37,9 @@ _LEADERS_MS = 1_000
 def handle_metadata(api: ApiContext, request: RequestContext, message: MetadataRequest) -> Outcome:
     """Answer a Metadata request. The creation of topics that do not exist begins, if both sides agree.
 
-    As in Kafka, the answer does not wait for it: UNKNOWN_TOPIC_OR_PARTITION has the client ask again. It gets the same
-    answer until the topic has leaders: in Kafka a topic has leaders as soon as it exists, and some clients rely on it.
+    As in Kafka, the answer does not wait for it: LEADER_NOT_AVAILABLE has the client ask again. It gets the same answer
+    until the topic has leaders: in Kafka a topic has leaders as soon as it exists, and some clients rely on it. After
+    UNKNOWN_TOPIC_OR_PARTITION, which Kafka 4 answers, members of groups of kafka-go do without the topic for ever.
     """
     if message.topics and message.allow_auto_topic_creation and api.config.auto_create_topics:
         missing = [topic.name for topic in message.topics if topic.name and api.topic(topic.name) is None]
@@ -60,7 +61,9 @@ def _respond(api: ApiContext, request: RequestContext, message: MetadataRequest)
         for topic in message.topics or ():
             name_or_none = topic.name if topic.name is not None else api.topic_name(topic.topic_id)
             found = None if name_or_none is None else api.topic(name_or_none)
-            if found is None or name_or_none is None or api.auto_topic_creation.is_creating(name_or_none):
+            if name_or_none is not None and api.auto_topic_creation.is_creating(name_or_none):
+                topics.append(MetadataResponseTopic(ErrorCode.LEADER_NOT_AVAILABLE, name_or_none, ZERO_UUID))
+            elif found is None or name_or_none is None:
                 topics.append(_unknown(topic.name, topic.topic_id))
             else:
                 topics.append(describe_topic(api, name_or_none, found, living, operations))
