@@ -1142,6 +1142,8 @@ class CommitLog(LogView, Appender):
             rows = [row for row, (start, _, _) in enumerate(self._segment_table()) if start == base]
             if not rows:
                 raise TrimmedError(f"{self.path}: the segment at {base} was removed")
+            if any(segment.base == base for _, segment in self._sealed):  # recovery has found it: it has no index file
+                self._sync_sealed()
             old = self._segment_table()[rows[0]][2]
             if old is not None:
                 indexes.load_or_build(self.path, old)  # the file of the index is about to go

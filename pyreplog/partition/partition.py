@@ -723,11 +723,15 @@ class Partition:
         return cleaned if registration is not None and registration.incarnation == incarnation else 0
 
     def refresh_cleaned_segments(self) -> None:
-        """Look, as leader, which segments are compacted, for followers that ask. For the thread that cleans.
+        """Let readers have the compacted segments, and look, as leader, which there are, for followers that ask.
+
+        For the thread that cleans, again and again: a read may go on in a former file meanwhile.
 
         Raises:
             ReplogError, OSError: a segment cannot be read.
         """
+        if self._cleaner is not None:
+            self._cleaner.let_go_replaced()
         bounds = None if self.config.compaction is None else self._cleaning_bounds()
         if bounds is None:
             return

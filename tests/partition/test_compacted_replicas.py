@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -14,6 +15,7 @@ from pyreplog.log import names
 from pyreplog.log.fsck.check import check as fsck
 from pyreplog.partition.protocol.error_codes import ErrorCode
 from pyreplog.partition.protocol.messages import DivergingEpoch
+from pyreplog.partition.requests import ConsumerFetch, FetchParams, FetchPartitionData
 from tests.ha.streams import SEGMENT_BYTES
 
 from .compacted_replicas import MAP_BYTES, RETENTION_MS, Replicas
@@ -57,6 +59,38 @@ def test_followers_take_over_compacted_segments(replicas: Replicas) -> None:
     for name in NAMES:
         replicas.check(name)
     replicas.assert_same()
+
+
+def test_reads_that_go_on_meanwhile_keep_no_segment_from_later_ones(replicas: Replicas) -> None:
+    """Nothing is left to be cleaned: readers get the compacted segments when the last read of the former ones is over."""
+    replicas.fill(3)
+    leader, params = replicas.leader, FetchParams(max_wait_ms=0)
+
+    def fetched() -> FetchPartitionData:
+        return leader.manager.fetch_messages(params, {EVENTS: ConsumerFetch(0, 1 << 20)}).result(0)[EVENTS]
+
+    before = fetched()  # its views pin the segments
+    size = before.size
+    replicas.clean()
+    assert fetched().size == size, "they are read"
+    del before
+    gc.collect()
+    leader.partition.refresh_cleaned_segments()
+    assert fetched().size < size
+
+
+def test_a_follower_that_was_killed_takes_over_segments_before_it_writes_their_indexes(replicas: Replicas) -> None:
+    replicas.fill(3)
+    replicas.clean()
+    name = next(name for name in NAMES if name != replicas.leader.name)
+    replicas.brokers[name].restart()
+    replicas.cluster.settle(30)
+    assert replicas.mirror(name) >= 2
+    replicas.settle()  # now it writes those that are left
+    replicas.check(name)
+    replicas.brokers[name].restart()
+    replicas.settle()
+    replicas.check(name)
 
 
 def test_tombstones_stay_until_all_replicas_are_compacted(replicas: Replicas) -> None:

@@ -217,11 +217,15 @@ class LogCleaner:
         if not self._log.let_go_replaced(base):
             self._replaced.add(base)
 
+    def let_go_replaced(self) -> None:
+        """Let readers have the new files of segments whose old ones nobody reads any more."""
+        if self._replaced:
+            self._replaced = {base for base in self._replaced if not self._log.let_go_replaced(base)}
+
     # ---- how far it is --------------------------------------------------------------------------------------
 
     def begin(self) -> None:
         """Begin to clean, or to take over segments, after which `note_cleaned` is called."""
-        self._replaced = {base for base in self._replaced if not self._log.let_go_replaced(base)}
         with self._marking:
             self._is_cut = False
 
