@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pyreplog
 from benchmarks.idle_costs import print_table, process_sizes
+from pyreplog.disk_usage import size_on_disk
 from pyreplog.log.commitlog import CommitLog
 from pyreplog.log.runtime import LogRuntime
 
@@ -68,7 +69,7 @@ def _measure(arguments: argparse.Namespace, count: int) -> dict[str, float]:
         time.sleep(arguments.seconds)
         idle = (time.process_time() - busy) / arguments.seconds
         threads = threading.active_count()
-        blocks = [file.stat().st_blocks * 512 for path in paths for file in path.iterdir()]
+        disk = sum(map(size_on_disk, paths)) / 1024
         for log in logs:
             assert log[0] == bytes(100)
             log.close()
@@ -76,7 +77,7 @@ def _measure(arguments: argparse.Namespace, count: int) -> dict[str, float]:
         "logs": count, "made_s": made_s, "opened_us": opened_s / count * 1e6, "threads": threads,
         "descriptors": after["descriptors"], "maps": (after["maps"] - before["maps"]) / count,
         "anonymous": (after["anonymous"] - before["anonymous"]) / count,
-        "resident": (after["resident"] - before["resident"]) / count, "disk": sum(blocks) / count / 1024, "idle": idle,
+        "resident": (after["resident"] - before["resident"]) / count, "disk": disk / count, "idle": idle,
         "wake_us": statistics.median(wakes) * 1e6,
     }  # fmt: skip
 

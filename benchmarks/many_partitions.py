@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable
 
 from benchmarks.idle_costs import print_table, process_sizes
+from pyreplog.disk_usage import size_on_disk
 from pyreplog.partition.client.partition_client import PartitionClient
 from pyreplog.partition.config import BrokerConfig
 
@@ -63,8 +64,7 @@ def _measure(arguments: argparse.Namespace, count: int) -> dict[str, float]:
         after, busy = process_sizes(), time.process_time()
         time.sleep(arguments.seconds)
         idle, threads = (time.process_time() - busy) / arguments.seconds, threading.active_count()
-        files = [path for path in arguments.directory.rglob("*") if path.is_file()]
-        disk = sum(path.stat().st_blocks * 512 for path in files) / 1024
+        disk = size_on_disk(arguments.directory) / 1024
         topic = client.topic("t")
         assert all(topic[number].offsets().end == 1 for number in range(0, count, max(count // 100, 1)))
     return {

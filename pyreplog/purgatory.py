@@ -36,7 +36,8 @@ from pyreplog.timing_wheel import TimingWheel
 class PurgatoryEntry:
     """One waiter: `future` is completed when the number of `key` reaches `threshold`, or fails at `deadline_us`.
 
-    To be kept by a caller that may want to `cancel` it. Its fields belong to the Purgatory.
+    To be kept by a caller that may want to `cancel` it. Its fields belong to the Purgatory. It has no `future` any more
+    when it was cancelled.
     """
 
     __slots__ = ("deadline_us", "future", "key", "threshold", "waiting")
@@ -147,7 +148,7 @@ class Purgatory:
         return watch
 
     def cancel(self, watch: PurgatoryEntry) -> None:
-        """Stops waiting. The ack is left open, unless it was settled or is just being settled elsewhere."""
+        """Stops waiting. The future is left open, unless it was settled or is just being settled elsewhere."""
         self._inbox.append((Purgatory._discard, watch.key, watch))
         self.drain()
 
@@ -257,6 +258,7 @@ class Purgatory:
             if watch.deadline_us is not None:
                 self._wheel.cancel(watch, watch.deadline_us)
             self._leave_early(watch)
+            del watch.future  # its callbacks may lead to whoever keeps the entry: a cycle, which pins what was read
 
     def _advance(self, outcomes: list[Outcome], key: Hashable, number: int) -> None:
         line = self._lines[key]

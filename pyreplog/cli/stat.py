@@ -10,6 +10,7 @@ from typing import Any
 import pyreplog
 from pyreplog.cli.shared.output import amount, moment, print_fields, print_json
 from pyreplog.cli.shared.partition_records import partition_fields, partition_reader
+from pyreplog.disk_usage import size_on_disk
 from pyreplog.errors import CorruptionError
 from pyreplog.log import LogReader, names
 from pyreplog.log import checkpoint as checkpoints
@@ -64,7 +65,7 @@ def stat(path: Path, log: LogReader) -> dict[str, Any]:
         "last_time": log.get(end - 1).timestamp if start < end else None,
         "segments": sum(base < max(log.end_position, 1) for base in bases),
         "segment_bytes": checkpoint.segment_bytes,
-        "disk_bytes": sum(file.stat().st_blocks * 512 for file in path.rglob("*") if file.is_file()),
+        "disk_bytes": size_on_disk(path),
         "set_aside": sorted(str(folder.relative_to(path)) for folder in (path / names.ASIDE).glob("*")),
     }
 

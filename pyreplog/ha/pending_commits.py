@@ -126,9 +126,10 @@ class PendingCommits:
         watches = self._watches
         while watches and (watches[0][1].future.done() or watches[0][0] <= now_us):
             _, watch = watches.popleft()
-            if not watch.future.done():
+            future = watch.future
+            if not future.done():
                 self._purgatory.cancel(watch)
-                set_exception(watch.future, self._late(watch.threshold))
+                set_exception(future, self._late(watch.threshold))
 
     def _late(self, position: int) -> ReplicationTimeoutError:
         waited = f"{self._timeout_us // 1000} ms"

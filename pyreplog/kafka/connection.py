@@ -331,7 +331,7 @@ class KafkaConnection:
         """Close soon. Under the lock."""
         if self.error is not None:
             return
-        self.error = error
+        self.error = error.with_traceback(None)  # its frames lead back here: no cycle of references
         if self._reactor.in_driver():
             call = self._finish
         else:

@@ -389,7 +389,8 @@ class Connection:
         if self.error is not None and not self._parting:
             return
         self._parting = False
-        self.error = error or ClosedError("the connection was closed")
+        error = error or ClosedError("the connection was closed")
+        self.error = error.with_traceback(None)  # its frames lead back here: no cycle of references
         try:
             self._reactor.call_soon(self._finish)
         except ReplogError:  # the reactor was closed before
@@ -399,7 +400,7 @@ class Connection:
         """Close, under the lock. Without a driver the owner closes it later, because handlers take locks."""
         if self.error is not None:
             return
-        self.error = error
+        self.error = error.with_traceback(None)
         try:
             self._reactor.call_soon(self._finish)
         except ReplogError:  # the reactor was closed before

@@ -16,6 +16,7 @@ from functools import partial
 from pathlib import Path
 
 from pyreplog.clock import Clock, SystemClock
+from pyreplog.disk_usage import size_on_disk
 from pyreplog.errors import (
     CorruptionError,
     DiskError,
@@ -60,7 +61,7 @@ from pyreplog.partition.replica_fetcher import BrokerTransport, ReplicaFetcher
 from pyreplog.partition.replica_manager import ReplicaManager
 from pyreplog.partition.service import BrokerService
 from pyreplog.partition.store.high_watermarks import HighWatermarkFile
-from pyreplog.partition.store.log_directories import LogDirectory, ReplicaSize, describe_directory, size_on_disk
+from pyreplog.partition.store.log_directories import LogDirectory, ReplicaSize, describe_directory
 from pyreplog.partition.store.partition_log import PartitionLog
 from pyreplog.partition.store.replica_directories import ReplicaDirectories
 from pyreplog.partition.tcp_transport import TCPTransport

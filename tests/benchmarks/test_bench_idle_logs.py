@@ -21,7 +21,7 @@ def test_idle_logs_have_no_thread_and_no_descriptor_of_their_own(tmp_path: Path)
         "--directory",
         str(tmp_path),
     ]
-    lines = subprocess.run(command, check=True, capture_output=True, text=True, cwd=ROOT).stdout.splitlines()
+    lines = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True, cwd=ROOT).stdout.splitlines()
     names = lines[0].split("\t")
     few, many = (dict(zip(names, line.split("\t"), strict=True)) for line in lines[1:])
     assert (few["logs"], many["logs"]) == ("20", "200")

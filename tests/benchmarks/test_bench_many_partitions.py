@@ -12,7 +12,7 @@ from tests.trees import ROOT
 def test_partitions_have_no_threads_of_their_own(tmp_path: Path) -> None:
     options = ["--seconds", "0.1", "--settle", "0.1", "--directory", str(tmp_path)]
     command = [sys.executable, "-m", "benchmarks.many_partitions", "6", "36", *options]
-    lines = subprocess.run(command, check=True, capture_output=True, text=True, cwd=ROOT).stdout.splitlines()
+    lines = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True, cwd=ROOT).stdout.splitlines()
     names = lines[0].split("\t")
     few, many = (dict(zip(names, line.split("\t"), strict=True)) for line in lines[1:])
     assert (few["partitions"], many["partitions"]) == ("6", "36")

@@ -6,6 +6,7 @@ import asyncio
 import gc
 import random
 import threading
+import weakref
 from collections import Counter
 from collections.abc import Callable
 
@@ -42,7 +43,7 @@ class Mine(AppendFuture[int]):
 def alive() -> Counter[str]:
     gc.collect()
     futures = [each for each in gc.get_objects() if type(each) is Mine]
-    watches = [each for each in gc.get_objects() if type(each) is PurgatoryEntry and type(each.future) is Mine]
+    watches = [each for each in gc.get_objects() if type(each) is PurgatoryEntry]
     return Counter(AppendFuture=len(futures), PurgatoryEntry=len(watches))
 
 
@@ -349,6 +350,25 @@ def test_the_last_one_to_be_completed_takes_those_who_gave_up_with_it() -> None:
     purgatory.advance_and_drain("log", 99)
     assert done(near) == list(range(100))
     assert alive()["PurgatoryEntry"] == before["PurgatoryEntry"] - 100
+
+
+def test_one_that_gave_up_is_freed_at_once_though_it_keeps_its_entry(uncollected: None) -> None:
+    class Waiter:
+        def __init__(self, purgatory: Purgatory) -> None:
+            future = AppendFuture[int](0)
+            future.add_done_callback(self.told)
+            self.entry = purgatory.watch("log", 1, future, deadline_us=5)
+
+        def told(self, _: AppendFuture[int]) -> None: ...
+
+    purgatory = Purgatory()
+    others = watched(purgatory, *range(1, 10))
+    waiter = Waiter(purgatory)
+    gone = weakref.ref(waiter)
+    purgatory.cancel(waiter.entry)
+    del waiter
+    assert gone() is None
+    assert not done(others)
 
 
 def test_a_key_that_only_was_waited_for_leaves_nothing() -> None:

@@ -8,8 +8,6 @@ from typing import NamedTuple
 
 from pyreplog.partition.topic_partition import TopicPartition
 
-_BLOCK = 512  # bytes in a unit of st_blocks
-
 
 class ReplicaSize(NamedTuple):
     """A replica in a directory.
@@ -41,18 +39,6 @@ class LogDirectory(NamedTuple):
     replicas: tuple[ReplicaSize, ...] = ()
     total_bytes: int = -1
     usable_bytes: int = -1
-
-
-def size_on_disk(path: Path) -> int:
-    """Return the bytes that the files below a directory take on the disk. Those that go meanwhile do not count."""
-    size = 0
-    for folder, _, names in os.walk(path):
-        for name in names:
-            try:
-                size += (Path(folder) / name).lstat().st_blocks * _BLOCK
-            except FileNotFoundError:
-                continue
-    return size
 
 
 def describe_directory(path: Path, replicas: tuple[ReplicaSize, ...]) -> LogDirectory:
