@@ -53,6 +53,12 @@ PRAGMA application_id = {APPLICATION_ID};
 PRAGMA user_version = {FORMAT};
 """
 
+_INDEXES = (
+    "CREATE INDEX IF NOT EXISTS keys_by_version ON keys (version)",
+    "CREATE INDEX IF NOT EXISTS keys_by_children ON keys (children)",
+)
+"""For watches, which look for what changed. Databases of older versions get them, and older versions keep them."""
+
 
 def _make(path: Path) -> None:
     """An empty file for nobody else's eyes, if there is none. One that is there is not opened: closing it would drop
@@ -134,6 +140,8 @@ class Database:
             version = self._connection.execute("PRAGMA user_version").fetchone()[0]
             if version != FORMAT:
                 raise FormatVersionError(self.path, version, FORMAT)
+            for statement in _INDEXES:
+                self._connection.execute(statement)
 
     def _use_wal(self) -> None:
         """The switch wants the file for itself, and SQLite does not wait for it."""
@@ -218,12 +226,11 @@ class Database:
     def next_revision(self) -> int:
         """Inside `writing`: the number of this change."""
         self._connection.execute("UPDATE revision SET number = number + 1")
-        return int(self._connection.execute("SELECT number FROM revision").fetchone()[0])
+        return self.revision()
 
-    def data_version(self) -> int:
-        """Another number after every commit of another connection, in any process."""
-        with self._lock, self._translated():
-            return int(self._connection.execute("PRAGMA data_version").fetchone()[0])
+    def revision(self) -> int:
+        """Inside `reading` or `writing`: the number of the newest change."""
+        return int(self._connection.execute("SELECT number FROM revision").fetchone()[0])
 
     # ---- leases ---------------------------------------------------------------------------------------------
 

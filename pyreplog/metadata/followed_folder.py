@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Set
+from collections.abc import Callable, Sequence, Set
 from typing import Generic, TypeVar
 
 from pyreplog.errors import ClosedError, InvalidMetadataError, ReplogError
@@ -39,7 +39,7 @@ class FollowedFolder(Generic[T]):
         self._store, self._folder, self._decode = store, folder, decode
         self._on_change, self._retry = on_change, retry
         self._reading = threading.Lock()  # held by a read, so that an older value never replaces a newer one
-        self._values: dict[str, tuple[T, int]] = {}  # value and version by name; replaced as a whole
+        self._values: dict[str, tuple[T, int]] = {}  # value and version by name
         self._watches: dict[str, Watch] = {}  # by name
         self._read = threading.Event()
         self._is_closed = False
@@ -61,7 +61,7 @@ class FollowedFolder(Generic[T]):
 
     def items(self) -> list[tuple[str, T]]:
         """Return all names and values, ordered by name."""
-        return [(name, value) for name, (value, _) in sorted(self._values.items())]
+        return [(name, value) for name, (value, _) in sorted(self._values.copy().items())]
 
     def close(self) -> None:
         """Stop following the folder, and forget all values."""
@@ -74,18 +74,18 @@ class FollowedFolder(Generic[T]):
     # ---- reading --------------------------------------------------------------------------------------------
 
     def _read_names(self) -> None:
-        """Read all values, after keys came or went."""
+        """Read the values of new keys, and forget those of keys that went."""
         with self._reading:
             if self._is_closed:
                 return
             try:
                 names = frozenset(self._store.list(self._folder))
                 self._watches_of(names)  # before the reads: a later change is not missed
-                values = {name: value for name in names if (value := self._value(name)) is not None}
+                values = self._read_values(sorted(names - self._values.keys()))
             except ReplogError as error:
                 self._failed(error, self._read_names)
                 return
-            self._replace(values)
+            self._update({**values, **dict.fromkeys(self._values.keys() - names)})
             if not self._read.is_set():
                 self._read.set()
                 self._on_change(frozenset())
@@ -97,12 +97,11 @@ class FollowedFolder(Generic[T]):
             if name not in self._watches:
                 return
             try:
-                value = self._value(name)
+                values = self._read_values([name])
             except ReplogError as error:
                 self._failed(error, lambda: self._read_value(key))
                 return
-            others = {other: kept for other, kept in self._values.items() if other != name}
-            self._replace(others if value is None else {**others, name: value})
+            self._update(values)
 
     def _watches_of(self, names: Set[str]) -> None:
         for name in self._watches.keys() - names:
@@ -110,14 +109,17 @@ class FollowedFolder(Generic[T]):
         for name in names - self._watches.keys():
             self._watches[name] = self._store.watch(f"{self._folder}/{name}", self._read_value)
 
-    def _value(self, name: str) -> tuple[T, int] | None:
-        """Read one value and its version; None if there is none, or a damaged one. Raises errors of the store."""
-        stored = self._store.get(f"{self._folder}/{name}")
-        try:
-            return None if stored is None else (self._decode(stored.value), stored.version)
-        except InvalidMetadataError as error:
-            logger.warning("%s/%s is ignored, it cannot be read: %s", self._folder, name, error)
-            return None
+    def _read_values(self, names: Sequence[str]) -> dict[str, tuple[T, int] | None]:
+        """Read values with their versions; None where there is none, or a damaged one. Raises errors of the store."""
+        values: dict[str, tuple[T, int] | None] = {}
+        stored = self._store.get_many([f"{self._folder}/{name}" for name in names])
+        for name, value in zip(names, stored, strict=True):
+            try:
+                values[name] = None if value is None else (self._decode(value.value), value.version)
+            except InvalidMetadataError as error:
+                logger.warning("%s/%s is ignored, it cannot be read: %s", self._folder, name, error)
+                values[name] = None
+        return values
 
     def _failed(self, error: ReplogError, read: Callable[[], None]) -> None:
         """Keep the values that were read before, and schedule another read."""
@@ -125,8 +127,14 @@ class FollowedFolder(Generic[T]):
             logger.warning("%s cannot be read, another attempt follows: %s", self._folder, error)
             self._retry(read)
 
-    def _replace(self, values: dict[str, tuple[T, int]]) -> None:
-        previous, self._values = self._values, values
-        changed = {name for name in previous.keys() | values.keys() if previous.get(name) != values.get(name)}
+    def _update(self, values: dict[str, tuple[T, int] | None]) -> None:
+        """Set the values of some names; None: there is none any more."""
+        changed = {name for name, value in values.items() if self._values.get(name) != value}
+        for name in changed:
+            value = values[name]
+            if value is None:
+                del self._values[name]
+            else:
+                self._values[name] = value
         if changed:
             self._on_change(changed)

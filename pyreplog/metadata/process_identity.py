@@ -25,14 +25,17 @@ class ProcessIdentity:
     def this_process() -> ProcessIdentity:
         """Return the identity of the calling process."""
         pid = os.getpid()
-        started = _started(pid)
+        started = _own_start(pid)
         return ProcessIdentity(_boot(), _pid_namespace(), pid, started if started is not None else 0)
 
     def is_dead(self) -> bool:
         """Return whether the process has certainly ended."""
         if self.boot != _boot():
             return True
-        return self.pid_namespace == _pid_namespace() and _started(self.pid) != self.started
+        if self.pid_namespace != _pid_namespace():
+            return False
+        started = _own_start(self.pid) if self.pid == os.getpid() else _started(self.pid)
+        return started != self.started
 
 
 @cache
@@ -43,6 +46,12 @@ def _boot() -> str:
 @cache
 def _pid_namespace() -> int:
     return Path("/proc/self/ns/pid").stat().st_ino
+
+
+@cache  # by process id: a forked child has another one
+def _own_start(pid: int) -> int | None:
+    """Return the start time of this process."""
+    return _started(pid)
 
 
 def _started(pid: int) -> int | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import builtins
 import logging
 import sqlite3
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Sequence, Set
 from contextlib import suppress
 from pathlib import Path
 
@@ -21,7 +21,7 @@ from pyreplog.errors import (
     VersionConflictError,
 )
 from pyreplog.metadata.database import Database
-from pyreplog.metadata.keys import name_of, parent_of
+from pyreplog.metadata.keys import ROOT, name_of, parent_of
 from pyreplog.metadata.lease import Heartbeat, Lease
 from pyreplog.metadata.process_identity import ProcessIdentity
 from pyreplog.metadata.store import MetadataStore, Versioned
@@ -33,8 +33,8 @@ _logger = logging.getLogger(__name__)
 class SQLiteStore(MetadataStore):
     """A metadata store in one file, for the processes of one machine. An embedded cluster uses it.
 
-    The database has a write-ahead log and is synced at every commit; writers wait for each other. Watches poll `PRAGMA
-    data_version`, which reads shared memory. A lease ends when its process dies, or when its time has passed on the
+    The database has a write-ahead log and is synced at every commit; writers wait for each other, and readers for no
+    writer. Watches look for new revisions. A lease ends when its process dies, or when its time has passed on the
     monotonic clock, which all processes of the machine share.
 
     Args:
@@ -65,21 +65,21 @@ class SQLiteStore(MetadataStore):
         self._clock = clock or SystemClock()
         self._database = Database(self.path, timeout, self._clock)
         try:
-            self._poller = _Poller(Database(self.path, timeout, self._clock))
+            self._reads = Database(self.path, timeout, self._clock)  # a connection waits for its own commits
         except BaseException:
             self._database.close()
             raise
-        self._watchers = Watchers(poll=self._poller.changed, interval=poll_interval)
+        self._watchers = Watchers(poll=_Poller(self._reads).changed, interval=poll_interval)
         super().__init__(f"metadata store {self.path}")
 
     def _get(self, key: str) -> Versioned | None:
-        with self._database.reading() as connection:
+        with self._reads.reading() as connection:
             row = connection.execute("SELECT value, version FROM keys WHERE path = ?", (key,)).fetchone()
         return None if row is None else Versioned(*row)
 
     def _get_many(self, keys: Sequence[str]) -> builtins.list[Versioned | None]:
         marks = ", ".join("?" * len(keys))
-        with self._database.reading() as connection:
+        with self._reads.reading() as connection:
             rows = connection.execute(f"SELECT path, value, version FROM keys WHERE path IN ({marks})", keys)
             values = {path: Versioned(value, version) for path, value, version in rows}
         return [values.get(key) for key in keys]
@@ -118,7 +118,7 @@ class SQLiteStore(MetadataStore):
         self._watchers.wake()
 
     def _list(self, key: str) -> builtins.list[str]:
-        with self._database.reading() as connection:
+        with self._reads.reading() as connection:
             return [row[0] for row in connection.execute("SELECT name FROM keys WHERE parent = ?", (key,))]
 
     def _watch(self, key: str, callback: Callable[[str], object]) -> Watch:
@@ -133,16 +133,16 @@ class SQLiteStore(MetadataStore):
         Args:
             deadline: seconds of `time.monotonic()`.
         """
-        self._database.deadline = self._poller.database.deadline = deadline
+        self._database.deadline = self._reads.deadline = deadline
 
     def _let_go(self) -> None:
         self._watchers.stop()
-        self._poller.database.close()
+        self._reads.close()
         self._database.close()
 
     def _forked(self) -> None:
         self._database.abandon()
-        self._poller.database.abandon()
+        self._reads.abandon()
 
 
 class SQLiteLease(Lease):
@@ -185,43 +185,55 @@ class SQLiteLease(Lease):
 
 
 class _Poller:
-    """Which of the watched keys changed since the last look. Has a connection of its own, as a connection is not told
-    of its own changes."""
+    """Which keys changed since the last look. A look costs what changed, not what is watched."""
 
     def __init__(self, database: Database) -> None:
-        self.database = database
-        self._seen = -1
-        self._marks: dict[str, object] = {}
+        self._database = database
+        self._revision = -1  # before the first look
 
     def changed(self, keys: builtins.list[str]) -> builtins.list[str]:
-        """Called by the watchers' thread."""
+        """Return keys that changed, those of the watched `keys` among them. Called by the watchers' thread."""
         try:
             return self._look(keys)
         except ReplogError as error:
             _logger.warning("watches could not be looked after: %s", error)
-            self._seen = -1
             return []
 
     def _look(self, keys: builtins.list[str]) -> builtins.list[str]:
-        swept = self.database.sweep()
-        seen = self.database.data_version()
-        if seen == self._seen and not swept and all(key in self._marks for key in keys):
-            return []
-        with self.database.reading() as connection:
-            marks = {key: _mark(connection, key) for key in keys}
-        changed = [key for key in keys if key not in self._marks or marks[key] != self._marks[key]]
-        self._seen, self._marks = seen, marks
+        before = self._revision
+        with self._database.reading() as connection:
+            revision = self._database.revision()  # first: a change of which a part is seen now is seen again
+            if before < 0:
+                changed = keys
+            elif revision == before:
+                changed = []
+            else:
+                query = "SELECT path, children FROM keys WHERE version > ? OR children > ?"
+                rows = connection.execute(query, (before, before)).fetchall()
+                folders = {path for path, children in rows if children > before}
+                changed = [path for path, _ in rows] + _missing(connection, keys, folders)
+        self._revision = revision
         return changed
 
 
-def _mark(connection: sqlite3.Connection, key: str) -> object:
-    """Something that is different whenever a key was changed in between. One that was made and deleted again between
-    two looks is missing at both: its parent has then had children since."""
-    row = connection.execute("SELECT version, children FROM keys WHERE path = ?", (key,)).fetchone()
-    if row is not None:
-        return row
-    parent = connection.execute("SELECT children FROM keys WHERE path = ?", (parent_of(key),)).fetchone()
-    return "missing", parent
+def _missing(connection: sqlite3.Connection, keys: builtins.list[str], folders: Set[str]) -> builtins.list[str]:
+    """Return those of the keys that do not exist, and may have gone when children of one of the folders came or went.
+
+    The folder of a key is the nearest one above it that exists: those between may be gone as well.
+    """
+    missing: builtins.list[str] = []
+    by_parent: dict[str, builtins.list[str]] = {}
+    for key in keys:
+        if key != ROOT:
+            by_parent.setdefault(parent_of(key), []).append(key)
+    for parent, children in by_parent.items():
+        folder = parent
+        while not connection.execute("SELECT 1 FROM keys WHERE path = ?", (folder,)).fetchone():
+            folder = parent_of(folder)
+        if folder in folders:
+            rows = connection.execute("SELECT path FROM keys WHERE parent = ?", (parent,))
+            missing += set(children).difference(path for (path,) in rows)
+    return missing
 
 
 def _expect(connection: sqlite3.Connection, key: str, version: int) -> None:

@@ -93,7 +93,7 @@ def test_what_cannot_be_read_stays_and_is_read_again() -> None:
         settled = threading.Event()  # the first call of the value's watch is over
         with memory.watch(AVAILABLE, lambda _: settled.set()):
             assert settled.wait(30)
-        store.fail("get", *[MetadataUnavailableError("away")] * 2)
+        store.fail("get_many", *[MetadataUnavailableError("away")] * 2)
         memory.create(availability_key("two"), availability.encode())
         until(lambda: follower.again)
         assert follower.knows(one=availability)

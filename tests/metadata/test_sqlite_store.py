@@ -256,6 +256,19 @@ def test_a_key_that_came_and_went_between_two_looks_is_told(path):
             until(lambda: len(told) > looks)
 
 
+def test_a_key_that_went_with_its_folder_is_told(path):
+    told: list[str] = []
+    with SQLiteStore(path, poll_interval=3600) as store, SQLiteStore(path) as other:
+        versions = {key: other.create(key, b"") for key in ("/topics", "/topics/a", "/topics/a/b")}
+        with store.watch("/topics/a/b", told.append):
+            until(lambda: told)
+            looks = len(told)
+            for key in ("/topics/a/b", "/topics/a"):
+                other.delete(key, versions[key])
+            store.create("/elsewhere", b"")  # its own writes are looked at
+            until(lambda: len(told) > looks)
+
+
 def test_which_processes_live():
     own = ProcessIdentity.this_process()
     assert not own.is_dead() and own.pid == os.getpid()
