@@ -426,7 +426,7 @@ class Broker(Handle):
             self._brokers_changed |= brokers
             self._lock.notify()
         if self._controller is not None:
-            self._controller.wake()
+            self._controller.wake(None if topics or brokers or not partitions else partitions)
 
     def _retry(self, call: Callable[[], None]) -> None:
         timer = threading.Timer(_RETRY_S, call)

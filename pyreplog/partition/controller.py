@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 
 from pyreplog.clock import Clock
 from pyreplog.errors import (
@@ -42,7 +42,7 @@ logger = logging.getLogger(__name__)
 _REPLACEMENTS_MAX = 16
 """Partitions whose replicas are made anew at once: a broker that is dead must not make the others busy with copies."""
 _LOOK_S = 1.0
-"""Seconds between two rounds if nothing is known to have changed."""
+"""Seconds between two rounds if nothing is known to have changed: is there another controller, is time over?"""
 
 
 class Controller(Handle):
@@ -69,51 +69,88 @@ class Controller(Handle):
         self._fenced_us: dict[str, int] = {}  # brokers that are dead, and since when that is known here
         self._balanced_us = clock.monotonic_us()
         self._wake = threading.Event()
+        self._lock = threading.Lock()  # guards the two that follow
+        self._changed: set[PartitionId] = set()  # since the last round
+        self._looks_at_all = True  # in the next round
         self._stopping = False
+        self._written: dict[PartitionId, int] = {}  # versions that the cache has not read yet
         self._refused: set[str] = set()  # ids of topics whose partitions cannot be placed, and that was logged
         self._round_lock = threading.Lock()
         super().__init__("controller")
-        self._watch = store.watch(CONTROLLER, lambda _: self._wake.set())
+        self._watch = store.watch(CONTROLLER, lambda _: self.wake())
         self._thread = threading.Thread(target=self._run, name="pyreplog-controller", daemon=True)
         self._thread.start()
 
-    def wake(self) -> None:
-        """Have a round begin soon: metadata changed."""
+    def wake(self, partitions: Set[PartitionId] | None = None) -> None:
+        """Have a round begin soon: metadata changed.
+
+        Args:
+            partitions: those whose states changed; None: topics or brokers changed, and all partitions are looked at.
+        """
+        with self._lock:
+            if partitions is None:
+                self._looks_at_all = True
+            else:
+                self._changed |= partitions
         self._wake.set()
 
-    def round(self) -> int:
+    def round(self, partitions: Set[PartitionId] | None = None) -> int:
         """Carry out what follows from the metadata, if this broker is the controller.
+
+        Args:
+            partitions: those whose states changed since the last round, which looks at no others unless some are due
+                for a preferred leader or a new replica; None: all.
 
         Returns:
             The number of changes that were stored.
 
         Raises:
-            ReplogError: errors of the store. The next round goes on.
+            ReplogError: errors of the store. The next round looks at all partitions.
         """
         with self._round_lock:
-            changes, brokers = 0, self._cache.brokers()
-            now_us = self._clock.monotonic_us()
+            brokers, now_us = self._cache.brokers(), self._clock.monotonic_us()
             self._fenced_us = {
                 name: self._fenced_us.get(name, now_us)
                 for name, registration in brokers.items()
                 if registration.is_fenced
             }
             if not self._lease.take_controller():
+                self._look_at_all()
                 return 0
             is_balancing = now_us - self._balanced_us >= self._balance_us
             if is_balancing:
                 self._balanced_us = now_us
-            topics = self._cache.topics()
-            for name, topic in topics.items():
-                if not self._cache.has_states(topic.topic_id):
-                    continue
-                if topic.is_deleted:
-                    changes += self._delete(name, topic)
-                    continue
-                changes += self._place(name, topic, topics, brokers)
-                for partition, _ in self._cache.partitions(topic.topic_id):
-                    changes += self._update(topic, partition, brokers, is_balancing=is_balancing)
-            return changes + (self._replace(topics, brokers, now_us) if self._replace_us else 0)
+            if partitions is None or is_balancing or (self._replace_us and self._fenced_us):
+                return self._update_all(brokers, now_us, is_balancing=is_balancing)
+            changes = 0
+            for partition in sorted(partitions):
+                name = self._cache.topic_name(partition.topic_id)
+                topic = None if name is None else self._cache.topic(name)
+                if topic is None or topic.topic_id != partition.topic_id:
+                    continue  # its topic is gone, or is new: that is a change of topics
+                if self._cache.state(partition) is None:  # somebody has deleted it
+                    return changes + self._update_all(brokers, now_us, is_balancing=False)
+                changes += self._update(topic, partition, brokers, is_balancing=False)
+            return changes
+
+    def _look_at_all(self) -> None:
+        """Have the next round look at all partitions."""
+        with self._lock:
+            self._looks_at_all = True
+
+    def _update_all(self, brokers: Mapping[str, BrokerRegistration], now_us: int, *, is_balancing: bool) -> int:
+        """Do what is to be done for all topics and their partitions; return the number of changes."""
+        changes, topics = 0, self._cache.topics()
+        for name, topic in topics.items():
+            if not self._cache.has_states(topic.topic_id):
+                continue
+            if topic.is_deleted:
+                changes += self._delete(name, topic)
+                continue
+            changes += self._place(name, topic, topics, brokers)
+            for partition, _ in self._cache.partitions(topic.topic_id):
+                changes += self._update(topic, partition, brokers, is_balancing=is_balancing)
+        return changes + (self._replace(topics, brokers, now_us) if self._replace_us else 0)
 
     def _update(
         self, topic: TopicMetadata, partition: PartitionId, brokers: Mapping[str, BrokerRegistration], *,
@@ -124,6 +161,8 @@ class Controller(Handle):
         if stored is None:
             return False
         version, before = stored
+        if self._is_behind(partition, version):
+            return False
         after = with_min_isr(before, topic.min_isr)
         after = (
             elect(after, brokers, requires_sync=topic.requires_sync, unclean=topic.unclean_election)
@@ -139,12 +178,25 @@ class Controller(Handle):
         log("partition %s: %s leads epoch %s, ISR %s", partition, after.leader or "nobody", after.epoch, after.isr)
         return True
 
+    def _is_behind(self, partition: PartitionId, version: int) -> bool:
+        """Return whether the cache, which has this version of a state, is about to read a newer one."""
+        if version < self._written.get(partition, 0):
+            return True
+        self._written.pop(partition, None)
+        return False
+
     def _set(self, partition: PartitionId, version: int, state: PartitionState) -> bool:
         """Store the state of a partition if its key has this version; return whether it was stored."""
         try:
-            self._store.put(state_key(*partition), state.encode(), version)
-        except (VersionConflictError, NoSuchKeyError, OutcomeUnknownError):
-            return False  # the cache learns of another state, and has this thread woken
+            self._written[partition] = self._store.put(state_key(*partition), state.encode(), version)
+        except VersionConflictError:
+            self._written[partition] = version + 1  # or a later one, of which the cache learns, which wakes this thread
+            return False
+        except NoSuchKeyError:
+            return False
+        except OutcomeUnknownError:
+            self._look_at_all()
+            return False
         return True
 
     def _replace(
@@ -161,7 +213,7 @@ class Controller(Handle):
         changes = 0
         for partition, target in chosen.items():
             stored = self._cache.state(partition)
-            if stored is None:
+            if stored is None or self._is_behind(partition, stored[0]):
                 continue
             version, state = stored
             if not state.leader or (state.target and not state.replaced):
@@ -192,7 +244,10 @@ class Controller(Handle):
     ) -> int:  # fmt: skip
         """Make the states of partitions that have none. All replicas begin in the ISR, for they have all there is."""
         known = {partition.number for partition, _ in self._cache.partitions(topic.topic_id)}
-        missing = [partition for partition in range(topic.partitions) if partition not in known]
+        missing = [
+            partition for partition in range(topic.partitions)
+            if partition not in known and PartitionId(topic.topic_id, partition) not in self._written
+        ]  # fmt: skip
         if not missing:
             return 0
         racks = self._racks(brokers)
@@ -214,15 +269,20 @@ class Controller(Handle):
             state = PartitionState(replicas, members, topic.min_isr)
             state = elect(state, brokers, requires_sync=topic.requires_sync) or state
             try:
-                self._store.create(state_key(topic.topic_id, partition), state.encode())
-            except (KeyExistsError, OutcomeUnknownError):
+                version = self._store.create(state_key(topic.topic_id, partition), state.encode())
+            except KeyExistsError:
                 continue
+            except OutcomeUnknownError:
+                self._look_at_all()
+                continue
+            self._written[PartitionId(topic.topic_id, partition)] = version
             changes += 1
         return changes
 
     def _delete(self, name: str, topic: TopicMetadata) -> int:
         """Delete the states of a topic, then its key: brokers remove replicas that have no state."""
         for partition, _ in self._cache.partitions(topic.topic_id):
+            self._written.pop(partition, None)
             delete_key(self._store, state_key(*partition))
         for child in self._store.list(states_key(topic.topic_id)):  # those that the cache does not know yet
             delete_key(self._store, f"{states_key(topic.topic_id)}/{child}")
@@ -243,9 +303,13 @@ class Controller(Handle):
             self._wake.clear()
             if self._stopping:
                 return
+            with self._lock:
+                changed, self._changed = self._changed, set()
+                looks_at_all, self._looks_at_all = self._looks_at_all, False
             try:
-                self.round()
+                self.round(None if looks_at_all else changed)
             except ReplogError as error:
+                self._look_at_all()
                 if not self._stopping:
                     logger.warning("controller: a round ended early, another one follows: %s", error)
 

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator, Set
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator, Sequence, Set
+from contextlib import ExitStack, closing
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from pyreplog.clock import ManualClock
-from pyreplog.errors import InvalidArgumentError, NoSuchTopicError, TopicExistsError
+from pyreplog.errors import InvalidArgumentError, MetadataUnavailableError, NoSuchTopicError, TopicExistsError
 from pyreplog.metadata.memory import MemoryStore
 from pyreplog.metadata.sqlite import SQLiteStore
-from pyreplog.metadata.store import MetadataStore
+from pyreplog.metadata.store import MetadataStore, Versioned
 from pyreplog.partition.controller import Controller
 from pyreplog.partition.metadata.broker_registration import (
     CONTROLLER,
@@ -36,7 +36,7 @@ from pyreplog.partition.metadata.topic_metadata import (
 )
 from pyreplog.partition.protocol.election import reassign
 from pyreplog.partition.protocol.partition_state import Member, PartitionState
-from tests.waiting import until
+from tests.waiting import PATIENCE_S, until
 
 BALANCE_S = 300.0
 REPLACE_S = 600.0
@@ -69,7 +69,8 @@ class Broker:
         self._wake()
 
     def states_changed(self, partitions: Set[PartitionId]) -> None:
-        self._wake()
+        if self.controller is not None:
+            self.controller.wake(partitions or None)
 
     def brokers_changed(self) -> None:
         self._wake()
@@ -167,7 +168,9 @@ def test_a_new_topic_is_led_evenly(cluster: Cluster) -> None:
         assert [member.broker for member in state.isr] == ["a", "b", "c"]
 
 
-def test_the_leader_that_is_gone_is_replaced_and_comes_back_as_the_preferred_one(cluster: Cluster) -> None:
+def lead_by_another(cluster: Cluster) -> tuple[TopicMetadata, Broker]:
+    """Make a partition of a, b and c that b leads, with all in the ISR; return its topic and the controller's broker,
+    whose cache knows it."""
     cluster.start("a", "b", "c")
     topic = cluster.create("flights", assignment={0: ["a", "b", "c"]}, min_isr=2)
     cluster.await_state(topic, lambda state: state.leader == "a")
@@ -180,6 +183,11 @@ def test_the_leader_that_is_gone_is_replaced_and_comes_back_as_the_preferred_one
     broker = cluster.brokers[until(lambda: cluster.store.get(CONTROLLER)).value.decode().partition("@")[0]]
     until(lambda: (known := broker.cache.state(PartitionId(topic.topic_id, 0))) and len(known[1].isr) == 3)
     until(lambda: not broker.cache.brokers()["a"].is_fenced)
+    return topic, broker
+
+
+def test_the_leader_that_is_gone_is_replaced_and_comes_back_as_the_preferred_one(cluster: Cluster) -> None:
+    topic, broker = lead_by_another(cluster)
     assert broker.controller is not None
     broker.controller.round()
     state = cluster.await_state(topic, lambda state: len(state.isr) == 3)
@@ -187,6 +195,62 @@ def test_the_leader_that_is_gone_is_replaced_and_comes_back_as_the_preferred_one
     cluster.clock.advance(round((BALANCE_S + 1) * 1e6))
     broker.controller.wake()
     assert cluster.await_state(topic, lambda state: state.leader == "a").epoch.number == 3
+
+
+class WatchedStore(MemoryStore):
+    """Counts what is written. Reads of several keys, which are those of caches, wait while `is_readable` is not set; a
+    write fails after `fail_next` was set."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.writes, self.fail_next = 0, False
+        self.is_readable = threading.Event()
+        self.is_readable.set()
+
+    def _get_many(self, keys: Sequence[str]) -> list[Versioned | None]:
+        assert self.is_readable.wait(PATIENCE_S)
+        return super()._get_many(keys)
+
+    def _put(self, key: str, value: bytes, version: int) -> int:
+        self.writes += 1
+        if self.fail_next:
+            self.fail_next = False
+            raise MetadataUnavailableError("away")
+        return super()._put(key, value, version)
+
+
+@pytest.fixture
+def watched_store() -> Iterator[WatchedStore]:
+    with WatchedStore() as store:
+        yield store
+
+
+def test_a_state_is_written_once_though_the_cache_reads_it_late(watched_store: WatchedStore) -> None:
+    with closing(Cluster(watched_store)) as cluster:
+        topic, broker = lead_by_another(cluster)
+        watched_store.is_readable.clear()
+        before = watched_store.writes
+        assert broker.controller is not None
+        for _ in range(5):  # each gives partitions back to their preferred leaders
+            cluster.clock.advance(round((BALANCE_S + 1) * 1e6))
+            broker.controller.round()
+        assert watched_store.writes == before + 1
+        watched_store.is_readable.set()
+        cluster.await_state(topic, lambda state: state.leader == "a")
+
+
+def test_what_a_round_that_failed_left_undone_is_done_by_the_next_one(watched_store: WatchedStore) -> None:
+    with closing(Cluster(watched_store)) as cluster:
+        cluster.start("a", "b", "c")
+        topic = cluster.create("flights", assignment={0: ["a", "b", "c"]})
+        cluster.await_state(topic, lambda state: state.leader == "a")
+        watched_store.fail_next = True
+        stored = watched_store.get(state_key(topic.topic_id, 0))
+        assert stored is not None
+        headless = replace(PartitionState.decode(stored.value), leader="").encode()
+        MemoryStore._put(watched_store, state_key(topic.topic_id, 0), headless, stored.version)
+        cluster.await_state(topic, lambda state: state.leader == "a" and state.epoch.number > 1)
+        assert not watched_store.fail_next
 
 
 def test_the_death_of_the_controller_is_no_end(cluster: Cluster) -> None:
