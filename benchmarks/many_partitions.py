@@ -81,10 +81,13 @@ def _led(client: PartitionClient) -> int:
 
 def _until(condition: Callable[[], bool]) -> None:
     deadline = time.monotonic() + _WAIT_S
-    while not condition():
-        if time.monotonic() > deadline:
+    while True:
+        began = time.monotonic()
+        if condition():
+            return
+        if began > deadline:
             raise TimeoutError(f"{_WAIT_S:.0f} s were not enough")
-        time.sleep(0.05)
+        time.sleep(max(0.05, 20 * (time.monotonic() - began)))  # of the time that is measured, looking takes little
 
 
 def _settle(seconds: float) -> None:

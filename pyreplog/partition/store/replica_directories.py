@@ -7,6 +7,7 @@ aside under another name, and removed after a grace: metadata that were restored
 from __future__ import annotations
 
 import logging
+import os
 import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -38,6 +39,7 @@ class ReplicaDirectories:
     def __init__(self, directories: Sequence[Path], files: Files) -> None:
         self._directories, self._files = tuple(directories), files
         self._failed: dict[Path, str] = {}  # replaced as a whole
+        self._asides: dict[Path, list[str]] = {}  # names of what was set aside, in directories that were read
 
     @property
     def paths(self) -> tuple[Path, ...]:
@@ -72,7 +74,10 @@ class ReplicaDirectories:
         Raises:
             OSError: all disks failed.
         """
-        counts = {directory: len(self._names(directory)) for directory in self._usable()}
+        usable = self._usable()
+        if len(usable) == 1:
+            return usable[0] / name
+        counts = {directory: len(self._names(directory)) for directory in usable}
         if not counts:
             raise OSError(f"all directories failed: {', '.join(map(str, self._directories))}")
         return min(counts, key=lambda directory: counts[directory]) / name
@@ -92,7 +97,7 @@ class ReplicaDirectories:
 
     def _names(self, directory: Path) -> list[str]:
         try:
-            return sorted(path.name for path in directory.iterdir() if _REPLICA.fullmatch(path.name))
+            return sorted(filter(_REPLICA.fullmatch, _names_in(directory)))
         except OSError as error:
             self.mark_failed(directory, error)
             return []
@@ -121,6 +126,7 @@ class ReplicaDirectories:
         if directory not in self._failed:
             logger.error("%s: the disk failed, its replicas are offline: %s", directory, error)
         self._failed = {**self._failed, directory: str(error)}
+        self._asides.pop(directory, None)
 
     # ---- what is set aside ----------------------------------------------------------------------------------
 
@@ -135,6 +141,8 @@ class ReplicaDirectories:
         aside = path.with_name(f"{path.name}.{now_ms}.{'damaged' if is_damaged else 'stray'}")
         self._files.rename(path, aside)
         self._files.sync_directory(path.parent)
+        if (names := self._asides.get(path.parent)) is not None:
+            names.append(aside.name)
         return aside
 
     def has_stray(self, name: str) -> bool:
@@ -155,6 +163,7 @@ class ReplicaDirectories:
             return None
         aside = max(strays)[1]
         path = aside.with_name(name)
+        del self._asides[path.parent]
         self._files.rename(aside, path)
         self._files.sync_directory(path.parent)
         return path
@@ -165,16 +174,27 @@ class ReplicaDirectories:
         Args:
             before_ms: the wall time in milliseconds.
         """
+        self._asides = {}  # read again: an operator may have moved some
         old = [path for path, _, at, _ in self._aside() if at <= before_ms]
+        self._asides = {}
         for path in old:
             self._files.remove_tree(path)
         return old
 
     def _aside(self) -> Iterable[tuple[Path, str, int, str]]:
         for directory in self._usable():
-            for path in sorted(directory.iterdir()):
-                if match := _ASIDE.fullmatch(path.name):
-                    yield path, match[1], int(match[2]), match[3]
+            names = self._asides.get(directory)
+            if names is None:
+                names = self._asides[directory] = [*filter(_ASIDE.fullmatch, _names_in(directory))]
+            for name in sorted(names):
+                match = _ASIDE.fullmatch(name)
+                assert match is not None
+                yield directory / name, match[1], int(match[2]), match[3]
+
+
+def _names_in(directory: Path) -> list[str]:
+    with os.scandir(directory) as entries:  # there may be many: no Path for each
+        return [entry.name for entry in entries]
 
 
 def _written_ns(path: Path) -> int:
