@@ -38,6 +38,7 @@
 | `waiting_threads` | threads that are about to wait, and do themselves what they wait for |
 | `topic_names` | names of topics, and their keys in the metadata store |
 | `regular_files` | opening files in whose place somebody may have put something else |
+| `disk_usage` | the space that files take on a disk |
 | `checksummed_json` | manifests |
 | `plurals` | numbers with their nouns and verbs, for messages |
 

@@ -43,7 +43,7 @@ LAYERS = [
 RANK = {part: rank for rank, row in enumerate(LAYERS) for part in row}
 # Single modules that count as one part.
 BASE = {
-    "arguments", "config", "clock", "handles", "metrics", "metrics_http_server", "future", "purgatory", "checksummed_json", "timing_wheel", "defer_sigint", "regular_files", "loglike", "plurals", "coroutines",
+    "arguments", "config", "clock", "handles", "metrics", "metrics_http_server", "future", "purgatory", "checksummed_json", "timing_wheel", "defer_sigint", "regular_files", "disk_usage", "loglike", "plurals", "coroutines",
     "event_queue", "fair_lock", "topic_names", "waiting_threads",
 }  # fmt: skip
 

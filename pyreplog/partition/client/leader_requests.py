@@ -95,11 +95,14 @@ class LeaderRequests:
         while True:
             with self._changes:
                 seen = self._changed
+            began = time.monotonic()
             if condition():
                 return True
-            left = deadline - time.monotonic()
+            now = time.monotonic()
+            left = deadline - now
             if left <= 0:
                 return False
+            time.sleep(min(left, 5 * (now - began)))  # those of many partitions change often
             with self._changes:
                 if self._changed == seen:
                     self._changes.wait(min(left, 1.0))
