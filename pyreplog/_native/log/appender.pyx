@@ -178,9 +178,14 @@ cdef class Appender(LogViewBase):
 
     def _activate(self, Segment segment not None, int64_t offset, int64_t next_entry, int64_t last_time):
         """Append to `segment` from `offset` on; its index covers all records before. The subclass keeps the table."""
+        cdef SparseIndex index = segment.index
+        if index is None:
+            raise InvalidArgumentError(f"{segment.path}: expected a segment with an index, found none")
+        if not segment.sealed:  # behind a sealed one a copy stands until its stream brings the next header
+            index.check_notes(segment.size)
         self.active = segment
         self.active_base = segment.base
-        self.index = segment.index
+        self.index = index
         self.stamp = segment.stamp
         self.first_entry = segment.first_entry
         self.next_entry = next_entry

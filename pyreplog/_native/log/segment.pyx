@@ -376,17 +376,18 @@ cdef class Segment:
             end = last_nonzero(self.map, offset, self.size)
         return end
 
-    def verify(self, SparseIndex index, int64_t offset, int64_t stop):
+    def verify(self, SparseIndex index not None, int64_t offset, int64_t stop):
         """Verify all records from `offset` on, with their entry numbers, and note them in `index`.
 
-        Returns (offset at which it ended, status). The status is 0 at `stop`, else the fault of the record there;
-        RECORD_BLANK is the end of the segment. The GIL is released.
+        index: in memory, of a segment of this size. Returns (offset at which it ended, status). The status is 0 at
+        `stop`, else the fault of the record there; RECORD_BLANK is the end of the segment. The GIL is released.
         """
         cdef int64_t status = 0
         cdef bint counted = self.counted()
         cdef Pin held = pin(self)
         if not SEGMENT_HEADER <= offset <= stop <= self.size:
             raise InvalidArgumentError(f"range {offset}..{stop} outside of the segment's {self.size} bytes")
+        index.check_notes(self.size)
         with nogil:
             while offset < stop:
                 status = verify_one(self.map, offset, stop, self.stamp, counted, index)

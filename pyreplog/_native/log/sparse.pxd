@@ -21,13 +21,17 @@ cdef class SparseIndex:
     cdef const uint8_t *image     # the mapped file; NULL: in memory
     cdef uint64_t length          # of the mapped file
 
-    # Note the record at `offset`, which takes `count` entry numbers. Records are noted in order.
+    # Raise InvalidArgumentError unless records of a segment of `size` bytes may be noted.
+    cdef int check_notes(self, int64_t size) except -1
+    # Note the record at `offset`, which takes `count` entry numbers. Records are noted in order, and lie within the
+    # segment: then there is memory for all blocks.
     cdef void note(self, int64_t offset, int64_t stride, int64_t count, int64_t event_time) noexcept nogil
     # Return the offset at which the walk to `entry_delta` starts, and set `stride` to the common stride of its block's
     # records, or 0; `delta` to the entry delta at that offset.
     cdef int64_t find(self, int64_t entry_delta, int64_t *stride, int64_t *delta) noexcept nogil
     cdef void open_block(self, int64_t offset) noexcept nogil
-    cdef void close_run(self) noexcept nogil
+    # Whether the records since the last block entry, so far, have one stride and take one number each.
+    cdef bint is_uniform(self) noexcept nogil
     cdef void widen(self, int64_t offset, int64_t event_time) noexcept nogil
     cdef int64_t place_of(self, int64_t at) noexcept nogil
     cdef int64_t block_of(self, int64_t entry_delta) noexcept nogil

@@ -12,16 +12,19 @@ from libc.string cimport memcpy, memset
 from posix.mman cimport munmap
 
 from pyreplog._native.layout cimport (
-    ALIGN, FORMAT_COUNTED, FORMAT_VERSION, INDEX_BLOCK, INDEX_MAGIC, IndexHeader, PLACE_MASK, SEGMENT_HEADER, TIME_BLOCK, UNIFORM,
-    crc32c,
+    ALIGN, FORMAT_COUNTED, FORMAT_VERSION, INDEX_BLOCK, INDEX_MAGIC, IndexHeader, PLACE_MASK, SEGMENT_HEADER, SEGMENT_MAX,
+    SEGMENT_MIN, TIME_BLOCK, UNIFORM, crc32c,
 )
 from pyreplog._native.system.mapfile cimport map_file
-from pyreplog.errors import CorruptionError, FormatVersionError
+from pyreplog.errors import CorruptionError, FormatVersionError, InvalidArgumentError
 
 
 @cython.final
 cdef class SparseIndex:
-    """`SparseIndex(size)`: an empty index for a segment of `size` bytes."""
+    """`SparseIndex(size)`: an empty index for a segment of `size` bytes.
+
+    Raises InvalidArgumentError if no segment has this size.
+    """
 
     def __cinit__(self, int64_t size):
         self.size = size
@@ -29,7 +32,11 @@ cdef class SparseIndex:
         self.end = SEGMENT_HEADER
 
     def __init__(self, size):
-        self.capacity = size // INDEX_BLOCK + 2
+        if self.blocks != NULL:
+            raise InvalidArgumentError("this index was made before; make another one")
+        if not SEGMENT_MIN <= self.size <= SEGMENT_MAX:
+            raise InvalidArgumentError(f"size: expected {SEGMENT_MIN} to {SEGMENT_MAX} bytes, found {self.size}")
+        self.capacity = self.size // INDEX_BLOCK + 2
         self.blocks = <IndexBlock *>malloc(self.capacity * sizeof(IndexBlock))
         if self.blocks == NULL:
             raise MemoryError
@@ -48,6 +55,12 @@ cdef class SparseIndex:
             return 0
         return self.capacity * sizeof(IndexBlock) + (self.range_count * sizeof(TimeRange) if self.ranges else 0)
 
+    cdef int check_notes(self, int64_t size) except -1:
+        if not self.capacity or size != self.size:
+            raise InvalidArgumentError(f"an index in memory of a segment of {size} bytes is needed, found one "
+                                       f"{'in memory' if self.capacity else 'mapped from a file'} of {self.size}")
+        return 0
+
     cdef void note(self, int64_t offset, int64_t stride, int64_t count, int64_t event_time) noexcept nogil:
         if offset + stride > self.boundary:
             self.open_block(offset)
@@ -64,14 +77,14 @@ cdef class SparseIndex:
             self.widen(offset, event_time)
 
     cdef void open_block(self, int64_t offset) noexcept nogil:
-        self.close_run()
+        if self.is_uniform():
+            self.blocks[self.count - 1].place |= UNIFORM
         self.blocks[self.count].entry_delta = <uint32_t>self.entries
         self.blocks[self.count].place = <uint32_t>(offset // ALIGN)
         self.count += 1
 
-    cdef void close_run(self) noexcept nogil:
-        if self.count and not self.mixed:
-            self.blocks[self.count - 1].place |= UNIFORM
+    cdef bint is_uniform(self) noexcept nogil:
+        return self.capacity and self.count and not self.mixed
 
     cdef void widen(self, int64_t offset, int64_t event_time) noexcept nogil:
         cdef TimeRange *met
@@ -163,22 +176,30 @@ cdef class SparseIndex:
 
     def to_bytes(self, bytes uuid not None, int64_t base, int64_t first_entry, uint32_t stamp,
                  int64_t time_low, int64_t time_high):
-        """Return the bytes of the index file of a sealed segment (FORMAT.md)."""
+        """Return the bytes of the index file of a sealed segment (FORMAT.md). The index does not change.
+
+        uuid: of the log. Raises InvalidArgumentError if it has not 16 bytes.
+        """
         cdef IndexHeader header
-        cdef int64_t blocks_bytes = self.count * sizeof(IndexBlock)
-        cdef int64_t ranges_bytes = self.range_count * sizeof(TimeRange)
-        cdef bytes out = PyBytes_FromStringAndSize(NULL, sizeof(IndexHeader) + blocks_bytes + ranges_bytes)
-        cdef uint8_t *p = <uint8_t *>PyBytes_AS_STRING(out)
-        self.close_run()
+        cdef int64_t count = self.count, range_count = self.range_count
+        cdef int64_t blocks_bytes = count * sizeof(IndexBlock), ranges_bytes = range_count * sizeof(TimeRange)
+        cdef bytes out
+        cdef uint8_t *p
+        if len(uuid) != 16:
+            raise InvalidArgumentError(f"uuid: expected 16 bytes, found {len(uuid)}")
+        out = PyBytes_FromStringAndSize(NULL, sizeof(IndexHeader) + blocks_bytes + ranges_bytes)
+        p = <uint8_t *>PyBytes_AS_STRING(out)
         memset(&header, 0, sizeof(IndexHeader))
         header.magic = INDEX_MAGIC
         header.version = header.min_reader = FORMAT_COUNTED if self.counted else FORMAT_VERSION
         memcpy(header.uuid, PyBytes_AS_STRING(uuid), 16)
         header.base, header.first_entry, header.entries = base, first_entry, self.entries
         header.end, header.stamp = <uint32_t>self.end, stamp
-        header.blocks, header.ranges = <uint32_t>self.count, <uint32_t>self.range_count
+        header.blocks, header.ranges = <uint32_t>count, <uint32_t>range_count
         header.time_low, header.time_high = time_low, time_high
         memcpy(p + sizeof(IndexHeader), self.blocks, blocks_bytes)
+        if count and self.is_uniform():  # set in the copy: the blocks may be mapped, and more records may follow
+            (<IndexBlock *>(p + sizeof(IndexHeader)))[count - 1].place |= UNIFORM
         if ranges_bytes:
             memcpy(p + sizeof(IndexHeader) + blocks_bytes, self.ranges, ranges_bytes)
         header.body_crc = crc32c(0, p + sizeof(IndexHeader), blocks_bytes + ranges_bytes)
@@ -220,5 +241,5 @@ cdef class SparseIndex:
         self.blocks = <IndexBlock *>(p + sizeof(IndexHeader))
         self.count, self.range_count = header.blocks, header.ranges
         self.ranges = <TimeRange *>(p + sizeof(IndexHeader) + self.count * sizeof(IndexBlock)) if self.range_count else NULL
-        self.end, self.entries = header.end, header.entries
+        self.end, self.entries, self.counted = header.end, header.entries, header.min_reader >= FORMAT_COUNTED
         return header.time_low, header.time_high
