@@ -47,6 +47,8 @@ RECORD_FIELDS = {
     "value": (50, 12),
 }
 INDEX_FIELDS = {"end": 56, "blocks": 64, "ranges": 68}
+INDEX_BYTES = 96
+"""Of an index file's header; behind it lie the block entries, of 8 bytes each."""
 VICTIM = 452
 """An entry with event time and key, in the middle of the second segment."""
 
@@ -384,6 +386,39 @@ def test_an_index_whose_checksums_are_right_and_whose_sizes_are_not(log, mode, f
     segment = map_locked(log, SEGMENT_BYTES)
     with pytest.raises(CorruptionError):
         SparseIndex.load(str(path), segment.size, segment.uuid, segment.base, segment.first_entry, segment.stamp)
+    wanted = range(*first_entries(log)[1:3], 29)
+    with pyreplog.open(log, mode) as handle:
+        assert [handle[n] for n in wanted] == [value_of(n) for n in wanted]
+
+
+@pytest.mark.parametrize(
+    ("block", "entries", "place"),
+    [
+        (0, 1 << 30, 0),
+        (0, 0, -512),
+        (1, 0, -512),
+        (1, 0, -(1 << 9)),
+        (2, -(1 << 20), 0),
+        (2, 0, 1 << 28),
+        (-1, 1 << 20, 0),
+    ],
+)
+@pytest.mark.parametrize("mode", ["a", "r"])
+def test_an_index_whose_checksums_are_right_and_whose_blocks_are_not(log, mode, block, entries, place):
+    """Of a block entry, the entries before it and its place / 8 are changed: no lookup computes an address from them."""
+    path = samples.indexes(log)[1]
+    data = bytearray(path.read_bytes())
+    (blocks,) = struct.unpack_from("<I", data, INDEX_FIELDS["blocks"])
+    offset = INDEX_BYTES + block % blocks * 8
+    before, word = struct.unpack_from("<II", data, offset)
+    struct.pack_into("<II", data, offset, (before + entries) % (1 << 32), (word + place) % (1 << 32))
+    struct.pack_into("<I", data, 88, crc32c(bytes(data[INDEX_BYTES:])))
+    struct.pack_into("<I", data, 8, crc32c(bytes(data[12:INDEX_BYTES])))
+    path.write_bytes(data)
+    segment = map_locked(log, SEGMENT_BYTES)
+    with pytest.raises(CorruptionError, match="ascend") as caught:
+        SparseIndex.load(str(path), segment.size, segment.uuid, segment.base, segment.first_entry, segment.stamp)
+    assert caught.value.position in (offset, offset + 8), "the block entry, or the one that does not follow it"
     wanted = range(*first_entries(log)[1:3], 29)
     with pyreplog.open(log, mode) as handle:
         assert [handle[n] for n in wanted] == [value_of(n) for n in wanted]

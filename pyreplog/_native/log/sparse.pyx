@@ -121,7 +121,7 @@ cdef class SparseIndex:
         return place
 
     cdef int64_t place_of(self, int64_t at) noexcept nogil:
-        return <int64_t>(self.blocks[at].place & PLACE_MASK) * ALIGN
+        return offset_of(self.blocks[at])
 
     cdef int64_t block_of(self, int64_t entry_delta) noexcept nogil:
         """Return the last block that begins at or before the entry, by one interpolation, or else by bisection."""
@@ -222,7 +222,8 @@ cdef class SparseIndex:
     cdef tuple adopt(self, path, const uint8_t *p, Py_ssize_t length, bytes uuid, int64_t base, int64_t first_entry,
                      uint32_t stamp):
         cdef const IndexHeader *header = <const IndexHeader *>p
-        cdef int64_t body = length - <int64_t>sizeof(IndexHeader)
+        cdef const IndexBlock *blocks = <const IndexBlock *>(p + sizeof(IndexHeader))
+        cdef int64_t body = length - <int64_t>sizeof(IndexHeader), i
         cdef tuple identity
         if body < 0 or header.magic != INDEX_MAGIC:
             raise CorruptionError(path, 0, "the magic of an index file", f"{bytes(p[:min(length, 8)])!r}")
@@ -238,8 +239,33 @@ cdef class SparseIndex:
             raise CorruptionError(path, 56, f"{header.blocks} blocks and {header.ranges} ranges", f"{body} bytes")
         if header.body_crc != crc32c(0, p + sizeof(IndexHeader), body):
             raise CorruptionError(path, sizeof(IndexHeader), "intact index blocks", "a wrong CRC-32C")
-        self.blocks = <IndexBlock *>(p + sizeof(IndexHeader))
+        i = first_disordered(blocks, header.blocks, header.end, header.entries)
+        if i >= 0:
+            raise CorruptionError(
+                path, sizeof(IndexHeader) + i * sizeof(IndexBlock), "block entries that ascend within the segment",
+                f"{blocks[i].entry_delta} entries before offset {offset_of(blocks[i])}")
+        self.blocks = <IndexBlock *>blocks
         self.count, self.range_count = header.blocks, header.ranges
         self.ranges = <TimeRange *>(p + sizeof(IndexHeader) + self.count * sizeof(IndexBlock)) if self.range_count else NULL
         self.end, self.entries, self.counted = header.end, header.entries, header.min_reader >= FORMAT_COUNTED
         return header.time_low, header.time_high
+
+
+cdef int64_t first_disordered(const IndexBlock *blocks, int64_t count, int64_t end, int64_t entries) noexcept nogil:
+    """Return the first block entry that does not follow the one before, or lies outside of the records; -1: all do.
+
+    A lookup computes an address from two of them.
+    """
+    cdef int64_t i
+    if not count:
+        return -1
+    if blocks[0].entry_delta or offset_of(blocks[0]) < SEGMENT_HEADER:
+        return 0
+    for i in range(1, count):
+        if offset_of(blocks[i]) <= offset_of(blocks[i - 1]) or blocks[i].entry_delta < blocks[i - 1].entry_delta:
+            return i
+    return -1 if offset_of(blocks[count - 1]) < end and blocks[count - 1].entry_delta <= entries else count - 1
+
+
+cdef inline int64_t offset_of(IndexBlock block) noexcept nogil:
+    return <int64_t>(block.place & PLACE_MASK) * ALIGN
