@@ -24,7 +24,7 @@ from benchmarks.peers.bookkeeper.recovery import answer_of, data_folder, start_p
 from benchmarks.proc import Load
 from pyreplog.autorecovery.config import change_config
 from pyreplog.autorecovery.worker_status import WorkerStatus, list_workers
-from pyreplog.bookie.config import BookieConfig
+from pyreplog.config import LogConfig
 from pyreplog.ledger.cluster import LedgerCluster
 from pyreplog.metadata.store import MetadataStore
 from pyreplog.metadata.url import open_store
@@ -78,7 +78,9 @@ def main() -> None:
     print("\n" + report.table(columns, rows), flush=True)
 
 
-def drain(bookie_bytes: int, ledgers: int, kills: int = 0, segment_bytes: int = BookieConfig.segment_bytes) -> Drained:
+def drain(
+    bookie_bytes: int, ledgers: int, kills: int = 0, segment_bytes: int = LogConfig.default_segment_bytes
+) -> Drained:
     """Fill bookies and drain one.
 
     Args:

@@ -37,7 +37,7 @@ def turn_entries(plan: Plan, size: int, batch: int) -> int:
 
 def settings(plan: Plan, durability: Durability) -> dict[str, Any]:
     """Of a bookie that collects garbage whenever it is asked to, or once a second."""
-    small = plan.segment_bytes < BookieConfig.segment_bytes
+    small = plan.segment_bytes < BookieConfig().segment_bytes
     floors = {"read_only_below_bytes": 0, "writable_from_bytes": 0, "reserve_bytes": 0} if small else {}
     return {
         "durability": durability, "segment_bytes": plan.segment_bytes, "spare_segments": SPARES,

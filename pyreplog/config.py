@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Literal, Self, TypedDict
+from typing import Any, ClassVar, Literal, Self, TypedDict
 
 from pyreplog._native.log.segment import SIZE_MAX, SIZE_MIN
 from pyreplog.errors import ConfigError
@@ -82,7 +82,8 @@ class LogConfig(Settings):
     Attributes:
         durability: when an append returns. "appended": the entry is in the mapped segment and survives the process.
             "interval": the same, and the log is synced every `sync_interval_ms`. "synced": fdatasync has returned.
-        segment_bytes: size of a segment file, a multiple of 4096. The first writer of a log fixes it.
+        segment_bytes: size of a segment file, a multiple of 4096. The first writer of a log fixes it. If it is not
+            given, it is `default_segment_bytes`, 64 MiB.
         spare_segments: segments that are prepared ahead of need, and freed segments that are kept for reuse, 1 to 64.
         sync_interval_ms: milliseconds between two syncs with durability "interval".
         retention_bytes: remove whole segments from the front while the log is larger. None: no limit. 0: keep only the
@@ -92,12 +93,17 @@ class LogConfig(Settings):
             log's cursors overrule both.
         cursor_hold_bytes: a cursor that is further behind the end keeps nothing. None: every cursor keeps what lies
             behind it.
+        default_segment_bytes: `segment_bytes` of all settings in this process that do not give it, also of bookies and
+            brokers. It is an attribute of the class, for tests: a suite that makes many logs sets it to a few MiB
+            before it makes the first one.
 
     See docs/log.md.
     """
 
+    default_segment_bytes: ClassVar[int] = 64 << 20
+
     durability: Durability = "appended"
-    segment_bytes: int = 64 << 20
+    segment_bytes: int = dataclasses.field(default_factory=lambda: LogConfig.default_segment_bytes)
     spare_segments: int = 2
     sync_interval_ms: int = 1000
     retention_bytes: int | None = None

@@ -1,4 +1,5 @@
-"""The seed of what is drawn at random: drawn anew unless PYREPLOG_SEED says it, and printed. And a ZooKeeper."""
+"""The seed of what is drawn at random: drawn anew unless PYREPLOG_SEED says it, and printed. The size of segments, and a
+ZooKeeper."""
 
 from __future__ import annotations
 
@@ -15,7 +16,7 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 
-from tests import small_segments
+from pyreplog.config import LogConfig
 from tests.metadata.zookeeper import Ensemble
 
 SEED = int(os.environ.setdefault("PYREPLOG_SEED", str(secrets.randbelow(1 << 32))))  # processes that help inherit it
@@ -23,7 +24,11 @@ SEED = int(os.environ.setdefault("PYREPLOG_SEED", str(secrets.randbelow(1 << 32)
 settings.register_profile("unhurried", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("unhurried")  # no verdict hangs on the speed of the machine
 
-small_segments.make_small()
+# Each log has a segment allocated or written with zeros, and two more soon after: with the default of 64 MiB all tests
+# together would write more than 100 GiB, and wait for it. This is more than the largest entry of a ledger takes. Processes
+# that tests start have the default.
+_SHIPPED_SEGMENT_BYTES = LogConfig.default_segment_bytes
+LogConfig.default_segment_bytes = (4 << 20) + (64 << 10)
 
 _numbers = itertools.count()
 
@@ -61,6 +66,12 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
 def seed() -> int:
     """Of everything a test draws at random."""
     return SEED
+
+
+@pytest.fixture(scope="session")
+def shipped_segment_bytes() -> int:
+    """The default of `segment_bytes` that other processes have."""
+    return _SHIPPED_SEGMENT_BYTES
 
 
 @pytest.fixture(scope="session")

@@ -19,7 +19,7 @@ class Pyreplog(Peer):
     """A log with the default configuration."""
 
     title = "pyreplog"
-    segment_bytes = LogConfig.segment_bytes
+    segment_bytes = LogConfig.default_segment_bytes
 
     def __init__(self, directory: Path, *, synced: bool) -> None:
         self._log = self._open(directory / "log", "synced" if synced else "appended")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal, TypedDict
 
 from pyreplog.config import LogConfig, Settings
@@ -43,7 +43,7 @@ class BookieConfig(Settings):
     """
 
     durability: BookieDurability = "synced"
-    segment_bytes: int = LogConfig.segment_bytes
+    segment_bytes: int = field(default_factory=lambda: LogConfig.default_segment_bytes)
     spare_segments: int = LogConfig.spare_segments
     read_only_below_bytes: int = 512 << 20
     writable_from_bytes: int = 768 << 20

@@ -68,7 +68,7 @@ def start(path: Path, files: Files, config: LogConfig, *, create: bool) -> Start
         return _first(path, files, config)
     recovered = recovery.recover(path, files, checkpoint, writable=True)
     size = recovered.checkpoint.segment_bytes
-    if config.segment_bytes not in (size, LogConfig.segment_bytes):
+    if config.segment_bytes not in (size, LogConfig.default_segment_bytes):
         raise ConfigError(f"segment_bytes: expected {size}, with which the log was made, found {config.segment_bytes}")
     _settle(path, files, recovered)
     return StartupResult(recovered.checkpoint, recovered)

@@ -109,7 +109,7 @@ class BrokerConfig(Settings):
     """
 
     lease_ms: int = 3_000
-    segment_bytes: int = LogConfig.segment_bytes
+    segment_bytes: int = field(default_factory=lambda: LogConfig.default_segment_bytes)
     lag_ms: int = 30_000
     fetch_wait_ms: int = 500
     fetch_bytes_max: int = 10 << 20

@@ -14,7 +14,7 @@ import pytest
 
 from pyreplog import errors
 from pyreplog.bookie.config import BookieConfig
-from pyreplog.config import Settings
+from pyreplog.config import LogConfig, Settings
 from pyreplog.geo.policy import ReplicationPolicy
 from pyreplog.partition.config import BrokerConfig
 from pyreplog.topic.model.config import TopicConfig
@@ -162,11 +162,14 @@ def default(text: str) -> object:
 
 
 @pytest.mark.parametrize("kind", SETTINGS)
-def test_every_setting_and_its_default(kind: type[Settings]) -> None:
+def test_every_setting_and_its_default(
+    kind: type[Settings], shipped_segment_bytes: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(LogConfig, "default_segment_bytes", shipped_segment_bytes)
     text = (ROOT / "docs" / SETTINGS[kind]).read_text()
     listed = rows(text.partition("\n| setting | default | |\n")[2].partition("\n\n")[0])
     said = {name: value for cells in listed for name, value in defaults(cells).items()}
-    assert said == {field.name: field.default for field in dataclasses.fields(kind)}
+    assert said == dataclasses.asdict(kind())
 
 
 # ---- contributing ----------------------------------------------------------------------------------------------

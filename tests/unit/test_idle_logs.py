@@ -211,7 +211,7 @@ os.kill(os.getpid(), 9)
 def test_idle_logs_of_a_killed_process_open(tmp_path: Path, runtime: LogRuntime):
     assert subprocess.run([sys.executable, "-c", KILLED, tmp_path], check=False).returncode == -9
     for i in range(5):
-        with open_log(tmp_path / str(i), runtime, segment_bytes=pyreplog.LogConfig.segment_bytes) as log:
+        with open_log(tmp_path / str(i), runtime, segment_bytes=pyreplog.LogConfig.default_segment_bytes) as log:
             assert log[:] == [b"zero", b"one"][: 2 if i == 1 else 1]
             assert log.append(b"next") == len(log) - 1
 

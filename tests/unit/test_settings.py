@@ -6,6 +6,7 @@ import dataclasses
 import inspect
 import re
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -20,6 +21,7 @@ from pyreplog.ha.config import NodeConfig
 from pyreplog.ha.protocol.master_machine import GroupConfig
 from pyreplog.ha.relay.config import ApplierConfig
 from pyreplog.net.limits import Limits
+from pyreplog.partition.config import BrokerConfig
 from pyreplog.topic.model.config import TopicConfig
 
 KINDS = (ApplierConfig, BookieConfig, GroupConfig, Limits, LogConfig, NodeConfig, SubscriptionConfig, TopicConfig)
@@ -42,6 +44,27 @@ def test_what_no_number_may_be(kind: type[Settings], name: str, wrong: Any) -> N
     needed = {"name": "a"} if kind is NodeConfig else {}
     with pytest.raises(ConfigError, match=name):
         kind.of({**needed, name: wrong})
+
+
+@pytest.mark.parametrize("kind", [LogConfig, BookieConfig, BrokerConfig])
+def test_the_size_of_segments_has_one_default(kind: type[Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(LogConfig, "default_segment_bytes", 1 << 20)
+    before = kind()
+    assert (before.segment_bytes, kind.of({}).segment_bytes, kind(segment_bytes=2 << 20).segment_bytes) == (
+        1 << 20, 1 << 20, 2 << 20,
+    )  # fmt: skip
+    monkeypatch.setattr(LogConfig, "default_segment_bytes", 3 << 20)
+    assert (before.segment_bytes, kind().segment_bytes) == (1 << 20, 3 << 20)
+    monkeypatch.setattr(LogConfig, "default_segment_bytes", 4097)
+    with pytest.raises(ConfigError, match="segment_bytes: expected"):
+        kind()
+
+
+def test_a_log_of_any_size_is_opened_with_the_default(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pyreplog.open(tmp_path / "log", segment_bytes=1 << 16).close()
+    monkeypatch.setattr(LogConfig, "default_segment_bytes", 1 << 20)
+    with pyreplog.open(tmp_path / "log") as log:
+        assert log.segment_bytes == 1 << 16
 
 
 PUBLIC = [
