@@ -32,9 +32,13 @@ from pyreplog.errors import OutcomeUnknownError
 from pyreplog.future import AppendFuture, Outcome, set_result, settle_all
 from pyreplog.timing_wheel import TimingWheel
 
+_DEADLINE_ALONE = object()
+"""The key of those that wait for no number, but for their deadline: it never gets one."""
+
 
 class PurgatoryEntry:
     """One waiter: `future` is completed when the number of `key` reaches `threshold`, or fails at `deadline_us`.
+    One of `complete_at` is completed at `deadline_us`.
 
     To be kept by a caller that may want to `cancel` it. Its fields belong to the Purgatory. It has no `future` any more
     when it was cancelled.
@@ -147,6 +151,16 @@ class Purgatory:
             self.drain()
         return watch
 
+    def complete_at(self, deadline_us: int, future: AppendFuture[Any]) -> PurgatoryEntry:
+        """Completes `future`, with the value of its creation, when the deadline passes; no number is waited for.
+
+        `deadline_us` is in microseconds, on the clock that `expire` is told. As with `watch`, the driver of `expire`
+        must be told by the caller if this deadline comes before the one it sleeps for.
+        """
+        watch = PurgatoryEntry(_DEADLINE_ALONE, 0, future, deadline_us)
+        self._inbox.append((Purgatory._admit, _DEADLINE_ALONE, watch))
+        return watch
+
     def cancel(self, watch: PurgatoryEntry) -> None:
         """Stops waiting. The future is left open, unless it was settled or is just being settled elsewhere."""
         self._inbox.append((Purgatory._discard, watch.key, watch))
@@ -208,6 +222,8 @@ class Purgatory:
 
     def expire(self, now_us: int) -> int | None:
         """Fails the waiters whose deadline has passed at `now_us` (microseconds) with OutcomeUnknownError.
+
+        Those of `complete_at` are completed instead.
 
         Returns when to call again: the next deadline, or None. One in the past means that another thread is
         at work right now: call again.
@@ -281,10 +297,8 @@ class Purgatory:
 
     def _expire(self, outcomes: list[Outcome], _: None, now_us: int) -> None:
         for watch in self._wheel.expire(now_us):
-            number = self._lines[watch.key].number
-            progress = "has no number yet" if number == -inf else f"is at {number}"
-            waited = f"the time to wait for {watch.key!r} to reach {watch.threshold} ran out"
-            outcomes.append((watch.future, OutcomeUnknownError(f"{waited}, it {progress}: it may still get there")))
+            error = None if watch.key is _DEADLINE_ALONE else self._timeout_error(watch)
+            outcomes.append((watch.future, error))
             self._leave_early(watch)
 
     # What the events have in common.
@@ -296,6 +310,12 @@ class Purgatory:
                 self._wheel.cancel(watch, watch.deadline_us)
             line.leave(watch)
         line.purge()
+
+    def _timeout_error(self, watch: PurgatoryEntry) -> OutcomeUnknownError:
+        number = self._lines[watch.key].number
+        progress = "has no number yet" if number == -inf else f"is at {number}"
+        waited = f"the time to wait for {watch.key!r} to reach {watch.threshold} ran out"
+        return OutcomeUnknownError(f"{waited}, it {progress}: it may still get there")
 
     def _leave_early(self, watch: PurgatoryEntry) -> None:
         line = self._lines[watch.key]

@@ -15,10 +15,6 @@ from pyreplog.purgatory import Purgatory, PurgatoryEntry
 
 FetchResponses = dict[TopicPartition, FetchPartitionData]
 
-_NEVER = 1 << 62
-_TIME = "the time of fetches"
-"""A key that nothing reaches: fetches wait there for their deadlines alone."""
-
 
 class WatchedPart(NamedTuple):
     """One partition of a fetch that waits.
@@ -67,7 +63,7 @@ class DelayedFetch:
 
     def watch(self, deadline_us: int) -> None:
         """Wait, without locks."""
-        self._deadline = self._purgatory.watch(_TIME, _NEVER, self._wait(self._answer_now), deadline_us)
+        self._deadline = self._purgatory.complete_at(deadline_us, self._wait(self._answer_now))
         self._look()
 
     def _wait(self, wake: Callable[[AppendFuture[None]], object]) -> AppendFuture[None]:

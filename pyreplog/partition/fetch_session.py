@@ -30,10 +30,6 @@ from pyreplog.purgatory import Purgatory, PurgatoryEntry
 
 logger = logging.getLogger(__name__)
 
-_NEVER = 1 << 62
-_TIME = "the time of fetches of followers"
-"""A key that nothing reaches: requests wait there for their deadlines alone."""
-
 
 class _WaitingFetch:
     """A fetch that waits. entry: in the purgatory; None: it is not watched yet, or is to be answered."""
@@ -117,7 +113,7 @@ class FetchSession:
             wait = AppendFuture[None](None)
             wait.add_done_callback(lambda _: self._serve(waiting, {}))
             deadline_us = self._clock.monotonic_us() + request.max_wait_ms * 1000
-            waiting.deadline = self._purgatory.watch(_TIME, _NEVER, wait, deadline_us)
+            waiting.deadline = self._purgatory.complete_at(deadline_us, wait)
         self._serve_ready()
         return waiting.future
 

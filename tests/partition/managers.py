@@ -63,12 +63,12 @@ class HookedPurgatory(Purgatory):
 
     def __init__(self) -> None:
         super().__init__()
-        self.before_watch: list[Callable[[], object] | None] = []  # of the next calls, in their order
+        self.before_watch: list[Callable[[], object]] = []  # of the next calls, in their order
         self.before_drain: list[Callable[[], object]] = []
 
     def watch(self, *args: Any, **settings: Any) -> PurgatoryEntry:
-        if self.before_watch and (act := self.before_watch.pop(0)) is not None:
-            act()
+        if self.before_watch:
+            self.before_watch.pop(0)()
         return super().watch(*args, **settings)
 
     def drain(self) -> None:

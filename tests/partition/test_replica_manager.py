@@ -728,7 +728,7 @@ def test_a_fetch_that_waits_ends_with_the_role(cluster: Cluster, a: Broker, befo
     """before: the leader is deposed just before the fetch watches its bytes (check-watch-check)."""
     state = cluster.states[EVENTS][1].led_by("b")
     if before is not None:
-        a.purgatory.before_watch = [None, lambda: a.partition.state_changed(99, state)]
+        a.purgatory.before_watch = [lambda: a.partition.state_changed(99, state)]
     future = a.manager.fetch_messages(FetchParams(max_wait_ms=1000), {EVENTS: ConsumerFetch(0)})
     if before is None:
         assert not future.done()
@@ -738,7 +738,7 @@ def test_a_fetch_that_waits_ends_with_the_role(cluster: Cluster, a: Broker, befo
 
 def test_bytes_that_come_just_before_a_fetch_watches_end_it(cluster: Cluster, a: Broker) -> None:
     appended(a, messages(b"x"))
-    a.purgatory.before_watch = [None, cluster.settle]
+    a.purgatory.before_watch = [cluster.settle]
     future = a.manager.fetch_messages(FetchParams(max_wait_ms=1000), {EVENTS: ConsumerFetch(0)})
     assert future.result(0)[EVENTS].size > 0
 
@@ -753,7 +753,7 @@ def test_bytes_that_come_before_a_fetch_watches_leave_less_for_the_others() -> N
         purgatory.drain()  # an inbox with anything in it counts as somebody who waits
         first.move(purgatory, isolation, LogPosition(3000, 1))
 
-    purgatory.before_watch = [None, move]
+    purgatory.before_watch = [move]
     parts = [WatchedPart(role, 0, 1 << 20) for role in (first, second)]
     DelayedFetch(parts, isolation, 4000, dict, future, purgatory).watch(1000)
     purgatory.drain()

@@ -269,6 +269,21 @@ def test_the_completed_do_not_expire() -> None:
     assert future.result(0) == 1
 
 
+def test_one_that_waits_for_a_deadline_alone_is_completed_then() -> None:
+    purgatory = Purgatory(tick_us=10)
+    early, late, cancelled = AppendFuture(1), AppendFuture(2), AppendFuture(3)
+    purgatory.complete_at(100, early)
+    purgatory.complete_at(200, late)
+    purgatory.cancel(purgatory.complete_at(100, cancelled))
+    purgatory.advance_and_drain("log", 1 << 62)
+    assert purgatory.expire(99) == 100
+    assert not early.done()
+    assert purgatory.expire(100) == 200
+    assert early.result(0) == 1 and not late.done()
+    assert purgatory.expire(200) is None
+    assert late.result(0) == 2 and not cancelled.done()
+
+
 # Cancelling
 
 
