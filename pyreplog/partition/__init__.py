@@ -11,7 +11,7 @@
 | `service`, `client_requests` | who answers that: over TCP; either way, requests of clients |
 | `tcp_transport`, `local_transport` | who sends it: over TCP; within one process |
 | `replica_fetcher` | sends the fetches of replicas that follow |
-| `fetch_session` | the fetches of followers that their leader has not answered |
+| `fetch_session` | the fetches of followers that their leader has not answered, in one session for each broker that follows |
 | `partition_status` | partitions, replicas and brokers as rows, for people and metrics |
 | `metrics` | numbers of a broker for Prometheus |
 | `cleaner_thread` | compacts the partitions of a broker; which batches compacted topics refuse |

@@ -1,11 +1,12 @@
-"""FetchSession: the fetches of one broker's followers that their leader has not answered yet (KIP-227).
+"""Fetch sessions: the fetches of a broker's followers that their leader has not answered yet (KIP-227).
 
-A fetch to which there is nothing to answer stays here until there is. So the requests of a follower's broker name only
-the partitions that go on, and its leader looks only at those in which something changed: idle partitions cost neither
-anything. Kafka goes through all partitions of a session with each request.
+A fetch waits in its session until the leader has records for it, a new high watermark, a new start of the log, or an
+error. So the requests of the followers' broker name new fetches only, and the leader looks only at partitions that have
+changed: an idle partition costs neither of them anything. Kafka goes through all partitions of a session with each
+request.
 
-What the follower's broker has to do: it keeps one request under way while it waits for answers, and when a request
-fails, whose answer may be lost, it begins another session, in which it fetches anew for all that have no answer.
+The followers' broker keeps one request under way while fetches wait. When a request fails, its answer may be lost: the
+broker begins another session, in which it fetches anew for all partitions that have no answer.
 """
 
 from __future__ import annotations
@@ -32,7 +33,10 @@ logger = logging.getLogger(__name__)
 
 
 class _WaitingFetch:
-    """A fetch that waits. entry: in the purgatory; None: it is not watched yet, or is to be answered."""
+    """A fetch of one partition that waits for a change of the leader's log.
+
+    entry: in the purgatory; None: it is not watched yet, or it is ready.
+    """
 
     __slots__ = ("changes", "entry", "fetch", "max_bytes", "name", "partition", "role")
 
@@ -43,8 +47,8 @@ class _WaitingFetch:
         self.entry: PurgatoryEntry | None = None
 
 
-class _Request:
-    """A request that waits. deadline: in the purgatory."""
+class _WaitingRequest:
+    """A request that waits until a fetch of its session is ready. deadline: in the purgatory."""
 
     __slots__ = ("deadline", "future", "max_bytes")
 
@@ -72,17 +76,13 @@ class FetchSession:
         self._find, self._purgatory, self._clock = find, purgatory, clock
         self._lock = allocate_lock()  # guards what follows
         self._waiting: dict[TopicPartition, _WaitingFetch] = {}
-        self._ready: dict[TopicPartition, _WaitingFetch] = {}  # those of them that have something to be told
-        self._requests: deque[_Request] = deque()  # that wait, the oldest one first
+        self._ready: dict[TopicPartition, _WaitingFetch] = {}  # those of them that can be answered
+        self._requests: deque[_WaitingRequest] = deque()  # the oldest one first
         self._request_us = clock.monotonic_us()  # time of the newest request
         self._is_closed = False
 
-    def __len__(self) -> int:
-        """Return how many fetches wait."""
-        return len(self._waiting)
-
     def fetch(self, request: ReplicaFetchRequest) -> AppendFuture[FetchResponses]:
-        """Note the fetches of a request, and answer it when there is something to tell about any fetch of the session.
+        """Note the fetches of a request, and answer it when any fetch of the session can be answered.
 
         What the fetches say of the followers counts at once, before anything is read.
 
@@ -101,25 +101,27 @@ class FetchSession:
                 refused[name] = outcome
             else:
                 noted.append(outcome)
-        waiting = _Request(request.max_bytes)
+        waiting = _WaitingRequest(request.max_bytes)
         if not self._admit(request.fetches, noted, waiting):
             self._fail(waiting)
             return waiting.future
         for each in noted:
             self._watch(each)
         if refused or request.max_wait_ms == 0:
-            self._serve(waiting, refused)
+            self._answer(waiting, refused)
         else:
             wait = AppendFuture[None](None)
-            wait.add_done_callback(lambda _: self._serve(waiting, {}))
+            wait.add_done_callback(lambda _: self._answer(waiting, {}))
             deadline_us = self._clock.monotonic_us() + request.max_wait_ms * 1000
             waiting.deadline = self._purgatory.complete_at(deadline_us, wait)
-        self._serve_ready()
+        self._answer_while_ready()
         return waiting.future
 
-    def note_waiting(self) -> None:
-        """Tell the partitions that the fetches which wait here were waiting at the newest request: their followers have
-        all of the log, though they do not say so again."""
+    def note_caught_up(self) -> None:
+        """Tell the partitions whose fetches wait that their followers had all of the log at the newest request.
+
+        The followers do not send these fetches again, so that no request says it.
+        """
         with self._lock:
             request_us = self._request_us
             idle = [each for name, each in self._waiting.items() if name not in self._ready]
@@ -127,7 +129,7 @@ class FetchSession:
             each.partition.fetch_waited(each.role, self.member, request_us)
 
     def close(self) -> None:
-        """Answer nothing any more: a newer session has begun, or the broker ends."""
+        """Fail the requests that wait, and later ones: a newer session has begun, or the broker ends."""
         with self._lock:
             self._is_closed = True
             requests, waiting = [*self._requests], [*self._waiting.values()]
@@ -149,7 +151,7 @@ class FetchSession:
         return _WaitingFetch(name, partition, noted, fetch) if noted.answer is None else answered(noted.answer)
 
     def _admit(
-        self, fetches: Mapping[TopicPartition, ReplicaFetch], noted: list[_WaitingFetch], request: _Request
+        self, fetches: Mapping[TopicPartition, ReplicaFetch], noted: list[_WaitingFetch], request: _WaitingRequest
     ) -> bool:  # fmt: skip
         """Let a request and its fetches wait, in place of older fetches; return False if the session is closed."""
         replaced = []
@@ -187,24 +189,27 @@ class FetchSession:
             request_us = self._request_us
         each.partition.fetch_waited(each.role, self.member, request_us)
         self._make_ready(each)
-        self._serve_ready()
+        self._answer_while_ready()
 
     def _make_ready(self, each: _WaitingFetch) -> None:
         with self._lock:
             if self._waiting.get(each.name) is each:
                 self._ready[each.name] = each
 
-    def _serve_ready(self) -> None:
-        """Answer the requests that wait, the oldest one first, while there is something to tell."""
+    def _answer_while_ready(self) -> None:
+        """Answer the requests that wait, the oldest one first, while fetches are ready."""
         while True:
             with self._lock:
                 if not self._ready or not self._requests:
                     return
                 request = self._requests[0]
-            self._serve(request, {})
+            self._answer(request, {})
 
-    def _serve(self, request: _Request, responses: FetchResponses) -> None:
-        """Answer a request now, with what there is to tell; an empty answer says that its time is over."""
+    def _answer(self, request: _WaitingRequest, responses: FetchResponses) -> None:
+        """Answer a request now, unless it was answered: with these responses, and those of the fetches that are ready.
+
+        An empty answer says that its time is over.
+        """
         with self._lock:
             if request not in self._requests:
                 return
@@ -238,6 +243,86 @@ class FetchSession:
             if entry is not None:
                 self._purgatory.cancel(entry)
 
-    def _fail(self, request: _Request) -> None:
+    def _fail(self, request: _WaitingRequest) -> None:
         self._cancel([request.deadline])
         set_exception(request.future, ClosedError(f"session {self.number} of fetches is over"))
+
+
+class FetchSessionCache:
+    """The fetch sessions of a broker that leads: at most one of each broker that follows. Any thread may use it.
+
+    Args:
+        find: returns a partition of this broker; None: there is none.
+        purgatory: of the partitions.
+        clock: the time.
+        slots: how many sessions may be open; with one more the oldest one ends, and its broker begins another
+            (`max.incremental.fetch.session.cache.slots`).
+    """
+
+    def __init__(
+        self, find: Callable[[TopicPartition], Partition | None], purgatory: Purgatory, clock: Clock,
+        slots: int = 1000,
+    ) -> None:  # fmt: skip
+        self._find, self._purgatory, self._clock, self._slots = find, purgatory, clock, slots
+        self._lock = allocate_lock()  # guards what follows
+        self._sessions: dict[str, FetchSession] = {}  # by the broker of the followers, the oldest one first
+        self._is_closed = False
+
+    def fetch(self, request: ReplicaFetchRequest) -> AppendFuture[FetchResponses]:
+        """Answer a request in its session, which its first request opens.
+
+        Args:
+            request: of a broker that follows.
+
+        Returns:
+            A future of the responses, as that of `FetchSession.fetch`. ClosedError: the session is not open here, and
+            nothing of the request counts; or it was closed since.
+        """
+        session = self._open_session(request) if request.is_first else self._session_of(request)
+        if session is None:
+            future = AppendFuture[FetchResponses]()
+            error = ClosedError(f"session {request.session} of {request.member.broker} is not open here")
+            set_exception(future, error)
+            return future
+        return session.fetch(request)
+
+    def note_caught_up(self) -> None:
+        """Tell the partitions whose fetches wait that their followers are caught up, in all sessions."""
+        with self._lock:
+            sessions = [*self._sessions.values()]
+        for session in sessions:
+            session.note_caught_up()
+
+    def close(self) -> None:
+        """Close all sessions, and open no more."""
+        with self._lock:
+            self._is_closed = True
+            sessions, self._sessions = self._sessions, {}
+        for session in sessions.values():
+            session.close()
+
+    def _session_of(self, request: ReplicaFetchRequest) -> FetchSession | None:
+        """Return the session of a request; None: it is not open."""
+        with self._lock:
+            session = self._sessions.get(request.member.broker)
+        if session is None or (session.member, session.number) != (request.member, request.session):
+            return None
+        return session
+
+    def _open_session(self, request: ReplicaFetchRequest) -> FetchSession | None:
+        """Open a session in place of the one that its broker had; return None if the request is too late for that."""
+        member = request.member
+        with self._lock:
+            replaced = self._sessions.get(member.broker)
+            is_late = replaced is not None and member.incarnation < replaced.member.incarnation
+            if is_late or self._is_closed:
+                return None
+            if replaced is None and len(self._sessions) >= self._slots:
+                replaced = next(iter(self._sessions.values()))
+            if replaced is not None:
+                del self._sessions[replaced.member.broker]
+            session = FetchSession(member, request.session, self._find, self._purgatory, self._clock)
+            self._sessions[member.broker] = session
+        if replaced is not None:
+            replaced.close()
+        return session

@@ -202,14 +202,12 @@ class PartitionRead(NamedTuple):
     Attributes:
         data: the answer to the fetch.
         role: in which it was read.
-        start: position from which on it was read.
-        is_final: there is an error, or something else that does not wait for bytes.
+        start: position from which on it was read; 0: an error.
     """
 
     data: FetchPartitionData
     role: ReplicaRole
     start: int = 0
-    is_final: bool = True
 
 
 class Partition:
@@ -1459,7 +1457,7 @@ class Partition:
             records,
             _aborted(aborted, records.end),
         )
-        return PartitionRead(data, role, at.position, is_final=False)
+        return PartitionRead(data, role, at.position)
 
     def _check_consumer(self, fetch: ConsumerFetch, params: FetchParams) -> ErrorCode:
         if self._leading is None and params.only_leader:

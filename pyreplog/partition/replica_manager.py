@@ -10,8 +10,8 @@ from typing import TypeAlias
 
 from pyreplog._native.log.append_arguments import longest_of
 from pyreplog.clock import Clock
-from pyreplog.errors import ClosedError, InvalidArgumentError
-from pyreplog.future import AppendFuture, set_exception, set_result
+from pyreplog.errors import InvalidArgumentError
+from pyreplog.future import AppendFuture, set_result
 from pyreplog.partition.cleaner_thread import keyless
 from pyreplog.partition.delayed_delete_records import (
     DelayedDeleteRecords,
@@ -20,7 +20,7 @@ from pyreplog.partition.delayed_delete_records import (
 )
 from pyreplog.partition.delayed_fetch import DelayedFetch, FetchResponses, WatchedPart
 from pyreplog.partition.delayed_produce import DelayedProduce, PendingAppend, ProduceResponses
-from pyreplog.partition.fetch_session import FetchSession
+from pyreplog.partition.fetch_session import FetchSessionCache
 from pyreplog.partition.partition import AppendResult, DeletedRecords, Partition, PartitionRead, RoleWatcher
 from pyreplog.partition.protocol.append_origin import CHECKS, AppendOrigin, OriginChecks
 from pyreplog.partition.protocol.error_codes import ACKS_ALL, NO_ERROR, REQUIRED_ACKS, ErrorCode
@@ -51,9 +51,6 @@ logger = logging.getLogger(__name__)
 FETCH_BYTES_MAX = 55 << 20
 """Most bytes of one fetch, whatever it asks for (`fetch.max.bytes`)."""
 
-_SESSIONS_MAX = 1000
-"""Sessions of fetches that are open at once, of as many brokers (`max.incremental.fetch.session.cache.slots`)."""
-
 MarkerWatcher: TypeAlias = Callable[[TopicPartition, TransactionMarker], object]
 """Is told of a marker that is committed, and in which partition."""
 
@@ -82,8 +79,7 @@ class ReplicaManager:
         self._changing = threading.Lock()
         self._role_watchers: tuple[RoleWatcher, ...] = ()
         self._marker_watchers: tuple[MarkerWatcher, ...] = ()
-        self._sessions: dict[str, FetchSession] = {}  # by the broker of the followers; guarded by `_changing`
-        self._is_closed = False
+        self._fetch_sessions = FetchSessionCache(self.partition, purgatory, clock)
 
     # ---- partitions -----------------------------------------------------------------------------------------
 
@@ -168,8 +164,7 @@ class ReplicaManager:
 
     def check_isr(self) -> None:
         """Let followers that lag too much leave the ISR."""
-        for session in self._open_sessions():
-            session.note_waiting()
+        self._fetch_sessions.note_caught_up()
         for partition in self:
             partition.check_isr()
 
@@ -418,7 +413,7 @@ class ReplicaManager:
     # ---- fetches of followers -------------------------------------------------------------------------------
 
     def fetch_for_replicas(self, request: ReplicaFetchRequest) -> AppendFuture[FetchResponses]:
-        """Answer a request of a broker that follows: at once if there is something to tell its followers.
+        """Answer a request of a broker that follows, when any fetch of its session can be answered.
 
         A fetch says how far its follower is: that counts at once, before anything is read.
 
@@ -430,36 +425,11 @@ class ReplicaManager:
             empty when its time is over. ClosedError: the session is not open here, and nothing of the request counts;
             or it was closed since.
         """
-        member = request.member
-        with self._changing:
-            before, session = None, self._sessions.get(member.broker)
-            is_open = session is not None and (session.member, session.number) == (member, request.session)
-            if session is None or request.is_first or not is_open:
-                is_late = session is not None and member.incarnation < session.member.incarnation
-                if not request.is_first or is_late or self._is_closed:
-                    future = AppendFuture[FetchResponses]()
-                    set_exception(future, ClosedError(f"session {request.session} of {member.broker} is not open here"))
-                    return future
-                before = self._sessions.pop(member.broker, None)
-                if len(self._sessions) >= _SESSIONS_MAX:
-                    before = self._sessions.pop(next(iter(self._sessions)))
-                session = FetchSession(member, request.session, self.partition, self._purgatory, self._clock)
-                self._sessions[member.broker] = session
-        if before is not None:
-            before.close()
-        return session.fetch(request)
+        return self._fetch_sessions.fetch(request)
 
     def close_sessions(self) -> None:
         """Answer no followers any more: the broker ends."""
-        with self._changing:
-            self._is_closed = True
-            sessions, self._sessions = self._sessions, {}
-        for session in sessions.values():
-            session.close()
-
-    def _open_sessions(self) -> list[FetchSession]:
-        with self._changing:
-            return [*self._sessions.values()]
+        self._fetch_sessions.close()
 
     # ---- fetches of consumers -------------------------------------------------------------------------------
 
@@ -473,8 +443,8 @@ class ReplicaManager:
             fetches: by partition.
 
         Returns:
-            A future of the responses by partition. It is done already if there are bytes enough, an error, or something
-            else to tell.
+            A future of the responses by partition. It is done already if there are `min_bytes` or an error, or if
+            `max_wait_ms` is 0.
         """
         future = AppendFuture[FetchResponses]()
         max_bytes = min(params.max_bytes, FETCH_BYTES_MAX)
@@ -482,13 +452,16 @@ class ReplicaManager:
         reads = self._read(params, fetches)
         size = sum(read.data.size for read in reads.values())
         is_over = params.max_wait_ms <= 0 or not reads or size >= params.min_bytes
-        if is_over or any(read.is_final for read in reads.values()):
+        if is_over or any(read.data.code is not NO_ERROR for read in reads.values()):
             set_result(future, _data(reads))
             return future
+
+        def read_again() -> FetchResponses:
+            return _data(self._read(params, fetches))
+
         parts = [WatchedPart(read.role, read.start, fetches[name].max_bytes) for name, read in reads.items()]
-        again = partial(self._read_again, params, fetches)
         deadline_us = self._clock.monotonic_us() + params.max_wait_ms * 1000
-        DelayedFetch(parts, params.isolation, params.min_bytes, again, future, self._purgatory).watch(deadline_us)
+        DelayedFetch(parts, params.isolation, params.min_bytes, read_again, future, self._purgatory).watch(deadline_us)
         return future
 
     def _read(
@@ -516,11 +489,6 @@ class ReplicaManager:
             logger.exception("%s: a fetch failed", name)
             code, message = ErrorCode.UNKNOWN_SERVER_ERROR, f"{type(error).__name__}: {error}"
             return PartitionRead(FetchPartitionData(code, message=message), self._nowhere)
-
-    def _read_again(
-        self, params: FetchParams, fetches: Mapping[TopicPartition, ConsumerFetch]
-    ) -> FetchResponses:  # fmt: skip
-        return _data(self._read(params, fetches))
 
 
 def _data(reads: Mapping[TopicPartition, PartitionRead]) -> FetchResponses:

@@ -11,6 +11,7 @@ import pytest
 from pyreplog.errors import ClosedError
 from pyreplog.future import AppendFuture
 from pyreplog.partition.delayed_fetch import FetchResponses
+from pyreplog.partition.fetch_session import FetchSessionCache
 from pyreplog.partition.protocol.error_codes import ErrorCode
 from pyreplog.partition.protocol.messages import Fetch, FetchedRecords, FetchRefused
 from pyreplog.partition.protocol.partition_state import Member
@@ -207,3 +208,16 @@ def test_a_broker_that_ends_answers_all(cluster: Cluster, a: Broker) -> None:
     a.manager.close_sessions()
     with pytest.raises(ClosedError):
         first.result(0)
+
+
+def test_with_a_session_more_than_there_are_slots_the_oldest_one_ends(cluster: Cluster, a: Broker) -> None:
+    cache = FetchSessionCache(a.manager.partition, a.purgatory, cluster.clock, slots=1)
+    first = cache.fetch(ReplicaFetchRequest(B, 1000, True, 500, 1000, {EVENTS: ReplicaFetch(fetch(a, EVENTS))}))
+    again = cache.fetch(ReplicaFetchRequest(B, 1001, True, 500, 1000, {}))
+    with pytest.raises(ClosedError, match="session 1000 of fetches is over"):
+        first.result(0)
+    cache.fetch(ReplicaFetchRequest(Member("c", 1), 1000, True, 500, 1000, {}))
+    with pytest.raises(ClosedError, match="session 1001 of fetches is over"):
+        again.result(0)
+    with pytest.raises(ClosedError, match="session 1001 of b is not open here"):
+        cache.fetch(ReplicaFetchRequest(B, 1001, False, 500, 1000, {})).result(0)
