@@ -5,13 +5,13 @@
 | `broker` | a broker: its replicas, as the metadata store says which |
 | `replica_manager` | the partitions of a broker: appends, and fetches of consumers and of other brokers |
 | `partition` | one replica: its log, the machine of its role, one lock around both |
-| `role` | one term of a replica as leader or follower: the marks that requests wait for |
+| `role` | one term of a replica as leader or follower, with the numbers that requests wait for |
 | `delayed_produce`, `delayed_fetch`, `delayed_delete_records` | requests that wait in the purgatory |
 | `wire`, `client_wire` | what brokers, and clients, send to brokers, as bytes |
 | `service`, `client_requests` | who answers that: over TCP; either way, requests of clients |
 | `tcp_transport`, `local_transport` | who sends it: over TCP; within one process |
 | `replica_fetcher` | sends the fetches of replicas that follow |
-| `fetch_session` | the fetches of followers that their leader has not answered, in one session for each broker that follows |
+| `fetch_session` | the fetches of followers that their leader has not answered, a session for each broker |
 | `partition_status` | partitions, replicas and brokers as rows, for people and metrics |
 | `metrics` | numbers of a broker for Prometheus |
 | `cleaner_thread` | compacts the partitions of a broker; which batches compacted topics refuse |

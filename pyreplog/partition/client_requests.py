@@ -15,11 +15,15 @@ from pyreplog.partition.client_wire import (
     ListOffsetsRequest,
     ProduceRequest,
 )
-from pyreplog.partition.delayed_fetch import FetchResponses
-from pyreplog.partition.delayed_produce import ProduceResponses
 from pyreplog.partition.protocol.error_codes import ErrorCode
 from pyreplog.partition.replica_manager import ReplicaManager
-from pyreplog.partition.requests import FetchPartitionData, PartitionDescription, PartitionOffsets
+from pyreplog.partition.requests import (
+    FetchPartitionData,
+    FetchResponses,
+    PartitionDescription,
+    PartitionOffsets,
+    ProduceResponses,
+)
 from pyreplog.partition.topic_partition import TopicPartition
 from pyreplog.record_batches.batches import build_batch
 

@@ -55,7 +55,7 @@ class DelayedDeleteRecords:
         for name, (partition, deleted) in list(self._pending.items()):
             wait = AppendFuture[None](None)
             wait.add_done_callback(partial(self._woken, name))
-            entry = purgatory.watch(deleted.role.low_watermark, deleted.before, wait, deadline_us)
+            entry = purgatory.watch(deleted.role.low_watermark_key, deleted.before, wait, deadline_us)
             low = partition.low_watermark(deleted.role)
             if low is None or low >= deleted.before:
                 purgatory.cancel(entry)

@@ -1,4 +1,4 @@
-"""Fetches of consumers that wait for bytes."""
+"""DelayedFetch: a fetch of a consumer that waits in the purgatory until its partitions have enough bytes."""
 
 from __future__ import annotations
 
@@ -8,21 +8,18 @@ from typing import NamedTuple
 
 from pyreplog.future import AppendFuture, set_result
 from pyreplog.partition.protocol.fetch_min_bytes import FetchedPart, wake_positions
-from pyreplog.partition.requests import FetchIsolation, FetchPartitionData
+from pyreplog.partition.requests import FetchIsolation, FetchResponses
 from pyreplog.partition.role import ReplicaRole
-from pyreplog.partition.topic_partition import TopicPartition
 from pyreplog.purgatory import Purgatory, PurgatoryEntry
-
-FetchResponses = dict[TopicPartition, FetchPartitionData]
 
 
 class WatchedPart(NamedTuple):
     """One partition of a fetch that waits.
 
     Attributes:
-        role: in which it was read.
+        role: of the replica, in which it was read.
         start: position from which on it was read.
-        max_bytes: what of it counts at most.
+        max_bytes: how many of its bytes count at most.
     """
 
     role: ReplicaRole
@@ -33,21 +30,22 @@ class WatchedPart(NamedTuple):
 class DelayedFetch:
     """A fetch that waits until its partitions have `min_bytes` together.
 
-    It is looked at when one of them has got its share (`wake_positions`), not at each append; when the replica's role
-    changes, or when its time is over, which is no error. Then all is read anew: what was read before it waited is out
-    of date, and so is the list of aborted transactions.
+    A partition wakes it when it has brought its share of the bytes (`wake_positions`), not with each append. A change
+    of the replica's role wakes it as well, and so does its deadline, which is no error. Then all partitions are read
+    again: what was read before it waited is out of date, records and aborted transactions.
 
     Args:
         parts: its partitions.
         isolation: up to where it reads.
         min_bytes: for which it waits.
         read: reads all partitions again.
-        future: is given what was read.
+        future: of the responses.
+        purgatory: in which it waits.
     """
 
     __slots__ = (
-        "_deadline", "_entries", "_future", "_is_changed", "_is_done", "_is_looking", "_isolation", "_lock",
-        "_min_bytes", "_must_answer", "_parts", "_purgatory", "_read",
+        "_deadline", "_entries", "_future", "_is_changed", "_is_checking", "_is_done", "_is_expired", "_isolation",
+        "_lock", "_min_bytes", "_parts", "_purgatory", "_read",
     )  # fmt: skip
 
     def __init__(
@@ -57,69 +55,70 @@ class DelayedFetch:
         self._parts, self._isolation, self._min_bytes = parts, isolation, min_bytes
         self._read, self._future, self._purgatory = read, future, purgatory
         self._lock = allocate_lock()
-        self._entries: list[PurgatoryEntry] = []  # for bytes
+        self._entries: list[PurgatoryEntry] = []  # that wait for positions
         self._deadline: PurgatoryEntry | None = None
-        self._is_changed = self._is_looking = self._is_done = self._must_answer = False
+        self._is_changed = self._is_checking = self._is_done = self._is_expired = False
 
     def watch(self, deadline_us: int) -> None:
-        """Wait, without locks."""
-        self._deadline = self._purgatory.complete_at(deadline_us, self._wait(self._answer_now))
-        self._look()
+        """Wait. The caller holds no lock.
 
-    def _wait(self, wake: Callable[[AppendFuture[None]], object]) -> AppendFuture[None]:
-        wait = AppendFuture[None](None)
-        wait.add_done_callback(wake)
-        return wait
+        Args:
+            deadline_us: when it is answered at the latest, monotonic microseconds.
+        """
+        self._deadline = self._purgatory.complete_at(deadline_us, self._future_for(self._expire))
+        self._try_complete()
 
-    def _answer_now(self, _: AppendFuture[None]) -> None:
-        self._must_answer = True
-        self._look()
+    def _future_for(self, callback: Callable[[AppendFuture[None]], object]) -> AppendFuture[None]:
+        future = AppendFuture[None](None)
+        future.add_done_callback(callback)
+        return future
 
-    def _look_again(self, _: AppendFuture[None]) -> None:
-        self._look()
+    def _expire(self, _: AppendFuture[None]) -> None:
+        self._is_expired = True
+        self._try_complete()
 
-    def _look(self) -> None:
-        """One thread at a time looks; others leave it word that something changed."""
+    def _wake(self, _: AppendFuture[None]) -> None:
+        self._try_complete()
+
+    def _try_complete(self) -> None:
+        """Complete it if it can be answered. One thread at a time checks that; others have it check again."""
         with self._lock:
             self._is_changed = True
-            if self._is_looking or self._is_done:
+            if self._is_checking or self._is_done:
                 return
-            self._is_looking = True
+            self._is_checking = True
         while True:
             self._is_changed = False
-            if self._is_satisfied() or self._watch_marks():
+            if not self._watch_positions():
                 self._complete()
                 return
             with self._lock:
                 if not self._is_changed:
-                    self._is_looking = False
+                    self._is_checking = False
                     return
 
-    def _thresholds(self) -> list[int | None] | None:
-        """Positions at which to look again; None: it can be answered."""
-        if self._must_answer or any(part.role.is_over for part in self._parts):
+    def _wake_positions(self) -> list[int | None] | None:
+        """Return the positions at which to check again, as `wake_positions` does; None: it can be answered."""
+        if self._is_expired or any(part.role.is_over for part in self._parts):
             return None
         isolation = self._isolation
         parts = [FetchedPart(part.start, part.role.positions[isolation], part.max_bytes) for part in self._parts]
         return wake_positions(parts, self._min_bytes)
 
-    def _is_satisfied(self) -> bool:
-        return self._thresholds() is None
-
-    def _watch_marks(self) -> bool:
-        """Watch; return whether it can be answered after all (check-watch-check)."""
-        thresholds = self._thresholds()
+    def _watch_positions(self) -> bool:
+        """Wait for positions; return whether it has to wait: it looks again when it watches (check-watch-check)."""
+        thresholds = self._wake_positions()
         if thresholds is None:
-            return True
+            return False
         self._cancel(self._entries)
         self._entries = []
         for part, threshold in zip(self._parts, thresholds, strict=True):
             if threshold is not None:
                 key = part.role.keys[self._isolation]
-                self._entries.append(self._purgatory.watch(key, threshold, self._wait(self._look_again)))
-                if part.role.positions[self._isolation] >= threshold:  # it moved before that: others need less now
+                self._entries.append(self._purgatory.watch(key, threshold, self._future_for(self._wake)))
+                if part.role.positions[self._isolation] >= threshold:  # reached before the watch: others need less now
                     self._is_changed = True
-        return self._is_satisfied()
+        return self._wake_positions() is not None
 
     def _cancel(self, entries: list[PurgatoryEntry]) -> None:
         for entry in entries:

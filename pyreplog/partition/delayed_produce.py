@@ -9,12 +9,10 @@ from pyreplog.errors import OutcomeUnknownError
 from pyreplog.future import AppendFuture, set_result
 from pyreplog.partition.partition import AppendResult, Partition
 from pyreplog.partition.protocol.error_codes import ErrorCode
-from pyreplog.partition.requests import FetchIsolation, PartitionProduceResponse
+from pyreplog.partition.requests import FetchIsolation, ProduceResponses
 from pyreplog.partition.topic_partition import TopicPartition
 from pyreplog.purgatory import Purgatory
 from pyreplog.stream.log_position import LogPosition
-
-ProduceResponses = dict[TopicPartition, PartitionProduceResponse]
 
 
 class PendingAppend(NamedTuple):

@@ -20,12 +20,11 @@ from functools import partial
 from pyreplog.clock import Clock
 from pyreplog.errors import ClosedError
 from pyreplog.future import AppendFuture, set_exception, set_result
-from pyreplog.partition.delayed_fetch import FetchResponses
 from pyreplog.partition.partition import NotedFetch, Partition, answered
 from pyreplog.partition.protocol.error_codes import ErrorCode
 from pyreplog.partition.protocol.messages import FetchRefused
 from pyreplog.partition.protocol.partition_state import Member
-from pyreplog.partition.requests import FetchPartitionData, ReplicaFetch, ReplicaFetchRequest
+from pyreplog.partition.requests import FetchPartitionData, FetchResponses, ReplicaFetch, ReplicaFetchRequest
 from pyreplog.partition.topic_partition import TopicPartition
 from pyreplog.purgatory import Purgatory, PurgatoryEntry
 

@@ -14,13 +14,13 @@ from pyreplog.partition.client_wire import (
     ListOffsetsRequest,
     ProduceRequest,
 )
-from pyreplog.partition.delayed_fetch import FetchResponses
-from pyreplog.partition.delayed_produce import ProduceResponses
 from pyreplog.partition.replica_manager import ReplicaManager
 from pyreplog.partition.requests import (
     CleanedSegments,
     CleanedSegmentsRequest,
+    FetchResponses,
     PartitionCodes,
+    ProduceResponses,
     ReplicaFetchRequest,
     SegmentPiece,
     SegmentReadRequest,

@@ -188,7 +188,8 @@ class NotedFetch(NamedTuple):
     Attributes:
         role: in which it was noted.
         answer: the answer, if nothing is read.
-        changes: the role's `changes` at that moment, if there is nothing to tell the follower yet; None: there is.
+        changes: the role's `changes` at that moment, if the fetch has to wait for the next change; None: it is answered
+            at once.
     """
 
     role: ReplicaRole
@@ -614,7 +615,7 @@ class Partition:
         """Wake the deletions that wait for followers. It costs nothing when none waits."""
         if self._leading is not None and self._low_wanted > self._low_shown:
             self._low_shown = self._leading.low_watermark
-            self._purgatory.advance(self._role.low_watermark, self._low_shown)
+            self._purgatory.advance(self._role.low_watermark_key, self._low_shown)
 
     def _trim(self, leading: LeadingReplica, start: LogPosition) -> None:
         """Let whole segments go, none of them of a transaction that is open."""
@@ -1174,11 +1175,12 @@ class Partition:
         leading = self._leading
         if leading is None:
             mark = self._following.high_watermark
-            self._role.move(self._purgatory, FetchIsolation.HIGH_WATERMARK, mark)
-            self._role.move(self._purgatory, FetchIsolation.TXN_COMMITTED, self._last_stable(mark))
+            self._role.advance(self._purgatory, FetchIsolation.HIGH_WATERMARK, mark)
+            self._role.advance(self._purgatory, FetchIsolation.TXN_COMMITTED, self._last_stable(mark))
         else:
             mark = leading.high_watermark
-            self._role.show(self._purgatory, leading.end, mark, self._known_producers().transactions.last_stable(mark))
+            stable = self._known_producers().transactions.last_stable(mark)
+            self._role.advance_all(self._purgatory, leading.end, mark, stable)
 
     def _last_stable(self, high_watermark: LogPosition) -> LogPosition:
         if self._leading is None and not self._replays:
@@ -1330,7 +1332,7 @@ class Partition:
         else:  # how much is synced does not matter
             effects = leading.appended(end, leading.synced, self._clock.monotonic_us())
         self._perform(effects, deferred)
-        role.move_end(self._purgatory, end)
+        role.advance_log_end(self._purgatory, end)
         code = NO_ERROR
         required: LogPosition | None = end
         if acks == ACKS_ALL:

@@ -24,11 +24,10 @@ from pyreplog.clock import Clock
 from pyreplog.future import AppendFuture, set_exception
 from pyreplog.handles import Handle
 from pyreplog.partition.config import BrokerConfig
-from pyreplog.partition.delayed_fetch import FetchResponses
 from pyreplog.partition.partition import Partition
 from pyreplog.partition.protocol.messages import Fetch, FetchedRecords, FetchRefused, FetchResponse
 from pyreplog.partition.protocol.partition_state import Member
-from pyreplog.partition.requests import ReplicaFetch, ReplicaFetchRequest
+from pyreplog.partition.requests import FetchResponses, ReplicaFetch, ReplicaFetchRequest
 from pyreplog.partition.topic_partition import TopicPartition
 from pyreplog.partition.wire import PARTITIONS_MAX
 from pyreplog.stream.rate_limiter import RateLimiter

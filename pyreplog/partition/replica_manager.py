@@ -18,8 +18,8 @@ from pyreplog.partition.delayed_delete_records import (
     DeleteRecordsResponse,
     DeleteRecordsResponses,
 )
-from pyreplog.partition.delayed_fetch import DelayedFetch, FetchResponses, WatchedPart
-from pyreplog.partition.delayed_produce import DelayedProduce, PendingAppend, ProduceResponses
+from pyreplog.partition.delayed_fetch import DelayedFetch, WatchedPart
+from pyreplog.partition.delayed_produce import DelayedProduce, PendingAppend
 from pyreplog.partition.fetch_session import FetchSessionCache
 from pyreplog.partition.partition import AppendResult, DeletedRecords, Partition, PartitionRead, RoleWatcher
 from pyreplog.partition.protocol.append_origin import CHECKS, AppendOrigin, OriginChecks
@@ -33,9 +33,11 @@ from pyreplog.partition.requests import (
     ConsumerFetch,
     FetchParams,
     FetchPartitionData,
+    FetchResponses,
     Messages,
     PartitionCodes,
     PartitionProduceResponse,
+    ProduceResponses,
     Records,
     ReplicaFetchRequest,
     SegmentPiece,

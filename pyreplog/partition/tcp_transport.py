@@ -35,12 +35,12 @@ from pyreplog.partition.client_wire import (
     decode_segment_piece,
     encode_request,
 )
-from pyreplog.partition.delayed_fetch import FetchResponses
-from pyreplog.partition.delayed_produce import ProduceResponses
 from pyreplog.partition.requests import (
     CleanedSegments,
     CleanedSegmentsRequest,
+    FetchResponses,
     PartitionCodes,
+    ProduceResponses,
     ReplicaFetchRequest,
     SegmentPiece,
     SegmentReadRequest,

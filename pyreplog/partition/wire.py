@@ -10,11 +10,10 @@ from enum import IntEnum
 from typing import TYPE_CHECKING
 
 from pyreplog.errors import UnsupportedRequestError
-from pyreplog.partition.delayed_fetch import FetchResponses
 from pyreplog.partition.protocol.error_codes import ErrorCode
 from pyreplog.partition.protocol.messages import DivergingEpoch, Fetch, FetchedRecords, FetchRefused, FetchResponse
 from pyreplog.partition.protocol.partition_state import Member
-from pyreplog.partition.requests import FetchPartitionData, ReplicaFetch, ReplicaFetchRequest
+from pyreplog.partition.requests import FetchPartitionData, FetchResponses, ReplicaFetch, ReplicaFetchRequest
 from pyreplog.partition.store.partition_log import LogSlice
 from pyreplog.partition.topic_partition import TopicPartition
 from pyreplog.stream.fields import FieldReader, FieldWriter

@@ -12,7 +12,6 @@ from typing import Any
 from pyreplog.clock import ManualClock
 from pyreplog.future import AppendFuture
 from pyreplog.partition.config import TopicConfig
-from pyreplog.partition.delayed_fetch import FetchResponses
 from pyreplog.partition.partition import Partition
 from pyreplog.partition.protocol.election import elect
 from pyreplog.partition.protocol.epochs import LeaderEpoch
@@ -21,7 +20,7 @@ from pyreplog.partition.protocol.messages import Fetch, FetchRefused
 from pyreplog.partition.protocol.partition_state import BrokerRegistration, Member, PartitionState
 from pyreplog.partition.protocol.record_batch import encode_batch
 from pyreplog.partition.replica_manager import ReplicaManager
-from pyreplog.partition.requests import Messages, ReplicaFetch, ReplicaFetchRequest
+from pyreplog.partition.requests import FetchResponses, Messages, ReplicaFetch, ReplicaFetchRequest
 from pyreplog.partition.store.partition_log import PartitionLog
 from pyreplog.partition.topic_partition import TopicPartition
 from pyreplog.purgatory import Purgatory, PurgatoryEntry

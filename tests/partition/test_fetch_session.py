@@ -10,12 +10,11 @@ import pytest
 
 from pyreplog.errors import ClosedError
 from pyreplog.future import AppendFuture
-from pyreplog.partition.delayed_fetch import FetchResponses
 from pyreplog.partition.fetch_session import FetchSessionCache
 from pyreplog.partition.protocol.error_codes import ErrorCode
 from pyreplog.partition.protocol.messages import Fetch, FetchedRecords, FetchRefused
 from pyreplog.partition.protocol.partition_state import Member
-from pyreplog.partition.requests import ReplicaFetch, ReplicaFetchRequest
+from pyreplog.partition.requests import FetchResponses, ReplicaFetch, ReplicaFetchRequest
 from pyreplog.partition.topic_partition import TopicPartition
 
 from .managers import EVENTS, LAG_US, Broker, Cluster, messages

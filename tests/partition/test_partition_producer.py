@@ -40,10 +40,10 @@ from pyreplog.partition.client_wire import (
     ProduceRequest,
 )
 from pyreplog.partition.config import BrokerConfig
-from pyreplog.partition.delayed_produce import ProduceResponses
 from pyreplog.partition.local_transport import LocalTransport
 from pyreplog.partition.metadata.metadata_cache import MetadataCache
 from pyreplog.partition.metadata.producer_ids import BLOCK, ProducerIds
+from pyreplog.partition.requests import ProduceResponses
 from pyreplog.partition.topic_partition import TopicPartition
 from tests.waiting import PATIENCE_S, until
 

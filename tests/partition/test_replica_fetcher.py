@@ -12,14 +12,13 @@ from pyreplog.clock import ManualClock, SystemClock
 from pyreplog.errors import PeerError
 from pyreplog.future import AppendFuture, set_exception, set_result
 from pyreplog.partition.config import BrokerConfig
-from pyreplog.partition.delayed_fetch import FetchResponses
 from pyreplog.partition.partition import Partition
 from pyreplog.partition.protocol.epochs import LeaderEpoch
 from pyreplog.partition.protocol.error_codes import ErrorCode
 from pyreplog.partition.protocol.messages import Fetch, FetchedRecords, FetchRefused, FetchResponse
 from pyreplog.partition.protocol.partition_state import Member
 from pyreplog.partition.replica_fetcher import ReplicaFetcher
-from pyreplog.partition.requests import FetchPartitionData, ReplicaFetchRequest
+from pyreplog.partition.requests import FetchPartitionData, FetchResponses, ReplicaFetchRequest
 from pyreplog.partition.topic_partition import TopicPartition
 from pyreplog.stream.log_position import ORIGIN
 from tests.waiting import until

@@ -16,7 +16,7 @@ from pyreplog._native.kafka.record_batch import ProducedBatch, peek_header, take
 from pyreplog._native.system.checksum import crc32c
 from pyreplog.errors import InvalidArgumentError
 from pyreplog.future import AppendFuture
-from pyreplog.partition.delayed_fetch import DelayedFetch, FetchResponses, WatchedPart
+from pyreplog.partition.delayed_fetch import DelayedFetch, WatchedPart
 from pyreplog.partition.protocol.append_origin import AppendOrigin
 from pyreplog.partition.protocol.error_codes import ACKS_ALL, ErrorCode
 from pyreplog.partition.protocol.fetch_min_bytes import FetchedPart, wake_positions
@@ -36,6 +36,7 @@ from pyreplog.partition.requests import (
     FetchIsolation,
     FetchParams,
     FetchPartitionData,
+    FetchResponses,
     PartitionProduceResponse,
 )
 from pyreplog.partition.role import ReplicaRole
@@ -751,14 +752,14 @@ def test_bytes_that_come_before_a_fetch_watches_leave_less_for_the_others() -> N
 
     def move() -> None:
         purgatory.drain()  # an inbox with anything in it counts as somebody who waits
-        first.move(purgatory, isolation, LogPosition(3000, 1))
+        first.advance(purgatory, isolation, LogPosition(3000, 1))
 
     purgatory.before_watch = [move]
     parts = [WatchedPart(role, 0, 1 << 20) for role in (first, second)]
     DelayedFetch(parts, isolation, 4000, dict, future, purgatory).watch(1000)
     purgatory.drain()
     assert not future.done()
-    second.move(purgatory, isolation, LogPosition(1500, 1))
+    second.advance(purgatory, isolation, LogPosition(1500, 1))
     purgatory.drain()
     assert future.done()
 
@@ -773,9 +774,9 @@ def test_a_mark_moves_before_the_role_looks_for_those_who_wait() -> None:
 
     seen: list[int] = []
     role, room, future = ReplicaRole(EVENTS, is_leader=True), Room(), AppendFuture[None](None)
-    role.move(room, FetchIsolation.HIGH_WATERMARK, LogPosition(5, 1))
+    role.advance(room, FetchIsolation.HIGH_WATERMARK, LogPosition(5, 1))
     room.watch(role.keys[FetchIsolation.HIGH_WATERMARK], 6, future)
-    role.move(room, FetchIsolation.HIGH_WATERMARK, LogPosition(6, 2))
+    role.advance(room, FetchIsolation.HIGH_WATERMARK, LogPosition(6, 2))
     room.drain()
     assert future.done()
     assert seen == [5, 6]

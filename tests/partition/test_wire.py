@@ -9,12 +9,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pyreplog.errors import InvalidMessageError, UnsupportedRequestError
-from pyreplog.partition.delayed_fetch import FetchResponses
 from pyreplog.partition.protocol.epochs import LeaderEpoch
 from pyreplog.partition.protocol.error_codes import ErrorCode
 from pyreplog.partition.protocol.messages import DivergingEpoch, Fetch, FetchedRecords, FetchRefused, FetchResponse
 from pyreplog.partition.protocol.partition_state import Member
-from pyreplog.partition.requests import FetchPartitionData, ReplicaFetch, ReplicaFetchRequest
+from pyreplog.partition.requests import FetchPartitionData, FetchResponses, ReplicaFetch, ReplicaFetchRequest
 from pyreplog.partition.store.partition_log import LogSlice
 from pyreplog.partition.topic_partition import TopicPartition
 from pyreplog.partition.wire import decode_fetch, decode_responses, encode_error, encode_fetch, encode_responses

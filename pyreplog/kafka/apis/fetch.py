@@ -19,9 +19,8 @@ from pyreplog.kafka.wire.messages import (
     FetchResponse,
 )
 from pyreplog.partition import requests
-from pyreplog.partition.delayed_fetch import FetchResponses
 from pyreplog.partition.protocol.error_codes import ErrorCode
-from pyreplog.partition.requests import ConsumerFetch, FetchIsolation, FetchParams
+from pyreplog.partition.requests import ConsumerFetch, FetchIsolation, FetchParams, FetchResponses
 from pyreplog.partition.topic_partition import TopicPartition
 
 _TOPIC_IDS_FROM = 13

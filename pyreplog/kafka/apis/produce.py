@@ -17,9 +17,8 @@ from pyreplog.kafka.wire.messages import (
     ProduceResponse,
     ProduceTopicProduceResponse,
 )
-from pyreplog.partition.delayed_produce import ProduceResponses
 from pyreplog.partition.protocol.error_codes import ACKS_ALL, ErrorCode
-from pyreplog.partition.requests import PartitionProduceResponse
+from pyreplog.partition.requests import PartitionProduceResponse, ProduceResponses
 from pyreplog.partition.topic_partition import TopicPartition
 
 if TYPE_CHECKING:

@@ -21,10 +21,9 @@ from pyreplog.future import AppendFuture, set_exception, set_result
 from pyreplog.partition.client.leader_requests import REQUEST_TIMEOUT_S, RETRY_S, LeaderRequests
 from pyreplog.partition.client.responses import RETRIED, UNKNOWN_OUTCOME, error_of
 from pyreplog.partition.client_wire import ProduceRequest
-from pyreplog.partition.delayed_produce import ProduceResponses
 from pyreplog.partition.protocol.error_codes import ErrorCode
 from pyreplog.partition.protocol.producers import SEQUENCES
-from pyreplog.partition.requests import PartitionProduceResponse
+from pyreplog.partition.requests import PartitionProduceResponse, ProduceResponses
 from pyreplog.partition.topic_partition import TopicPartition
 from pyreplog.record_batches.compression import compress
 

@@ -9,10 +9,9 @@ from typing import Protocol
 from pyreplog._native.kafka.record_batch import peek_header
 from pyreplog.errors import ReplogError
 from pyreplog.future import AppendFuture, set_result
-from pyreplog.partition.delayed_produce import ProduceResponses
 from pyreplog.partition.protocol.error_codes import ErrorCode
 from pyreplog.partition.replica_manager import ReplicaManager
-from pyreplog.partition.requests import Messages, PartitionProduceResponse, Records
+from pyreplog.partition.requests import Messages, PartitionProduceResponse, ProduceResponses, Records
 from pyreplog.partition.topic_partition import TopicPartition
 from pyreplog.partition.transactions.transaction_machine import AddPartitionsResult
 

@@ -17,7 +17,6 @@ from pyreplog.clock import Clock
 from pyreplog.errors import ReplogError
 from pyreplog.future import AppendFuture, set_exception, set_result
 from pyreplog.handles import Handle
-from pyreplog.partition.delayed_produce import ProduceResponses
 from pyreplog.partition.protocol.append_origin import AppendOrigin
 from pyreplog.partition.protocol.error_codes import ACKS_ALL, ErrorCode
 from pyreplog.partition.protocol.transactions import TransactionMarker
@@ -26,6 +25,7 @@ from pyreplog.partition.requests import (
     FetchIsolation,
     PartitionCodes,
     PartitionProduceResponse,
+    ProduceResponses,
     VerifyTransactionRequest,
     WriteMarkersRequest,
 )
