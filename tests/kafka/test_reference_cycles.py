@@ -7,11 +7,12 @@ import gc
 from collections.abc import Callable
 from pathlib import Path
 
+from pyreplog.kafka.wire.messages import CreateTopicsCreatableTopic, CreateTopicsRequest
 from pyreplog.kafka.wire.schema import ApiKey
 from pyreplog.record_batches.batches import build_batch
 from tests.kafka.kafka_brokers import KafkaBrokers, RawClient, fetch, fetched, produce
 
-PRODUCE_VERSION, FETCH_VERSION = 9, 11
+PRODUCE_VERSION, FETCH_VERSION, CREATE_TOPICS_VERSION = 9, 11, 7
 
 
 def collected(work: Callable[[], object]) -> set[str]:
@@ -47,3 +48,15 @@ def test_fetches_of_consumers_and_followers_and_connections_leave_no_cycles(tmp_
                     assert len(records[0]) == len(batch)
 
         assert collected(append_and_fetch) == set()
+
+
+def test_requests_that_wait_for_leaders_leave_no_cycles(tmp_path: Path, uncollected: None) -> None:
+    with KafkaBrokers(tmp_path) as brokers, RawClient(brokers.start("1").servers["1"]) as client:
+
+        def create_topics() -> None:
+            for number in range(5):
+                request = CreateTopicsRequest((CreateTopicsCreatableTopic(f"topic-{number}", 2, 1),))
+                answer = client.ask(ApiKey.CREATE_TOPICS, CREATE_TOPICS_VERSION, request)
+                assert answer.topics[0].error_code == 0
+
+        assert collected(create_topics) == set()

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 from pyreplog.errors import ClosedError, ReplogError
@@ -33,7 +34,7 @@ T = TypeVar("T")
 
 NO_OPERATIONS = -(1 << 31)
 """Of authorized operations: the client did not ask for them, or there are none to tell."""
-_LOOK_S = 0.01
+_CHECK_S = 0.01
 _KNOWN_MS = 5_000
 """For how long an answer waits until this broker knows of the change that the answer tells of."""
 
@@ -176,23 +177,30 @@ class ApiContext:
         return future
 
     def wait_until(self, condition: Callable[[], bool], timeout_ms: int) -> AppendFuture[bool]:
-        """Look at a condition, which does not block, until it holds. Returns a future of whether it holds in time."""
+        """Check a condition again and again, until it holds or the time is over.
+
+        Args:
+            condition: must not block.
+            timeout_ms: how long to wait, milliseconds.
+
+        Returns:
+            A future of whether the condition held in time.
+        """
         future = AppendFuture[bool]()
         deadline_us = self.reactor.clock.monotonic_us() + max(timeout_ms, 0) * 1000
-
-        def look() -> None:
-            try:
-                holds = condition()
-                if holds or self.reactor.clock.monotonic_us() >= deadline_us:
-                    set_result(future, holds)
-                    return
-                self.reactor.call_later(_LOOK_S, look)
-            except Exception as error:
-                set_exception(future, error)
-
         with suppress(ReplogError):  # the reactor was closed: nobody waits any more
-            self.reactor.call_soon(look)
+            self.reactor.call_soon(partial(self._check, condition, deadline_us, future))
         return future
+
+    def _check(self, condition: Callable[[], bool], deadline_us: int, future: AppendFuture[bool]) -> None:
+        try:
+            holds = condition()
+            if holds or self.reactor.clock.monotonic_us() >= deadline_us:
+                set_result(future, holds)
+            else:
+                self.reactor.call_later(_CHECK_S, partial(self._check, condition, deadline_us, future))
+        except Exception as error:
+            set_exception(future, error)
 
     def answer_when_known(self, response: T, is_known: Callable[[], bool]) -> AppendFuture[T]:
         """Hold back the answer to a change until this broker knows of the change, or for 5 s, which is no error.

@@ -8,8 +8,7 @@ from typing import Any
 from pyreplog.errors import ReplogError
 from pyreplog.future import AppendFuture, completed_future, transform
 from pyreplog.kafka.apis.context import ApiContext, Outcome, RequestContext
-from pyreplog.kafka.apis.leaders import current_leader
-from pyreplog.kafka.apis.metadata import wait_for_leaders
+from pyreplog.kafka.apis.leaders import current_leader, wait_for_leaders
 from pyreplog.kafka.groups.offsets_log import OFFSETS_TOPIC
 from pyreplog.kafka.wire.messages import (
     FindCoordinatorCoordinator,

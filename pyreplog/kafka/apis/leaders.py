@@ -1,7 +1,11 @@
-"""Which partitions exist, and who leads them, for clients that asked another broker (KIP-951)."""
+"""Which partitions exist, and who leads them."""
 
 from __future__ import annotations
 
+from collections.abc import Collection
+from functools import partial
+
+from pyreplog.future import AppendFuture
 from pyreplog.kafka.apis.context import ApiContext, LivingBroker
 from pyreplog.partition.metadata.metadata_cache import PartitionId
 from pyreplog.partition.protocol.error_codes import ErrorCode
@@ -28,7 +32,49 @@ def code_without_replica(api: ApiContext, name: TopicPartition) -> ErrorCode:
 
 
 def current_leader(api: ApiContext, name: TopicPartition) -> tuple[LivingBroker, int] | None:
-    """Return the leader of a partition and the number of its epoch; None: no broker that can be reached leads."""
+    """Return the leader of a partition and the number of its epoch, for clients that asked another broker (KIP-951).
+
+    None: no broker that clients can reach leads it.
+    """
     state = partition_state(api, name)
     broker = None if state is None or not state.leader else api.living_broker(state.leader)
     return None if broker is None or state is None else (broker, state.epoch.number)
+
+
+def wait_for_leaders(api: ApiContext, topics: Collection[str], timeout_ms: int) -> AppendFuture[bool]:
+    """Wait until all partitions of topics have leaders that clients can reach, as far as this broker knows.
+
+    A partition that this broker has to lead counts when its replica here does lead: clients are sent to it, and until
+    then it would refuse them.
+
+    Args:
+        api: the context.
+        topics: their names. One that this broker does not know of yet is waited for.
+        timeout_ms: how long to wait, milliseconds.
+
+    Returns:
+        A future of whether all have leaders.
+    """
+    return api.wait_until(partial(_have_leaders, api, topics), timeout_ms)
+
+
+def _have_leaders(api: ApiContext, topics: Collection[str]) -> bool:
+    living = api.living_brokers()
+    for name in topics:
+        topic = api.topic(name)
+        if topic is None:
+            return False
+        states = api.metadata.partitions(topic.topic_id)
+        if len(states) < topic.partitions:
+            return False
+        for partition, state in states:
+            if state.leader not in living:
+                return False
+            if state.leader == api.broker.name and not _is_led_here(api, TopicPartition(name, partition.number)):
+                return False
+    return True
+
+
+def _is_led_here(api: ApiContext, name: TopicPartition) -> bool:
+    replica = api.replicas.partition(name)
+    return replica is not None and replica.is_leader

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
-from typing import Any
-
-from pyreplog.future import AppendFuture
 from pyreplog.kafka.apis.context import NO_OPERATIONS, ApiContext, LivingBroker, Outcome, RequestContext
+from pyreplog.kafka.apis.leaders import wait_for_leaders
 from pyreplog.kafka.apis.topic_names import is_topic_name
 from pyreplog.kafka.node_ids import node_id_of
 from pyreplog.kafka.wire.messages import (
@@ -23,7 +20,7 @@ from pyreplog.kafka.wire.messages import (
 from pyreplog.partition.metadata.topic_metadata import TopicMetadata
 from pyreplog.partition.protocol.error_codes import ErrorCode
 from pyreplog.partition.protocol.partition_state import PartitionState
-from pyreplog.partition.topic_partition import INTERNAL_TOPICS, TopicPartition
+from pyreplog.partition.topic_partition import INTERNAL_TOPICS
 
 TOPIC_OPERATIONS = sum(1 << operation for operation in (3, 4, 5, 6, 7, 8, 10, 11))
 """READ, WRITE, CREATE, DELETE, ALTER, DESCRIBE, DESCRIBE_CONFIGS, ALTER_CONFIGS: without ACLs, all."""
@@ -130,33 +127,3 @@ def handle_describe_cluster(api: ApiContext, _: RequestContext, message: Describ
         controller_id=controller, brokers=[DescribeClusterBroker(*broker) for broker in living.values()],
         cluster_authorized_operations=operations,
     )  # fmt: skip
-
-
-def wait_for_leaders(api: ApiContext, names: Collection[str], timeout_ms: int) -> AppendFuture[Any]:
-    """Wait until all partitions of topics have leaders that clients can reach. Returns a future of whether they do.
-
-    Those that this broker is to lead are led when its replica does: the first leader of a partition that was never led
-    resigns once, since it cannot tell a new log from one of an earlier process.
-    """
-
-    def is_led(name: TopicPartition, leader: str) -> bool:
-        if leader != api.broker.name:
-            return True
-        replica = api.replicas.partition(name)
-        return replica is not None and replica.is_leader
-
-    def have_leaders() -> bool:
-        living = api.living_brokers()
-        for name in names:
-            topic = api.topic(name)
-            if topic is None:
-                return False
-            states = api.metadata.partitions(topic.topic_id)
-            if len(states) < topic.partitions:
-                return False
-            for partition, state in states:
-                if state.leader not in living or not is_led(TopicPartition(name, partition.number), state.leader):
-                    return False
-        return True
-
-    return api.wait_until(have_leaders, timeout_ms)

@@ -8,9 +8,9 @@ from functools import partial
 from typing import Any
 
 from pyreplog.errors import InvalidArgumentError
-from pyreplog.future import transform
+from pyreplog.future import AppendFuture, transform
 from pyreplog.kafka.apis.context import ApiContext, Outcome, RequestContext
-from pyreplog.kafka.apis.metadata import wait_for_leaders
+from pyreplog.kafka.apis.leaders import wait_for_leaders
 from pyreplog.kafka.apis.refusals import RefusedError, outcome_of, refusal_of
 from pyreplog.kafka.apis.topic_names import is_topic_name
 from pyreplog.kafka.wire.messages import (
@@ -223,7 +223,8 @@ def handle_create_partitions(api: ApiContext, request: RequestContext, message: 
             return response
         timeout_ms = min(message.timeout_ms, _WAIT_MS_MAX)
         known = api.wait_until(have_grown, timeout_ms)
-        return transform(transform(known, lambda _: wait_for_leaders(api, names, timeout_ms)), lambda _: response)
+        led: AppendFuture[bool] = transform(known, lambda _: wait_for_leaders(api, names, timeout_ms))
+        return transform(led, lambda _: response)
 
     return transform(grown, answer)
 
