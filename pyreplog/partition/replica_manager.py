@@ -54,18 +54,18 @@ FETCH_BYTES_MAX = 55 << 20
 """Most bytes of one fetch, whatever it asks for (`fetch.max.bytes`)."""
 
 MarkerWatcher: TypeAlias = Callable[[TopicPartition, TransactionMarker], object]
-"""Is told of a marker that is committed, and in which partition."""
+"""Called with a partition, and a marker that is committed in it."""
 
 
 class ReplicaManager:
     """The partitions of a broker, as Kafka's replica manager: `append_records`, `fetch_messages`, `fetch_for_replicas`.
 
-    Neither raises because of one partition, and neither blocks for anything but a log's disk: what has to wait is
-    completed later, by the thread that brings what it waited for. Any thread may call any method, without locks of its
-    own. In a callback of a response all methods may be called.
+    An error of one partition is its response, and fails no request. No method blocks for anything but a log's disk: a
+    request that has to wait is completed later, by the thread that brings what it waits for. Any thread may call any
+    method, but must not hold locks. Callbacks of responses may call all methods.
 
-    There is no thread in it. Somebody calls `expire` often (each 10 ms, say), `check_isr` twice within the lag that
-    replicas may have, and now and then `expire_producers` and `write_producer_snapshots`.
+    It has no thread. Its owner calls `expire` often (each 10 ms, say), `check_isr` twice within the lag that replicas
+    may have, and now and then `expire_producers` and `write_producer_snapshots`.
 
     Args:
         purgatory: shared with the partitions.
@@ -77,8 +77,8 @@ class ReplicaManager:
         self._partitions: dict[TopicPartition, Partition] = {}
         self.durable_partitions: tuple[Partition, ...] = ()
         """Those whose topics count what is synced (`requires_sync`)."""
-        self._nowhere = ReplicaRole(TopicPartition("", 0), is_leader=False)
-        self._changing = threading.Lock()
+        self._no_role = ReplicaRole(TopicPartition("", 0), is_leader=False)  # in reads and appends that failed
+        self._lock = threading.Lock()  # around changes of the partitions and watchers, which are replaced as a whole
         self._role_watchers: tuple[RoleWatcher, ...] = ()
         self._marker_watchers: tuple[MarkerWatcher, ...] = ()
         self._fetch_sessions = FetchSessionCache(self.partition, purgatory, clock)
@@ -87,7 +87,7 @@ class ReplicaManager:
 
     def add(self, partition: Partition) -> None:
         """Serve a partition."""
-        with self._changing:
+        with self._lock:
             if partition.name in self._partitions:
                 raise InvalidArgumentError(f"{partition.name}: expected a new partition, found one that is served")
             self._partitions = {**self._partitions, partition.name: partition}
@@ -98,7 +98,7 @@ class ReplicaManager:
 
     def remove(self, name: TopicPartition) -> Partition | None:
         """Serve a partition no more; it is not closed. Returns it; None: it was not served."""
-        with self._changing:
+        with self._lock:
             partitions = dict(self._partitions)
             partition = partitions.pop(name, None)
             self._partitions = partitions
@@ -116,8 +116,8 @@ class ReplicaManager:
     def watch_roles(self, callback: RoleWatcher) -> Callable[[], None]:
         """Call back after each change of role of a replica of an internal topic, without locks held.
 
-        Two threads may call at once. The epoch is that of the moment of the call: after the last change the last one
-        that looks at `Partition.leader_epoch` sees the role that counts.
+        Two threads may call at once, each with the epoch of that moment. The last one to read `Partition.leader_epoch`
+        after a change sees the role that counts.
 
         Args:
             callback: gets the partition, and the number of the epoch in which this broker leads it; None: it does not.
@@ -125,14 +125,14 @@ class ReplicaManager:
         Returns:
             Ends the watch; a call that is under way may go on meanwhile.
         """
-        with self._changing:
+        with self._lock:
             self._role_watchers = (*self._role_watchers, callback)
         for partition in self:
             if partition.name.topic in INTERNAL_TOPICS:
                 callback(partition.name, partition.leader_epoch)
 
         def end() -> None:
-            with self._changing:
+            with self._lock:
                 self._role_watchers = tuple(each for each in self._role_watchers if each is not callback)
 
         return end
@@ -140,17 +140,20 @@ class ReplicaManager:
     def watch_markers(self, callback: MarkerWatcher) -> Callable[[], None]:
         """Call back after each marker that `write_markers` knows to be committed, before that is answered.
 
-        The callback must not block. A marker may be told more than once. One whose outcome stayed unknown to this
-        broker is told when its coordinator writes it again: the next leader of the partition has it in the log.
+        There may be several calls for one marker. Its coordinator writes a marker again whose outcome stayed unknown:
+        the call follows then.
+
+        Args:
+            callback: gets the partition and the marker; it must not block.
 
         Returns:
             Ends the watch; a call that is under way may go on meanwhile.
         """
-        with self._changing:
+        with self._lock:
             self._marker_watchers = (*self._marker_watchers, callback)
 
         def end() -> None:
-            with self._changing:
+            with self._lock:
                 self._marker_watchers = tuple(each for each in self._marker_watchers if each is not callback)
 
         return end
@@ -252,7 +255,7 @@ class ReplicaManager:
     def _admit(
         self, name: TopicPartition, partition: Partition | None, acks: int, *, durable: bool, internal: bool
     ) -> tuple[ErrorCode, str]:  # fmt: skip
-        """The checks that come before any of a partition's own."""
+        """Check what needs no state of the partition; return the error code and its message."""
         if acks not in REQUIRED_ACKS or (durable and acks != ACKS_ALL):
             wanted = "-1 for durable records" if durable else "-1, 0 or 1"
             return ErrorCode.INVALID_REQUIRED_ACKS, f"acks: expected {wanted}, found {acks}"
@@ -287,7 +290,7 @@ class ReplicaManager:
             return self._refuse(ErrorCode.UNKNOWN_SERVER_ERROR, f"{type(error).__name__}: {error}")
 
     def _refuse(self, code: ErrorCode, message: str) -> AppendResult:
-        return AppendResult(PartitionProduceResponse(code, message=message), self._nowhere)
+        return AppendResult(PartitionProduceResponse(code, message=message), self._no_role)
 
     # ---- markers --------------------------------------------------------------------------------------------
 
@@ -302,7 +305,7 @@ class ReplicaManager:
             timeout_ms: how long they may wait to be committed, milliseconds.
 
         Returns:
-            A future of the codes. NONE: the marker is committed; any other: that is not known.
+            A future of the codes. NONE: the marker is committed; any other: it is not known whether it is.
         """
         future = AppendFuture[PartitionCodes]()
         marker, version, partitions = request
@@ -340,7 +343,7 @@ class ReplicaManager:
             try:
                 callback(name, marker)
             except Exception:  # the transaction goes on
-                logger.exception("%s: somebody who watches markers failed", name)
+                logger.exception("%s: a callback for markers failed", name)
 
     # ---- compacted segments ---------------------------------------------------------------------------------
 
@@ -469,7 +472,7 @@ class ReplicaManager:
     def _read(
         self, params: FetchParams, fetches: Mapping[TopicPartition, ConsumerFetch]
     ) -> dict[TopicPartition, PartitionRead]:  # fmt: skip
-        """Read all partitions. One batch of all is given however long it is (KAFKA-19795)."""
+        """Read all partitions. One batch of them all is given however long it is (KAFKA-19795)."""
         reads: dict[TopicPartition, PartitionRead] = {}
         left, min_one_batch = params.max_bytes, not params.has_hard_limit
         for name, fetch in fetches.items():
@@ -484,13 +487,13 @@ class ReplicaManager:
     ) -> PartitionRead:  # fmt: skip
         partition = self._partitions.get(name)
         if partition is None:
-            return PartitionRead(FetchPartitionData(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION), self._nowhere)
+            return PartitionRead(FetchPartitionData(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION), self._no_role)
         try:
             return partition.read(fetch, params, max_bytes, min_one_batch=min_one_batch)
         except Exception as error:  # the other partitions go on
             logger.exception("%s: a fetch failed", name)
             code, message = ErrorCode.UNKNOWN_SERVER_ERROR, f"{type(error).__name__}: {error}"
-            return PartitionRead(FetchPartitionData(code, message=message), self._nowhere)
+            return PartitionRead(FetchPartitionData(code, message=message), self._no_role)
 
 
 def _data(reads: Mapping[TopicPartition, PartitionRead]) -> FetchResponses:
