@@ -1,4 +1,4 @@
-"""KafkaConnection: requests of one client in their order, and the answers in the same order, whenever they come."""
+"""KafkaConnection: takes the requests of one client, and sends the answers in the order of the requests."""
 
 from __future__ import annotations
 
@@ -43,14 +43,14 @@ class Answer:
 
 
 class RequestHandler(Protocol):
-    """What takes requests. The reactor's driver makes all calls; none may block."""
+    """Takes the requests of connections. The reactor's driver makes all calls; none may block."""
 
     def request(self, connection: KafkaConnection, data: memoryview) -> None:
-        """A request has arrived, without its size. A ReplogError ends the connection."""
+        """Handle a request, which begins behind the field of its size. A ReplogError ends the connection."""
         ...
 
     def closed(self, connection: KafkaConnection) -> None:
-        """The connection has ended. It is the last call."""
+        """Note that a connection has ended. It is the last call."""
         ...
 
 
@@ -59,7 +59,7 @@ class KafkaConnection:
 
     Requests are passed on as they arrive, without waiting for answers to those before: produces append at once, and a
     fetch that waits holds up no others. Answers leave in the order of the requests. While too many answers are missing,
-    or wait for a client that does not take them, nothing is read, and requests that were read already are kept back.
+    or wait for a client that does not take them, reading pauses, and requests that were read already are kept back.
 
     The reactor's driver calls everything but `answer` and `close`, which any thread may call.
 
@@ -69,7 +69,7 @@ class KafkaConnection:
         peer: the client's address, for messages.
         handler: takes requests.
         config: settings of the listener.
-        session: of the client, for the handler.
+        session: what the handler knows of the client.
     """
 
     def __init__(
@@ -79,23 +79,23 @@ class KafkaConnection:
         self.error: ReplogError | None = None
         """Why it is closed, or is about to be."""
         self.is_trusted = True
-        """False: the client has to prove within the time of a request who it is."""
+        """False: the client has to prove who it is, within the time that a request may take."""
         self._reactor, self._stream, self._handler, self._config = reactor, stream, handler, config
         self._fd = stream.fileno()
         self._unshaken = stream if isinstance(stream, TlsStream) else None
         self._pending = stream.pending if isinstance(stream, TlsStream) else None
         self._parser = RequestParser(max_request_bytes=config.max_request_bytes)
-        self._backlog: deque[memoryview] = deque()  # requests that were read, and are kept back
+        self._backlog: deque[memoryview] = deque()  # requests that were read, and not handled yet
         self._lock = allocate_lock()  # guards what follows
         self._queue = SendQueue(stream.sendmsg)
         self._answers: deque[Answer] = deque()  # that have not left, oldest first
         self._waiting_bytes = 0  # of answers behind one that is missing
         self._events = READ
-        self._is_held = False
+        self._is_paused = False
         self._muted_until_us = 0
         self._is_finished = False
         now_us = reactor.clock.monotonic_us()
-        self._opened_us = self._heard_us = self._partial_us = self._progress_us = now_us
+        self._opened_us = self._idle_since_us = self._partial_us = self._progress_us = now_us
         self._progress = 0  # sent bytes at that time
 
     def open(self) -> None:
@@ -104,12 +104,12 @@ class KafkaConnection:
 
     @property
     def requests(self) -> int:
-        """Number of requests whose answers have not left for the kernel."""
+        """Number of requests whose answers the kernel does not have yet."""
         return len(self._answers)
 
     @property
     def queued_bytes(self) -> int:
-        """Bytes of answers that the client did not take."""
+        """Bytes of answers that are not sent yet."""
         return self._queue.queued_bytes + self._waiting_bytes
 
     # ---- receiving ------------------------------------------------------------------------------------------
@@ -150,7 +150,7 @@ class KafkaConnection:
             raise DisconnectedError(f"the client closed the connection{cut}")
         requests = self._parser.received(count)
         if requests:
-            self._heard_us = self._partial_us = self._reactor.clock.monotonic_us()
+            self._idle_since_us = self._partial_us = self._reactor.clock.monotonic_us()
             self._backlog.extend(requests)
             del requests  # views pin the memory that they were received into
             self._handle_backlog()
@@ -169,7 +169,7 @@ class KafkaConnection:
         while self._backlog and self.error is None:
             with self._lock:
                 if self._is_full():
-                    self._is_held = True
+                    self._is_paused = True
                     self._watch()
                     return
             self._handler.request(self, self._backlog.popleft())
@@ -180,21 +180,21 @@ class KafkaConnection:
             return True
         return len(self._answers) >= config.inflight_requests or self.queued_bytes > config.queued_bytes
 
-    def _go_on(self) -> None:
-        """There is room for answers again."""
+    def _resume(self) -> None:
+        """Handle requests again, if there is room for their answers."""
         if self.error is not None:
             return
         with self._lock:
             if self._is_full():
                 return
-            self._is_held = False
+            self._is_paused = False
         try:
             self._handle_backlog()
         except Exception as error:
             self._fail(error)
             return
         with self._lock:
-            if self._is_held:
+            if self._is_paused:
                 return
             self._partial_us = self._reactor.clock.monotonic_us()
             self._watch()
@@ -213,10 +213,10 @@ class KafkaConnection:
             until_us = self._reactor.clock.monotonic_us() + duration_ms * 1000
             if self.error is not None or until_us <= self._muted_until_us:
                 return
-            self._muted_until_us, self._is_held = until_us, True
+            self._muted_until_us, self._is_paused = until_us, True
             self._watch()
         with suppress(ReplogError):  # the reactor was closed: nothing is read any more
-            self._reactor.call_later(duration_ms / 1000, weak_callback(self._go_on))
+            self._reactor.call_later(duration_ms / 1000, weak_callback(self._resume))
 
     # ---- answers --------------------------------------------------------------------------------------------
 
@@ -247,12 +247,12 @@ class KafkaConnection:
             try:
                 self._send_answers()
             except OSError as error:
-                self._note(DisconnectedError(f"the connection was lost: {error}"))
+                self._close_soon(DisconnectedError(f"the connection was lost: {error}"))
                 return
             self._watch()
-            may_go_on = self._is_held and not self._is_full()
-        if may_go_on:
-            self._reactor.call_soon(weak_callback(self._go_on))
+            may_resume = self._is_paused and not self._is_full()
+        if may_resume:
+            self._reactor.call_soon(weak_callback(self._resume))
 
     def _send_answers(self) -> None:
         """Send the answers in front. Under the lock."""
@@ -271,13 +271,13 @@ class KafkaConnection:
         with self._lock:
             self._queue.flush()
             self._watch()
-            may_go_on = self._is_held and not self._is_full()
-        if may_go_on:
-            self._go_on()
+            may_resume = self._is_paused and not self._is_full()
+        if may_resume:
+            self._resume()
 
     def _watch(self) -> None:
         """Have the reactor report what matters now. Under the lock."""
-        events = (0 if self._is_held else READ) | (WRITE if self._queue.queued_bytes else 0)
+        events = (0 if self._is_paused else READ) | (WRITE if self._queue.queued_bytes else 0)
         if events != self._events and self.error is None:
             self._events = events
             self._reactor.modify(self._fd, events)
@@ -295,17 +295,17 @@ class KafkaConnection:
             return
         if queue.sent_bytes != self._progress or not queue.queued_bytes:
             self._progress_us, self._progress = now_us, queue.sent_bytes
-        is_partial = self._unshaken is not None or (self._parser.buffered > 0 and not self._is_held)
+        is_partial = self._unshaken is not None or (self._parser.buffered > 0 and not self._is_paused)
         if now_us - self._progress_us > config.stall_ms * 1000:
             self.close(SlowPeerError(f"{queue.queued_bytes} bytes of answers were not taken"))
         elif is_partial and now_us - self._partial_us > config.request_ms * 1000:
-            what = "a TLS handshake" if self._unshaken is not None else f"{self._parser.buffered} bytes of a request"
-            self.close(PeerTimeoutError(f"{what}, and no end within {config.request_ms / 1000:g} s"))
+            part = "a TLS handshake" if self._unshaken is not None else f"{self._parser.buffered} bytes of a request"
+            self.close(PeerTimeoutError(f"{part}, and no end within {config.request_ms / 1000:g} s"))
         elif not self.is_trusted and now_us - self._opened_us > config.request_ms * 1000:
             self.close(PeerTimeoutError(f"no authentication within {config.request_ms / 1000:g} s"))
         elif self._answers or self._backlog or now_us < self._muted_until_us:
-            self._heard_us = now_us
-        elif now_us - self._heard_us > config.idle_ms * 1000:
+            self._idle_since_us = now_us
+        elif now_us - self._idle_since_us > config.idle_ms * 1000:
             self.close(ClosedError(f"no request for {config.idle_ms / 1000:g} s"))
 
     # ---- the end --------------------------------------------------------------------------------------------
@@ -325,10 +325,10 @@ class KafkaConnection:
     def close(self, error: ReplogError) -> None:
         """Close it; answers that have not left are lost. Any thread may call it; the first error counts."""
         with self._lock:
-            self._note(error)
+            self._close_soon(error)
 
-    def _note(self, error: ReplogError) -> None:
-        """Close soon. Under the lock."""
+    def _close_soon(self, error: ReplogError) -> None:
+        """Have the reactor's driver close it. Under the lock."""
         if self.error is not None:
             return
         self.error = error.with_traceback(None)  # its frames lead back here: no cycle of references

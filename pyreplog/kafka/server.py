@@ -59,19 +59,20 @@ from pyreplog.partition.protocol.error_codes import ErrorCode
 
 logger = logging.getLogger(__name__)
 
-_LOOK_S_MAX = 1.0
+_CHECK_S_MAX = 1.0
 _CLOSE_S = 5.0
-_BEFORE_USERS = (ApiKey.SASL_HANDSHAKE, ApiKey.SASL_AUTHENTICATE)
+"""For how long connections may take to end, and the brokers of the metadata store to be read."""
+_SASL_APIS = (ApiKey.SASL_HANDSHAKE, ApiKey.SASL_AUTHENTICATE)
 
 
-class _Call(NamedTuple):
-    """A request whose answer is to come.
+class _PendingRequest(NamedTuple):
+    """A request that has no answer yet.
 
     Attributes:
-        request: without its message: what that holds views of may be given back.
+        request: without its message, whose views pin the memory that it was received into.
         context: of the request.
         size: bytes of the request.
-        spent_us: microseconds that it took so far, without what it waited for.
+        spent_us: microseconds of work on it so far, without the time that it waited.
     """
 
     request: Request
@@ -83,8 +84,8 @@ class _Call(NamedTuple):
 class KafkaServer(Handle):
     """Lets Kafka clients talk to a broker. One thread serves all connections; a few others make changes of metadata.
 
-    Any thread may use it. Close it before the broker: clients that are cut off go to the other brokers, which lead what
-    this one led soon.
+    Any thread may use it. Close it before the broker: its clients then go to the other brokers, which soon lead the
+    partitions of this one.
 
     Args:
         broker: whose partitions are served.
@@ -115,11 +116,11 @@ class KafkaServer(Handle):
         advertised: str = "", tls: ssl.SSLContext | None = None, users: SaslUsers | None = None,
     ) -> None:  # fmt: skip
         check_tls("tls", tls)
-        self.config = _as_stored(config or KafkaConfig(), broker)
+        self.config = _with_stored_partitions(config or KafkaConfig(), broker)
         self.group_trends = GroupTrends()
-        """What metrics remember of groups from one scrape to the next."""
+        """Samples of committed offsets that metrics keep from one scrape to the next."""
         self.connections: set[KafkaConnection] = set()
-        """Those that are open. Read it in tests and for metrics only: the server's thread changes it."""
+        """Open connections. Read it in tests and for metrics only: the server's thread changes it."""
         self._broker, self._tls, self._users = broker, tls, users
         if advertised:
             parse_address(advertised)
@@ -138,7 +139,7 @@ class KafkaServer(Handle):
             self._coordinators = Coordinators(broker, self.config)
             undo.callback(self._coordinators.close)
             self.quotas = QuotaManager()
-            """What clients may use, and have used."""
+            """The quotas of clients, and their use of them."""
             self._quota_follower = QuotaFollower(broker.store, self.quotas)
             undo.callback(self._quota_follower.close)
             name_of_cluster = base64.urlsafe_b64encode(cluster_id(broker.store)).decode().rstrip("=")
@@ -156,8 +157,8 @@ class KafkaServer(Handle):
             super().__init__(f"Kafka listener at {address_text(self.address)}")
             undo.pop_all()
         self._listener.begin()
-        self._look_s = min(_LOOK_S_MAX, min(self.config.idle_ms, self.config.request_ms, self.config.stall_ms) / 4000)
-        self._reactor.call_later(self._look_s, weak_callback(self._check_time))
+        self._check_s = min(_CHECK_S_MAX, min(self.config.idle_ms, self.config.request_ms, self.config.stall_ms) / 4000)
+        self._reactor.call_later(self._check_s, weak_callback(self._check_time))
         self._reactor.start()
 
     @property
@@ -176,9 +177,9 @@ class KafkaServer(Handle):
         return self._api.node_id
 
     def create_offsets_topic(self) -> None:
-        """Make the topic that keeps groups and their offsets, if there is none; else the first group waits for it.
+        """Create the topic of groups and their offsets, if there is none. Otherwise the first group waits for that.
 
-        It blocks, and does not wait for leaders.
+        It blocks for the metadata store, and does not wait for leaders.
 
         Raises:
             ReplogError: errors of the metadata store.
@@ -223,7 +224,7 @@ class KafkaServer(Handle):
         for connection in list(self.connections):
             connection.check_time(now_us)
         with suppress(ReplogError):  # closed
-            self._reactor.call_later(self._look_s, weak_callback(self._check_time))
+            self._reactor.call_later(self._check_s, weak_callback(self._check_time))
 
     # ---- requests -------------------------------------------------------------------------------------------
 
@@ -253,22 +254,22 @@ class KafkaServer(Handle):
                 f"expected an API that ApiVersions tells of, found key {request.key} version {request.version}"
             )
         session = connection.session
-        if isinstance(session, SaslSession) and not session.user and request.key not in _BEFORE_USERS:
+        if isinstance(session, SaslSession) and not session.user and request.key not in _SASL_APIS:
             raise AuthenticationError(f"expected a user, found a request of key {request.key} before")
         context = RequestContext(request.version, request.client_id, connection.peer, connection.session)
         outcome = handle(self._api, context, request.message)
         connection.is_trusted = connection.is_trusted or bool(isinstance(session, SaslSession) and session.user)
         spent_us = self._reactor.clock.monotonic_us() - began_us
-        call = _Call(request._replace(message=None), context, size, spent_us)
+        pending = _PendingRequest(request._replace(message=None), context, size, spent_us)
         if outcome is None:
-            if throttle_ms := self._bytes_used(call, 0):
+            if throttle_ms := self._bytes_used(pending, 0):
                 connection.mute(throttle_ms)
             return
         answer = connection.expect_answer()
         if isinstance(outcome, AppendFuture):
-            outcome.add_done_callback(partial(self._done, connection, answer, call))
+            outcome.add_done_callback(partial(self._done, connection, answer, pending))
         else:
-            self._answer(connection, answer, call, outcome)
+            self._answer(connection, answer, pending, outcome)
 
     def _describe_versions(self, connection: KafkaConnection, request: Request) -> None:
         served = {**APIS, ApiKey.API_VERSIONS: None}
@@ -279,28 +280,30 @@ class KafkaServer(Handle):
         else:
             response = describe_versions(served)
         context = RequestContext(request.version, request.client_id, connection.peer, connection.session)
-        self._answer(connection, answer, _Call(request._replace(message=None), context, 0, 0), response)
+        self._answer(connection, answer, _PendingRequest(request._replace(message=None), context, 0, 0), response)
 
-    def _done(self, connection: KafkaConnection, answer: Answer, call: _Call, future: AppendFuture[Any]) -> None:
-        """Runs on the thread that brought what the request waited for."""
+    def _done(
+        self, connection: KafkaConnection, answer: Answer, pending: _PendingRequest, future: AppendFuture[Any]
+    ) -> None:
+        """Answer a request that waited, on the thread that brought what it waited for."""
         error = future.exception()
         if error is None:
-            self._answer(connection, answer, call, future.result())
+            self._answer(connection, answer, pending, future.result())
         elif isinstance(error, ReplogError):
             connection.close(error)
         else:
             logger.error("Kafka client %s: a request failed", connection.peer, exc_info=error)
-            connection.close(PeerError(f"{type(error).__name__} in a request of key {call.request.key}"))
+            connection.close(PeerError(f"{type(error).__name__} in a request of key {pending.request.key}"))
 
-    def _answer(self, connection: KafkaConnection, answer: Answer, call: _Call, message: Any) -> None:
+    def _answer(self, connection: KafkaConnection, answer: Answer, pending: _PendingRequest, message: Any) -> None:
         """Send an answer. If the client has used more than it may, the answer says so, and no more is read for a while
         (KIP-219)."""
-        request, throttle_ms = call.request, 0
+        request, throttle_ms = pending.request, 0
         began_us = self._reactor.clock.monotonic_us()
         try:
             buffers = encode_response(request.key, request.version, request.correlation_id, message)
-            if self.quotas.table and request.key not in _BEFORE_USERS:
-                throttle_ms = max(self._bytes_used(call, size_of(buffers)), self._time_used(call, began_us))
+            if self.quotas.table and request.key not in _SASL_APIS:
+                throttle_ms = max(self._bytes_used(pending, size_of(buffers)), self._time_used(pending, began_us))
             if throttle_ms:
                 message = message._replace(throttle_time_ms=throttle_ms)
                 buffers = encode_response(request.key, request.version, request.correlation_id, message)
@@ -314,26 +317,26 @@ class KafkaServer(Handle):
 
     # ---- quotas ---------------------------------------------------------------------------------------------
 
-    def _bytes_used(self, call: _Call, answer_bytes: int) -> int:
+    def _bytes_used(self, pending: _PendingRequest, answer_bytes: int) -> int:
         """Note the bytes of a Produce request, or of the answer to a Fetch; return the milliseconds of its throttle."""
-        if call.request.key == ApiKey.PRODUCE:
-            return self._used(PRODUCER_BYTE_RATE, call, call.size)
-        return self._used(CONSUMER_BYTE_RATE, call, answer_bytes) if call.request.key == ApiKey.FETCH else 0
+        if pending.request.key == ApiKey.PRODUCE:
+            return self._used(PRODUCER_BYTE_RATE, pending, pending.size)
+        return self._used(CONSUMER_BYTE_RATE, pending, answer_bytes) if pending.request.key == ApiKey.FETCH else 0
 
-    def _time_used(self, call: _Call, began_us: int) -> int:
-        """Note the time of a request, as percents of a second, and likewise."""
-        spent_us = call.spent_us + self._reactor.clock.monotonic_us() - began_us
-        return self._used(REQUEST_PERCENTAGE, call, spent_us / 10_000)
+    def _time_used(self, pending: _PendingRequest, began_us: int) -> int:
+        """Note the time of a request, as percents of a second; return the milliseconds of its throttle."""
+        spent_us = pending.spent_us + self._reactor.clock.monotonic_us() - began_us
+        return self._used(REQUEST_PERCENTAGE, pending, spent_us / 10_000)
 
-    def _used(self, kind: str, call: _Call, value: float) -> int:
-        context, now_us = call.context, self._reactor.clock.monotonic_us()
+    def _used(self, kind: str, pending: _PendingRequest, value: float) -> int:
+        context, now_us = pending.context, self._reactor.clock.monotonic_us()
         return self.quotas.record(kind, context.user, context.client_id or "", value, now_us)
 
     # ---- the end --------------------------------------------------------------------------------------------
 
     def _let_go(self) -> None:
-        """Clients learn of the end by that of their connections, and from the other brokers."""
-        with suppress(ReplogError):  # its lease ends with the broker
+        """End: clients learn of it when their connections end, and from the other brokers."""
+        with suppress(ReplogError):  # the address goes with the lease of the broker
             self._broker.advertise_kafka("")
         with suppress(ReplogError):
             self._reactor.call_soon(self._shut)
@@ -349,7 +352,7 @@ class KafkaServer(Handle):
             connection.close(ClosedError("the Kafka listener was closed"))
 
 
-def _as_stored(config: KafkaConfig, broker: Broker) -> KafkaConfig:
+def _with_stored_partitions(config: KafkaConfig, broker: Broker) -> KafkaConfig:
     """Return the settings with as many partitions of group offsets as there are: their number says where a group is."""
     topic = find_topic(broker.store, OFFSETS_TOPIC)
     return config if topic is None else replace(config, offsets_partitions=topic.partitions)
