@@ -28,7 +28,7 @@ LISTENER_SETTINGS: Mapping[str, Any] = {"offsets_partitions": 4, "rebalance_dela
 """Settings of the listeners of one process that differ from those of `KafkaConfig`."""
 _BROKERS_MAX = 100
 _LEADERS_S = 5.0
-_LOOK_S = 0.005
+_POLL_S = 0.005
 
 
 class EmbeddedKafka(Handle):
@@ -121,10 +121,10 @@ class EmbeddedKafka(Handle):
         return self._store
 
     def _wait_until(self, is_ready: Callable[[], bool]) -> None:
-        """Wait a while for leaders. A client that is told of no leader waits a second before it asks again."""
+        """Wait up to five seconds: clients that find no leader wait a second before they ask again."""
         deadline_s = time.monotonic() + _LEADERS_S
         while not is_ready() and time.monotonic() < deadline_s:
-            time.sleep(_LOOK_S)
+            time.sleep(_POLL_S)
 
     def _has_offsets_topic(self) -> bool:
         metadata = self._brokers["1"].metadata
@@ -132,7 +132,7 @@ class EmbeddedKafka(Handle):
         return topic is not None and len(metadata.partitions(topic.topic_id)) == topic.partitions
 
     def _has_leaders(self) -> bool:
-        """Whether all partitions are led of which a broker of this process is in sync."""
+        """Return whether all partitions with a broker of this process in their ISR have leaders."""
         metadata = self._brokers["1"].metadata
         if not metadata.wait(0):
             return False

@@ -26,14 +26,14 @@ from pyreplog.partition.topic_partition import TopicPartition
 _Sample = tuple[Labels, float | Histogram]
 _CLOCK = SystemClock()
 _WAIT_S = 1.0
-"""A group that is busy for longer is left out of one scrape."""
+"""A group that does not answer for so long is missing in one scrape."""
 
 
 def kafka_metrics(server: KafkaServer) -> Iterator[Metric]:
-    """Return the metrics of a listener and of the groups that its broker coordinates. Any thread; may block shortly.
+    """Return the metrics of a listener and of the groups that its broker coordinates.
 
-    The sum over all brokers counts each group once. The lag of a partition is known where its coordinator has a replica
-    of it.
+    Any thread may call it. It waits for groups, up to a second for each. The sum over all brokers counts each group
+    once. The lag in a partition is known if the broker that coordinates the group has a replica of the partition.
     """
     labels = {"broker": server.broker.name}
     connections = list(server.connections)
@@ -63,7 +63,7 @@ def kafka_metrics(server: KafkaServer) -> Iterator[Metric]:
         "pyreplog_kafka_groups", "gauge", "groups that this broker coordinates, by state",
         [({**labels, "state": state.value}, float(states[state])) for state in GroupState],
     )  # fmt: skip
-    rows = _groups(server, listed)
+    rows = _group_statuses(server, listed)
     members: list[_Sample] = [
         ({**labels, "group": row.group}, float(row.members)) for row in rows if row.members is not None
     ]
@@ -90,7 +90,7 @@ _COLUMNS: tuple[tuple[str, str, Callable[[GroupPartitionStatus], float | None]],
 )  # fmt: skip
 
 
-def _groups(server: KafkaServer, listed: Iterable[ListedGroup]) -> list[GroupStatus]:
+def _group_statuses(server: KafkaServer, listed: Iterable[ListedGroup]) -> list[GroupStatus]:
     """Return the groups that a broker coordinates, as `top` and reports show them."""
     rows = []
     places: set[Place] = set()
@@ -98,7 +98,9 @@ def _groups(server: KafkaServer, listed: Iterable[ListedGroup]) -> list[GroupSta
         with suppress(TimeoutError):
             described = _describe(server.groups, group)
             offsets = _committed_offsets(server.groups, group.group_id)
-            partitions = tuple(_place(server, group.group_id, name, offsets[name]) for name in sorted(offsets))
+            partitions = tuple(
+                _partition_status(server, group.group_id, name, offsets[name]) for name in sorted(offsets)
+            )
             places |= {(group.group_id, name) for name in offsets}
             state, count = described.state.value, len(described.members)
             rows.append(GroupStatus(group=group.group_id, state=state, members=count, partitions=partitions))
@@ -117,8 +119,8 @@ def _committed_offsets(groups: GroupCoordinator, group_id: str) -> dict[TopicPar
     return {name: each.offset for name, each in fetched.offsets.items() if each.offset >= 0}
 
 
-def _place(server: KafkaServer, group_id: str, name: TopicPartition, offset: int) -> GroupPartitionStatus:
-    """Return a group's place in a partition; its lag is known where there is a replica here."""
+def _partition_status(server: KafkaServer, group_id: str, name: TopicPartition, offset: int) -> GroupPartitionStatus:
+    """Return the offset of a group in a partition, with its lag if there is a replica here."""
     now_us, partition = _CLOCK.now_us(), server.broker.partition(name.topic, name.partition)
     if partition is None:
         return GroupPartitionStatus.of(*name, offset, now_us=now_us)

@@ -21,12 +21,12 @@ _MESSAGE_MAX = 4096
 
 
 class ScramCredential(NamedTuple):
-    """What a server keeps of a password.
+    """What a server stores in place of a password, for one algorithm (RFC 5802).
 
     Attributes:
-        salt: random.
+        salt: random bytes, hashed with the password.
         stored_key: hash of the key that the client proves to have.
-        server_key: with which the server proves that it knows this credential.
+        server_key: the key by which the server proves that it has this credential.
     """
 
     salt: bytes
@@ -35,7 +35,13 @@ class ScramCredential(NamedTuple):
 
     @classmethod
     def of(cls, password: str, algorithm: str, salt: bytes) -> ScramCredential:
-        """Return the credential of a password. algorithm: "sha256" or "sha512"."""
+        """Return the credential of a password.
+
+        Args:
+            password: of the user.
+            algorithm: "sha256" or "sha512".
+            salt: random bytes.
+        """
         salted = hashlib.pbkdf2_hmac(algorithm, password.encode(), salt, ITERATIONS)
         client_key = hmac.digest(salted, b"Client Key", algorithm)
         return cls(salt, hashlib.new(algorithm, client_key).digest(), hmac.digest(salted, b"Server Key", algorithm))
@@ -92,7 +98,10 @@ class SaslUsers:
         return hmac.compare_digest(known if known is not None else self._secret, password) and known is not None
 
     def credential(self, mechanism: str, user: str) -> tuple[ScramCredential, bool]:
-        """Return the credential of a user, and whether there is such a user: nobody learns that before the end.
+        """Return the credential of a user, and whether there is such a user.
+
+        A user that does not exist has a credential that no password matches, always the same one: a client cannot learn
+        from the first answer of an exchange which users exist.
 
         Args:
             mechanism: of SCRAM, such as `SCRAM-SHA-256`.
@@ -106,13 +115,17 @@ class SaslUsers:
 
 
 class _Exchange(Protocol):
+    """The server's side of one exchange. user: who the client is, when `is_done`."""
+
     user: str
     is_done: bool
 
     def receive(self, message: bytes) -> bytes: ...
 
 
-class _Plain:
+class _PlainExchange:
+    """The exchange of PLAIN: one message with the password."""
+
     def __init__(self, users: SaslUsers) -> None:
         self._users, self.user, self.is_done = users, "", False
 
@@ -121,25 +134,25 @@ class _Plain:
         if len(parts) != 3:
             raise AuthenticationError("PLAIN: expected three fields")
         authorized, user, password = parts
-        name = _text(user)
+        name = _decode_user(user)
         if not self._users.has_password(name, password) or authorized not in (b"", user):
             raise AuthenticationError("the user or the password is wrong")
         self.user, self.is_done = name, True
         return b""
 
 
-class _Scram:
-    """The server's side of one SCRAM exchange."""
+class _ScramExchange:
+    """The exchange of SCRAM: the client's first and final message, each with an answer."""
 
     def __init__(self, users: SaslUsers, mechanism: str) -> None:
         self._users, self._mechanism, self._algorithm = users, mechanism, _HASHES[mechanism]
         self.user, self.is_done = "", False
-        self._first = b""  # both first messages, once they were sent
+        self._first_messages = b""  # that of the client and the answer to it, when it is there
         self._nonce = b""
         self._header = b""
 
     def receive(self, message: bytes) -> bytes:
-        return self._begin(message) if not self._first else self._finish(message)
+        return self._begin(message) if not self._first_messages else self._finish(message)
 
     def _begin(self, message: bytes) -> bytes:
         binding, _, rest = message.partition(b",")
@@ -152,14 +165,14 @@ class _Scram:
             or not fields[1].startswith(b"r=")
         ):
             raise AuthenticationError("SCRAM: expected a first message without channel binding")
-        self.user = _text(fields[0][2:]).replace("=2C", ",").replace("=3D", "=")
+        self.user = _decode_user(fields[0][2:]).replace("=2C", ",").replace("=3D", "=")
         if authorized not in (b"", b"a=" + fields[0][2:]):
             raise AuthenticationError("SCRAM: expected no other authorization id")
         self._header = binding + b"," + authorized + b","
         self._nonce = fields[1][2:] + base64.b64encode(self._users.random(18))
         credential, _ = self._users.credential(self._mechanism, self.user)
         answer = b"r=%s,s=%s,i=%d" % (self._nonce, base64.b64encode(credential.salt), ITERATIONS)
-        self._first = bare + b"," + answer
+        self._first_messages = bare + b"," + answer
         return answer
 
     def _finish(self, message: bytes) -> bytes:
@@ -172,7 +185,7 @@ class _Scram:
         except binascii.Error as error:
             raise AuthenticationError("SCRAM: expected a proof in base64") from error
         credential, is_known = self._users.credential(self._mechanism, self.user)
-        signed = self._first + b"," + without_proof
+        signed = self._first_messages + b"," + without_proof
         signature = hmac.digest(credential.stored_key, signed, self._algorithm)
         client_key = bytes(a ^ b for a, b in zip(proof, signature, strict=False))
         is_right = hmac.compare_digest(hashlib.new(self._algorithm, client_key).digest(), credential.stored_key)
@@ -189,7 +202,7 @@ class SaslSession:
         users: of the listener.
 
     Attributes:
-        user: who the client is; "": that is not known yet.
+        user: who the client is; "": it has not proved that yet.
     """
 
     def __init__(self, users: SaslUsers) -> None:
@@ -200,23 +213,38 @@ class SaslSession:
 
     @property
     def mechanisms(self) -> tuple[str, ...]:
-        """Those of the listener."""
+        """The mechanisms of the listener."""
         return self._users.mechanisms
 
     @property
-    def may_exchange(self) -> bool:
+    def is_exchanging(self) -> bool:
         """Whether a mechanism was chosen, and its exchange has not ended."""
         return self._exchange is not None
 
     def choose(self, mechanism: str) -> bool:
-        """Begin an exchange; return whether the listener has this mechanism. One attempt is all that a client has."""
+        """Begin an exchange; return whether it has begun.
+
+        It does not begin if the listener has no such mechanism, or when an exchange of the connection has ended: a
+        client has one attempt.
+
+        Args:
+            mechanism: the name that the client sent.
+        """
         if mechanism not in self._users.mechanisms or self._has_failed or self.user:
             return False
-        self._exchange = _Plain(self._users) if mechanism == PLAIN else _Scram(self._users, mechanism)
+        self._exchange = _PlainExchange(self._users) if mechanism == PLAIN else _ScramExchange(self._users, mechanism)
         return True
 
     def receive(self, message: bytes) -> bytes:
-        """Take a message of the client, and return the answer. Raises AuthenticationError."""
+        """Take a message of the client, and return the answer.
+
+        Args:
+            message: of the exchange that was chosen.
+
+        Raises:
+            AuthenticationError: the message is malformed or comes without an exchange, or the user or the password is
+                wrong. Later messages are refused, too.
+        """
         exchange = self._exchange
         try:
             if exchange is None or len(message) > _MESSAGE_MAX:
@@ -230,7 +258,7 @@ class SaslSession:
         return answer
 
 
-def _text(data: bytes) -> str:
+def _decode_user(data: bytes) -> str:
     try:
         return data.decode()
     except UnicodeDecodeError as error:

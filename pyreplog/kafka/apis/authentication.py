@@ -19,7 +19,7 @@ logger = logging.getLogger(__name__)
 
 
 def handle_sasl_handshake(api: ApiContext, request: RequestContext, message: SaslHandshakeRequest) -> Outcome:
-    """Begin an exchange."""
+    """Begin the exchange of the mechanism that a client chooses."""
     session = request.session
     if not isinstance(session, SaslSession) or session.user:
         return SaslHandshakeResponse(ErrorCode.ILLEGAL_SASL_STATE)
@@ -29,9 +29,9 @@ def handle_sasl_handshake(api: ApiContext, request: RequestContext, message: Sas
 
 
 def handle_sasl_authenticate(api: ApiContext, request: RequestContext, message: SaslAuthenticateRequest) -> Outcome:
-    """Go on with an exchange."""
+    """Answer a client's message of its exchange."""
     session = request.session
-    if not isinstance(session, SaslSession) or not session.may_exchange:
+    if not isinstance(session, SaslSession) or not session.is_exchanging:
         return SaslAuthenticateResponse(ErrorCode.ILLEGAL_SASL_STATE, "expected a SaslHandshake before")
     try:
         answer = session.receive(bytes(message.auth_bytes))
