@@ -19,15 +19,15 @@ _REFUSAL = ErrorCode.SECURITY_DISABLED, "there are no ACLs: a user that is authe
 
 
 def handle_describe_acls(api: ApiContext, request: RequestContext, message: DescribeAclsRequest) -> Outcome:
-    """Refuse."""
+    """Answer that there are no ACLs."""
     return DescribeAclsResponse(0, *_REFUSAL)
 
 
 def handle_create_acls(api: ApiContext, request: RequestContext, message: CreateAclsRequest) -> Outcome:
-    """Refuse each of them."""
+    """Refuse each new ACL."""
     return CreateAclsResponse(results=[CreateAclsAclCreationResult(*_REFUSAL)] * len(message.creations))
 
 
 def handle_delete_acls(api: ApiContext, request: RequestContext, message: DeleteAclsRequest) -> Outcome:
-    """Refuse each of them."""
+    """Refuse each filter of ACLs."""
     return DeleteAclsResponse(filter_results=[DeleteAclsFilterResult(*_REFUSAL)] * len(message.filters))

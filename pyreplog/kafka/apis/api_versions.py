@@ -8,21 +8,21 @@ from pyreplog.kafka.wire.messages import ApiVersionsApiVersion, ApiVersionsRespo
 from pyreplog.kafka.wire.schema import ANNOUNCED, ApiKey
 from pyreplog.partition.protocol.error_codes import ErrorCode
 
-_FIRST: dict[int, int] = {ApiKey.SASL_HANDSHAKE: 1}
-"""Behind version 0 come messages that are no requests."""
+_FIRST_SERVED: dict[int, int] = {ApiKey.SASL_HANDSHAKE: 1}
+"""First versions, where an earlier one is not served: what follows SaslHandshake of version 0 are no requests."""
 
 
 def versions_of(key: int) -> tuple[int, int]:
     """Return the first and the last version of an API that is announced."""
     first, last = ANNOUNCED[key]
-    return max(first, _FIRST.get(key, first)), last
+    return max(first, _FIRST_SERVED.get(key, first)), last
 
 
 def describe_versions(served: Mapping[int, object], code: ErrorCode = ErrorCode.NONE) -> ApiVersionsResponse:
     """Return the APIs that are served, with their versions.
 
     Args:
-        served: what serves them, by key.
+        served: a mapping whose keys are those of the APIs.
         code: UNSUPPORTED_VERSION: the client asked in a version that is not served; it learns which ones are.
     """
     keys = tuple(ApiVersionsApiVersion(key, *versions_of(key)) for key in sorted(served))

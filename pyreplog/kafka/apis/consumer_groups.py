@@ -35,7 +35,7 @@ _CONSUMER_MEMBER = 1
 def handle_consumer_group_heartbeat(
     api: ApiContext, request: RequestContext, message: ConsumerGroupHeartbeatRequest
 ) -> Outcome:  # fmt: skip
-    """A member joins, lives or leaves; answered when what it is told is in the log."""
+    """Answer a ConsumerGroupHeartbeat request, when the log has the member's new state: it joins, lives or leaves."""
     owned = topics = None
     if message.topic_partitions is not None:
         owned = frozenset(

@@ -1,4 +1,4 @@
-"""What the APIs share: the broker, settings, threads for what blocks, and what is known of a request's client."""
+"""ApiContext and RequestContext: what the APIs of a listener share, and what is known of a request's client."""
 
 from __future__ import annotations
 
@@ -33,10 +33,10 @@ logger = logging.getLogger(__name__)
 T = TypeVar("T")
 
 NO_OPERATIONS = -(1 << 31)
-"""Of authorized operations: the client did not ask for them, or there are none to tell."""
+"""Authorized operations that an answer leaves out: the client did not ask for them, or the listener knows none."""
 _CHECK_S = 0.01
 _KNOWN_MS = 5_000
-"""For how long an answer waits until this broker knows of the change that the answer tells of."""
+"""For how long the answer to a change waits until this broker knows of the change."""
 
 
 class RequestContext(NamedTuple):
@@ -44,7 +44,7 @@ class RequestContext(NamedTuple):
 
     Attributes:
         version: of the API.
-        client_id: what the client calls itself; None: nothing.
+        client_id: the name that the client gives itself; None: none.
         peer: the client's address.
         session: of its connection.
     """
@@ -56,7 +56,7 @@ class RequestContext(NamedTuple):
 
     @property
     def user(self) -> str:
-        """The name of the user that the client is; `ANONYMOUS`: it did not have to say."""
+        """The name of the client's user; `ANONYMOUS`: the listener has no users."""
         return self.session.user if isinstance(self.session, SaslSession) and self.session.user else ANONYMOUS
 
 
@@ -82,16 +82,16 @@ class LivingBroker(NamedTuple):
 
 @dataclass(frozen=True)
 class ApiContext:
-    """What all requests of a listener share.
+    """The broker, settings and threads of a listener, for its APIs.
 
     Attributes:
         broker: whose partitions are served.
         config: settings of the listener.
         reactor: of the listener.
-        pool: threads for what blocks.
+        pool: threads for calls that block.
         cluster_id: as Kafka's clients are told.
         coordinators: the coordinators of groups.
-        quotas: how much clients may use, and have used.
+        quotas: of clients, and their use of them.
         auto_topic_creation: creates topics that clients ask for.
     """
 
@@ -156,10 +156,10 @@ class ApiContext:
         """Return the name of the topic with an id of 16 bytes; None: there is none, or it is being deleted."""
         return self.metadata.topic_name(topic_id.hex())
 
-    # ---- what takes time ------------------------------------------------------------------------------------
+    # ---- calls that take time -------------------------------------------------------------------------------
 
     def run(self, call: Callable[[], T]) -> AppendFuture[T]:
-        """Have something called by a thread of the pool, because it blocks. Returns a future of its result."""
+        """Run a call that blocks on a thread of the pool. Returns a future of its result."""
         future = AppendFuture[T]()
 
         def run() -> None:

@@ -1,4 +1,4 @@
-"""FindCoordinator: which broker looks after a group, or after a transactional id."""
+"""FindCoordinator: which broker coordinates a group, or the transactions of a transactional id."""
 
 from __future__ import annotations
 
@@ -28,15 +28,19 @@ _WAIT_MS = 5_000
 
 
 def handle_find_coordinator(api: ApiContext, request: RequestContext, message: FindCoordinatorRequest) -> Outcome:
-    """Answer a FindCoordinator request; the topic of the coordinators is made first, if there is none."""
+    """Answer a FindCoordinator request. The topic of the coordinators is created first, if it does not exist."""
     topic = _TOPICS.get(message.key_type)
     if topic is None or api.topic(topic) is not None:
         return _respond(api, request, message)
-    return transform(with_topic(api, topic), lambda _: _respond(api, request, message))
+    return transform(create_internal_topic(api, topic), lambda _: _respond(api, request, message))
 
 
-def with_topic(api: ApiContext, topic: str) -> AppendFuture[Any]:
-    """Make an internal topic, if there is none. Returns a future that is done when it has leaders, or after a while."""
+def create_internal_topic(api: ApiContext, topic: str) -> AppendFuture[Any]:
+    """Create the topic of the coordinators of groups, or of transactions, if it does not exist.
+
+    Returns:
+        A future that is done when the topic has leaders, or after a while.
+    """
     if api.topic(topic) is not None:
         return completed_future()
 

@@ -56,7 +56,7 @@ def gather(futures: Sequence[AppendFuture[T]]) -> AppendFuture[list[T]]:
 
 
 def handle_join_group(api: ApiContext, request: RequestContext, message: JoinGroupRequest) -> Outcome:
-    """A member joins; answered when all members have, or when their time is over."""
+    """Answer a JoinGroup request, when all members have joined or their time is over."""
     join = group_requests.JoinGroupRequest(
         member_id=message.member_id, instance_id=message.group_instance_id, client_id=request.client_id or "",
         client_host=host_of(request.peer), session_timeout_ms=message.session_timeout_ms,
@@ -87,7 +87,7 @@ def _joined(version: int, result: JoinGroupResult) -> JoinGroupResponse:
 
 
 def handle_sync_group(api: ApiContext, request: RequestContext, message: SyncGroupRequest) -> Outcome:
-    """A member asks for its assignment; answered when the leader of the group has brought it."""
+    """Answer a SyncGroup request, when the leader of the group has sent the assignments."""
     sync = group_requests.SyncGroupRequest(
         message.member_id, message.generation_id, message.group_instance_id, message.protocol_type,
         message.protocol_name, {each.member_id: bytes(each.assignment) for each in message.assignments},
@@ -100,13 +100,13 @@ def handle_sync_group(api: ApiContext, request: RequestContext, message: SyncGro
 
 
 def handle_heartbeat(api: ApiContext, request: RequestContext, message: HeartbeatRequest) -> Outcome:
-    """A member lives."""
-    beat = api.groups.heartbeat(message.group_id, message.member_id, message.generation_id, message.group_instance_id)
-    return transform(beat, lambda code: HeartbeatResponse(error_code=code))
+    """Answer a Heartbeat request: a member lives."""
+    code = api.groups.heartbeat(message.group_id, message.member_id, message.generation_id, message.group_instance_id)
+    return transform(code, lambda code: HeartbeatResponse(error_code=code))
 
 
 def handle_leave_group(api: ApiContext, request: RequestContext, message: LeaveGroupRequest) -> Outcome:
-    """Members leave."""
+    """Remove members from a group."""
     has_several = request.version >= _SEVERAL_LEAVE_FROM
     leaving = [LeavingMember(each.member_id, each.group_instance_id) for each in message.members]
     if not has_several:

@@ -1,4 +1,4 @@
-"""ListOffsets and OffsetForLeaderEpoch: where a log begins and ends, and what it holds from a time on."""
+"""ListOffsets and OffsetForLeaderEpoch: offsets by time, and where logs and leader epochs begin and end."""
 
 from __future__ import annotations
 
@@ -26,18 +26,18 @@ from pyreplog.partition.topic_partition import TopicPartition
 from pyreplog.record_batches.batches import read_batch
 
 LATEST, EARLIEST, MAX_TIMESTAMP, EARLIEST_LOCAL, LATEST_TIERED = -1, -2, -3, -4, -5
-_QUICK = (LATEST, EARLIEST, EARLIEST_LOCAL, LATEST_TIERED)
+_WITHOUT_SEARCH = (LATEST, EARLIEST, EARLIEST_LOCAL, LATEST_TIERED)
 _READ_COMMITTED = 1
 _EPOCHS_FROM = 4
 _NATIVE_KIND = 1  # of records that hold a message
 
-_Found = ListOffsetsPartitionResponse
+_Response = ListOffsetsPartitionResponse
 
 
 def handle_list_offsets(api: ApiContext, request: RequestContext, message: ListOffsetsRequest) -> Outcome:
     """Answer a ListOffsets request; a search by time reads the disk, and runs in the pool."""
     answer = partial(_respond, api, request.version, message)
-    if all(wanted.timestamp in _QUICK for topic in message.topics for wanted in topic.partitions):
+    if all(wanted.timestamp in _WITHOUT_SEARCH for topic in message.topics for wanted in topic.partitions):
         return answer()
     return api.run(answer)
 
@@ -54,39 +54,39 @@ def _respond(api: ApiContext, version: int, message: ListOffsetsRequest) -> List
     return ListOffsetsResponse(topics=topics)
 
 
-def _look_up(api: ApiContext, topic: str, wanted: ListOffsetsPartition, isolation: FetchIsolation) -> _Found:
+def _look_up(api: ApiContext, topic: str, wanted: ListOffsetsPartition, isolation: FetchIsolation) -> _Response:
     number, timestamp = wanted.partition_index, wanted.timestamp
-    found = api.replicas.partition(TopicPartition(topic, number))
-    if found is None:
-        return _Found(number, code_without_replica(api, TopicPartition(topic, number)))
-    if (code := found.check_leader(wanted.current_leader_epoch)) is not ErrorCode.NONE:
-        return _Found(number, code)
-    epoch = found.leader_epoch
-    if epoch is None:  # it leads no more, since a moment
-        return _Found(number, ErrorCode.NOT_LEADER_OR_FOLLOWER)
+    replica = api.replicas.partition(TopicPartition(topic, number))
+    if replica is None:
+        return _Response(number, code_without_replica(api, TopicPartition(topic, number)))
+    if (code := replica.check_leader(wanted.current_leader_epoch)) is not ErrorCode.NONE:
+        return _Response(number, code)
+    epoch = replica.leader_epoch
+    if epoch is None:  # it stepped down just now
+        return _Response(number, ErrorCode.NOT_LEADER_OR_FOLLOWER)
     if timestamp == LATEST_TIERED:
-        return _Found(number, ErrorCode.NONE, leader_epoch=epoch)
-    code, latest = found.latest_offset(isolation)
+        return _Response(number, ErrorCode.NONE, leader_epoch=epoch)
+    code, latest = replica.latest_offset(isolation)
     if code is not ErrorCode.NONE:
-        return _Found(number, code)
+        return _Response(number, code)
     if timestamp == LATEST:
-        return _Found(number, ErrorCode.NONE, -1, latest, epoch)
+        return _Response(number, ErrorCode.NONE, -1, latest, epoch)
     if timestamp in (EARLIEST, EARLIEST_LOCAL):
-        return _Found(number, ErrorCode.NONE, -1, found.log_start, epoch)
+        return _Response(number, ErrorCode.NONE, -1, replica.log_start, epoch)
     try:
-        place = _latest_time(found, latest) if timestamp == MAX_TIMESTAMP else _first_from(found, timestamp, latest)
+        place = _latest_time(replica, latest) if timestamp == MAX_TIMESTAMP else _first_from(replica, timestamp, latest)
     except ReplogError:
-        return _Found(number, ErrorCode.KAFKA_STORAGE_ERROR)
+        return _Response(number, ErrorCode.KAFKA_STORAGE_ERROR)
     if place is None:
-        return _Found(number, ErrorCode.NONE, leader_epoch=epoch)
-    return _Found(number, ErrorCode.NONE, place[1], place[0], epoch)
+        return _Response(number, ErrorCode.NONE, leader_epoch=epoch)
+    return _Response(number, ErrorCode.NONE, place[1], place[0], epoch)
 
 
-def _first_from(found: Partition, timestamp_ms: int, end: int) -> tuple[int, int] | None:
-    """Return offset and time, in ms, of the first record whose time is a time or later; None: there is none."""
+def _first_from(replica: Partition, timestamp_ms: int, end: int) -> tuple[int, int] | None:
+    """Return offset and time, in ms, of the first record that is not older than a time; None: there is none."""
     if timestamp_ms * 1000 > EVENT_TIME_MAX_US:
         return None
-    for record in found.records_from_time(max(timestamp_ms, 0) * 1000):
+    for record in replica.records_from_time(max(timestamp_ms, 0) * 1000):
         for offset, time_ms in _times_of(record):
             if offset >= end:
                 return None
@@ -102,29 +102,29 @@ def _times_of(record: Record) -> list[tuple[int, int]]:
     first = record.entry - record.entry_count + 1
     try:
         header, columns = read_batch(record.value)
-    except InvalidRecordBatchError:  # brokers do not look into records: the header says all that is known
+    except InvalidRecordBatchError:  # brokers do not check records: the time in the header is all that is known
         return [(first, (record.event_time or 0) // 1000)]
     if header.log_append_time:
         return [(first, header.max_timestamp)]
     return [(first + number, time_ms) for number, time_ms in enumerate(columns.timestamp.tolist())]
 
 
-def _latest_time(found: Partition, end: int) -> tuple[int, int] | None:
+def _latest_time(replica: Partition, end: int) -> tuple[int, int] | None:
     """Return offset and time of the first record with the latest time of all (KIP-734).
 
-    The index tells quickly whether there is a record from a time on: the search halves what is left of the times.
+    It is a binary search over times: the index tells quickly whether there is a record from a time on.
     """
-    low, best = 0, _first_from(found, 0, end)
+    low, best = 0, _first_from(replica, 0, end)
     high = EVENT_TIME_MAX_US // 1000
     while best is not None and low < high:
         low = max(low, best[1])
         middle = (low + high + 1) // 2
-        later = _first_from(found, middle, end)
+        later = _first_from(replica, middle, end)
         if later is None:
             high = middle - 1
         else:
             low, best = middle, later
-    return None if best is None else _first_from(found, best[1], end)
+    return None if best is None else _first_from(replica, best[1], end)
 
 
 def handle_offset_for_leader_epoch(
@@ -137,11 +137,15 @@ def handle_offset_for_leader_epoch(
         for wanted in topic.partitions:
             number = wanted.partition
             name = TopicPartition(topic.topic, number)
-            found = api.replicas.partition(name)
-            code = code_without_replica(api, name) if found is None else found.check_leader(wanted.current_leader_epoch)
-            if found is None or code is not ErrorCode.NONE:
+            replica = api.replicas.partition(name)
+            code = (
+                code_without_replica(api, name)
+                if replica is None
+                else replica.check_leader(wanted.current_leader_epoch)
+            )
+            if replica is None or code is not ErrorCode.NONE:
                 ends.append(OffsetForLeaderEpochEpochEndOffset(code, number))
             else:
-                ends.append(OffsetForLeaderEpochEpochEndOffset(code, number, *found.epoch_end(wanted.leader_epoch)))
+                ends.append(OffsetForLeaderEpochEpochEndOffset(code, number, *replica.epoch_end(wanted.leader_epoch)))
         topics.append(OffsetForLeaderEpochOffsetForLeaderTopicResult(topic.topic, ends))
     return OffsetForLeaderEpochResponse(topics=topics)

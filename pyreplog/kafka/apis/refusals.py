@@ -32,9 +32,9 @@ def refusal_of(error: Exception) -> tuple[ErrorCode, str]:
 
 
 def outcome_of(change: Callable[[], object]) -> tuple[ErrorCode, str | None]:
-    """Make a change; return error code and text."""
+    """Make a change; return NONE, or the error code and text of its failure."""
     try:
         change()
-    except Exception as error:  # those of other topics go on
+    except Exception as error:  # the other changes of the request go on
         return refusal_of(error)
     return ErrorCode.NONE, None

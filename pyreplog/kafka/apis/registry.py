@@ -1,4 +1,4 @@
-"""Which function serves which API. What is not here is not announced, and closes its connection."""
+"""The functions that serve APIs. ApiVersions names no other APIs, and a request of another one ends its connection."""
 
 from __future__ import annotations
 
@@ -105,4 +105,4 @@ APIS: Mapping[int, Api] = {
     ApiKey.CONSUMER_GROUP_HEARTBEAT: handle_consumer_group_heartbeat,
     ApiKey.CONSUMER_GROUP_DESCRIBE: handle_consumer_group_describe,
 }
-"""By key. ApiVersions is the server's own: it tells of these."""
+"""Functions by the key of their API. The server answers ApiVersions itself: with these keys."""

@@ -1,4 +1,4 @@
-"""CreateTopics, DeleteTopics, CreatePartitions and DeleteRecords: changes that administrators ask for."""
+"""CreateTopics, DeleteTopics, CreatePartitions and DeleteRecords."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def _check_new_name(name: str) -> None:
 
 
 def handle_create_topics(api: ApiContext, request: RequestContext, message: CreateTopicsRequest) -> Outcome:
-    """Create topics; answered when their partitions have leaders, or when the time is over, which is no error."""
+    """Create topics. The answer waits until their partitions have leaders, or the time is over, which is no error."""
     created = api.run(partial(_create_topics, api, message))
 
     def answer(results: Sequence[CreateTopicsCreatableTopicResult]) -> Any:
@@ -168,7 +168,7 @@ def _brokers(api: ApiContext, partition: int, node_ids: Sequence[int]) -> tuple[
 
 
 def handle_delete_topics(api: ApiContext, request: RequestContext, message: DeleteTopicsRequest) -> Outcome:
-    """Delete topics; answered when this broker knows of none of them any more, or when the time is over."""
+    """Delete topics. The answer waits until this broker knows of none of them any more, or the time is over."""
     deleted = api.run(partial(_delete_topics, api, message))
 
     def answer(results: Sequence[DeleteTopicsDeletableTopicResult]) -> Any:
@@ -207,7 +207,7 @@ def _delete_topics(api: ApiContext, message: DeleteTopicsRequest) -> list[Delete
 
 
 def handle_create_partitions(api: ApiContext, request: RequestContext, message: CreatePartitionsRequest) -> Outcome:
-    """Raise the number of partitions of topics; answered as CreateTopics is."""
+    """Raise the number of partitions of topics. The answer waits as that of CreateTopics does."""
     grown = api.run(partial(_create_partitions, api, message))
 
     def answer(results: Sequence[CreatePartitionsTopicResult]) -> Any:
@@ -262,7 +262,7 @@ def _create_partitions(api: ApiContext, message: CreatePartitionsRequest) -> lis
 
 
 def handle_delete_records(api: ApiContext, request: RequestContext, message: DeleteRecordsRequest) -> Outcome:
-    """Delete the records before offsets; answered when all replicas have deleted them (KIP-107)."""
+    """Delete the records before offsets. The answer waits until all replicas have deleted them (KIP-107)."""
     offsets = {
         TopicPartition(topic.name, each.partition_index): each.offset
         for topic in message.topics
@@ -270,7 +270,8 @@ def handle_delete_records(api: ApiContext, request: RequestContext, message: Del
     }
     timeout_s = min(max(message.timeout_ms, 0), _WAIT_MS_MAX) / 1000
     started = api.run(lambda: api.broker.delete_records(offsets, timeout_s))  # it blocks for the disk
-    return transform(transform(started, lambda deleted: deleted), partial(_deleted, message))
+    deleted: AppendFuture[DeleteRecordsResponses] = transform(started, lambda future: future)
+    return transform(deleted, partial(_deleted, message))
 
 
 def _deleted(message: DeleteRecordsRequest, outcomes: DeleteRecordsResponses) -> DeleteRecordsResponse:

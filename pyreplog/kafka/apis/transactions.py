@@ -10,7 +10,7 @@ from typing import Any
 
 from pyreplog.future import transform
 from pyreplog.kafka.apis.context import ApiContext, Outcome, RequestContext
-from pyreplog.kafka.apis.find_coordinator import with_topic
+from pyreplog.kafka.apis.find_coordinator import create_internal_topic
 from pyreplog.kafka.apis.leaders import exists
 from pyreplog.kafka.groups import group_requests
 from pyreplog.kafka.groups.group_requests import OffsetToCommit
@@ -48,7 +48,7 @@ _UNVERIFIED = {
     ErrorCode.INVALID_PRODUCER_ID_MAPPING: ErrorCode.INVALID_PRODUCER_ID_MAPPING,
     ErrorCode.TRANSACTION_ABORTABLE: ErrorCode.TRANSACTION_ABORTABLE,
 }
-"""What a TxnOffsetCommit is told that the coordinator of the transaction refuses. All else passes with time."""
+"""Codes for a TxnOffsetCommit, by the code with which the transaction's coordinator refuses. Others are retried."""
 
 
 def _code(code: ErrorCode, version: int, fenced_from: int) -> ErrorCode:
@@ -58,7 +58,7 @@ def _code(code: ErrorCode, version: int, fenced_from: int) -> ErrorCode:
 
 
 def handle_init_producer_id(api: ApiContext, request: RequestContext, message: InitProducerIdRequest) -> Outcome:
-    """Give a producer its id and epoch. A new producer of a transactional id fences those before it."""
+    """Give a producer its id and epoch. A new producer of a transactional id fences the former ones."""
     initialised = api.broker.transactions.init_producer_id(
         message.transactional_id, message.transaction_timeout_ms, message.producer_id, message.producer_epoch
     )
@@ -122,7 +122,7 @@ def handle_add_offsets_to_txn(api: ApiContext, request: RequestContext, message:
         code = result.partitions.get(offsets, result.code)
         return AddOffsetsToTxnResponse(0, _code(code, request.version, _FENCED_FROM))
 
-    return transform(transform(with_topic(api, OFFSETS_TOPIC), add), answer)
+    return transform(transform(create_internal_topic(api, OFFSETS_TOPIC), add), answer)
 
 
 def handle_end_txn(api: ApiContext, request: RequestContext, message: EndTxnRequest) -> Outcome:
