@@ -27,6 +27,7 @@ from pyreplog.kafka.wire.messages import (
     OffsetFetchResponsePartitions,
     OffsetFetchResponseTopic,
     OffsetFetchResponseTopics,
+    TxnOffsetCommitRequest,
 )
 from pyreplog.partition.protocol.error_codes import ErrorCode
 from pyreplog.partition.topic_partition import TopicPartition, by_topic
@@ -36,8 +37,10 @@ _CODES_FROM = 2
 _MEMBER_EPOCHS_FROM = 9
 
 
-def handle_offset_commit(api: ApiContext, request: RequestContext, message: OffsetCommitRequest) -> Outcome:
-    """Commit offsets; answered when the internal topic has them."""
+def offsets_to_commit(
+    api: ApiContext, message: OffsetCommitRequest | TxnOffsetCommitRequest
+) -> tuple[dict[TopicPartition, OffsetToCommit], dict[TopicPartition, int]]:  # fmt: skip
+    """Return the offsets that a request commits, and the error codes of partitions that do not exist."""
     offsets: dict[TopicPartition, OffsetToCommit] = {}
     unknown: dict[TopicPartition, int] = {}
     for topic in message.topics:
@@ -49,6 +52,12 @@ def handle_offset_commit(api: ApiContext, request: RequestContext, message: Offs
                 )
             else:
                 unknown[name] = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    return offsets, unknown
+
+
+def handle_offset_commit(api: ApiContext, request: RequestContext, message: OffsetCommitRequest) -> Outcome:
+    """Commit offsets; answered when the internal topic has them."""
+    offsets, unknown = offsets_to_commit(api, message)
     commit = group_requests.OffsetCommitRequest(
         message.member_id, message.generation_id_or_member_epoch, offsets, message.group_instance_id,
         knows_member_epochs=request.version >= _MEMBER_EPOCHS_FROM,

@@ -12,8 +12,8 @@ from pyreplog.future import transform
 from pyreplog.kafka.apis.context import ApiContext, Outcome, RequestContext
 from pyreplog.kafka.apis.find_coordinator import create_internal_topic
 from pyreplog.kafka.apis.leaders import exists
+from pyreplog.kafka.apis.offsets import offsets_to_commit
 from pyreplog.kafka.groups import group_requests
-from pyreplog.kafka.groups.group_requests import OffsetToCommit
 from pyreplog.kafka.groups.offsets_log import OFFSETS_TOPIC
 from pyreplog.kafka.wire.messages import (
     AddOffsetsToTxnRequest,
@@ -142,17 +142,7 @@ def handle_txn_offset_commit(api: ApiContext, request: RequestContext, message: 
 
     The coordinator of the transaction is asked first: the partition of the group must belong to it (KIP-890).
     """
-    offsets: dict[TopicPartition, OffsetToCommit] = {}
-    unknown: dict[TopicPartition, int] = {}
-    for topic in message.topics:
-        for each in topic.partitions:
-            name = TopicPartition(topic.name, each.partition_index)
-            if exists(api, name):
-                offsets[name] = OffsetToCommit(
-                    each.committed_offset, each.committed_leader_epoch, each.committed_metadata or ""
-                )
-            else:
-                unknown[name] = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    offsets, unknown = offsets_to_commit(api, message)
 
     def answer(codes: dict[TopicPartition, int]) -> TxnOffsetCommitResponse:
         codes = {**codes, **unknown}
