@@ -60,9 +60,9 @@ class FetchSession:
     """The fetches of the followers of one broker, from its first request until one fails. Any thread may use it.
 
     Args:
-        member: the broker of the followers.
+        member: the broker of the followers, in its incarnation.
         number: of the session.
-        find: returns a partition of the leader's broker; None: there is none.
+        find: returns a partition of this broker; None: there is none.
         purgatory: of the partitions.
         clock: the time.
     """
@@ -100,21 +100,21 @@ class FetchSession:
                 refused[name] = outcome
             else:
                 noted.append(outcome)
-        waiting = _WaitingRequest(request.max_bytes)
-        if not self._admit(request.fetches, noted, waiting):
-            self._fail(waiting)
-            return waiting.future
-        for each in noted:
-            self._watch(each)
+        waiting_request = _WaitingRequest(request.max_bytes)
+        if not self._admit(request.fetches, noted, waiting_request):
+            self._fail(waiting_request)
+            return waiting_request.future
+        for waiting in noted:
+            self._watch(waiting)
         if refused or request.max_wait_ms == 0:
-            self._answer(waiting, refused)
+            self._answer(waiting_request, refused)
         else:
             wait = AppendFuture[None](None)
-            wait.add_done_callback(lambda _: self._answer(waiting, {}))
+            wait.add_done_callback(lambda _: self._answer(waiting_request, {}))
             deadline_us = self._clock.monotonic_us() + request.max_wait_ms * 1000
-            waiting.deadline = self._purgatory.complete_at(deadline_us, wait)
+            waiting_request.deadline = self._purgatory.complete_at(deadline_us, wait)
         self._answer_while_ready()
-        return waiting.future
+        return waiting_request.future
 
     def note_caught_up(self) -> None:
         """Tell the partitions whose fetches wait that their followers had all of the log at the newest request.
@@ -170,30 +170,32 @@ class FetchSession:
         self._cancel(before.entry for before in replaced)
         return True
 
-    def _watch(self, each: _WaitingFetch) -> None:
+    def _watch(self, waiting: _WaitingFetch) -> None:
         """Wait for a change in its partition. Check-watch-check: what changed before it was watched woke nobody."""
-        if each.changes is not None:
+        if waiting.changes is not None:
             wait = AppendFuture[None](None)
-            wait.add_done_callback(partial(self._changed, each))
-            each.entry = self._purgatory.watch(each.role.changes_key, each.changes + 1, wait)
-            if each.role.changes <= each.changes and not each.role.is_over and self._waiting.get(each.name) is each:
+            wait.add_done_callback(partial(self._changed, waiting))
+            role = waiting.role
+            waiting.entry = self._purgatory.watch(role.changes_key, waiting.changes + 1, wait)
+            is_changed = role.changes > waiting.changes or role.is_over
+            if not is_changed and self._waiting.get(waiting.name) is waiting:
                 return
-            self._cancel([each.entry])
-        self._make_ready(each)
+            self._cancel([waiting.entry])
+        self._make_ready(waiting)
 
-    def _changed(self, each: _WaitingFetch, _: AppendFuture[None]) -> None:
+    def _changed(self, waiting: _WaitingFetch, _: AppendFuture[None]) -> None:
         with self._lock:
-            if self._waiting.get(each.name) is not each:
+            if self._waiting.get(waiting.name) is not waiting:
                 return
             request_us = self._request_us
-        each.partition.fetch_waited(each.role, self.member, request_us)
-        self._make_ready(each)
+        waiting.partition.fetch_waited(waiting.role, self.member, request_us)
+        self._make_ready(waiting)
         self._answer_while_ready()
 
-    def _make_ready(self, each: _WaitingFetch) -> None:
+    def _make_ready(self, waiting: _WaitingFetch) -> None:
         with self._lock:
-            if self._waiting.get(each.name) is each:
-                self._ready[each.name] = each
+            if self._waiting.get(waiting.name) is waiting:
+                self._ready[waiting.name] = waiting
 
     def _answer_while_ready(self) -> None:
         """Answer the requests that wait, the oldest one first, while fetches are ready."""
@@ -215,27 +217,29 @@ class FetchSession:
             self._requests.remove(request)
             ready, self._ready = self._ready, {}
         left, min_one_batch = request.max_bytes, True
-        for name, each in ready.items():
+        for name, waiting in ready.items():
             if left <= 0 and not min_one_batch:  # it stays for the next request
-                self._make_ready(each)
+                self._make_ready(waiting)
                 continue
-            data = self._read(each, min(each.max_bytes, left), min_one_batch=min_one_batch)
+            data = self._read(waiting, min(waiting.max_bytes, left), min_one_batch=min_one_batch)
             if size := data.size:
                 left, min_one_batch = left - size, False
             with self._lock:
-                if self._waiting.get(name) is not each:
+                if self._waiting.get(name) is not waiting:
                     continue  # a newer one has taken its place
                 del self._waiting[name]
             responses[name] = data
         self._cancel([request.deadline])
         set_result(request.future, responses)
 
-    def _read(self, each: _WaitingFetch, max_bytes: int, *, min_one_batch: bool) -> FetchPartitionData:
+    def _read(self, waiting: _WaitingFetch, max_bytes: int, *, min_one_batch: bool) -> FetchPartitionData:
         try:
-            return each.partition.read_for_replica(each.role, each.fetch, max_bytes, min_one_batch=min_one_batch)
+            return waiting.partition.read_for_replica(
+                waiting.role, waiting.fetch, max_bytes, min_one_batch=min_one_batch
+            )
         except Exception:  # the other partitions go on
-            logger.exception("%s: a fetch failed", each.name)
-            return answered(FetchRefused(each.fetch.number, ErrorCode.UNKNOWN_SERVER_ERROR))
+            logger.exception("%s: a fetch failed", waiting.name)
+            return answered(FetchRefused(waiting.fetch.number, ErrorCode.UNKNOWN_SERVER_ERROR))
 
     def _cancel(self, entries: Iterable[PurgatoryEntry | None]) -> None:
         for entry in entries:
