@@ -31,7 +31,7 @@
 | `handles`, `defer_sigint` | what open handles have in common; Ctrl-C put off |
 | `loglike` | `LogLike` and `AppenderLike`: what reads and follows a log, and what appends to it, as types |
 | `times` | moments: datetimes, and microseconds since 1970 |
-| `purgatory`, `timing_wheel` | who waits for a number to be reached; deadlines of many |
+| `purgatory`, `timing_wheel` | waits for numbers to be reached, or for deadlines; deadlines of many waiters |
 | `arguments` | checks of what callers give |
 | `coroutines` | coroutine forms of blocking methods; refusing to block an event loop |
 | `event_queue`, `fair_lock` | runs events one at a time; a lock that serves waiters in their order |
