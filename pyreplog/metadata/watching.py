@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 from collections.abc import Callable, Iterable
 
 from pyreplog.errors import ClosedError
@@ -11,6 +12,7 @@ from pyreplog.errors import ClosedError
 _logger = logging.getLogger(__name__)
 
 RETRY_S = 0.5
+_REST_MAX_S = 0.25
 
 
 class Watch:
@@ -124,6 +126,7 @@ class Watchers:
                     return
                 changed, self._changed, self._awake = self._changed, set(), False
                 watched = list(self._by_key)
+            began = time.thread_time()
             if self._poll is not None:
                 changed.update(self._poll(watched))
             unarmed = [key for key in sorted(changed) if not self._tell(key)]
@@ -132,6 +135,13 @@ class Watchers:
             timeout = self._interval
             if unarmed and self._wait_to_retry():
                 return
+            if self._poll is not None and self._rest(3 * (time.thread_time() - began)):
+                return
+
+    def _rest(self, seconds: float) -> bool:
+        """Let changes gather after work that took long: a look at many costs little more than at one. True: stop."""
+        with self._condition:
+            return self._condition.wait_for(lambda: self._stopping, min(seconds, _REST_MAX_S))
 
     def _wait_to_retry(self) -> bool:
         """Wait until something new happens or some time has passed; True: stop."""
