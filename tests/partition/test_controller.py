@@ -198,12 +198,12 @@ def test_the_leader_that_is_gone_is_replaced_and_comes_back_as_the_preferred_one
 
 
 class WatchedStore(MemoryStore):
-    """Counts what is written. Reads of several keys, which are those of caches, wait while `is_readable` is not set; a
-    write fails after `fail_next` was set."""
+    """Counts what is written, and fails with write `failing`. Reads of several keys, which are those of caches, wait while
+    `is_readable` is not set."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.writes, self.fail_next = 0, False
+        self.writes, self.failing = 0, 0
         self.is_readable = threading.Event()
         self.is_readable.set()
 
@@ -213,8 +213,7 @@ class WatchedStore(MemoryStore):
 
     def _put(self, key: str, value: bytes, version: int) -> int:
         self.writes += 1
-        if self.fail_next:
-            self.fail_next = False
+        if self.writes == self.failing:
             raise MetadataUnavailableError("away")
         return super()._put(key, value, version)
 
@@ -244,13 +243,13 @@ def test_what_a_round_that_failed_left_undone_is_done_by_the_next_one(watched_st
         cluster.start("a", "b", "c")
         topic = cluster.create("flights", assignment={0: ["a", "b", "c"]})
         cluster.await_state(topic, lambda state: state.leader == "a")
-        watched_store.fail_next = True
+        watched_store.failing = watched_store.writes + 2
         stored = watched_store.get(state_key(topic.topic_id, 0))
         assert stored is not None
         headless = replace(PartitionState.decode(stored.value), leader="").encode()
-        MemoryStore._put(watched_store, state_key(topic.topic_id, 0), headless, stored.version)
+        watched_store.put(state_key(topic.topic_id, 0), headless, stored.version)
         cluster.await_state(topic, lambda state: state.leader == "a" and state.epoch.number > 1)
-        assert not watched_store.fail_next
+        assert watched_store.writes > watched_store.failing
 
 
 def test_the_death_of_the_controller_is_no_end(cluster: Cluster) -> None:
