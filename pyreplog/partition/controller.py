@@ -299,10 +299,12 @@ class Controller(Handle):
 
     def _run(self) -> None:
         while not self._stopping:
-            self._wake.wait(_LOOK_S)
+            is_quiet = not self._wake.wait(_LOOK_S)
             self._wake.clear()
             if self._stopping:
                 return
+            if is_quiet:
+                self._forget_written()
             with self._lock:
                 changed, self._changed = self._changed, set()
                 looks_at_all, self._looks_at_all = self._looks_at_all, False
@@ -312,6 +314,13 @@ class Controller(Handle):
                 self._look_at_all()
                 if not self._stopping:
                     logger.warning("controller: a round ended early, another one follows: %s", error)
+
+    def _forget_written(self) -> None:
+        """Look at all partitions anew if the cache still has not read all that was written: some of it may be gone."""
+        with self._round_lock:
+            if self._written:
+                self._written.clear()
+                self._look_at_all()
 
     def _let_go(self) -> None:
         self._stopping = True
