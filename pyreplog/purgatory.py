@@ -274,7 +274,7 @@ class Purgatory:
             if watch.deadline_us is not None:
                 self._wheel.cancel(watch, watch.deadline_us)
             self._leave_early(watch)
-            del watch.future  # its callbacks may lead to whoever keeps the entry: a cycle, which pins what was read
+            del watch.future  # a callback refers to the waiter, and the waiter to this entry: they would be a cycle
 
     def _advance(self, outcomes: list[Outcome], key: Hashable, number: int) -> None:
         line = self._lines[key]

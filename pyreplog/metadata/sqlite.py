@@ -211,7 +211,9 @@ class _Poller:
                 query = "SELECT path, children FROM keys WHERE version > ? OR children > ?"
                 rows = connection.execute(query, (before, before)).fetchall()
                 folders = {path for path, children in rows if children > before}
-                changed = [path for path, _ in rows] + _missing(connection, keys, folders)
+                changed = [path for path, _ in rows]
+                if folders:  # else no key came or went, and the watched ones need no look
+                    changed += _missing(connection, keys, folders)
         self._revision = revision
         return changed
 

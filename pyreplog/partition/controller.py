@@ -42,7 +42,7 @@ logger = logging.getLogger(__name__)
 _REPLACEMENTS_MAX = 16
 """Partitions whose replicas are made anew at once: a broker that is dead must not make the others busy with copies."""
 _LOOK_S = 1.0
-"""Seconds between two rounds if nothing is known to have changed: is there another controller, is time over?"""
+"""Seconds between two rounds while no metadata change: the controller may be gone, or preferred leaders may be due."""
 
 
 class Controller(Handle):
@@ -139,7 +139,7 @@ class Controller(Handle):
             self._looks_at_all = True
 
     def _update_all(self, brokers: Mapping[str, BrokerRegistration], now_us: int, *, is_balancing: bool) -> int:
-        """Do what is to be done for all topics and their partitions; return the number of changes."""
+        """Place, delete or update all topics and their partitions; return the number of changes."""
         changes, topics = 0, self._cache.topics()
         for name, topic in topics.items():
             if not self._cache.has_states(topic.topic_id):

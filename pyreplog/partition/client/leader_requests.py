@@ -102,7 +102,7 @@ class LeaderRequests:
             left = deadline - now
             if left <= 0:
                 return False
-            time.sleep(min(left, 5 * (now - began)))  # those of many partitions change often
+            time.sleep(min(left, 5 * (now - began)))  # many changes, one look
             with self._changes:
                 if self._changed == seen:
                     self._changes.wait(min(left, 1.0))
