@@ -268,6 +268,17 @@ def delay(address: str, delay_s: float) -> NoReturn:
     link.run()
 
 
+def topic_server(folder: str) -> NoReturn:
+    """A cluster of one bookie, and a server of its topics; tell its address."""
+    from pyreplog.cluster import Cluster
+    from pyreplog.topic.server.topic_server import TopicServer
+
+    with Cluster.embedded(Path(folder), bookies=1) as cluster, TopicServer(cluster) as server:
+        _tell(str(server.address))
+        while True:
+            signal.pause()
+
+
 def geo_region(folder: str, messages: int, acks: int, seed: int) -> None:
     """A cluster whose consumer acknowledges until it is killed; see `benchmarks.rows.geo.region`."""
     from benchmarks.rows.geo.region import run
@@ -297,7 +308,7 @@ _JOBS = {
     job.__name__: job
     for job in (
         follow, hear, hear_stamps, crash, grow, load_peer, bookie, bare_bookie, pour, echo, keep, abandon, load_ledger,
-        ha_node, broker, warm_spark, read_task, delay, geo_region,
+        ha_node, broker, warm_spark, read_task, delay, topic_server, geo_region,
     )
 }  # fmt: skip
 

@@ -13,7 +13,7 @@ from benchmarks.entries import BATCH, make_values
 from benchmarks.plan import Plan
 from benchmarks.result import Comparison, Figure, Goal, Section
 from benchmarks.rows.geo.backlog_turns import BacklogTurns
-from benchmarks.rows.geo.pair import WAIT_S, Pair, pair, publish_all, wait
+from benchmarks.rows.geo.pair import WAIT_S, Pair, pair, pair_of_processes, publish_all, wait
 from benchmarks.sampling import interleave
 from benchmarks.topics import verify_topic
 from pyreplog.future import AppendFuture
@@ -59,7 +59,7 @@ def catchup(plan: Plan) -> Section:
                 f"{turns.verified + plain.verified:,} messages at the target",
             )
         )
-    with pair(plan) as clusters:
+    with pair_of_processes(plan) as clusters:
         turns = _Turns(clusters, values)
         samples = max(_LEAST, min(_SAMPLES, int(_SAMPLES * plan.budget / 5.0)))
         tails = interleave(

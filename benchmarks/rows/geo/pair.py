@@ -1,4 +1,4 @@
-"""Two clusters in this process, and replication from the first one to the second one."""
+"""Two clusters, and replication from the first one, in this process, to the second one."""
 
 from __future__ import annotations
 
@@ -9,12 +9,14 @@ from contextlib import ExitStack, contextmanager
 from typing import Any
 
 from benchmarks.plan import Plan
+from benchmarks.proc import job
 from pyreplog.cluster import Cluster
 from pyreplog.future import AppendFuture
 from pyreplog.geo.policy import ReplicationPolicy
 from pyreplog.geo.replicator import Replicator
 from pyreplog.geo.target_link import TargetLink
 from pyreplog.topic.client.remote.client import Client, connect
+from pyreplog.topic.client.remote.remote_topic import RemoteTopic
 from pyreplog.topic.owner.topic import Topic
 from pyreplog.topic.server.topic_server import TopicServer
 
@@ -25,15 +27,20 @@ AHEAD = 64
 
 
 class Pair:
-    """Two clusters of one bookie, in this process, and a server of the second one. Everything is synced."""
+    """Two clusters of one bookie, and a server of the second one. Everything is synced.
 
-    def __init__(self, plan: Plan, stack: ExitStack) -> None:
-        self._stack = stack
-        self.here = stack.enter_context(Cluster.embedded(stack.enter_context(plan.folder()), bookies=1))
-        self.there = stack.enter_context(Cluster.embedded(stack.enter_context(plan.folder()), bookies=1))
-        self.address = stack.enter_context(TopicServer(self.there)).address
-        self.client: Client = stack.enter_context(connect(f"pyreplog://{self.address}"))
-        self.link = self.link_to(self.address)
+    Args:
+        here: the first cluster.
+        there: the second cluster; None: it is in another process.
+        address: of the server of the second cluster.
+        stack: ends the connections to it.
+    """
+
+    def __init__(self, here: Cluster, there: Cluster | None, address: str, stack: ExitStack) -> None:
+        self.here, self.address, self._stack = here, address, stack
+        self.client: Client = stack.enter_context(connect(f"pyreplog://{address}"))
+        self.link = self.link_to(address)
+        self._there: Cluster | Client = self.client if there is None else there
 
     def link_to(self, address: str) -> TargetLink:
         """A way to the second cluster by another address."""
@@ -44,8 +51,8 @@ class Pair:
     def topic(self, name: str) -> Topic:
         return self.here.topic(name, ensemble=1, retention_bytes=None, retention_ms=None)
 
-    def target(self, name: str) -> Topic:
-        return self.there.topic(name, ensemble=1, retention_bytes=None, retention_ms=None)
+    def target(self, name: str) -> Topic | RemoteTopic:
+        return self._there.topic(name, ensemble=1, retention_bytes=None, retention_ms=None)
 
     def replicate(self, topic: Topic, link: TargetLink | None = None, **settings: Any) -> Replicator:
         """Begin to replicate; the session is open. settings: of the policy."""
@@ -58,8 +65,21 @@ class Pair:
 
 @contextmanager
 def pair(plan: Plan) -> Iterator[Pair]:
+    """Both clusters are in this process."""
     with ExitStack() as stack:
-        yield Pair(plan, stack)
+        here, there = (
+            stack.enter_context(Cluster.embedded(stack.enter_context(plan.folder()), bookies=1)) for _ in range(2)
+        )
+        yield Pair(here, there, stack.enter_context(TopicServer(there)).address, stack)
+
+
+@contextmanager
+def pair_of_processes(plan: Plan) -> Iterator[Pair]:
+    """The second cluster is in a process of its own."""
+    with plan.folder() as near, plan.folder() as far, ExitStack() as stack:
+        server = stack.enter_context(job("topic_server", str(far)))
+        here = stack.enter_context(Cluster.embedded(near, bookies=1))
+        yield Pair(here, None, server.answer(), stack)
 
 
 def publish_all(topic: Topic, group: list[bytes], batches: int) -> None:
