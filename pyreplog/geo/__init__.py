@@ -8,7 +8,8 @@ the identity with the message. So it refuses duplicates, and after any crash it 
 | `policy` | `ReplicationPolicy`: which messages are sent to which clusters, and how |
 | `policies`, `revision` | policies and orders in the metadata store; the key that tells of their changes |
 | `clusters` | the other clusters, with addresses and credentials |
-| `geo_replication`, `keeper` | `Cluster.geo`; starts and stops replicators, and opens topics without an owner |
+| `geo_replication` | `GeoReplication`: `Cluster.geo`, for operators |
+| `replicator_manager` | starts and stops replicators as the policies demand, and opens topics without an owner |
 | `server_registration` | the live servers, and which of them opens a topic |
 | `metrics` | metrics for Prometheus |
 | `acks` | replicated subscriptions: state machines that merge the acknowledgements of all clusters |
@@ -23,5 +24,5 @@ the identity with the message. So it refuses duplicates, and after any crash it 
 | `exchange_connection` | the ordered connection to another cluster about the subscriptions of a topic |
 | `topic_positions` | maps the offsets of all origins to offsets in one topic, and back |
 | `position_pages` | stored positions of closed ledgers, so that an opening does not read their entries |
-| `replicator_like` | the interface of a replicator that the keeper uses; the status of a replicator |
+| `replicator_like` | the interface of a replicator that the `ReplicatorManager` uses; the status of a replicator |
 """

@@ -222,6 +222,15 @@ class ReplicationConfig:
             raise policy
         return policy
 
+    def targets_of(self, topic: str) -> tuple[str, ...]:
+        """Return the names of the clusters to which a topic or a partition is sent, known or unknown ones.
+
+        Raises:
+            InvalidMetadataError: the policy cannot be read: it is unknown whether the topic is replicated.
+        """
+        policy = self.policy_of(topic)
+        return () if policy is None or policy.direction != "send" else policy.targets
+
     def _policy_of(self, topic: str) -> ReplicationPolicy | InvalidMetadataError | None:
         for name in names_of(topic):
             if name in self.topics:

@@ -1,4 +1,4 @@
-"""The interface of a replicator that the keeper uses, and the status of a replicator."""
+"""The interface of a replicator that the `ReplicatorManager` uses, and the status of a replicator."""
 
 from __future__ import annotations
 
