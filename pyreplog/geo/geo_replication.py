@@ -30,7 +30,7 @@ from pyreplog.errors import (
     ReplogError,
     TopicOwnedError,
 )
-from pyreplog.geo.acks.where import SubscriptionPosition
+from pyreplog.geo.acks.subscription_position import SubscriptionPosition
 from pyreplog.geo.clusters import (
     RemoteCluster,
     absolute_path,
@@ -42,7 +42,7 @@ from pyreplog.geo.clusters import (
 )
 from pyreplog.geo.geo_cursor import cursor_name
 from pyreplog.geo.metrics import geo_metrics
-from pyreplog.geo.ordered_handover import HandoverStatus
+from pyreplog.geo.planned_handover import HandoverStatus
 from pyreplog.geo.policies import (
     change_controls,
     change_policy,
@@ -51,8 +51,8 @@ from pyreplog.geo.policies import (
     names_of,
 )
 from pyreplog.geo.policy import ReplicationPolicy, ReplicationSettings
-from pyreplog.geo.replicator_like import ReplicatorState, ReplicatorStatus
 from pyreplog.geo.replicator_manager import ReplicatorFactory, ReplicatorManager, TopicsLike
+from pyreplog.geo.replicator_status import ReplicatorState, ReplicatorStatus
 from pyreplog.geo.server_registration import list_servers
 from pyreplog.geo.subscription_replication import SubscriptionReadiness
 from pyreplog.geo.target_links import TargetLinks

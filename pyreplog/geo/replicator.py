@@ -1,6 +1,6 @@
 """Replicator: replicates one topic of this process to one target cluster.
 
-It carries out the effects of a `Sender` (`protocol.sending`).
+It carries out the effects of a `Sender` (`protocol.sender`).
 """
 
 from __future__ import annotations
@@ -44,8 +44,8 @@ from pyreplog.geo.protocol.effects import (
     SourceEntry,
     WakeAt,
 )
-from pyreplog.geo.protocol.sending import RETRY_MOST_S, RETRY_S, Sender, SenderState, SendingSettings
-from pyreplog.geo.replicator_like import ReplicatorState, ReplicatorStatus
+from pyreplog.geo.protocol.sender import RETRY_MOST_S, RETRY_S, Sender, SenderState, SendingSettings
+from pyreplog.geo.replicator_status import ReplicatorState, ReplicatorStatus
 from pyreplog.geo.target_link import Opening, Target, TargetSession
 from pyreplog.net.backoff import Backoff
 from pyreplog.origins.attribute import OriginAttribute

@@ -23,13 +23,13 @@ from pyreplog.errors import (
     TopicFencedError,
     TopicOwnedError,
 )
-from pyreplog.geo.acks.where import SubscriptionPosition
+from pyreplog.geo.acks.subscription_position import SubscriptionPosition
 from pyreplog.geo.clusters import RemoteCluster
 from pyreplog.geo.geo_cursor import GEO_PREFIX, cursor_name
 from pyreplog.geo.policies import ReplicationConfig, TopicControls, change_controls, load_config, names_of
 from pyreplog.geo.policy import ReplicationPolicy
 from pyreplog.geo.protocol.effects import OriginNote
-from pyreplog.geo.replicator_like import ReplicatorLike, ReplicatorStatus
+from pyreplog.geo.replicator_status import ReplicatorStatus
 from pyreplog.geo.revision import REVISION
 from pyreplog.geo.server_registration import SERVERS, ServerRegistration, choose_server
 from pyreplog.geo.subscription_replication import Neighbour, SubscriptionReadiness, SubscriptionReplication
@@ -69,6 +69,47 @@ UNKNOWN_CLUSTER = bytes(16)
 _MISSING = "no cluster of this name was added: add it (`geo cluster add`), or change the policy"
 OPENERS = 4
 """Most topics that are opened at a time, so that a server which takes over thousands does not overload the bookies."""
+
+
+class ReplicatorLike(Protocol):
+    """The replicator of one topic and one target. Its methods do not wait; any thread may call them."""
+
+    @property
+    def note(self) -> OriginNote | None:
+        """The position in the topic that the target reported last; None: it reported none yet."""
+        ...
+
+    def start(self) -> None:
+        """Begin to replicate, from the target's `stored` on."""
+        ...
+
+    def configure(self, policy: ReplicationPolicy) -> None:
+        """Use another policy, and keep the connection if possible."""
+        ...
+
+    def pause(self) -> None:
+        """Stop sending until `resume`; trimming still waits for the target."""
+        ...
+
+    def resume(self) -> None:
+        """Send again."""
+        ...
+
+    def resync(self) -> None:
+        """Go on after `diverged` or `detached` with the messages that are stored here, and note the others as lost."""
+        ...
+
+    def remove(self) -> None:
+        """Close, and delete the durable cursor: trimming no longer waits for the target."""
+        ...
+
+    def close(self) -> None:
+        """End. The durable cursor stays."""
+        ...
+
+    def status(self) -> ReplicatorStatus:
+        """Return the present state."""
+        ...
 
 
 class ReplicatorFactory(Protocol):

@@ -43,10 +43,10 @@ from pyreplog.geo.acks.handover import Handover, HandoverPhase
 from pyreplog.geo.acks.journal import replay
 from pyreplog.geo.acks.origin_ranges import Offsets, OriginRanges, Ranges, copy_ranges, subtract
 from pyreplog.geo.acks.readiness import readiness
+from pyreplog.geo.acks.subscription_position import SubscriptionPosition, place
 from pyreplog.geo.acks.subscription_state import NO_CLUSTER, SubscriptionState
-from pyreplog.geo.acks.where import SubscriptionPosition, place
 from pyreplog.geo.exchange_connection import ExchangeConnection
-from pyreplog.geo.ordered_handover import HandoverStatus, OrderedHandover
+from pyreplog.geo.planned_handover import HandoverStatus, PlannedHandover
 from pyreplog.geo.position_pages import PositionPages
 from pyreplog.geo.protocol.effects import OriginNote
 from pyreplog.geo.subscription_journal import SubscriptionJournal
@@ -176,7 +176,7 @@ class SubscriptionReplication:
         self._sought: deque[tuple[Subscription, int, int]] = deque()  # seeks that the next step takes
         self._issued = self._durable = 0  # sequences of the journal
         self._awaited: deque[tuple[int, AppendFuture[None]]] = deque()  # callers wait until a record is durable
-        self._handovers: dict[str, OrderedHandover] = {}  # the last one of each subscription
+        self._handovers: dict[str, PlannedHandover] = {}  # the last one of each subscription
         self._elsewhere: dict[str, bytes] = {}  # subscriptions whose home is another cluster; replaced, never changed
         self._is_looking = False
         self._ready_at = 0
@@ -967,7 +967,7 @@ class SubscriptionReplication:
                 "here first (`geo take-over`)",
             )  # fmt: skip
         now_us = self._context.clock.monotonic_us()
-        ordered = OrderedHandover(order, handover, status, now_us, timeout=timeout, grace=grace)
+        ordered = PlannedHandover(order, handover, status, now_us, timeout=timeout, grace=grace)
         self._handovers[name] = ordered
         ordered.note()
         logger.info("topic %s: subscription %s is handed over to %s", self.topic.name, name, target)
@@ -1046,7 +1046,7 @@ class SubscriptionReplication:
             if handover.phase is not HandoverPhase.STOPPING:
                 self._note_handover(name, ordered, peer)
 
-    def _note_handover(self, name: str, ordered: OrderedHandover, peer: bytes) -> None:
+    def _note_handover(self, name: str, ordered: PlannedHandover, peer: bytes) -> None:
         handover, state = ordered.handover, self._state(name)
         if ordered.is_over:
             return

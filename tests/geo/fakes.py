@@ -13,8 +13,8 @@ from pyreplog.errors import ReplogError
 from pyreplog.geo.clusters import RemoteCluster, add_cluster
 from pyreplog.geo.geo_replication import GeoReplication
 from pyreplog.geo.policy import ReplicationPolicy
-from pyreplog.geo.replicator_like import ReplicatorStatus
 from pyreplog.geo.replicator_manager import ReplicatorManager
+from pyreplog.geo.replicator_status import ReplicatorStatus
 from pyreplog.ledger.cluster import LedgerCluster
 from pyreplog.metadata.store import MetadataStore
 from pyreplog.topic.owner.topics import Topics

@@ -19,7 +19,7 @@ from pyreplog.geo.protocol.effects import (
     SourceEntry,
     WakeAt,
 )
-from pyreplog.geo.protocol.sending import Sender, SendingSettings
+from pyreplog.geo.protocol.sender import Sender, SendingSettings
 from pyreplog.origins.origin import Gap, LastEntry, Origin, OriginState
 
 OWN, OTHER = Origin(b"A" * 16, "own"), Origin(b"C" * 16, "other")

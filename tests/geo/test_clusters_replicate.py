@@ -15,7 +15,7 @@ import pyreplog
 from pyreplog import BacklogFullError
 from pyreplog.cluster import Cluster
 from pyreplog.geo.geo_cursor import GeoCursor
-from pyreplog.geo.replicator_like import ReplicatorStatus
+from pyreplog.geo.replicator_status import ReplicatorStatus
 from pyreplog.topic.owner.partitioned_topic import PartitionedTopic
 from pyreplog.topic.owner.topic import Topic
 from pyreplog.topic.server.topic_server import TopicServer

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from pyreplog import Cluster, ClusterCredentialsError, TopicServer
-from pyreplog.geo.replicator_like import ReplicatorStatus
+from pyreplog.geo.replicator_status import ReplicatorStatus
 from pyreplog.net.handshake import Secret
 from pyreplog.net.tls import TlsContext
 from tests.geo.sites import SYNCED

@@ -20,7 +20,7 @@ from pyreplog.geo.protocol.effects import (
     SourceEntry,
     WakeAt,
 )
-from pyreplog.geo.protocol.sending import Sender, SenderState, SendingSettings
+from pyreplog.geo.protocol.sender import Sender, SenderState, SendingSettings
 from pyreplog.origins.origin import Origin, OriginState
 
 from ..invariants import BrokenInvariantError

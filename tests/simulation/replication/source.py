@@ -23,7 +23,7 @@ from pyreplog.geo.protocol.effects import (
     SourceEntry,
     WakeAt,
 )
-from pyreplog.geo.protocol.sending import Sender, SendingSettings
+from pyreplog.geo.protocol.sender import Sender, SendingSettings
 from pyreplog.origins.origin import Gap, GapCause, Origin, OriginState
 from pyreplog.origins.replicate_to import attribute_of
 

@@ -38,7 +38,7 @@ from pyreplog.geo.protocol.effects import (
     SourceEntry,
     WakeAt,
 )
-from pyreplog.geo.protocol.stream import Stream
+from pyreplog.geo.protocol.origin_stream import OriginStream
 from pyreplog.net.backoff import Backoff
 from pyreplog.origins.origin import Gap, GapCause, LastEntry, Origin, OriginEntry, OriginState
 from pyreplog.origins.replicate_to import encode_attribute
@@ -94,7 +94,7 @@ class SendingSettings(NamedTuple):
 class _Request(NamedTuple):
     """A request without an outcome. start: offset here of its first entry; last: its last entry."""
 
-    stream: Stream
+    stream: OriginStream
     start: int
     time_us: int
     size: int
@@ -166,7 +166,7 @@ class Sender:
         self._epoch, self._attempt, self._fences = epoch, 0, 0
         self._backoff = Backoff(RETRY_S, RETRY_MOST_S, random)
         self._fenced = Backoff(FENCED_S, FENCED_MOST_S, random)
-        self._streams: dict[Origin, Stream] = {}
+        self._streams: dict[Origin, OriginStream] = {}
         self._buffer: deque[SourceEntry] = deque()
         self._is_reading = False
         self._read_at = 0
@@ -292,10 +292,10 @@ class Sender:
     def _open_own(self) -> None:
         self._attempt += 1
         self.state = SenderState.OPENING
-        self._streams = {self.own: Stream(self.own)}
+        self._streams = {self.own: OriginStream(self.own)}
         self._open(self._streams[self.own])
 
-    def _open(self, stream: Stream) -> None:
+    def _open(self, stream: OriginStream) -> None:
         if not stream.is_opening:
             stream.is_opening = True
             base = (self._epoch << 24) + self._attempt + ((1 << 32 + self._fences) if self._fences else 0)
@@ -331,7 +331,7 @@ class Sender:
             self._check(stream, state, now_us)
         return self._end(now_us, time_us)
 
-    def _check(self, stream: Stream, state: OriginState, now_us: int) -> None:
+    def _check(self, stream: OriginStream, state: OriginState, now_us: int) -> None:
         self.opens += 1
         end = min(self.end, self._sent(0))
         if state.stored > end:
@@ -353,7 +353,7 @@ class Sender:
         else:
             self._begin_to_send(now_us)
 
-    def _check_forwarded(self, stream: Stream, state: OriginState, noted: LastEntry | None) -> None:
+    def _check_forwarded(self, stream: OriginStream, state: OriginState, noted: LastEntry | None) -> None:
         """Begin to forward an origin. The target's last entry is compared with the last entry that was sent, if that is
         noted, and otherwise with the same entry when it is read; no entry that the target lacks is read before it.
         """
@@ -367,7 +367,7 @@ class Sender:
         stream.unproved = None if noted == last else last
         self._notes[origin] = OriginNote(state.stored, noted)
 
-    def _compare_forwarded(self, stream: Stream, entry: SourceEntry) -> bool:
+    def _compare_forwarded(self, stream: OriginStream, entry: SourceEntry) -> bool:
         """Compare an entry of another origin with the target's last one; return False if they differ."""
         last, first = stream.unproved, entry.origin_first
         if last is None or first + entry.messages <= last.first:
@@ -473,7 +473,7 @@ class Sender:
         else:
             self._open_own()
 
-    def _fence(self, stream: Stream, now_us: int) -> None:
+    def _fence(self, stream: OriginStream, now_us: int) -> None:
         """Leave a forwarded origin to the source with the newer session, and try again after a while."""
         stream.is_fenced, stream.is_open, stream.is_opening, stream.waiting = True, False, False, 0
         stream.take_gaps()
@@ -564,7 +564,7 @@ class Sender:
             return False
         return True
 
-    def _stream_of(self, entry: SourceEntry) -> Stream | None:
+    def _stream_of(self, entry: SourceEntry) -> OriginStream | None:
         """Return the stream in which an entry is sent; None: it is not sent."""
         if entry.origin is None:
             return self._streams[self.own]
@@ -576,13 +576,13 @@ class Sender:
                 return None
         stream = self._streams.get(entry.origin)
         if stream is None:
-            stream = self._streams[entry.origin] = Stream(entry.origin)
+            stream = self._streams[entry.origin] = OriginStream(entry.origin)
         return stream
 
     def _send_next(self, now_us: int, time_us: int) -> bool:
         """Send one request; return whether another one may follow."""
-        stream: Stream | None = None
-        crowded: Stream | None = None
+        stream: OriginStream | None = None
+        crowded: OriginStream | None = None
         entries: list[OriginEntry] = []
         begin = 0, 0  # offset and time of the first entry
         size, own = 0, self._streams[self.own]
@@ -628,7 +628,7 @@ class Sender:
             self._send(crowded, (), crowded.take_gaps(), 0, crowded.gaps_from)
         return bool(self._buffer) and (stream is not None or crowded is not None)
 
-    def _cover(self, stream: Stream, gaps: Sequence[Gap], now_us: int, here: int) -> None:
+    def _cover(self, stream: OriginStream, gaps: Sequence[Gap], now_us: int, here: int) -> None:
         """Note the gaps of an entry of another cluster, and the messages before them, which this topic or the policy
         left out.
         """
@@ -636,7 +636,7 @@ class Sender:
             stream.cover(stream.covered, gap.start, GapCause.FILTERED, now_us, here)
             stream.cover(gap.start, gap.end, gap.cause, now_us, here)
 
-    def _accept(self, stream: Stream, entry: SourceEntry, now_us: int, time_us: int) -> OriginEntry | None:
+    def _accept(self, stream: OriginStream, entry: SourceEntry, now_us: int, time_us: int) -> OriginEntry | None:
         """Return the entry to send; None: the target has the entry, or it became a gap."""
         is_own = entry.origin is None
         first, published_us = (entry.first, entry.time_us) if is_own else (entry.origin_first, entry.origin_time_us)
@@ -665,7 +665,7 @@ class Sender:
         return OriginEntry(entry.value, entry.messages, first, published_us, stream.take_gaps(), names)
 
     def _send(
-        self, stream: Stream, entries: tuple[OriginEntry, ...], gaps: tuple[Gap, ...], size: int,
+        self, stream: OriginStream, entries: tuple[OriginEntry, ...], gaps: tuple[Gap, ...], size: int,
         start: int, time_us: int = 0,
     ) -> None:  # fmt: skip
         self._numbers += 1
@@ -718,7 +718,7 @@ class Sender:
         self._note(stream, request.last)
         return self._end(now_us, time_us)
 
-    def _note(self, stream: Stream, entry: OriginEntry | None) -> None:
+    def _note(self, stream: OriginStream, entry: OriginEntry | None) -> None:
         note = self.note if stream.origin == self.own else self._notes.get(stream.origin)
         last = None if note is None else note.last
         if entry is not None:
