@@ -111,17 +111,6 @@ def policy_key(name: str, *, prefix: bool) -> str:
     return f"{PREFIXES}/{quote_name(check_name(name) if name else '')}*"
 
 
-def find_policy(store: MetadataStore, name: str, *, prefix: bool) -> ReplicationPolicy | None:
-    """Return the policy that was set for exactly this topic or prefix.
-
-    Raises:
-        InvalidMetadataError: the stored policy cannot be read.
-        ReplogError: errors of the store.
-    """
-    stored = store.get(policy_key(name, prefix=prefix))
-    return None if stored is None else StoredPolicy.decode(stored.value).policy
-
-
 def change_policy(
     store: MetadataStore, name: str, change: Callable[[ReplicationPolicy], ReplicationPolicy], *, prefix: bool
 ) -> ReplicationPolicy:
