@@ -204,7 +204,7 @@ class Cluster(ledgers.LedgerCluster):
         """Have the topics of this process replicated, also those that it opens only for that."""
         is_alone, after_us = self._runtime.embedded_bookies is not None, int(_RECOVERY_AFTER_S * 1e6)
         clock, opens_from_us = self._clock, self._clock.monotonic_us() + after_us
-        geo.keep(topics, lambda: bool(topics.address) or (is_alone and clock.monotonic_us() >= opens_from_us))
+        geo.start(topics, lambda: bool(topics.address) or (is_alone and clock.monotonic_us() >= opens_from_us))
         topics.geo_status, topics.geo_readiness = geo.status_rows, geo.readiness_rows
         topics.geo_where = geo.where_rows
 

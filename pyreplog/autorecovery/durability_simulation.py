@@ -166,7 +166,6 @@ class DurabilitySimulation:
         room = inputs.disks * inputs.disk_bytes * inputs.write_quorum / storage_factor(inputs)
         self._room = room / inputs.member_bytes  # members that a bookie holds
         self._up: Flags = np.ones(count, np.bool_)
-        self._away_until = np.zeros(count)
         self._stamps = np.zeros(count, np.int64)  # which absence of a bookie an event is about
         self._is_lost: Flags = np.zeros(count, np.bool_)
         self._ordered: Flags = np.zeros(count, np.bool_)

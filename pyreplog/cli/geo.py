@@ -14,12 +14,12 @@ from pyreplog.cli.shared.tables import Table, print_tables
 from pyreplog.clock import SystemClock
 from pyreplog.cluster import Cluster
 from pyreplog.errors import InvalidArgumentError, NoSuchTopicError
-from pyreplog.geo.acks.where import SubscriptionPosition
+from pyreplog.geo.acks.subscription_position import SubscriptionPosition
 from pyreplog.geo.geo_replication import decode_position, decode_readiness, decode_status, no_such_position
-from pyreplog.geo.ordered_handover import HandoverStatus
+from pyreplog.geo.planned_handover import HandoverStatus
 from pyreplog.geo.policies import names_of
 from pyreplog.geo.policy import ReplicationPolicy
-from pyreplog.geo.replicator_like import ReplicatorStatus
+from pyreplog.geo.replicator_status import ReplicatorStatus
 from pyreplog.geo.subscription_replication import SubscriptionReadiness
 from pyreplog.ledger.embedded import METADATA
 

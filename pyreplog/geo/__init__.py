@@ -8,7 +8,8 @@ the identity with the message. So it refuses duplicates, and after any crash it 
 | `policy` | `ReplicationPolicy`: which messages are sent to which clusters, and how |
 | `policies`, `revision` | policies and orders in the metadata store; the key that tells of their changes |
 | `clusters` | the other clusters, with addresses and credentials |
-| `geo_replication`, `keeper` | `Cluster.geo`; starts and stops replicators, and opens topics without an owner |
+| `geo_replication` | `GeoReplication`: `Cluster.geo`, for operators |
+| `replicator_manager` | starts and stops replicators as the policies demand, and opens topics without an owner |
 | `server_registration` | the live servers, and which of them opens a topic |
 | `metrics` | metrics for Prometheus |
 | `acks` | replicated subscriptions: state machines that merge the acknowledgements of all clusters |
@@ -18,10 +19,10 @@ the identity with the message. So it refuses duplicates, and after any crash it 
 | `target_link` | the connection to one target cluster |
 | `target_links` | the connections to all target clusters; makes the replicators that use them |
 | `subscription_replication` | replicates the durable subscriptions of one topic: drives `acks` |
-| `ordered_handover` | a planned handover of one subscription: its time limits and status |
+| `planned_handover` | a planned handover of one subscription: its time limits and status |
 | `subscription_journal` | the durable records of a topic's replicated subscriptions |
 | `exchange_connection` | the ordered connection to another cluster about the subscriptions of a topic |
 | `topic_positions` | maps the offsets of all origins to offsets in one topic, and back |
 | `position_pages` | stored positions of closed ledgers, so that an opening does not read their entries |
-| `replicator_like` | the interface of a replicator that the keeper uses; the status of a replicator |
+| `replicator_status` | the status of a replicator |
 """

@@ -38,7 +38,7 @@ PROBE_S = 10.0
 """Seconds within which a server of a cluster that is added has to answer."""
 
 RENEWED_S = 20
-"""Seconds within which the keeper has changed credential files read again."""
+"""Seconds within which the `ReplicatorManager` has changed credential files read again."""
 
 _FILES = ("secret_file", "tls_ca", "tls_cert", "tls_key")
 

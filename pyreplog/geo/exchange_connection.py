@@ -47,7 +47,7 @@ class ConnectionOwner(Protocol):
         ...
 
     def received(self, peer: bytes, data: bytes) -> None:
-        """Take a message. If it raises InvalidRecordsError or MetadataVersionError, the connection ends."""
+        """Take a report. If it raises InvalidRecordsError or MetadataVersionError, the connection ends."""
         ...
 
     def proved(self, peer: bytes, origin: Origin) -> None:
@@ -84,7 +84,7 @@ class ExchangeConnection:
         note: Callable[[], OriginNote | None],
     ) -> None:
         self._topic, self._owner, self.peer, self.link, self._note = topic, owner, peer, link, note
-        self._asks = topic.origin.cluster < peer
+        self._is_requester = topic.origin.cluster < peer
         self._backoff = Backoff(RETRY_S, RETRY_MOST_S, random.random)
         self.session: int | None = None
         self.error: ReplogError | None = None
@@ -93,12 +93,14 @@ class ExchangeConnection:
         self._address: Address | None = None
         self._origin: Origin | None = None
         self._outbox: deque[bytes] = deque()
-        self._number = 0  # of the next request
-        self._waiting = 0  # requests without an answer
-        self._held: deque[AppendFuture[Exchanged]] = deque()  # answers that are due
-        self._is_proved = self._is_heard = self._has_told_stored = self._has_checked = False
-        self._told_proved = False
-        self._is_over = False
+        self._next_number = 0
+        self._inflight_requests = 0  # at the side that sends them
+        self._unanswered: deque[AppendFuture[Exchanged]] = deque()  # at the side that answers
+        self._sent_stored = False  # the other cluster was told how much of its topic is stored here
+        self._is_compared = False  # its last entry was compared with the entry here, or is being compared
+        self._is_proved = self._sent_proved = False  # the comparison succeeded; the other cluster was told so
+        self._peer_proved = False  # its own comparison succeeded
+        self._is_closed = False
 
     @property
     def is_connected(self) -> bool:
@@ -114,22 +116,22 @@ class ExchangeConnection:
 
     def start(self) -> None:
         """Connect if this side sends the requests; otherwise the other side connects."""
-        if self._is_over or not self._asks or self.session is not None or self._opening:
+        if self._is_closed or not self._is_requester or self.session is not None or self._opening:
             return
         self._opening = session = 1 + secrets.randbits(61)
-        self._begin()
+        self._reset()
         request = Exchange(session, 0, False, -1, *NOTHING, *self._sender(), ())
-        self.link.exchange(request, None, partial(self._answer, session))
+        self.link.exchange(request, None, partial(self._on_answer, session))
 
     def _sender(self) -> tuple[bytes, str, str]:
         origin = self._topic.origin
         return origin.cluster, self._topic.name, origin.token
 
-    def _answer(self, session: int, address: Address, answer: Exchanged | ReplogError) -> None:
+    def _on_answer(self, session: int, address: Address, answer: Exchanged | ReplogError) -> None:
         self._owner.post(lambda: self._answered(session, address, answer))
 
     def _answered(self, session: int, address: Address, answer: Exchanged | ReplogError) -> None:
-        if self._is_over or session not in (self.session, self._opening):
+        if self._is_closed or session not in (self.session, self._opening):
             return
         if isinstance(answer, ReplogError):
             self._lost(answer)
@@ -138,52 +140,52 @@ class ExchangeConnection:
             self._lost(InvalidMessageError(f"expected the cluster {self.peer.hex()}, found {answer.cluster.hex()}"))
             return
         if self._opening:
-            self._opening, self._address, self._number = 0, address, 1
+            self._opening, self._address, self._next_number = 0, address, 1
             self._connected(session, Origin(answer.cluster, answer.token))
         else:
-            self._waiting -= 1
-        self._take(answer)
-        self.go_on()
+            self._inflight_requests -= 1
+        self._take_message(answer)
+        self.send_due()
 
     def _lost(self, error: ReplogError) -> None:
         self.error = error
         self.end()
-        if not self._is_over:
+        if not self._is_closed:
             delay_s = self._backoff.next_s()
             self._topic.context.runtime.wake_after(delay_s, lambda: self._owner.post(self.start))
 
     # ---- the side that answers ------------------------------------------------------------------------------
 
-    def asked(self, request: Exchange, answer: AppendFuture[Exchanged]) -> None:
+    def take_request(self, request: Exchange, answer: AppendFuture[Exchanged]) -> None:
         """Take a request; `answer` is done once this cluster has new messages, or another request comes."""
         if request.number == 0:
             self.end()
-            self._begin()
-            self._number = 1
+            self._reset()
+            self._next_number = 1
             self._connected(request.session, Origin(request.cluster, request.token))
-        elif request.session != self.session or request.number != self._number:
-            set_exception(answer, ClosedError(f"expected request {self._number} of {self.session}"))
+        elif request.session != self.session or request.number != self._next_number:
+            set_exception(answer, ClosedError(f"expected request {self._next_number} of {self.session}"))
             return
         else:
-            self._number += 1
-        self._held.append(answer)
-        self._take(request)
-        if request.number == 0 and self._held:
-            self._reply()
-        self.go_on()
+            self._next_number += 1
+        self._unanswered.append(answer)
+        self._take_message(request)
+        if request.number == 0 and self._unanswered:
+            self._send_reply()
+        self.send_due()
 
-    def hung_up(self, session: int) -> None:
+    def connection_lost(self, session: int) -> None:
         """Note that the connection of a session was lost."""
-        if session == self.session and not self._asks:
+        if session == self.session and not self._is_requester:
             self.error = ClosedError("the connection was lost")
             self.end()
 
     # ---- both -----------------------------------------------------------------------------------------------
 
-    def _begin(self) -> None:
+    def _reset(self) -> None:
         self._outbox.clear()
-        self._waiting = 0
-        self._is_proved = self._is_heard = self._has_told_stored = self._has_checked = self._told_proved = False
+        self._inflight_requests = 0
+        self._sent_stored = self._is_compared = self._is_proved = self._sent_proved = self._peer_proved = False
 
     def _connected(self, session: int, origin: Origin) -> None:
         self.session, self.error, self._origin = session, None, origin
@@ -192,55 +194,55 @@ class ExchangeConnection:
     def end(self) -> None:
         """End the session."""
         session, self.session, self._opening = self.session, None, 0
-        held, self._held = self._held, deque()
-        for answer in held:
+        unanswered, self._unanswered = self._unanswered, deque()
+        for answer in unanswered:
             set_exception(answer, ClosedError("the session ended"))
         if session is not None:
             self._owner.disconnected(self.peer)
 
     def close(self) -> None:
         """End for good."""
-        self._is_over = True
+        self._is_closed = True
         self.end()
 
     def send(self, session: int, data: bytes) -> None:
-        """Send a message of a session behind the others; `go_on` has to follow."""
+        """Send a message of a session behind the others; `send_due` has to follow."""
         if session == self.session:
             self._outbox.append(data)
 
-    def go_on(self) -> None:
+    def send_due(self) -> None:
         """Send the messages and positions that are due."""
         if self.session is None:
             return
-        if self._asks:
-            while self._waiting < REQUESTS_MAX and (self._has_news or not self._waiting):
-                self._ask()
+        if self._is_requester:
+            while self._inflight_requests < REQUESTS_MAX and (self._has_output or not self._inflight_requests):
+                self._send_request()
         else:
-            while self._held and (self._has_news or len(self._held) > 1):
-                self._reply()
+            while self._unanswered and (self._has_output or len(self._unanswered) > 1):
+                self._send_reply()
 
     @property
-    def _has_news(self) -> bool:
-        return bool(self._outbox) or not self._has_told_stored or (self._is_proved and not self._told_proved)
+    def _has_output(self) -> bool:
+        return bool(self._outbox) or not self._sent_stored or (self._is_proved and not self._sent_proved)
 
-    def _ask(self) -> None:
+    def _send_request(self) -> None:
         assert self.session is not None
-        request = Exchange(self.session, self._number, *self._said(), *self._sender(), self._messages())
-        self._number += 1
-        self._waiting += 1
-        self.link.exchange(request, self._address, partial(self._answer, self.session))
+        request = Exchange(self.session, self._next_number, *self._history_fields(), *self._sender(), self._messages())
+        self._next_number += 1
+        self._inflight_requests += 1
+        self.link.exchange(request, self._address, partial(self._on_answer, self.session))
 
-    def _reply(self) -> None:
+    def _send_reply(self) -> None:
         origin = self._topic.origin
-        answer = self._held.popleft()
-        set_result(answer, Exchanged(*self._said(), origin.cluster, origin.token, self._messages()))
+        answer = self._unanswered.popleft()
+        set_result(answer, Exchanged(*self._history_fields(), origin.cluster, origin.token, self._messages()))
 
-    def _said(self) -> tuple[bool, int, int, int, int, int]:
+    def _history_fields(self) -> tuple[bool, int, int, int, int, int]:
         """Return the fields by which the histories are compared."""
-        self._told_proved = self._is_proved
-        if self._has_told_stored or self._origin is None:
+        self._sent_proved = self._is_proved
+        if self._sent_stored or self._origin is None:
             return (self._is_proved, -1, *NOTHING)
-        self._has_told_stored = True
+        self._sent_stored = True
         state = self._topic.origins.all().get(self._origin, OriginState(0, None))
         return (self._is_proved, state.stored, *(state.last or NOTHING))
 
@@ -254,37 +256,37 @@ class ExchangeConnection:
             size += len(messages[-1])
         return messages
 
-    def _take(self, said: Exchange | Exchanged) -> None:
+    def _take_message(self, report: Exchange | Exchanged) -> None:
         """Take a request or an answer of the other cluster."""
         session = self.session
-        if said.is_proved and not self._is_heard and self._origin is not None:
-            self._is_heard = True
+        if report.is_proved and not self._peer_proved and self._origin is not None:
+            self._peer_proved = True
             self._owner.proved(self.peer, self._origin)
         try:
-            for data in said.messages:
+            for data in report.messages:
                 if self.session == session:
                     self._owner.received(self.peer, data)
         except ReplogError as error:
-            if self._asks:
+            if self._is_requester:
                 self._lost(error)
             else:
                 self.error = error
                 self.end()
             return
         self._backoff.reset()
-        if said.stored >= 0 and not self._has_checked and self.session is not None:
-            self._has_checked = True
-            self._check(self.session, said)
+        if report.stored >= 0 and not self._is_compared and self.session is not None:
+            self._is_compared = True
+            self._compare_histories(self.session, report)
 
     # ---- histories ------------------------------------------------------------------------------------------
 
-    def _check(self, session: int, said: Exchange | Exchanged) -> None:
+    def _compare_histories(self, session: int, report: Exchange | Exchanged) -> None:
         """Compare the last entry of this topic that the other cluster has with the entry here."""
-        last = LastEntry(said.first, said.end, said.value_crc, said.publish_time_us)
+        last = LastEntry(report.first, report.end, report.value_crc, report.publish_time_us)
         end = self._topic.managed.end.offset
-        if said.stored > end or last.first >= end or last.end > end:
+        if report.stored > end or last.first >= end or last.end > end:
             self._owner.diverged(
-                self.peer, f"it has messages of this topic up to {said.stored}, which ends at {end} here: one of the "
+                self.peer, f"it has messages of this topic up to {report.stored}, which ends at {end} here: one of the "
                 "two clusters was rolled back",
             )  # fmt: skip
             return
@@ -292,19 +294,19 @@ class ExchangeConnection:
             self._prove(session)
             return
         if last.first < self._topic.managed.start.offset:
-            self._check_note(session, said.stored, last)
+            self._compare_with_note(session, report.stored, last)
             return
         try:
             read: AppendFuture[EntryBatch] = self._topic.managed.entries.read(last.first, bytes_max=1)
         except ReplogError as error:
             self.error = error
             return
-        read.add_done_callback(lambda _: self._owner.post(lambda: self._came(session, said.stored, last, read)))
+        read.add_done_callback(lambda _: self._owner.post(lambda: self._entry_read(session, report.stored, last, read)))
 
-    def _came(self, session: int, stored: int, last: LastEntry, read: AppendFuture[EntryBatch]) -> None:
+    def _entry_read(self, session: int, stored: int, last: LastEntry, read: AppendFuture[EntryBatch]) -> None:
         error = read.exception()
         if isinstance(error, TrimmedError | OutOfRangeError):
-            self._check_note(session, stored, last)
+            self._compare_with_note(session, stored, last)
         elif error is not None:
             self.error = error if isinstance(error, ReplogError) else ReplogError(str(error))
         else:
@@ -315,7 +317,7 @@ class ExchangeConnection:
             else:
                 self._prove(session)
 
-    def _check_note(self, session: int, stored: int, last: LastEntry) -> None:
+    def _compare_with_note(self, session: int, stored: int, last: LastEntry) -> None:
         """Compare the position with the replicator's note, because the entry was trimmed here."""
         if self._note() == OriginNote(stored, last):
             self._prove(session)
@@ -324,4 +326,4 @@ class ExchangeConnection:
         if session == self.session and not self._is_proved:
             self._is_proved = True
             self._owner.proved(self.peer, self._topic.origin)
-            self.go_on()
+            self.send_due()

@@ -30,7 +30,7 @@ from pyreplog.errors import (
     ReplogError,
     TopicOwnedError,
 )
-from pyreplog.geo.acks.where import SubscriptionPosition
+from pyreplog.geo.acks.subscription_position import SubscriptionPosition
 from pyreplog.geo.clusters import (
     RemoteCluster,
     absolute_path,
@@ -41,9 +41,8 @@ from pyreplog.geo.clusters import (
     remove_cluster,
 )
 from pyreplog.geo.geo_cursor import cursor_name
-from pyreplog.geo.keeper import Keeper, MakeReplicator, TopicsLike
 from pyreplog.geo.metrics import geo_metrics
-from pyreplog.geo.ordered_handover import HandoverStatus
+from pyreplog.geo.planned_handover import HandoverStatus
 from pyreplog.geo.policies import (
     change_controls,
     change_policy,
@@ -52,7 +51,8 @@ from pyreplog.geo.policies import (
     names_of,
 )
 from pyreplog.geo.policy import ReplicationPolicy, ReplicationSettings
-from pyreplog.geo.replicator_like import ReplicatorState, ReplicatorStatus
+from pyreplog.geo.replicator_manager import ReplicatorFactory, ReplicatorManager, TopicsLike
+from pyreplog.geo.replicator_status import ReplicatorState, ReplicatorStatus
 from pyreplog.geo.server_registration import list_servers
 from pyreplog.geo.subscription_replication import SubscriptionReadiness
 from pyreplog.geo.target_links import TargetLinks
@@ -72,7 +72,7 @@ from pyreplog.topic_names import TOPICS, topic_key, unquote_name
 
 ASK_S = 10.0
 """Seconds within which a server has to answer."""
-HANDOVER_LOOK_S = 0.1
+HANDOVER_POLL_S = 0.1
 """Seconds between two polls of a handover. Its owner may be another process, whose answers do not wait for events."""
 
 T = TypeVar("T", SubscriptionReadiness, SubscriptionPosition, HandoverStatus)
@@ -110,14 +110,14 @@ class GeoReplication(Handle):
     See docs/geo.md.
     """
 
-    def __init__(self, store: MetadataStore, clock: Clock, make: MakeReplicator | None = None) -> None:
+    def __init__(self, store: MetadataStore, clock: Clock, factory: ReplicatorFactory | None = None) -> None:
         self._store, self._clock = store, clock
         self._links = TargetLinks()
-        self._make: MakeReplicator = self._links if make is None else make
-        self._keeper: Keeper | None = None
+        self._factory: ReplicatorFactory = self._links if factory is None else factory
+        self._manager: ReplicatorManager | None = None
         super().__init__("geo-replication")
 
-    def keep(self, topics: TopicsLike, may_open: Callable[[], bool]) -> None:
+    def start(self, topics: TopicsLike, may_open: Callable[[], bool]) -> None:
         """Start to replicate the topics of this process; for `Cluster`.
 
         Args:
@@ -128,14 +128,14 @@ class GeoReplication(Handle):
             ClosedError: the cluster was closed.
         """
         self._check_open()
-        self._keeper = Keeper(topics, self._clock, self._make, may_open)
-        make_part_of(self._keeper, self)
-        self._keeper.start()
+        self._manager = ReplicatorManager(topics, self._clock, self._factory, may_open)
+        make_part_of(self._manager, self)
+        self._manager.start()
 
     @property
-    def keeper(self) -> Keeper | None:
+    def replicator_manager(self) -> ReplicatorManager | None:
         """The part that starts and stops replicators, if this process has topics; for tests and operators."""
-        return self._keeper
+        return self._manager
 
     # ---- clusters -------------------------------------------------------------------------------------------
 
@@ -378,9 +378,7 @@ class GeoReplication(Handle):
             ReplogError: errors of the metadata store.
         """
         self._targets("resync", topic, check_text("target", target))
-        partitioned = find_partitioned(self._store, topic)
-        count = 0 if partitioned is None else partitioned.partitions
-        for name in [partition_name(topic, at) for at in range(count)] or [topic]:
+        for name in self._partitions(topic):
             change_controls(
                 self._store, name,
                 lambda controls: replace(controls, resync=tuple(sorted({*controls.resync, target}))),
@@ -441,10 +439,10 @@ class GeoReplication(Handle):
             left = max(until - time.monotonic(), 0.0)
             if client is not None:
                 return client.geo_handover(name, subscription, target, order=order, timeout=left, grace=grace)
-            assert self._keeper is not None
-            return self._keeper.hand_over(name, subscription, target, order=order, timeout=left, grace=grace)
+            assert self._manager is not None
+            return self._manager.hand_over(name, subscription, target, order=order, timeout=left, grace=grace)
 
-        rows = self._order(topic, until, ask, secret, tls)
+        rows = self._poll_owners(topic, until, ask, secret, tls)
         for row in rows:
             where = f"topic {row.topic}, subscription {row.subscription}"
             if row.phase in ("refused", "cancelled"):
@@ -503,10 +501,10 @@ class GeoReplication(Handle):
         def ask(name: str, client: Client | None) -> dict[str, Any] | None:
             if client is not None:
                 return client.geo_take_over(name, subscription, any_cluster=any_cluster)
-            assert self._keeper is not None
-            return self._keeper.take_over(name, subscription, any_cluster=any_cluster)
+            assert self._manager is not None
+            return self._manager.take_over(name, subscription, any_cluster=any_cluster)
 
-        rows = self._order(topic, until, ask, secret, tls)
+        rows = self._poll_owners(topic, until, ask, secret, tls)
         for row in rows:
             if row.phase != "done":
                 raise OutcomeUnknownError(
@@ -515,7 +513,7 @@ class GeoReplication(Handle):
                 )
         return rows
 
-    def _order(
+    def _poll_owners(
         self,
         topic: str,
         until: float,
@@ -533,9 +531,7 @@ class GeoReplication(Handle):
                 f"topic {topic}: replicated_subscriptions: expected true in its policy, found false: set it with "
                 "`geo set`"
             )
-        partitioned = find_partitioned(self._store, topic)
-        count = 0 if partitioned is None else partitioned.partitions
-        names = [partition_name(topic, at) for at in range(count)] or [topic]
+        names = self._partitions(topic)
         rows: dict[str, HandoverStatus] = {}
         with ExitStack() as stack:
             clients: list[Client] = []
@@ -544,33 +540,41 @@ class GeoReplication(Handle):
                     if name not in rows or not rows[name].is_over:
                         client = None if self._has_open(name) else self._client(name, clients, stack, secret, tls)
                         try:
-                            told = ask(name, client)
+                            answer = ask(name, client)
                         except ReplogError as error:
                             if not is_transient(error) or (time.monotonic() > until and name not in rows):
                                 raise
                             if name in rows:  # its next owner may answer
                                 rows[name] = replace(rows[name], error=f"its owner does not answer: {error}")
                             continue
-                        if told is not None or name not in rows:
+                        if answer is not None or name not in rows:
                             rows[name] = (
-                                decode_handover(told) if told is not None else HandoverStatus(name, "", "", "opening")
+                                decode_handover(answer)
+                                if answer is not None
+                                else HandoverStatus(name, "", "", "opening")
                             )
                 if len(rows) == len(names):
                     if all(row.is_over for row in rows.values()) or time.monotonic() > until + ASK_S:
                         return [rows[name] for name in names]
                     if time.monotonic() > until and all(row.phase == "opening" or row.is_over for row in rows.values()):
                         return [rows[name] for name in names]
-                time.sleep(HANDOVER_LOOK_S)
+                time.sleep(HANDOVER_POLL_S)
+
+    def _partitions(self, topic: str) -> list[str]:
+        """Return the names of the partitions of a topic, or its own name if it has none."""
+        partitioned = find_partitioned(self._store, topic)
+        count = 0 if partitioned is None else partitioned.partitions
+        return [partition_name(topic, at) for at in range(count)] or [topic]
 
     def _has_open(self, name: str) -> bool:
         """Return whether this process owns a topic. If no server runs, it opens a topic without an owner."""
-        keeper = self._keeper
-        if keeper is None:
+        manager = self._manager
+        if manager is None:
             return False
-        if keeper.has_open(name):
+        if manager.has_open(name):
             return True
         if owner_of(self._store, name) is None and not any(row.address for row in list_servers(self._store).values()):
-            keeper.open(name)
+            manager.open(name)
             return True
         return False
 
@@ -632,29 +636,31 @@ class GeoReplication(Handle):
         """
         self._check_open()
         check_may_block("status")
-        rows = [] if self._keeper is None else self._keeper.statuses()
+        rows = [] if self._manager is None else self._manager.statuses()
         if check_bool("everywhere", everywhere):
-            rows += self._others(secret, tls)
+            rows += self._statuses_of_others(secret, tls)
             known = {(row.topic, row.target) for row in rows}
             rows += [row for row in self._unowned() if (row.topic, row.target) not in known]
         if topic is not None:
             rows = [row for row in rows if topic in names_of(row.topic)]
         return sorted(rows, key=lambda row: (row.topic, row.target))
 
-    def _others(self, secret: bytes | Secret | None, tls: ssl.SSLContext | None) -> Iterator[ReplicatorStatus]:
+    def _statuses_of_others(
+        self, secret: bytes | Secret | None, tls: ssl.SSLContext | None
+    ) -> Iterator[ReplicatorStatus]:
         """Yield the states that the other servers of this cluster report; silent servers are left out."""
-        for rows in self._tell(lambda client: client.geo_status(), secret, tls):
+        for rows in self._ask_servers(lambda client: client.geo_status(), secret, tls):
             for row in rows:
                 yield decode_status(row)
 
-    def _tell(
+    def _ask_servers(
         self,
         ask: Callable[[Client], list[dict[str, Any]]],
         secret: bytes | Secret | None,
         tls: ssl.SSLContext | None,
     ) -> Iterator[list[dict[str, Any]]]:
         """Yield the answers of the other servers of this cluster; silent servers are left out."""
-        own = None if self._keeper is None else self._keeper.server
+        own = None if self._manager is None else self._manager.server
         for name, server in list_servers(self._store).items():
             if name == own or not server.address:
                 continue
@@ -670,12 +676,10 @@ class GeoReplication(Handle):
         config = load_config(self._store)
         for quoted in self._store.list(TOPICS):
             name = unquote_name(quoted)
-            policy = config.policy_of(name)
-            if policy is not None and policy.direction == "send":
-                for target in policy.targets:
-                    row = self._stored_status(name, target)
-                    if row is not None:
-                        yield row
+            for target in config.targets_of(name):
+                row = self._stored_status(name, target)
+                if row is not None:
+                    yield row
 
     def _stored_status(self, topic: str, target: str) -> ReplicatorStatus | None:
         chain_value, cursor = self._store.get_many([topic_key(topic), subscription_key(topic, cursor_name(target))])
@@ -704,7 +708,7 @@ class GeoReplication(Handle):
             ClosedError: the cluster was closed.
         """
         self._check_open()
-        rows = [] if self._keeper is None else self._keeper.statuses()
+        rows = [] if self._manager is None else self._manager.statuses()
         return geo_metrics(rows, self._clock.now_us())
 
     def readiness(
@@ -732,10 +736,10 @@ class GeoReplication(Handle):
         """
         self._check_open()
         check_may_block("readiness")
-        rows = [] if self._keeper is None else self._keeper.readiness()
+        rows = [] if self._manager is None else self._manager.readiness()
         if check_bool("everywhere", everywhere):
-            for told in self._tell(lambda client: client.geo_readiness(), secret, tls):
-                rows += [decode_readiness(row) for row in told]
+            for answer in self._ask_servers(lambda client: client.geo_readiness(), secret, tls):
+                rows += [decode_readiness(row) for row in answer]
         if topic is not None:
             rows = [row for row in rows if topic in names_of(row.topic)]
         return sorted(rows, key=lambda row: (row.topic, row.subscription, row.target))
@@ -771,10 +775,10 @@ class GeoReplication(Handle):
         check_may_block("where")
         check_text("topic", topic)
         check_text("subscription", subscription)
-        rows = [] if self._keeper is None else self._keeper.where(topic, subscription)
+        rows = [] if self._manager is None else self._manager.where(topic, subscription)
         if check_bool("everywhere", everywhere):
-            for told in self._tell(lambda client: client.geo_where(topic, subscription), secret, tls):
-                rows += [decode_position(row) for row in told]
+            for answer in self._ask_servers(lambda client: client.geo_where(topic, subscription), secret, tls):
+                rows += [decode_position(row) for row in answer]
         if not rows:
             raise no_such_position(topic, subscription)
         return sorted(rows, key=lambda row: (row.topic, row.at != "", row.at, row.origin != "", row.origin, row.token))
@@ -788,15 +792,15 @@ class GeoReplication(Handle):
             topic: name of the topic.
             subscription: name of the subscription.
         """
-        return [] if self._keeper is None else [asdict(row) for row in self._keeper.where(topic, subscription)]
+        return [] if self._manager is None else [asdict(row) for row in self._manager.where(topic, subscription)]
 
     def readiness_rows(self) -> list[dict[str, Any]]:
         """Return the readiness of this process's topics as dicts, for clients of its server."""
-        return [] if self._keeper is None else [asdict(row) for row in self._keeper.readiness()]
+        return [] if self._manager is None else [asdict(row) for row in self._manager.readiness()]
 
     def status_rows(self) -> list[dict[str, Any]]:
         """Return the replications of this process as dicts, for clients of its server."""
-        return [] if self._keeper is None else [asdict(row) for row in self._keeper.statuses()]
+        return [] if self._manager is None else [asdict(row) for row in self._manager.statuses()]
 
     add_cluster_async = in_thread(add_cluster)
     remove_cluster_async = in_thread(remove_cluster)
@@ -817,8 +821,8 @@ class GeoReplication(Handle):
     def _let_go(self) -> None:
         with ExitStack() as stack:
             stack.callback(self._links.close)
-            if self._keeper is not None:
-                stack.callback(self._keeper.close)
+            if self._manager is not None:
+                stack.callback(self._manager.close)
 
 
 def _checked_uuid(uuid: str | None) -> str:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 from typing import Literal
 
 from pyreplog._native.system.histogram import Histogram
-from pyreplog.geo.replicator_like import ReplicatorStatus
+from pyreplog.geo.replicator_status import ReplicatorStatus
 from pyreplog.metrics import Labels, Metric
 
 Sample = tuple[Labels, float | Histogram]

@@ -111,17 +111,6 @@ def policy_key(name: str, *, prefix: bool) -> str:
     return f"{PREFIXES}/{quote_name(check_name(name) if name else '')}*"
 
 
-def find_policy(store: MetadataStore, name: str, *, prefix: bool) -> ReplicationPolicy | None:
-    """Return the policy that was set for exactly this topic or prefix.
-
-    Raises:
-        InvalidMetadataError: the stored policy cannot be read.
-        ReplogError: errors of the store.
-    """
-    stored = store.get(policy_key(name, prefix=prefix))
-    return None if stored is None else StoredPolicy.decode(stored.value).policy
-
-
 def change_policy(
     store: MetadataStore, name: str, change: Callable[[ReplicationPolicy], ReplicationPolicy], *, prefix: bool
 ) -> ReplicationPolicy:
@@ -221,6 +210,15 @@ class ReplicationConfig:
         if isinstance(policy, InvalidMetadataError):
             raise policy
         return policy
+
+    def targets_of(self, topic: str) -> tuple[str, ...]:
+        """Return the names of the clusters to which a topic or a partition is sent, known or unknown ones.
+
+        Raises:
+            InvalidMetadataError: the policy cannot be read: it is unknown whether the topic is replicated.
+        """
+        policy = self.policy_of(topic)
+        return () if policy is None or policy.direction != "send" else policy.targets
 
     def _policy_of(self, topic: str) -> ReplicationPolicy | InvalidMetadataError | None:
         for name in names_of(topic):

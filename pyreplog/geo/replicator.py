@@ -1,6 +1,6 @@
 """Replicator: replicates one topic of this process to one target cluster.
 
-It carries out the effects of a `Sender` (`protocol.sending`).
+It carries out the effects of a `Sender` (`protocol.sender`).
 """
 
 from __future__ import annotations
@@ -44,8 +44,8 @@ from pyreplog.geo.protocol.effects import (
     SourceEntry,
     WakeAt,
 )
-from pyreplog.geo.protocol.sending import RETRY_MOST_S, RETRY_S, Sender, SenderState, SendingSettings
-from pyreplog.geo.replicator_like import ReplicatorState, ReplicatorStatus
+from pyreplog.geo.protocol.sender import RETRY_MOST_S, RETRY_S, Sender, SenderState, SendingSettings
+from pyreplog.geo.replicator_status import ReplicatorState, ReplicatorStatus
 from pyreplog.geo.target_link import Opening, Target, TargetSession
 from pyreplog.net.backoff import Backoff
 from pyreplog.origins.attribute import OriginAttribute
@@ -120,7 +120,7 @@ class Replicator:
         self._sessions: dict[Origin, TargetSession] = {}
         self._error: ReplogError | None = None  # of the last attempt to begin
         self._ends: deque[TopicPosition] = deque()  # of the topic, from the last end that the target has reached on
-        self._is_paused = self._is_over = self._is_told = self._holds = self._is_behind = False
+        self._is_paused = self._is_over = self._is_growth_posted = self._is_holding = self._awaits_backlog = False
         self._is_ending = False  # set before `_is_over`, by any thread: no cursor is adopted any more
         self._alarm = ""
 
@@ -161,16 +161,16 @@ class Replicator:
         It gets one if the target's position lay after the end of the topic when the topic was opened.
         """
         state = cursor.state
-        stored = 0 if state.own is None or state.token != self._token else state.own.stored
+        stored = 0 if state.own is None or state.token != self._identity_token else state.own.stored
         self.topic.renew_lost_origin(cursor.name, self.topic.origin, stored)
-        token = self._token
+        token = self._identity_token
         if state.own is not None and state.token != token:
             known = self.topic.origins.former
             former = next((origin for origin, _ in known if origin.token == state.token), known[0][0])
             cursor.renewed(token, former, self._shared_end(cursor.offset, state.own))
 
     @property
-    def _token(self) -> str:
+    def _identity_token(self) -> str:
         """The token of the topic as an origin; empty: its first one."""
         return self.topic.origin.token if self.topic.origins.former else ""
 
@@ -196,7 +196,7 @@ class Replicator:
         ]
         return mark if here == [last] else start
 
-    def _renew(self, effect: RenewOrigin) -> None:
+    def _renew_identity(self, effect: RenewOrigin) -> None:
         """Give the topic another identity; in a thread that may wait."""
         if self._is_over:
             return
@@ -213,7 +213,7 @@ class Replicator:
             self.topic.name, origin.token, self.target,
         )  # fmt: skip
 
-    def _renewed(self) -> None:
+    def _on_origin_renewed(self) -> None:
         """Begin again, because the topic has a new identity."""
 
         def renewed() -> None:
@@ -225,9 +225,9 @@ class Replicator:
         self._events.post(renewed)
 
     def _end_sender(self, sender: Sender) -> None:
-        self.topic.managed.on_grow.remove(self._grew)
-        self.topic.managed.on_fenced.remove(self._fenced)
-        self.topic.on_origin_renewed.remove(self._renewed)
+        self.topic.managed.on_grow.remove(self._on_grow)
+        self.topic.managed.on_fenced.remove(self._on_fenced)
+        self.topic.on_origin_renewed.remove(self._on_origin_renewed)
         self._carry_out(sender.close())
 
     def _check_durability(self) -> None:
@@ -242,23 +242,23 @@ class Replicator:
         if self._is_over or self._sender is not None:
             return
         state = cursor.state
-        self._cursor, self._is_behind = cursor, state.own is None
+        self._cursor, self._awaits_backlog = cursor, state.own is None
         if not self._ends:
             self._ends.append(max(cursor.mark, self.topic.managed.start))
         former = self.topic.origins.former
         self._sender = Sender(
-            self.topic.origin, self._settings(), epoch=self.topic.managed.epoch, begin=state.begin,
+            self.topic.origin, self._sending_settings(), epoch=self.topic.managed.epoch, begin=state.begin,
             withheld=state.withheld, own_note=state.own, notes=state.others, mark=cursor.offset,
             former=former[-1][1] if former else 0, sent=self.topic.origins.sent, random=random.random,
         )  # fmt: skip
-        self.topic.managed.on_grow.append(self._grew)
-        self.topic.managed.on_fenced.append(self._fenced)
-        self.topic.on_origin_renewed.append(self._renewed)
-        self._tell_growth()
+        self.topic.managed.on_grow.append(self._on_grow)
+        self.topic.managed.on_fenced.append(self._on_fenced)
+        self.topic.on_origin_renewed.append(self._on_origin_renewed)
+        self._note_growth()
         if not self._is_paused and not state.is_detached:
-            self._do(self._sender.resume)
+            self._step(self._sender.resume)
 
-    def _settings(self) -> SendingSettings:
+    def _sending_settings(self) -> SendingSettings:
         policy = self._policy
         names = policy.replicated_from
         sources = None
@@ -279,7 +279,7 @@ class Replicator:
         def configure() -> None:
             self._policy = policy
             if self._sender is not None:
-                self._do(self._sender.configure, self._settings())
+                self._step(self._sender.configure, self._sending_settings())
                 self._check_backlog()
 
         self._events.post(configure)
@@ -300,7 +300,7 @@ class Replicator:
         def resume() -> None:
             self._is_paused = False
             if self._sender is not None and not self._is_detached:
-                self._do(self._sender.resume)
+                self._step(self._sender.resume)
 
         self._events.post(resume)
 
@@ -315,12 +315,12 @@ class Replicator:
         def resync() -> None:
             if self._sender is None or self._cursor is None:
                 return
-            self._alarm, self._is_behind = "", True
+            self._alarm, self._awaits_backlog = "", True
             if self._is_detached:
                 self._cursor.set_detached(False)
                 if not self._is_paused:
-                    self._do(self._sender.resume)
-            self._do(self._sender.resync)
+                    self._step(self._sender.resume)
+            self._step(self._sender.resync)
 
         self._events.post(resync)
 
@@ -344,7 +344,7 @@ class Replicator:
             if self._is_over:
                 return
             self._is_over = True
-            self._hold(False)
+            self._set_holding(False)
             if self._sender is not None:
                 self._end_sender(self._sender)
             if self._cursor is not None:
@@ -429,27 +429,27 @@ class Replicator:
 
     # ---- events --------------------------------------------------------------------------------------------------
 
-    def _do(self, event: Callable[..., list[Effect]], *arguments: Any) -> None:
+    def _step(self, event: Callable[..., list[Effect]], *arguments: Any) -> None:
         """Pass an event to the sender, and carry out its effects; as a step of the queue."""
         self._carry_out(event(*arguments, self._clock.monotonic_us(), self._clock.now_us()))
 
-    def _post(self, event: Callable[..., list[Effect]], *arguments: Any) -> None:
-        self._events.post(lambda: self._do(event, *arguments))
+    def _post_step(self, event: Callable[..., list[Effect]], *arguments: Any) -> None:
+        self._events.post(lambda: self._step(event, *arguments))
 
-    def _grew(self) -> None:
-        if not self._is_told:
-            self._is_told = True
-            self._events.post(self._tell_growth)
+    def _on_grow(self) -> None:
+        if not self._is_growth_posted:
+            self._is_growth_posted = True
+            self._events.post(self._note_growth)
 
-    def _fenced(self, _: TopicFencedError) -> None:
+    def _on_fenced(self, _: TopicFencedError) -> None:
         self.close()
 
-    def _tell_growth(self) -> None:
-        self._is_told = False
+    def _note_growth(self) -> None:
+        self._is_growth_posted = False
         if self._sender is not None and not self._is_over:
             managed = self.topic.managed
             self._note_end(managed.end)
-            self._do(self._sender.grew, managed.start.offset, managed.end.offset)
+            self._step(self._sender.grew, managed.start.offset, managed.end.offset)
             self._check_backlog()
 
     def _check_backlog(self) -> None:
@@ -458,20 +458,20 @@ class Replicator:
         if sender is None or cursor is None or self._is_detached:
             return
         most, waiting = policy.backlog_bytes, self._unsent_bytes(sender.unsent_messages)
-        is_over = most is not None and waiting > (HELD_SHARE * most if self._holds else most)
-        if self._is_behind:  # a new target, or a target after `resync`, has to get the backlog first
-            self._is_behind = is_over
+        is_over = most is not None and waiting > (HELD_SHARE * most if self._is_holding else most)
+        if self._awaits_backlog:  # a new target, or a target after `resync`, has to get the backlog first
+            self._awaits_backlog = is_over
             return
         if is_over and policy.backlog_policy == "detach":
-            self._hold(False)
+            self._set_holding(False)
             self._detach(sender, cursor, waiting)
-        elif is_over is not self._holds:
-            self._hold(is_over)
+        elif is_over is not self._is_holding:
+            self._set_holding(is_over)
 
-    def _hold(self, holds: bool) -> None:
+    def _set_holding(self, holds: bool) -> None:
         """Hold publishers of the topic, or refuse their messages, until the target has caught up."""
-        if holds or self._holds:
-            self._holds = holds
+        if holds or self._is_holding:
+            self._is_holding = holds
             publishing: Publishing = "open"
             if holds:
                 publishing = "held" if self._policy.backlog_policy == "hold" else "refused"
@@ -483,11 +483,11 @@ class Replicator:
             f"{waiting} bytes waited for {self.target}, more than backlog_bytes={self._policy.backlog_bytes}: "
             "replication ended, and messages are trimmed without it; `resync` begins again"
         )
-        self._tell_alarm(self._alarm)
+        self._log_alarm(self._alarm)
         self._carry_out(sender.pause())
         cursor.set_detached(True)
 
-    def _tell_alarm(self, text: str) -> None:
+    def _log_alarm(self, text: str) -> None:
         logger.error("topic %s: replication to %s stopped: %s", self.topic.name, self.target, text)
 
     def _carry_out(self, effects: list[Effect]) -> None:
@@ -495,17 +495,17 @@ class Replicator:
             if isinstance(effect, SendEntries):
                 self._send(effect)
             elif isinstance(effect, ReadEntries):
-                self._read(effect.offset, effect.bytes_max, partial(self._came, effect))
+                self._read(effect.offset, effect.bytes_max, partial(self._entries_read, effect))
             elif isinstance(effect, CheckEntry):
-                self._read(effect.first, 1, partial(self._checked, effect))
+                self._read(effect.first, 1, partial(self._entry_read, effect))
             elif isinstance(effect, OpenOrigin):
                 self._open(effect)
             elif isinstance(effect, WakeAt):
                 delay_s = max(effect.at_us - self._clock.monotonic_us(), 0) / 1e6
-                self._context.runtime.wake_after(delay_s, self._woke)
+                self._context.runtime.wake_after(delay_s, self._on_wake)
             elif isinstance(effect, Progress):
                 if self._cursor is not None:
-                    self._cursor.progressed(effect, self._token)
+                    self._cursor.progressed(effect, self._identity_token)
                     self._check_backlog()
             elif isinstance(effect, EntryRefused):
                 logger.error(
@@ -514,17 +514,17 @@ class Replicator:
                     self.target, effect.error,
                 )  # fmt: skip
             elif isinstance(effect, RaiseAlarm):
-                self._tell_alarm(effect.text)
+                self._log_alarm(effect.text)
             elif isinstance(effect, RenewOrigin):
-                self._work(partial(self._renew, effect))
+                self._work(partial(self._renew_identity, effect))
             else:
                 assert isinstance(effect, Disconnect)
                 self._sessions.clear()
                 self._link.drop(self.topic.name)
 
-    def _woke(self) -> None:
+    def _on_wake(self) -> None:
         assert self._sender is not None
-        self._post(self._sender.woke)
+        self._post_step(self._sender.woke)
 
     # ---- the target ----------------------------------------------------------------------------------------------
 
@@ -537,7 +537,7 @@ class Replicator:
 
         def on_lost(error: ReplogError) -> None:
             assert self._sender is not None
-            self._post(self._sender.lost, effect.attempt, effect.origin, error)
+            self._post_step(self._sender.lost, effect.attempt, effect.origin, error)
 
         self._link.open(opening, on_opened, on_lost)
 
@@ -545,11 +545,11 @@ class Replicator:
         sender = self._sender
         assert sender is not None
         if isinstance(session, ReplogError):
-            self._do(sender.lost, effect.attempt, effect.origin, session)
+            self._step(sender.lost, effect.attempt, effect.origin, session)
         elif effect.attempt == sender.attempt:
             self._sessions[effect.origin] = session
             state: OriginState = session.state
-            self._do(sender.opened, effect.attempt, effect.origin, session.cluster, state)
+            self._step(sender.opened, effect.attempt, effect.origin, session.cluster, state)
 
     def _send(self, effect: SendEntries) -> None:
         sender, session = self._sender, self._sessions[effect.origin]
@@ -557,33 +557,33 @@ class Replicator:
 
         def on_stored(stored: int | ReplogError) -> None:
             if isinstance(stored, ReplogError):
-                self._post(sender.failed, effect.attempt, effect.request, stored)
+                self._post_step(sender.request_failed, effect.attempt, effect.request, stored)
             else:
-                self._post(sender.stored_up_to, effect.attempt, effect.request, stored)
+                self._post_step(sender.request_stored, effect.attempt, effect.request, stored)
 
         self._link.replicate(session, effect.entries, effect.gaps, effect.size, on_stored)
 
     # ---- the topic -----------------------------------------------------------------------------------------------
 
-    def _read(self, offset: int, bytes_max: int, came: Callable[[EntryBatch | Exception], object]) -> None:
+    def _read(self, offset: int, bytes_max: int, on_read: Callable[[EntryBatch | Exception], object]) -> None:
         try:
             read: AppendFuture[EntryBatch] = self.topic.managed.entries.read(offset, bytes_max=bytes_max)
         except ReplogError as error:
-            self._events.post(partial(came, error))
+            self._events.post(partial(on_read, error))
             return
 
         def done(_: object) -> None:
             error = read.exception()
-            self._events.post(partial(came, read.result() if error is None else _as_exception(error)))
+            self._events.post(partial(on_read, read.result() if error is None else _as_exception(error)))
 
         read.add_done_callback(done)
 
-    def _came(self, effect: ReadEntries, batch: EntryBatch | Exception) -> None:
+    def _entries_read(self, effect: ReadEntries, batch: EntryBatch | Exception) -> None:
         sender = self._sender
         assert sender is not None
         if isinstance(batch, Exception):
-            self._failed(batch)
-            self._do(sender.read_failed, effect.attempt, batch, self.topic.managed.start.offset)
+            self._close_if_fenced(batch)
+            self._step(sender.read_failed, effect.attempt, batch, self.topic.managed.start.offset)
             return
         entries: list[SourceEntry] = []
         for entry in batch.entries:
@@ -592,27 +592,27 @@ class Replicator:
             except InvalidEntryError as error:
                 if entries:  # these come first; the next read begins with the malformed one
                     break
-                self._do(sender.read_failed, effect.attempt, error, self.topic.managed.start.offset)
+                self._step(sender.read_failed, effect.attempt, error, self.topic.managed.start.offset)
                 return
-        self._do(sender.came, effect.attempt, entries)
+        self._step(sender.entries_read, effect.attempt, entries)
 
-    def _checked(self, effect: CheckEntry, batch: EntryBatch | Exception) -> None:
+    def _entry_read(self, effect: CheckEntry, batch: EntryBatch | Exception) -> None:
         sender = self._sender
         assert sender is not None
         if isinstance(batch, TrimmedError):
-            self._do(sender.checked, effect.attempt, None)
+            self._step(sender.checked, effect.attempt, None)
         elif isinstance(batch, Exception):
-            self._failed(batch)
-            self._do(sender.lost, effect.attempt, sender.own, batch)
+            self._close_if_fenced(batch)
+            self._step(sender.lost, effect.attempt, sender.own, batch)
         else:
             try:
                 entry = self._source_entry(batch.entries[0])
             except InvalidEntryError as error:
-                self._do(sender.lost, effect.attempt, sender.own, error)
+                self._step(sender.lost, effect.attempt, sender.own, error)
             else:
-                self._do(sender.checked, effect.attempt, entry)
+                self._step(sender.checked, effect.attempt, entry)
 
-    def _failed(self, error: Exception) -> None:
+    def _close_if_fenced(self, error: Exception) -> None:
         """Close if this process no longer owns the topic."""
         if isinstance(error, ClosedError | TopicFencedError):
             self.close()
@@ -620,14 +620,14 @@ class Replicator:
     def _source_entry(self, entry: StoredEntry) -> SourceEntry:
         """Decode the attributes of an entry. Raises InvalidEntryError if one is malformed."""
         try:
-            return self._decoded(entry)
+            return self._decode(entry)
         except InvalidEntryError as error:
             raise InvalidEntryError(
                 f"entry at offset {entry.first}: {error}. Replication stops before it, because the clusters to which "
                 "it may go are not known"
             ) from error
 
-    def _decoded(self, entry: StoredEntry) -> SourceEntry:
+    def _decode(self, entry: StoredEntry) -> SourceEntry:
         value, first, messages, time_us, data, names = entry
         replicate_to = None if names is None else decode_names(names)
         if data is None:

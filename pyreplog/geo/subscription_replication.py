@@ -43,10 +43,10 @@ from pyreplog.geo.acks.handover import Handover, HandoverPhase
 from pyreplog.geo.acks.journal import replay
 from pyreplog.geo.acks.origin_ranges import Offsets, OriginRanges, Ranges, copy_ranges, subtract
 from pyreplog.geo.acks.readiness import readiness
+from pyreplog.geo.acks.subscription_position import SubscriptionPosition, place
 from pyreplog.geo.acks.subscription_state import NO_CLUSTER, SubscriptionState
-from pyreplog.geo.acks.where import SubscriptionPosition, place
 from pyreplog.geo.exchange_connection import ExchangeConnection
-from pyreplog.geo.ordered_handover import HandoverStatus, OrderedHandover
+from pyreplog.geo.planned_handover import HandoverStatus, PlannedHandover
 from pyreplog.geo.position_pages import PositionPages
 from pyreplog.geo.protocol.effects import OriginNote
 from pyreplog.geo.subscription_journal import SubscriptionJournal
@@ -125,24 +125,29 @@ class SubscriptionReadiness:
     home: str | None = None
 
 
-class _Local:
+class _EraOffset(NamedTuple):
+    """An offset in one era of a cursor: a seek, which begins another era, makes it void."""
+
+    era: int
+    offset: int
+
+
+class _Progress:
     """The progress of one subscription in this cluster: how far its cursor agrees with the state of all clusters."""
 
     def __init__(self) -> None:
         self.era: int | None = None  # of acknowledgements that belong to the state; None: the cursor is being rebuilt
-        self.is_placing = False  # the cursor is being rebuilt or restored: no message is delivered
-        self.placings = 0
-        self.is_searching = False  # a job reads the entries that the rebuilding needs, and may create the subscription
+        self.is_rebuilding = False  # the cursor is being rebuilt or restored: no message is delivered
+        self.rebuilds = 0
+        self.has_rebuild_job = False  # a job reads the entries that the rebuild needs, and may create the subscription
         self.created: Subscription | None = None  # by that job
-        self.waits = False  # until the former subscription of this name is deleted here
+        self.awaits_deletion = False  # of the former subscription of this name, here
         self.acked = RangeSet()  # acknowledged offsets that the exchange does not know yet
         self.expired = RangeSet()
         self.header_at: int | None = None  # record with which the present header is durable; None: it was noted
-        self.taken = (-1, 0)  # era, and offset below which the exchange knows all acknowledgements
-        self.known = (-1, 0)  # the same of those that are durable in the journal; replaced, never changed
-        self.taken_at: deque[tuple[int, tuple[int, int]]] = (
-            deque()
-        )  # the same by the record with which they are durable
+        self.passed_below = _EraOffset(-1, 0)  # the exchange knows all acknowledgements below this offset
+        self.journaled_below = _EraOffset(-1, 0)  # all below this one are durable in the journal
+        self.passed_by_record: deque[tuple[int, _EraOffset]] = deque()  # `passed_below`, by the record that stores it
 
 
 class SubscriptionReplication:
@@ -171,16 +176,16 @@ class SubscriptionReplication:
         self._unreachable: list[bytes] = []
         self._connections: dict[bytes, ExchangeConnection] = {}
         self._alarms: dict[bytes, str] = {}
-        self._locals: dict[str, _Local] = {}
-        self._dropping: dict[str, list[Subscription]] = {}  # those that a job deletes here, or will delete
-        self._sought: deque[tuple[Subscription, int, int]] = deque()  # seeks that the next step takes
-        self._issued = self._durable = 0  # sequences of the journal
-        self._awaited: deque[tuple[int, AppendFuture[None]]] = deque()  # callers wait until a record is durable
-        self._handovers: dict[str, OrderedHandover] = {}  # the last one of each subscription
-        self._elsewhere: dict[str, bytes] = {}  # subscriptions whose home is another cluster; replaced, never changed
-        self._is_looking = False
-        self._ready_at = 0
-        self._is_ready = self._is_reading = self._is_told = self._is_timed = self._is_over = False
+        self._locals: dict[str, _Progress] = {}
+        self._deletions: dict[str, list[Subscription]] = {}  # those that a job deletes here, or will delete
+        self._new_seeks: deque[tuple[Subscription, int, int]] = deque()  # seeks that the next step takes
+        self._issued_sequence = self._durable_sequence = 0  # sequences of the journal
+        self._durability_waiters: deque[tuple[int, AppendFuture[None]]] = deque()  # by record
+        self._handovers: dict[str, PlannedHandover] = {}  # the last one of each subscription
+        self._homes_elsewhere: dict[str, bytes] = {}  # by subscription; replaced, never changed
+        self._is_check_scheduled = False
+        self._first_end = 0
+        self._is_ready = self._is_reading = self._is_growth_posted = self._is_flush_scheduled = self._is_over = False
         self._is_ending = False  # set before `_is_over`, by any thread: no journal is adopted any more
         self.error: ReplogError | None = None
         """Error of the last attempt to begin; None: it has begun, or did not fail."""
@@ -198,7 +203,7 @@ class SubscriptionReplication:
         """Read the journal and the pages; in a thread that may wait."""
         if self._is_over:
             return
-        journal = SubscriptionJournal(self._context, self._was_persisted, self._was_lost)
+        journal = SubscriptionJournal(self._context, self._on_persisted, self._on_lost)
         self._adopted.append(journal)
         try:
             self._pages.load()
@@ -222,7 +227,7 @@ class SubscriptionReplication:
             if self._is_over:
                 return
             self._journal = journal
-            self._issued = self._durable = replayed.sequence
+            self._issued_sequence = self._durable_sequence = replayed.sequence
             self._exchange = SubscriptionExchange(
                 self.topic.origin, participants=self._participants(), neighbours=self._neighbours, replayed=replayed
             )
@@ -233,16 +238,16 @@ class SubscriptionReplication:
     def _take_over(self, *, was_replicated: bool) -> None:
         """Watch the subscriptions, and read the kept entries."""
         managed = self.topic.managed
-        self._ready_at = managed.end.offset
+        self._first_end = managed.end.offset
         self._positions = TopicPositions(
             self.topic.origin, managed.start.offset, self.topic.origins.names, self.topic.origins.former
         )
         self.topic.watch_subscriptions(self)
         if not was_replicated:  # no other cluster has acknowledged messages that may be in flight to consumers
-            for subscription in self._durable_ones():
-                subscription.limit_to(self._ready_at)
-        managed.on_grow.append(self._grew)
-        self._read_on()
+            for subscription in self._durable_subscriptions():
+                subscription.limit_to(self._first_end)
+        managed.on_grow.append(self._on_grow)
+        self._read_next()
 
     def configure(self, neighbours: Mapping[str, Neighbour], unreachable: Collection[bytes] = ()) -> None:
         """Use these other clusters.
@@ -261,7 +266,7 @@ class SubscriptionReplication:
                     connection.close()
                     del self._connections[peer]
             if self._exchange is not None:
-                self._do(self._exchange.configure(self._participants(), self._neighbours))
+                self._carry_out(self._exchange.configure(self._participants(), self._neighbours))
             if self._is_ready:
                 self._connect()
                 self._advance_handovers()
@@ -271,7 +276,7 @@ class SubscriptionReplication:
     def _participants(self) -> list[bytes]:
         return [self.topic.origin.cluster, *self._neighbours, *self._unreachable]
 
-    def _durable_ones(self) -> list[Subscription]:
+    def _durable_subscriptions(self) -> list[Subscription]:
         return [subscription for subscription in self.topic.all_subscriptions() if subscription.cursor.durable]
 
     def close(self) -> None:
@@ -286,10 +291,10 @@ class SubscriptionReplication:
                 connection.close()
             if self._exchange is not None:
                 with suppress(ValueError):
-                    self.topic.managed.on_grow.remove(self._grew)
-                self._tap_all()
-                self._do(self._exchange.flush())
-            awaited, self._awaited = self._awaited, deque()
+                    self.topic.managed.on_grow.remove(self._on_grow)
+                self._pass_all_acks()
+                self._carry_out(self._exchange.flush())
+            awaited, self._durability_waiters = self._durability_waiters, deque()
             for _, stored in awaited:
                 set_exception(stored, ClosedError(f"topic {self.topic.name}: it was closed: try again"))
 
@@ -313,24 +318,24 @@ class SubscriptionReplication:
         except ReplogError as error:
             logger.warning("topic %s: its pages of positions were not deleted: %s", self.topic.name, error)
 
-    def _was_lost(self, error: ReplogError) -> None:
+    def _on_lost(self, error: ReplogError) -> None:
         logger.warning("topic %s: replication of its subscriptions has ended: %s", self.topic.name, error)
         self.close()
 
     # ---- messages of the topic ------------------------------------------------------------------------------
 
-    def _grew(self) -> None:
-        if not self._is_told:
-            self._is_told = True
-            self._events.post(self._read_on)
+    def _on_grow(self) -> None:
+        if not self._is_growth_posted:
+            self._is_growth_posted = True
+            self._events.post(self._read_next)
 
-    def _read_on(self) -> None:
-        self._is_told = False
+    def _read_next(self) -> None:
+        self._is_growth_posted = False
         if self._is_over or self._is_reading:
             return
         if not self._is_ready:
             self._pages.add_to(self._positions)
-            if self._positions.end >= self._ready_at:
+            if self._positions.end >= self._first_end:
                 self._begin_to_deliver()
         if self._positions.end >= self.topic.managed.end.offset:
             return
@@ -338,14 +343,14 @@ class SubscriptionReplication:
         try:
             read = self.topic.managed.read(self._positions.end)
         except ReplogError as error:
-            self._not_read(error)
+            self._read_failed(error)
         else:
-            read.add_done_callback(lambda _: self._events.post(partial(self._came, read)))
+            read.add_done_callback(lambda _: self._events.post(partial(self._entries_read, read)))
 
-    def _came(self, read: AppendFuture[MessageBatch]) -> None:
+    def _entries_read(self, read: AppendFuture[MessageBatch]) -> None:
         error = read.exception()
         if error is not None:
-            self._not_read(error)
+            self._read_failed(error)
             return
         self._is_reading = False
         batch = read.result()
@@ -355,11 +360,11 @@ class SubscriptionReplication:
         if self._is_ready and not self._is_over:
             assert self._exchange is not None
             for origin, end in ends.items():
-                self._do(self._exchange.arrive(origin, end), batch)
+                self._carry_out(self._exchange.arrive(origin, end), batch)
             for name in self._locals:
                 self._limit(name)
             self._trim()
-        self._read_on()
+        self._read_next()
 
     def _trim(self) -> None:
         """Forget the positions of messages that were removed, once the exchange knows all their acknowledgements."""
@@ -370,7 +375,7 @@ class SubscriptionReplication:
             subscription = self._find(name)
             if subscription is None or local.era is None or subscription.cursor.mark.offset < start:
                 return  # acknowledgements of these messages may still come: the next batch is another chance
-        self._tap_all()
+        self._pass_all_acks()
         self._positions.trim(start)
 
     @property
@@ -378,14 +383,14 @@ class SubscriptionReplication:
         """Number of runs of neighbouring messages in the position maps of all other origins. Any thread."""
         return self._positions.translation.runs
 
-    def _not_read(self, error: BaseException) -> None:
+    def _read_failed(self, error: BaseException) -> None:
         self._is_reading = False
         if isinstance(error, TrimmedError):
             self._positions.skip_to(self.topic.managed.start.offset)
         elif isinstance(error, ClosedError | TopicFencedError):
             return
         logger.info("topic %s: entries from %d on are read again: %s", self.topic.name, self._positions.end, error)
-        self._context.runtime.wake_after(self._backoff.next_s(), self._grew)
+        self._context.runtime.wake_after(self._backoff.next_s(), self._on_grow)
 
     def _begin_to_deliver(self) -> None:
         """Bring the cursors in step with the journal, and connect: the positions of all kept messages are known."""
@@ -393,13 +398,13 @@ class SubscriptionReplication:
         self._is_ready = True
         for origin, end in self._positions.ends().items():
             self._exchange.arrive(origin, end)  # cursors are set as a whole
-        existing = {subscription.name: subscription for subscription in self._durable_ones()}
+        existing = {subscription.name: subscription for subscription in self._durable_subscriptions()}
         for name in self._exchange.names():
-            self._locals[name] = _Local()
+            self._locals[name] = _Progress()
             if name in existing:
                 self._restore(existing[name])
             else:
-                self._place(name)
+                self._rebuild(name)
         for name in existing.keys() - {*self._exchange.names()}:
             if self._exchange.tombstones(name) and existing[name].acked_ranges().header:
                 self._drop(name)
@@ -410,12 +415,12 @@ class SubscriptionReplication:
 
     # ---- the exchange ---------------------------------------------------------------------------------------
 
-    def _do(self, effects: list[Effect], batch: MessageBatch | None = None) -> None:
+    def _carry_out(self, effects: list[Effect], batch: MessageBatch | None = None) -> None:
         """Carry effects out. batch: the entries whose arrival caused them."""
         for effect in effects:
             match effect:
                 case Persist():
-                    self._issued = effect.sequence
+                    self._issued_sequence = effect.sequence
                     if self._journal is not None:
                         self._journal.append(effect)
                 case Send(peer, session, data):
@@ -424,7 +429,7 @@ class SubscriptionReplication:
                 case Acknowledge():
                     self._acknowledge(effect, batch)
                 case Rebuild(name):
-                    self._place(name)
+                    self._rebuild(name)
                 case Drop(name):
                     self._drop(name)
                 case SeekLost(name, generation, by):
@@ -433,34 +438,34 @@ class SubscriptionReplication:
                         self.topic.name, generation.counter, name, by.cluster.hex(),
                     )  # fmt: skip
                 case HomeChanged(name, _):
-                    self._come_home(name)
+                    self._home_changed(name)
                 case Diverged(peer, origin, end):
                     self.diverged(peer, f"it has acknowledgements of {origin.token} up to {end}, beyond its end here")
         self._advance_handovers()
         for connection in list(self._connections.values()):
-            connection.go_on()
+            connection.send_due()
         is_connected = any(connection.is_connected for connection in self._connections.values())
         if is_connected and self._exchange is not None and not self._exchange.is_idle:
             self._flush_later()
 
-    def _was_persisted(self, sequence: int) -> None:
+    def _on_persisted(self, sequence: int) -> None:
         def persisted() -> None:
             if self._exchange is None:
                 return
-            self._durable = sequence
-            self._do(self._exchange.persisted(sequence))
+            self._durable_sequence = sequence
+            self._carry_out(self._exchange.persisted(sequence))
             self._note_durable()
             for name, local in self._locals.items():
                 self._note_header(name, local)
-            while self._awaited and self._awaited[0][0] <= sequence:
-                set_result(self._awaited.popleft()[1], None)
+            while self._durability_waiters and self._durability_waiters[0][0] <= sequence:
+                set_result(self._durability_waiters.popleft()[1], None)
 
         self._events.post(persisted)
 
-    def _note_header(self, name: str, local: _Local) -> None:
+    def _note_header(self, name: str, local: _Progress) -> None:
         """Store the header's digest with the cursor, once the journal has the header."""
         state, subscription = self._state(name), self._find(name)
-        if local.header_at is None or local.header_at > self._durable or local.era is None:
+        if local.header_at is None or local.header_at > self._durable_sequence or local.era is None:
             return
         local.header_at = None
         if state is not None and subscription is not None:
@@ -481,28 +486,28 @@ class SubscriptionReplication:
         self._flush_later()
 
     def _flush_later(self) -> None:
-        if not self._is_timed and not self._is_over:
-            self._is_timed = True
+        if not self._is_flush_scheduled and not self._is_over:
+            self._is_flush_scheduled = True
             self._context.runtime.wake_after(FLUSH_S, lambda: self._events.post(self._flush))
 
     def _flush(self) -> None:
-        self._is_timed = False
+        self._is_flush_scheduled = False
         if self._is_ready and not self._is_over and self._exchange is not None:
-            self._tap_all()
-            self._do(self._exchange.flush())
+            self._pass_all_acks()
+            self._carry_out(self._exchange.flush())
             for local in self._locals.values():
-                if local.taken_at and local.taken_at[-1][0] == self._issued:
-                    local.taken_at.pop()
-                local.taken_at.append((self._issued, local.taken))
+                if local.passed_by_record and local.passed_by_record[-1][0] == self._issued_sequence:
+                    local.passed_by_record.pop()
+                local.passed_by_record.append((self._issued_sequence, local.passed_below))
             self._note_durable()
 
     def _note_durable(self) -> None:
         """Let the messages be trimmed whose acknowledgements are durable in the journal."""
         for local in self._locals.values():
-            before = local.known
-            while local.taken_at and local.taken_at[0][0] <= self._durable:
-                local.known = local.taken_at.popleft()[1]
-            if local.known != before:
+            before = local.journaled_below
+            while local.passed_by_record and local.passed_by_record[0][0] <= self._durable_sequence:
+                local.journaled_below = local.passed_by_record.popleft()[1]
+            if local.journaled_below != before:
                 self._context.touch()
 
     def journaled_mark(self, subscription: Subscription) -> int:
@@ -515,22 +520,22 @@ class SubscriptionReplication:
             subscription: the subscription.
         """
         local = self._locals.get(subscription.name)
-        era, offset = (-1, 0) if local is None else local.known
+        era, offset = _EraOffset(-1, 0) if local is None else local.journaled_below
         if era != subscription.era:
             offset = 0
         if offset < subscription.cursor.mark.offset:
             self._flush_later()
         return offset
 
-    def _tap_all(self) -> None:
+    def _pass_all_acks(self) -> None:
         """Pass the acknowledgements since the last call to the exchange."""
         self._take_seeks()
         for name, local in self._locals.items():
             subscription = self._find(name)
             if subscription is not None and local.era is not None:
-                self._tap(subscription, local)
+                self._pass_acks(subscription, local)
 
-    def _tap(self, subscription: Subscription, local: _Local) -> bool:
+    def _pass_acks(self, subscription: Subscription, local: _Progress) -> bool:
         """Pass the new acknowledgements of a subscription to the exchange; return whether it knows all of them now."""
         mark, era = subscription.cursor.mark.offset, local.era
         taken = None if era is None else subscription.take_acked(era)
@@ -539,15 +544,15 @@ class SubscriptionReplication:
         for offsets, more in zip((local.acked, local.expired), taken, strict=True):
             offsets.add_ranges(*more.intersect())
         end = self._positions.end  # offsets beyond it cannot be translated yet
-        self._tell(subscription.name, local.acked.intersect(0, end))
-        self._tell(subscription.name, local.expired.intersect(0, end), expires=True)
+        self._pass_ranges(subscription.name, local.acked.intersect(0, end))
+        self._pass_ranges(subscription.name, local.expired.intersect(0, end), expires=True)
         local.acked.remove(0, end)
         local.expired.remove(0, end)
         firsts = [first for first in (local.acked.first, local.expired.first) if first is not None]
-        local.taken = era, min([mark, *firsts])
+        local.passed_below = _EraOffset(era, min([mark, *firsts]))
         return not local.acked
 
-    def _tell(self, name: str, ranges: Ranges, *, expires: bool = False) -> None:
+    def _pass_ranges(self, name: str, ranges: Ranges, *, expires: bool = False) -> None:
         """Pass offsets that were acknowledged or expired here to the exchange."""
         exchange, state = self._exchange, self._state(name)
         if exchange is None or state is None or not len(ranges[0]):
@@ -562,13 +567,13 @@ class SubscriptionReplication:
     def sought(self, subscription: Subscription, offset: int, era: int) -> None:
         """Note a seek; see `SubscriptionWatcher`."""
         if self._locals.get(subscription.name) is not None:
-            self._sought.append((subscription, offset, era))
+            self._new_seeks.append((subscription, offset, era))
             self._flush_later()
 
     def _take_seeks(self) -> None:
         """Begin another generation for each seek; the cursor was moved already."""
-        while self._sought:
-            subscription, offset, era = self._sought.popleft()
+        while self._new_seeks:
+            subscription, offset, era = self._new_seeks.popleft()
             name = subscription.name
             local = self._locals.get(name)
             state = self._state(name)
@@ -576,8 +581,8 @@ class SubscriptionReplication:
                 continue  # the cursor was moved again since
             effects = self._exchange.seek(name, self._bases(state, offset))
             local.era, local.acked, local.expired = era, RangeSet(), RangeSet()
-            self._do([effect for effect in effects if not isinstance(effect, Rebuild)])
-            local.header_at = self._issued
+            self._carry_out([effect for effect in effects if not isinstance(effect, Rebuild)])
+            local.header_at = self._issued_sequence
 
     def _bases(self, state: SubscriptionState, offset: int) -> OriginRanges:
         """Return the messages that a seek to an offset passes over.
@@ -596,7 +601,7 @@ class SubscriptionReplication:
         """Replicate a new subscription; see `SubscriptionWatcher`."""
 
         def created() -> None:
-            is_known = self._state(subscription.name) is not None or subscription.name in self._dropping
+            is_known = self._state(subscription.name) is not None or subscription.name in self._deletions
             if self._is_ready and not self._is_over and not is_known:
                 self._create(subscription)
 
@@ -606,13 +611,13 @@ class SubscriptionReplication:
         """Replicate a subscription of this cluster from its present position on."""
         assert self._exchange is not None
         name, ranges = subscription.name, subscription.acked_ranges()
-        local = self._locals[name] = _Local()
+        local = self._locals[name] = _Progress()
         local.era = ranges.era
         bases = self._positions.translation.held_below(min(prefix_of(ranges.acked), self._positions.end))
-        self._do(self._exchange.create(name, secrets.token_hex(16), bases))
-        local.header_at = self._issued
-        self._tap(subscription, local)
-        self._do(self._exchange.flush())
+        self._carry_out(self._exchange.create(name, secrets.token_hex(16), bases))
+        local.header_at = self._issued_sequence
+        self._pass_acks(subscription, local)
+        self._carry_out(self._exchange.flush())
         self._limit(name)
         self._flush_later()
 
@@ -620,28 +625,28 @@ class SubscriptionReplication:
         """Delete the subscription in all clusters; see `SubscriptionWatcher`."""
 
         def deleted() -> None:
-            if name in self._dropping:
+            if name in self._deletions:
                 return
             local = self._locals.pop(name, None)
-            if local is not None and local.is_searching:  # the job may create it again
-                self._dropping[name] = []
+            if local is not None and local.has_rebuild_job:  # the job may create it again
+                self._deletions[name] = []
             if self._exchange is not None and self._state(name) is not None and not self._is_over:
                 effects = self._exchange.delete(name)
-                self._do([effect for effect in effects if not isinstance(effect, Drop)])
+                self._carry_out([effect for effect in effects if not isinstance(effect, Drop)])
 
         self._events.post(deleted)
 
     def _drop(self, name: str) -> None:
         """Delete a subscription that was deleted in another cluster."""
         local, subscription = self._locals.pop(name, None), self._find(name)
-        if name not in self._dropping:
-            self._dropping[name] = [] if subscription is None else [subscription]
-            if local is None or not local.is_searching:  # otherwise at the end of the job, which may create it
+        if name not in self._deletions:
+            self._deletions[name] = [] if subscription is None else [subscription]
+            if local is None or not local.has_rebuild_job:  # otherwise at the end of the job, which may create it
                 self._delete_here(name)
 
     def _delete_here(self, name: str) -> None:
-        """Delete the subscription of a name in `_dropping`. If it exists elsewhere again, `_place` waits for that."""
-        pending_deletion = self._dropping[name]
+        """Delete a subscription in `_deletions`. If it exists elsewhere again, `_rebuild` waits for the deletion."""
+        pending_deletion = self._deletions[name]
 
         def drop() -> None:
             try:
@@ -650,13 +655,13 @@ class SubscriptionReplication:
             except NoSuchSubscriptionError:
                 pass
             except ReplogError as error:
-                self._again(error, partial(self._drop_again, name))
+                self._retry_later(error, partial(self._retry_drop, name))
                 return
             self._events.post(partial(self._dropped, name))
 
         self._context.work(drop)
 
-    def _drop_again(self, name: str) -> None:
+    def _retry_drop(self, name: str) -> None:
         if self._state(name) is None:
             self._delete_here(name)
         else:  # it exists again: its cursor is set
@@ -664,15 +669,15 @@ class SubscriptionReplication:
 
     def _dropped(self, name: str) -> None:
         """Set the cursor of the next subscription of this name, or replicate it if it was created here meanwhile."""
-        self._dropping.pop(name, None)
+        self._deletions.pop(name, None)
         local, subscription = self._locals.get(name), self._find(name)
-        if local is not None and local.waits:
-            local.waits = False
-            self._place(name)
+        if local is not None and local.awaits_deletion:
+            local.awaits_deletion = False
+            self._rebuild(name)
         elif subscription is not None and subscription.cursor.durable:
             self.created(subscription)
 
-    def _again(self, error: ReplogError, step: Callable[[], object]) -> None:
+    def _retry_later(self, error: ReplogError, step: Callable[[], object]) -> None:
         """Repeat a step that failed in a thread, later."""
         if isinstance(error, ClosedError | TopicFencedError) or self._is_over:
             return
@@ -709,32 +714,32 @@ class SubscriptionReplication:
         state = self._state(name)
         assert state is not None
         if ranges.header != _header(state):
-            self._place(name)
+            self._rebuild(name)
             return
         local.era = era = ranges.era
         if (taken := subscription.take_acked(era)) is not None:
             acked, _ = taken
             local.expired = subtract(_below(acked, ranges.expired_below), self._passed(state))
             local.acked = subtract(acked, local.expired)
-            self._tap(subscription, local)
-        placed = subscription.acknowledge_elsewhere(
+            self._pass_acks(subscription, local)
+        applied = subscription.acknowledge_elsewhere(
             *self._passed(state).intersect(subscription.cursor.mark.offset, self._positions.end),
             if_=lambda: subscription.era == era,
         )
-        self._place_until(name, local, placed)
+        self._deliver_after(name, local, applied)
         self._flush_later()
 
-    def _place_until(self, name: str, local: _Local, placed: AppendFuture[None]) -> None:
+    def _deliver_after(self, name: str, local: _Progress, applied: AppendFuture[None]) -> None:
         """Hold deliveries back until the cursor is in step, or a later placing is done."""
-        local.is_placing = True
-        local.placings += 1
-        number = local.placings
-        placed.add_done_callback(lambda _: self._events.post(lambda: self._placed(name, local, number)))
+        local.is_rebuilding = True
+        local.rebuilds += 1
+        number = local.rebuilds
+        applied.add_done_callback(lambda _: self._events.post(lambda: self._cursor_applied(name, local, number)))
 
-    def _placed(self, name: str, local: _Local, number: int) -> None:
+    def _cursor_applied(self, name: str, local: _Progress, number: int) -> None:
         """Deliver, because the cursor is in step."""
-        if self._locals.get(name) is local and local.placings == number and local.era is not None:
-            local.is_placing = False
+        if self._locals.get(name) is local and local.rebuilds == number and local.era is not None:
+            local.is_rebuilding = False
             self._limit(name)
 
     def _limit(self, name: str) -> None:
@@ -743,45 +748,45 @@ class SubscriptionReplication:
         if local is None or subscription is None or state is None:
             return
         is_home = state.home.admits(self.topic.origin.cluster)
-        if is_home == (name in self._elsewhere):
-            others = {other: home for other, home in self._elsewhere.items() if other != name}
-            self._elsewhere = others if is_home else {**others, name: state.home.cluster}
-        elif not is_home and self._elsewhere[name] != state.home.cluster:
-            self._elsewhere = {**self._elsewhere, name: state.home.cluster}
+        if is_home == (name in self._homes_elsewhere):
+            others = {other: home for other, home in self._homes_elsewhere.items() if other != name}
+            self._homes_elsewhere = others if is_home else {**others, name: state.home.cluster}
+        elif not is_home and self._homes_elsewhere[name] != state.home.cluster:
+            self._homes_elsewhere = {**self._homes_elsewhere, name: state.home.cluster}
         handover = self._handovers.get(name)
-        delivers = is_home and local.era is not None and not local.is_placing
+        delivers = is_home and local.era is not None and not local.is_rebuilding
         if handover is not None and handover.holds_back:
             delivers = False
         subscription.limit_to(self._positions.end if delivers else 0)
 
-    def _come_home(self, name: str) -> None:
+    def _home_changed(self, name: str) -> None:
         """Begin or stop to deliver, because the home has changed; the acknowledgements that arrived come first."""
         local, subscription = self._locals.get(name), self._find(name)
         if local is not None and subscription is not None and local.era is not None:
             nothing = np.zeros(0, np.int64)
-            self._place_until(name, local, subscription.acknowledge_elsewhere(nothing, nothing))
+            self._deliver_after(name, local, subscription.acknowledge_elsewhere(nothing, nothing))
         self._limit(name)
 
-    def _place(self, name: str) -> None:
+    def _rebuild(self, name: str) -> None:
         """Set the cursor of a subscription to its state; create the subscription if it does not exist."""
         state, subscription = self._state(name), self._find(name)
         if state is None or self._is_over:
             return
-        local = self._locals.setdefault(name, _Local())
+        local = self._locals.setdefault(name, _Progress())
         local.era = None
-        local.is_placing = True
-        local.waits = name in self._dropping
-        if local.waits or local.is_searching:  # the job reads entries for an older state, and begins again
+        local.is_rebuilding = True
+        local.awaits_deletion = name in self._deletions
+        if local.awaits_deletion or local.has_rebuild_job:  # the job reads entries for an older state, and begins again
             return
-        local.is_searching = True
+        local.has_rebuild_job = True
         passed = self._passed(state)
         if subscription is not None:
             subscription.limit_to(0)
         mark, end = min(prefix_of(passed), self._positions.end), self._positions.end
         ranges, header = passed.intersect(mark, end), _header(state)
-        self._context.work(lambda: self._find_place(name, local, header, mark, ranges))
+        self._context.work(lambda: self._read_for_rebuild(name, local, header, mark, ranges))
 
-    def _find_place(self, name: str, local: _Local, header: int, mark: int, ranges: Ranges) -> None:
+    def _read_for_rebuild(self, name: str, local: _Progress, header: int, mark: int, ranges: Ranges) -> None:
         """Read the entries and positions that the cursor needs; in a thread that may wait."""
         try:
             if self._find(name) is None:
@@ -791,9 +796,9 @@ class SubscriptionReplication:
             total = wait(position(self.topic.managed, mark))
             columns = self._entries(ranges)
         except ReplogError as error:
-            self._again(error, partial(self._place_again, name, local))
+            self._retry_later(error, partial(self._rebuild_again, name, local))
             return
-        self._events.post(lambda: self._put(name, local, header, total, columns, ranges))
+        self._events.post(lambda: self._set_cursor(name, local, header, total, columns, ranges))
 
     def _entries(self, ranges: Ranges) -> tuple[Offsets, ...]:
         """Return the columns of the entries that hold messages of the ranges. Blocks."""
@@ -810,44 +815,50 @@ class SubscriptionReplication:
                 at = batch.end
         return tuple(np.concatenate(column) for column in zip(*rows, strict=True))
 
-    def _place_again(self, name: str, local: _Local) -> None:
-        if self._ends_search(name, local):
-            self._place(name)
+    def _rebuild_again(self, name: str, local: _Progress) -> None:
+        if self._end_rebuild_job(name, local):
+            self._rebuild(name)
 
-    def _ends_search(self, name: str, local: _Local) -> bool:
-        """Note the end of the job of `_place`; return whether the subscription was not deleted meanwhile."""
-        local.is_searching = False
+    def _end_rebuild_job(self, name: str, local: _Progress) -> bool:
+        """Note the end of the job of `_rebuild`; return whether the subscription was not deleted meanwhile."""
+        local.has_rebuild_job = False
         if self._locals.get(name) is local:
             return True
-        if name in self._dropping:
+        if name in self._deletions:
             if local.created is not None:
-                self._dropping[name].append(local.created)
+                self._deletions[name].append(local.created)
             self._delete_here(name)
         return False
 
-    def _put(
-        self, name: str, local: _Local, header: int, total: TopicPosition, columns: tuple[Offsets, ...], ranges: Ranges
+    def _set_cursor(
+        self,
+        name: str,
+        local: _Progress,
+        header: int,
+        total: TopicPosition,
+        columns: tuple[Offsets, ...],
+        ranges: Ranges,
     ) -> None:
         """Set the cursor, unless the state changed meanwhile."""
-        if not self._ends_search(name, local):
+        if not self._end_rebuild_job(name, local):
             return
         self._take_seeks()
         state, subscription = self._state(name), self._find(name)
         if self._locals.get(name) is not local or self._is_over or state is None:
             return
         if subscription is None or _header(state) != header:
-            self._place_again(name, local)
+            self._rebuild_again(name, local)
             return
         try:
             local.era = subscription.rebuild(total, columns, ranges)
         except ReplogError as error:
-            self._again(error, partial(self._place_again, name, local))
+            self._retry_later(error, partial(self._rebuild_again, name, local))
             return
-        local.acked, local.expired, local.header_at = RangeSet(), RangeSet(), self._issued
+        local.acked, local.expired, local.header_at = RangeSet(), RangeSet(), self._issued_sequence
         era = local.era
         passed = self._passed(state).intersect(total.offset, self._positions.end)  # more messages may have arrived
-        placed = subscription.acknowledge_elsewhere(*passed, if_=lambda: subscription.era == era)
-        self._place_until(name, local, placed)
+        applied = subscription.acknowledge_elsewhere(*passed, if_=lambda: subscription.era == era)
+        self._deliver_after(name, local, applied)
         self._note_header(name, local)
         self._flush_later()
 
@@ -879,7 +890,7 @@ class SubscriptionReplication:
                 )
                 return
             try:
-                connection.asked(request, answer)
+                connection.take_request(request, answer)
             except Exception as error:
                 set_exception(answer, error)
                 raise
@@ -887,36 +898,36 @@ class SubscriptionReplication:
         self._events.post(asked)
         return answer
 
-    def hung_up(self, session: int) -> None:
+    def connection_lost(self, session: int) -> None:
         """Note that a connection was lost; see `ExchangePeer`."""
 
-        def hung_up() -> None:
+        def connection_lost() -> None:
             for connection in self._connections.values():
-                connection.hung_up(session)
+                connection.connection_lost(session)
 
-        self._events.post(hung_up)
+        self._events.post(connection_lost)
 
     def connected(self, peer: bytes, session: int, origin: Origin) -> None:
         """Begin a session; see `ConnectionOwner`."""
         assert self._exchange is not None
         self._alarms.pop(peer, None)
-        self._do(self._exchange.connect(peer, session, origin))
+        self._carry_out(self._exchange.connect(peer, session, origin))
 
     def disconnected(self, peer: bytes) -> None:
         """End a session; see `ConnectionOwner`."""
         if self._exchange is not None and peer in self._neighbours:
-            self._do(self._exchange.disconnect(peer))
+            self._carry_out(self._exchange.disconnect(peer))
 
     def received(self, peer: bytes, data: bytes) -> None:
         """Take a message; see `ConnectionOwner`."""
         assert self._exchange is not None
         self._take_seeks()
-        self._do(self._exchange.receive(peer, data))
+        self._carry_out(self._exchange.receive(peer, data))
 
     def proved(self, peer: bytes, origin: Origin) -> None:
         """Take acknowledgements of an origin from now on; see `ConnectionOwner`."""
         assert self._exchange is not None
-        self._do(self._exchange.prove(peer, origin))
+        self._carry_out(self._exchange.prove(peer, origin))
 
     def diverged(self, peer: bytes, text: str) -> None:
         """Raise an alarm; see `ConnectionOwner`."""
@@ -941,7 +952,7 @@ class SubscriptionReplication:
         Raises:
             NoSuchSubscriptionError: the topic has no replicated subscription of this name.
         """
-        return asdict(self._asked(lambda: self._hand_over(subscription, target, order, timeout, grace)))
+        return asdict(self._call_as_step(lambda: self._hand_over(subscription, target, order, timeout, grace)))
 
     def _hand_over(self, name: str, target: str, order: str, timeout: float, grace: float) -> HandoverStatus:
         status = HandoverStatus(self.topic.name, name, target, "opening", error=self._why_not_ready())
@@ -967,12 +978,12 @@ class SubscriptionReplication:
                 "here first (`geo take-over`)",
             )  # fmt: skip
         now_us = self._context.clock.monotonic_us()
-        ordered = OrderedHandover(order, handover, status, now_us, timeout=timeout, grace=grace)
+        ordered = PlannedHandover(order, handover, status, now_us, timeout=timeout, grace=grace)
         self._handovers[name] = ordered
         ordered.note()
         logger.info("topic %s: subscription %s is handed over to %s", self.topic.name, name, target)
         self._limit(name)
-        self._look_at_handovers()
+        self._check_handovers()
         return ordered.status
 
     def _check_replicated(self, name: str) -> None:
@@ -981,25 +992,25 @@ class SubscriptionReplication:
                 self.topic.name, f"it has no replicated subscription {name}: `geo readiness` lists all"
             )
 
-    def _look_later(self) -> None:
-        if not self._is_looking and any(not ordered.is_over for ordered in self._handovers.values()):
-            self._is_looking = True
-            self._context.runtime.wake_after(HANDOVER_S, lambda: self._events.post(self._look_at_handovers))
+    def _check_handovers_later(self) -> None:
+        if not self._is_check_scheduled and any(not ordered.is_over for ordered in self._handovers.values()):
+            self._is_check_scheduled = True
+            self._context.runtime.wake_after(HANDOVER_S, lambda: self._events.post(self._check_handovers))
 
-    def _look_at_handovers(self) -> None:
+    def _check_handovers(self) -> None:
         """Check the messages that consumers hold, and the timeouts of handovers."""
-        self._is_looking = False
+        self._is_check_scheduled = False
         if self._is_over or self._exchange is None:
             return
         now_us = self._context.clock.monotonic_us()
         for name, ordered in self._handovers.items():
             if not ordered.is_over and ordered.handover.phase is HandoverPhase.STOPPING:
                 subscription, local = self._find(name), self._locals.get(name)
-                is_placed = local is not None and local.era is not None and not local.is_placing
-                if subscription is None or (is_placed and ordered.is_stopped(subscription, now_us)):
+                is_in_step = local is not None and local.era is not None and not local.is_rebuilding
+                if subscription is None or (is_in_step and ordered.is_stopped(subscription, now_us)):
                     self._take_seeks()
-                    if subscription is None or self._has_told_all(name):
-                        self._do(ordered.handover.stopped())
+                    if subscription is None or self._passes_all_acks(name):
+                        self._carry_out(ordered.handover.stopped())
         self._advance_handovers()
         for name, ordered in self._handovers.items():
             if not ordered.is_over and now_us >= ordered.ends_us:
@@ -1013,14 +1024,14 @@ class SubscriptionReplication:
                     "topic %s: subscription %s was not handed over: %s", self.topic.name, name, ordered.status
                 )
                 self._limit(name)
-        self._look_later()
+        self._check_handovers_later()
 
-    def _has_told_all(self, name: str) -> bool:
+    def _passes_all_acks(self, name: str) -> bool:
         """Pass the acknowledgements to the exchange; return whether it knows all of them now."""
         subscription, local = self._find(name), self._locals.get(name)
         if subscription is None or local is None or local.era is None:
             return False
-        return self._tap(subscription, local)
+        return self._pass_acks(subscription, local)
 
     def _advance_handovers(self) -> None:
         """Go on with handovers that wait for the other cluster."""
@@ -1038,15 +1049,15 @@ class SubscriptionReplication:
                 continue
             if handover.phase is HandoverPhase.DRAINING:
                 self._take_seeks()
-                if self._state(name) is not None and not self._has_told_all(name):
+                if self._state(name) is not None and not self._passes_all_acks(name):
                     continue
             effects = handover.advance()
             if effects:
-                self._do(effects)
+                self._carry_out(effects)
             if handover.phase is not HandoverPhase.STOPPING:
                 self._note_handover(name, ordered, peer)
 
-    def _note_handover(self, name: str, ordered: OrderedHandover, peer: bytes) -> None:
+    def _note_handover(self, name: str, ordered: PlannedHandover, peer: bytes) -> None:
         handover, state = ordered.handover, self._state(name)
         if ordered.is_over:
             return
@@ -1082,13 +1093,13 @@ class SubscriptionReplication:
             NoSuchSubscriptionError: the topic has no replicated subscription of this name.
         """
         status = HandoverStatus(self.topic.name, subscription, "", "opening")
-        stored = self._asked(lambda: self._move_here(subscription, any_cluster=any_cluster))
+        stored = self._call_as_step(lambda: self._move_home_here(subscription, any_cluster=any_cluster))
         if stored is None:
             return asdict(status)
         self._context.runtime.wait(stored)
         return asdict(HandoverStatus(self.topic.name, subscription, "", "done"))
 
-    def _move_here(self, name: str, *, any_cluster: bool) -> AppendFuture[None] | None:
+    def _move_home_here(self, name: str, *, any_cluster: bool) -> AppendFuture[None] | None:
         """Return a future that is done when the home is durable; None: the kept messages are still being read."""
         if self._exchange is None or not self._is_ready or self._is_over:
             return None
@@ -1100,12 +1111,12 @@ class SubscriptionReplication:
         state, stored = self._state(name), AppendFuture[None]()
         if state is not None and state.home.cluster != home:
             logger.warning("topic %s: subscription %s is taken over from %s", self.topic.name, name, state.home)
-            self._do(self._exchange.move(name, home))
+            self._carry_out(self._exchange.move(name, home))
         self._limit(name)
-        if self._durable >= self._issued:
+        if self._durable_sequence >= self._issued_sequence:
             set_result(stored, None)
         else:
-            self._awaited.append((self._issued, stored))
+            self._durability_waiters.append((self._issued_sequence, stored))
         return stored
 
     def _home_of(self, state: SubscriptionState) -> str | None:
@@ -1123,7 +1134,7 @@ class SubscriptionReplication:
     def waiting(self) -> dict[str, str]:
         """Return an alarm for each subscription whose consumers here wait in vain, by subscription. Never waits."""
         alarms = {}
-        for name, home in self._elsewhere.items():
+        for name, home in self._homes_elsewhere.items():
             subscription = self._find(name)
             if subscription is not None and (consumers := subscription.consumers):
                 alarms[name] = (
@@ -1137,19 +1148,19 @@ class SubscriptionReplication:
 
     def readiness(self) -> list[SubscriptionReadiness]:
         """Return the effect of a fail-over of each subscription to each other cluster now. Waits."""
-        return self._asked(self._readiness)
+        return self._call_as_step(self._readiness)
 
-    def _asked(self, question: Callable[[], T]) -> T:
+    def _call_as_step(self, function: Callable[[], T]) -> T:
         """Call a function as a step, and return its result. Waits."""
         done: AppendFuture[T] = AppendFuture()
 
-        def look() -> None:
+        def call() -> None:
             try:
-                set_result(done, question())
+                set_result(done, function())
             except Exception as error:
                 set_exception(done, error)
 
-        self._events.post(look)
+        self._events.post(call)
         return self._context.runtime.wait(done)
 
     def _readiness(self) -> list[SubscriptionReadiness]:
@@ -1159,10 +1170,10 @@ class SubscriptionReplication:
                     self.topic.name, subscription.name, neighbour.name, False, False, False, 0, 0, 0,
                     error=self._why_not_ready(),
                 )
-                for subscription in self._durable_ones()
+                for subscription in self._durable_subscriptions()
                 for neighbour in self._neighbours.values()
             ]  # fmt: skip
-        self._tap_all()
+        self._pass_all_acks()
         waiting = self.waiting()
         rows = []
         for peer, neighbour in self._neighbours.items():
@@ -1199,7 +1210,7 @@ class SubscriptionReplication:
         Args:
             name: name of the subscription.
         """
-        return self._asked(lambda: self._where(name))
+        return self._call_as_step(lambda: self._where(name))
 
     def _where(self, name: str) -> list[SubscriptionPosition]:
         exchange, topic, own = self._exchange, self.topic.name, self.topic.origin
@@ -1207,10 +1218,10 @@ class SubscriptionReplication:
             error = self._why_not_ready()
             return [
                 SubscriptionPosition(topic, name, "", "", own.token, None, 0, None, is_known=False, error=error)
-                for subscription in self._durable_ones()
+                for subscription in self._durable_subscriptions()
                 if subscription.name == name
             ]
-        self._tap_all()
+        self._pass_all_acks()
         state = exchange.state(name)
         if state is None:
             return []

@@ -8,7 +8,7 @@ from typing import NamedTuple, Protocol
 
 from pyreplog.errors import ReplogError
 from pyreplog.event_queue import EventQueue
-from pyreplog.geo.protocol.fairness import FairWindow
+from pyreplog.geo.protocol.fair_window import FairWindow
 from pyreplog.net.sockets import Address
 from pyreplog.origins.origin import Gap, LastEntry, Origin, OriginEntry, OriginState
 from pyreplog.topic.client.remote.client import Client

@@ -38,9 +38,9 @@ class _OpenLink(NamedTuple):
 
 
 class TargetLinks:
-    """One link to each target cluster, which the topics of this process share; implements `keeper.MakeReplicator`.
+    """One link to each target cluster, which the topics of this process share.
 
-    Any thread may use it. Close it after the replicators.
+    Implements `replicator_manager.ReplicatorFactory`. Any thread may use it. Close it after the replicators.
     """
 
     def __init__(self) -> None:
@@ -50,10 +50,10 @@ class TargetLinks:
         self._pool: ThreadPool | None = None
         self._is_closed = False
 
-    def __call__(
+    def make(
         self, topic: Topic, target: str, cluster: RemoteCluster, policy: ReplicationPolicy, partitions: int | None
     ) -> Replicator:
-        """Make the replicator of a topic and a target, see `keeper.MakeReplicator`.
+        """Make the replicator of a topic and a target; see `replicator_manager.ReplicatorFactory`.
 
         Raises ClusterCredentialsError if a file with credentials cannot be used; ClosedError.
         """

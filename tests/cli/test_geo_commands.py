@@ -113,7 +113,7 @@ def test_state_while_a_server_has_the_cluster_open(run: Run, geo: Callable[..., 
         assert run("geo", "status", f"pyreplog://{server.address}", "other").out == ""
         assert "orders" in run("geo", "status", folder, "orders").out
         geo("cluster remove", "b", "--force")
-        cluster.geo.keeper.round()  # type: ignore[union-attr]
+        cluster.geo.replicator_manager.round()  # type: ignore[union-attr]
         done = run("geo", "status", folder)
         assert done.code == 11 and "alarm: orders to b: no cluster of this name was added" in done.out
 

@@ -28,7 +28,7 @@ from pyreplog.cli.shared import tables
 from pyreplog.cli.shared.tables import Table
 from pyreplog.cluster import Cluster
 from pyreplog.errors import MetadataUnavailableError
-from pyreplog.geo.replicator_like import ReplicatorStatus
+from pyreplog.geo.replicator_status import ReplicatorStatus
 from pyreplog.ledger.ledger_metadata import State
 from pyreplog.ledger.status import BookieStatus, ClusterStatus, LedgerStatus
 from pyreplog.topic.model.positions import TopicPosition

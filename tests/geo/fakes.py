@@ -12,9 +12,9 @@ from pyreplog.clock import SystemClock
 from pyreplog.errors import ReplogError
 from pyreplog.geo.clusters import RemoteCluster, add_cluster
 from pyreplog.geo.geo_replication import GeoReplication
-from pyreplog.geo.keeper import Keeper
 from pyreplog.geo.policy import ReplicationPolicy
-from pyreplog.geo.replicator_like import ReplicatorStatus
+from pyreplog.geo.replicator_manager import ReplicatorManager
+from pyreplog.geo.replicator_status import ReplicatorStatus
 from pyreplog.ledger.cluster import LedgerCluster
 from pyreplog.metadata.store import MetadataStore
 from pyreplog.topic.owner.topics import Topics
@@ -72,7 +72,7 @@ class Factory:
         self.errors: dict[str, ReplogError] = {}
         self.retained: list[str] = []
 
-    def __call__(
+    def make(
         self, topic: Any, target: str, cluster: RemoteCluster, policy: ReplicationPolicy, partitions: int | None
     ) -> FakeReplicator:
         if target in self.errors:
@@ -106,13 +106,13 @@ class Replicated:
         self.topics = Topics(cluster, SystemClock())
         self.geo = GeoReplication(cluster.metadata, SystemClock(), self.made)
         self.opens = False
-        self.geo.keep(self.topics, lambda: self.opens)
+        self.geo.start(self.topics, lambda: self.opens)
 
     @property
-    def keeper(self) -> Keeper:
-        keeper = self.geo.keeper
-        assert keeper is not None
-        return keeper
+    def manager(self) -> ReplicatorManager:
+        manager = self.geo.replicator_manager
+        assert manager is not None
+        return manager
 
     def add(self, *names: str) -> None:
         """Add clusters which nobody asks."""
@@ -120,7 +120,7 @@ class Replicated:
             add_cluster(self.store, name, remote(name))
 
     def round(self) -> None:
-        self.keeper.round()
+        self.manager.round()
 
     def open(self, name: str) -> Any:
         return self.topics.open(name, settings={"ensemble": 1, "retention_ms": None})

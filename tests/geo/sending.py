@@ -19,7 +19,7 @@ from pyreplog.geo.protocol.effects import (
     SourceEntry,
     WakeAt,
 )
-from pyreplog.geo.protocol.sending import Sender, SendingSettings
+from pyreplog.geo.protocol.sender import Sender, SendingSettings
 from pyreplog.origins.origin import Gap, LastEntry, Origin, OriginState
 
 OWN, OTHER = Origin(b"A" * 16, "own"), Origin(b"C" * 16, "other")
@@ -94,7 +94,7 @@ class Sending:
     def read(self) -> None:
         """What it wants to read comes."""
         effect = self.take(ReadEntries)
-        self.do(self.sender.came, effect.attempt, [one for one in self.entries if one.end > effect.offset])
+        self.do(self.sender.entries_read, effect.attempt, [one for one in self.entries if one.end > effect.offset])
 
     def check(self) -> None:
         effect = self.take(CheckEntry)
@@ -106,10 +106,10 @@ class Sending:
 
     def acknowledge(self, request: SendEntries) -> None:
         end = request.gaps[-1].end if request.gaps else request.entries[-1].end
-        self.do(self.sender.stored_up_to, request.attempt, request.request, end)
+        self.do(self.sender.request_stored, request.attempt, request.request, end)
 
     def fail(self, request: SendEntries, error: Exception) -> None:
-        self.do(self.sender.failed, request.attempt, request.request, error)
+        self.do(self.sender.request_failed, request.attempt, request.request, error)
 
     def wake(self) -> None:
         """Its timer fires."""

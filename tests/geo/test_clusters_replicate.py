@@ -15,7 +15,7 @@ import pyreplog
 from pyreplog import BacklogFullError
 from pyreplog.cluster import Cluster
 from pyreplog.geo.geo_cursor import GeoCursor
-from pyreplog.geo.replicator_like import ReplicatorStatus
+from pyreplog.geo.replicator_status import ReplicatorStatus
 from pyreplog.topic.owner.partitioned_topic import PartitionedTopic
 from pyreplog.topic.owner.topic import Topic
 from pyreplog.topic.server.topic_server import TopicServer
@@ -210,11 +210,11 @@ def test_orders_hold_at_once_and_over_a_restart(tmp_path: Path) -> None:
             assert values(opened(b)) == [b"1", b"2"]
             cursor = a.metadata.get("/topics/orders/subscriptions/pyreplog.geo.b")
         with Cluster.embedded(tmp_path / "a", bookies=1) as a, TopicServer(a):
-            opened(a, "other")  # which shows that the keeper had its time
+            opened(a, "other")  # which shows that the manager had its time
             a.geo.set_policy("other", targets=["b"])
-            keeper = a.geo.keeper
-            assert keeper is not None
-            until(lambda: a.geo.status("other") and "orders" in keeper.complete)
+            manager = a.geo.replicator_manager
+            assert manager is not None
+            until(lambda: a.geo.status("other") and "orders" in manager.complete)
             assert [topic.name for topic in a.topics.opened()] == ["other"], "a topic that is complete was opened"
             assert a.metadata.get("/topics/orders/subscriptions/pyreplog.geo.b") != cursor, (
                 "the mark was stored at the end"

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from pyreplog import Cluster, ClusterCredentialsError, TopicServer
-from pyreplog.geo.replicator_like import ReplicatorStatus
+from pyreplog.geo.replicator_status import ReplicatorStatus
 from pyreplog.net.handshake import Secret
 from pyreplog.net.tls import TlsContext
 from tests.geo.sites import SYNCED
@@ -63,10 +63,10 @@ class Place:
         return until(lambda: next(iter(self.cluster.geo.status("t")), None))
 
     def look(self) -> None:
-        """A round of the keeper, which reads the files that have changed."""
-        keeper = self.cluster.geo.keeper
-        assert keeper is not None
-        keeper.round()
+        """A round of the manager, which reads the files that have changed."""
+        manager = self.cluster.geo.replicator_manager
+        assert manager is not None
+        manager.round()
 
     @property
     def end(self) -> int:

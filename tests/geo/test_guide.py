@@ -15,7 +15,7 @@ import yaml
 
 import pyreplog
 from pyreplog.geo.metrics import geo_metrics
-from pyreplog.geo.replicator_like import ReplicatorState, ReplicatorStatus
+from pyreplog.geo.replicator_status import ReplicatorState, ReplicatorStatus
 from tests.guides import ROOT, blocks, fences, run_as_promised, server
 from tests.waiting import until
 

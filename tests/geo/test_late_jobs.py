@@ -10,7 +10,7 @@ import pytest
 
 from pyreplog.errors import MetadataUnavailableError
 from pyreplog.geo import replicator, subscription_replication
-from pyreplog.geo.keeper import UNKNOWN_CLUSTER
+from pyreplog.geo.replicator_manager import UNKNOWN_CLUSTER
 from pyreplog.geo.subscription_journal import SubscriptionJournal
 from pyreplog.geo.subscription_replication import SubscriptionReplication
 from pyreplog.topic.owner.system_cursors import SystemCursors

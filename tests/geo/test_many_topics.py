@@ -15,7 +15,7 @@ from pyreplog.cursors.subscription_metadata import SubscriptionMetadata, create_
 from pyreplog.future import AppendFuture, set_result
 from pyreplog.geo.clusters import add_cluster
 from pyreplog.geo.geo_replication import GeoReplication
-from pyreplog.geo.keeper import REREAD_S, Keeper
+from pyreplog.geo.replicator_manager import REREAD_S, ReplicatorManager
 from pyreplog.geo.server_registration import choose_server
 from pyreplog.metadata.memory import MemoryStore
 from pyreplog.metadata.store import Versioned
@@ -67,7 +67,7 @@ class CountingStore(MemoryStore):
 
 
 class FakeTopic:
-    """A topic that is open, as far as a keeper looks at it."""
+    """A topic that is open, as far as a manager looks at it."""
 
     def __init__(self, name: str) -> None:
         self.name, self.gone = name, AppendFuture[None]()
@@ -127,12 +127,12 @@ class Server:
     def __init__(self, store: MemoryStore, clock: ManualClock, number: int) -> None:
         self.topics, self.made = FakeTopics(store, f"server-{number}:1"), Factory()
         self.geo = GeoReplication(store, clock, self.made)
-        self.geo.keep(self.topics, lambda: True)
+        self.geo.start(self.topics, lambda: True)
 
     @property
-    def keeper(self) -> Keeper:
-        assert self.geo.keeper is not None
-        return self.geo.keeper
+    def manager(self) -> ReplicatorManager:
+        assert self.geo.replicator_manager is not None
+        return self.geo.replicator_manager
 
     def kill(self) -> None:
         self.geo.close()
@@ -173,29 +173,29 @@ def test_only_what_is_unsent_costs_anything(listed: CountingStore) -> None:
     servers = [Server(listed, clock, number) for number in range(3)]
     try:
         for server in servers:
-            server.keeper.round()
+            server.manager.round()
         assert owned(listed) == 0, "the first takes all before the others have registered"
         listed.took()
         for server in servers:
-            server.keeper.round()
+            server.manager.round()
         until(lambda: owned(listed) == ACTIVE)
         first = listed.took()
         assert first["get_many"] <= 3 * (2 * TOPICS // 256 + 12), first
         for server in servers:
-            server.keeper.round()
+            server.manager.round()
         assert sorted(pair for server in servers for pair in server.made.pairs()) == [
             (name(at), "b") for at in range(ACTIVE)
         ]
         assert sum(len(server.topics.asked) for server in servers) == ACTIVE, "each topic is opened by one server alone"
 
-        settled = [server.keeper.round() for server in servers]
+        settled = [server.manager.round() for server in servers]
         listed.took()
         for server in servers:
-            server.keeper.round()
+            server.manager.round()
         idle = listed.took()
         assert all(settled) and idle == {"get": 3, "list": 9}, "a round writes, or asks for single topics"
         clock.advance(int(REREAD_S * 1e6) + 1)
-        servers[0].keeper.round()
+        servers[0].manager.round()
         assert listed.took().get("write", 0) == 0
     finally:
         for server in servers:
@@ -207,7 +207,7 @@ def test_the_topics_of_a_killed_server_go_to_the_others(listed: CountingStore) -
     servers = [Server(listed, clock, number) for number in range(3)]
     try:
         for server in servers * 2:
-            server.keeper.round()
+            server.manager.round()
         until(lambda: owned(listed) == ACTIVE)
         victim, *others = servers
         lost = {*victim.topics.table}
@@ -215,7 +215,7 @@ def test_the_topics_of_a_killed_server_go_to_the_others(listed: CountingStore) -
         victim.kill()
         assert all("remove" not in fake.calls for fake in victim.made.made)
         for server in others:
-            server.keeper.round()
+            server.manager.round()
         until(lambda: owned(listed) == ACTIVE)
         taken = [name for server, count in zip(others, before, strict=True) for name in server.topics.asked[count:]]
         assert sorted(taken) == sorted(lost), "others than those of the dead server move, or two open the same"

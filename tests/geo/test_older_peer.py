@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from pyreplog.geo.replicator_like import ReplicatorStatus
+from pyreplog.geo.replicator_status import ReplicatorStatus
 from pyreplog.metadata.layout import cluster_id
 from pyreplog.topic.client.consumer import Consumer
 from pyreplog.topic.model.wire.protocol import ORIGINS

@@ -166,6 +166,6 @@ def test_names_are_checked(here: Cluster) -> None:
 def test_an_object_is_made_when_it_is_needed_and_refuses_after_close(tmp_path: Path) -> None:
     with Cluster.embedded(tmp_path / "a", bookies=1) as cluster:
         geo = cluster.geo
-        assert isinstance(geo, GeoReplication) and geo is cluster.geo and geo.keeper is None
+        assert isinstance(geo, GeoReplication) and geo is cluster.geo and geo.replicator_manager is None
     with pytest.raises(Exception, match="closed"):
         geo.clusters()

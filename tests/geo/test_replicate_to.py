@@ -13,7 +13,7 @@ import pytest
 import pyreplog
 from pyreplog import Cluster
 from pyreplog.errors import InvalidArgumentError, UnsupportedRequestError, WrongTypeError
-from pyreplog.geo.replicator_like import ReplicatorStatus
+from pyreplog.geo.replicator_status import ReplicatorStatus
 from pyreplog.origins.replicate_to import decode_names
 from pyreplog.topic.model.wire.protocol import ORIGINS, SUBSCRIPTIONS
 from pyreplog.topic.owner.partitioned_topic import PartitionedTopic

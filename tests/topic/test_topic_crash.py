@@ -13,7 +13,7 @@ from pyreplog.future import AppendFuture, set_exception, set_result
 from pyreplog.ledger.cluster import LedgerCluster
 from pyreplog.ledger.protocol import recovery, writer
 from pyreplog.topic.owner.managed import ledgers
-from pyreplog.topic.owner.managed.ledgers import delete_orphans, orphan_ledgers
+from pyreplog.topic.owner.managed.ledgers import delete_orphans
 from pyreplog.topic.owner.managed.managedledger import ManagedLedger
 from tests.thorough import one_in
 from tests.topic.counting import Faults
@@ -110,7 +110,7 @@ def check(cluster: LedgerCluster, life: Life) -> None:
         assert result(publish(topic, [b"next"])) == range(end, end + 1)
         delete_orphans(cluster)
         until(lambda: set(cluster.ledgers()) == topic.chain.ids)
-        assert orphan_ledgers(cluster) == []
+        assert delete_orphans(cluster) == []
 
 
 @pytest.mark.parametrize("after", [False, True], ids=["before", "after"])

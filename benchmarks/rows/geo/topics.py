@@ -17,7 +17,7 @@ from benchmarks.result import Comparison, Figure, Goal, Section, Table
 from benchmarks.rows.geo.pair import AHEAD, WAIT_S, Pair, pair
 from benchmarks.topics import verify_topic
 from pyreplog.future import AppendFuture
-from pyreplog.geo.replicator_like import ReplicatorStatus
+from pyreplog.geo.replicator_status import ReplicatorStatus
 from pyreplog.topic.owner.topic import Topic
 
 _TOPICS_FULL, _TOPICS, _TOPICS_TINY = 10_000, 500, 8

@@ -1,4 +1,4 @@
-"""Which ledgers are copied first: those with the fewest copies left."""
+"""The copies that are left of a ledger: ledgers with the fewest are copied first."""
 
 from __future__ import annotations
 
@@ -20,8 +20,3 @@ def copies_left(metadata: LedgerMetadata, fragment: Fragment, gone: Set[str]) ->
 def fewest_copies(metadata: LedgerMetadata, gone: Set[str]) -> int:
     """Return how many copies the worst entry of a ledger has on bookies that are not gone."""
     return min(copies_left(metadata, fragment, gone) for fragment in metadata.fragments)
-
-
-def urgency(metadata: LedgerMetadata, gone: Set[str]) -> tuple[int, int]:
-    """Return a sort key: ledgers with the fewest copies first; of these the oldest."""
-    return fewest_copies(metadata, gone), metadata.ledger

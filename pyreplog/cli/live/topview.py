@@ -8,7 +8,7 @@ from typing import Any
 
 from pyreplog.autorecovery.overview import OrderOverview, RecoveryOverview
 from pyreplog.bookie.bookie_state import BookiePhase
-from pyreplog.geo.replicator_like import ReplicatorStatus
+from pyreplog.geo.replicator_status import ReplicatorStatus
 from pyreplog.kafka.groups.group_status import GroupStatus
 from pyreplog.ledger.status import BookieStatus, ClusterStatus, LedgerStatus
 from pyreplog.partition.partition_status import BrokerStatus, PartitionCounts, PartitionStatus

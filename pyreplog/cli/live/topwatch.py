@@ -26,7 +26,7 @@ from pyreplog.clock import SystemClock
 from pyreplog.cluster import Cluster
 from pyreplog.errors import NoSuchTopicError, PeerError, ReplogError
 from pyreplog.geo.geo_replication import decode_status
-from pyreplog.geo.replicator_like import ReplicatorStatus
+from pyreplog.geo.replicator_status import ReplicatorStatus
 from pyreplog.partition.client.partition_client import PartitionClient
 from pyreplog.partition.client.partition_producer import ProducerConfig
 from pyreplog.topic.client.remote.client import Client

@@ -19,5 +19,5 @@ times.
 | `translation` | translates offsets in a topic to offsets at origins, and back |
 | `handover` | a planned change of the cluster that delivers a subscription |
 | `readiness` | the messages that a fail-over would lose or repeat now |
-| `where` | the position of a subscription at each origin |
+| `subscription_position` | the position of a subscription at each origin |
 """

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 
 from pyreplog._native.topic.rangeset import RangeSet
 from pyreplog.geo.acks.lifecycle import SubscriptionLifecycle
-from pyreplog.geo.acks.origin_ranges import Ranges, copy_ranges
+from pyreplog.geo.acks.origin_ranges import Ranges
 from pyreplog.geo.acks.subscription_state import SubscriptionState
 from pyreplog.origins.origin import Origin
 
@@ -61,15 +61,3 @@ class EarlyAcks:
             ranges = state.passed(origin, begin, end)
             if len(ranges[0]):
                 yield name, ranges
-
-    def early(self, lifecycle: SubscriptionLifecycle) -> int:
-        """Return the number of acknowledged messages of a subscription that are not stored here yet."""
-        if lifecycle.state is None:
-            return 0
-        acks = lifecycle.state.acks
-        waiting = 0
-        for origin in acks:
-            ranges = copy_ranges(acks.of(origin))
-            ranges.remove(0, self.stored(origin))
-            waiting += ranges.total
-        return waiting

@@ -124,7 +124,7 @@ class SubscriptionExchange:
         self._records: list[Item] = []
         self._releases: list[_Release] = []
         self._persisting: deque[tuple[int, tuple[Item, ...], list[_Release]]] = deque()
-        self._volatile: Counter[str] = Counter()  # names whose header is not durable yet
+        self._undurable_headers: Counter[str] = Counter()  # names whose header is not durable yet
         self._expired: dict[str, OriginRanges] = {}
         self._journal_bytes = self._snapshot_bytes = 0
         self._effects: list[Effect] = []
@@ -171,7 +171,7 @@ class SubscriptionExchange:
 
     def lacks_header(self, peer: bytes, name: str) -> bool:
         """Return whether a neighbour has not confirmed the present generation, home and births of a subscription."""
-        if self._volatile[name] or self.peer(peer).lacks_header(name):
+        if self._undurable_headers[name] or self.peer(peer).lacks_header(name):
             return True
         return any(isinstance(release, _HeaderRelease) and release.name == name for release in self._releases)
 
@@ -204,7 +204,7 @@ class SubscriptionExchange:
         if not lifecycle.create(token, bases):
             raise InvalidArgumentError(f"subscription {name!r}: expected a new name, found a subscription")
         self._header_changed(name, None)
-        return self._stored_now()
+        return self._store_changes()
 
     def acknowledge(
         self, name: str, token: str, generation: Generation, origin: Origin, starts: Offsets, ends: Offsets
@@ -239,27 +239,27 @@ class SubscriptionExchange:
 
     def seek(self, name: str, bases: OriginRanges) -> list[Effect]:
         """Begin another generation: of the messages that are held here, only `bases` count as acknowledged."""
-        lifecycle = self._living(name)
+        lifecycle = self._existing(name)
         lifecycle.seek(self.cluster, bases)
         self._generation_changed(name)
         self._effects.append(Rebuild(name))
         self._header_changed(name, None)
-        return self._stored_now()
+        return self._store_changes()
 
     def delete(self, name: str) -> list[Effect]:
         """Delete a subscription, in all clusters."""
-        self._buried(name, self._living(name).delete())
-        return self._stored_now()
+        self._note_buried(name, self._existing(name).delete())
+        return self._store_changes()
 
     def move(self, name: str, home: bytes) -> list[Effect]:
         """Let only the consumers of one cluster get messages of a subscription; `NO_CLUSTER`: those of all clusters."""
-        moved = self._living(name).move(home)
+        moved = self._existing(name).move(home)
         assert moved is not None
         self._effects.append(HomeChanged(name, moved))
         self._header_changed(name, None)
-        return self._stored_now()
+        return self._store_changes()
 
-    def _living(self, name: str) -> SubscriptionLifecycle:
+    def _existing(self, name: str) -> SubscriptionLifecycle:
         lifecycle = self._lifecycles.get(name)
         if lifecycle is None or lifecycle.state is None:
             raise InvalidArgumentError(f"subscription {name!r}: expected one that exists, found none")
@@ -277,7 +277,7 @@ class SubscriptionExchange:
             state = self.state(name)
             if state is not None:
                 self._effects.append(Acknowledge(name, min(state.tokens), state.generation, origin, ranges))
-        return self._taken()
+        return self._take_effects()
 
     # ---- connections -----------------------------------------------------------------------------------------------
 
@@ -294,7 +294,7 @@ class SubscriptionExchange:
                     for peer in self._peers.values():
                         peer.lack_tombstone(name, token)
         self._settle_tombstones()
-        return self._stored_now()
+        return self._store_changes()
 
     def connect(self, peer: bytes, session: int, origin: Origin) -> list[Effect]:
         """Begin a session with a neighbour, over an ordered connection of its own.
@@ -309,7 +309,7 @@ class SubscriptionExchange:
         chunks = [digests[at : at + SUMMARY_NAMES] for at in range(0, len(digests), SUMMARY_NAMES)] or [[]]
         for number, chunk in enumerate(chunks):
             self._send(peer, Summary(session, tuple(chunk), number == len(chunks) - 1))
-        return self._taken()
+        return self._take_effects()
 
     def disconnect(self, peer: bytes) -> list[Effect]:
         """End the session with a neighbour, because the connection was lost."""
@@ -338,7 +338,7 @@ class SubscriptionExchange:
         for number, chunk in enumerate(chunks):
             message = Digest(session, origin, tuple(chunk), number == len(chunks) - 1)
             self._releases.append(_Reply(peer, message))
-        return self._stored_now()
+        return self._store_changes()
 
     def _digest_lines(self, origin: Origin) -> Iterator[DigestLine]:
         for name, lifecycle in self._lifecycles.items():
@@ -362,13 +362,13 @@ class SubscriptionExchange:
         match message:
             case Summary():
                 for name in neighbour.summary(message, self._lifecycles):
-                    self._told_all(neighbour, name)
+                    self._note_same_tombstones(neighbour, name)
                 self._settle_tombstones()
             case Digest():
                 neighbour.digest(message, self._lifecycles)
                 if message.is_last:
                     for name in self.names():
-                        neighbour.has(name, message.origin, self._undurable(name, message.origin))
+                        neighbour.note_has(name, message.origin, self._undurable(name, message.origin))
             case Stored():
                 self._confirmed(neighbour, neighbour.stored(message.sequence))
             case Delta():
@@ -377,9 +377,9 @@ class SubscriptionExchange:
                 for item in message.items:
                     self._take_item(neighbour, item)
                 self._releases.append(_Reply(peer, Stored(message.session, message.sequence)))
-                return self._stored_now()
+                return self._store_changes()
         self._send_deltas()
-        return self._taken()
+        return self._take_effects()
 
     def _take_item(self, peer: Peer, item: Item) -> None:
         match item:
@@ -398,7 +398,7 @@ class SubscriptionExchange:
         home = former.home if former is not None else FIRST_HOME
         change = lifecycle.merge(item.state())
         if change.is_deleted or change.buried:
-            self._buried(name, change)
+            self._note_buried(name, change)
             return
         state = lifecycle.state
         if state is None:  # the neighbour does not know that the birth is dead
@@ -433,7 +433,7 @@ class SubscriptionExchange:
             return
         state = lifecycle.state
         new = state.acks.add(item.origin, *item.ranges.intersect())
-        peer.has(item.name, item.origin, item.ranges)
+        peer.note_has(item.name, item.origin, item.ranges)
         if last is not None:
             self.early_acks.expect_up_to(item.origin, last)
         if not new:
@@ -455,12 +455,12 @@ class SubscriptionExchange:
             if lifecycle.is_empty:
                 del self._lifecycles[item.name]
             return  # all clusters had the tombstone, and this one has forgotten it
-        self._buried(item.name, lifecycle.bury(item.token, item.confirmed))
+        self._note_buried(item.name, lifecycle.bury(item.token, item.confirmed))
 
     def _confirmed(self, peer: Peer, items: Sequence[Item]) -> None:
         for item in items:
             if isinstance(item, TombstoneItem) and item.confirmed >= self._participants:
-                peer.tell(item.name, item.token)
+                peer.note_settled(item.name, item.token)
         self._settle_tombstones()
 
     def _undurable(self, name: str, origin: Origin) -> RangeSet:
@@ -472,12 +472,12 @@ class SubscriptionExchange:
                     ranges.add_ranges(*release.ranges.intersect())
         return ranges
 
-    def _told_all(self, peer: Peer, name: str) -> None:
+    def _note_same_tombstones(self, peer: Peer, name: str) -> None:
         """Note that the neighbour has the same tombstones: those that all clusters have are settled there, too."""
         lifecycle = self._lifecycles[name]
         for token in lifecycle.tombstones:
             if lifecycle.is_settled(token, self._participants):
-                peer.tell(name, token)
+                peer.note_settled(name, token)
 
     # ---- changes here ----------------------------------------------------------------------------------------------
 
@@ -485,7 +485,7 @@ class SubscriptionExchange:
         state = self.state(name)
         assert state is not None
         self._records.append(StateItem.of(name, state))
-        self._volatile[name] += 1
+        self._undurable_headers[name] += 1
         self._releases.append(_HeaderRelease(name, source))
 
     def _generation_changed(self, name: str) -> None:
@@ -495,7 +495,7 @@ class SubscriptionExchange:
         for peer in self._peers.values():
             peer.drop(name)
 
-    def _buried(self, name: str, change: Change) -> None:
+    def _note_buried(self, name: str, change: Change) -> None:
         lifecycle = self._lifecycles[name]
         if change.is_deleted:
             self._generation_changed(name)
@@ -511,7 +511,7 @@ class SubscriptionExchange:
             for token in [*lifecycle.tombstones]:
                 if not lifecycle.is_settled(token, self._participants):
                     continue
-                if all(peer.is_told(name, token) for peer in self._peers.values()):
+                if all(peer.knows_settled(name, token) for peer in self._peers.values()):
                     lifecycle.forget(token)
                     self._records.append(ForgottenItem(name, token))
                     for peer in self._peers.values():
@@ -524,7 +524,7 @@ class SubscriptionExchange:
     def flush(self) -> list[Effect]:
         """Store the acknowledgements since the last flush, and send the durable ones; call it every 0.2 s."""
         self._send_deltas()
-        return self._stored_now()
+        return self._store_changes()
 
     def persisted(self, sequence: int) -> list[Effect]:
         """Note that all records up to `sequence` are durable."""
@@ -533,15 +533,15 @@ class SubscriptionExchange:
             _, items, releases = self._persisting.popleft()
             for item in items:
                 if isinstance(item, StateItem):
-                    self._volatile.subtract([item.name])
-                    self._volatile += Counter()  # without zeros
+                    self._undurable_headers.subtract([item.name])
+                    self._undurable_headers += Counter()  # without zeros
                 elif isinstance(item, TombstoneItem):
                     self._tombstone_stored(item)
             is_urgent |= self._release(releases)
         self._settle_tombstones()
         if is_urgent:
             self._send_deltas()
-        return self._stored_now() if self._records else self._taken()
+        return self._store_changes() if self._records else self._take_effects()
 
     def _tombstone_stored(self, item: TombstoneItem) -> None:
         lifecycle = self._lifecycles.get(item.name)
@@ -570,7 +570,7 @@ class SubscriptionExchange:
             is_urgent |= isinstance(release, _TombstoneRelease) or release.source is None
         return is_urgent
 
-    def _stored_now(self) -> list[Effect]:
+    def _store_changes(self) -> list[Effect]:
         """Store the changes. Replies wait for the last record; if no record is being stored, they leave at once."""
         for (name, origin), ranges in self._dirty.items():
             state = self.state(name)
@@ -587,7 +587,7 @@ class SubscriptionExchange:
             releases, self._releases = self._releases, []
             if self._release(releases):
                 self._send_deltas()
-        return self._taken()
+        return self._take_effects()
 
     def _persist(self) -> None:
         items, self._records = tuple(self._records), []
@@ -616,9 +616,9 @@ class SubscriptionExchange:
 
     def _send_deltas(self) -> None:
         for peer in self._peers.values():
-            for delta in peer.deltas(self._lifecycles, self._volatile.keys()):
+            for delta in peer.deltas(self._lifecycles, self._undurable_headers.keys()):
                 self._send(peer.cluster, delta)
 
-    def _taken(self) -> list[Effect]:
+    def _take_effects(self) -> list[Effect]:
         effects, self._effects = self._effects, []
         return effects

@@ -86,7 +86,7 @@ class Handover:
     def _has_header(self) -> bool:
         """Whether the other cluster has the generation and the home, durably; unknown is no."""
         exchange = self._exchange
-        return exchange.peer(self._target).has_told and not exchange.lacks_header(self._target, self._name)
+        return exchange.peer(self._target).has_reported and not exchange.lacks_header(self._target, self._name)
 
     def _has_all(self) -> bool:
         """Whether the other cluster has the generation and every acknowledgement, durably; unknown is no."""

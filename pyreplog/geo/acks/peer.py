@@ -55,7 +55,7 @@ class Peer:
         self._in_flight: deque[tuple[int, tuple[Item, ...]]] = deque()
         self._sequence = 0
         self._received = 0
-        self._told: set[tuple[str, str]] = set()
+        self._settled: set[tuple[str, str]] = set()
 
     # ---- the connection --------------------------------------------------------------------------------------------
 
@@ -88,7 +88,7 @@ class Peer:
                         self.lack(item.name, item.origin, item.ranges)
 
     @property
-    def has_told(self) -> bool:
+    def has_reported(self) -> bool:
         """Whether the neighbour has reported its subscriptions in this session, so that its missing items are known."""
         return self.session is not None and self._is_compared
 
@@ -113,7 +113,7 @@ class Peer:
         """Note that the neighbour lacks a tombstone, or some of the clusters that have it."""
         self._tombstones[name, token] = None
 
-    def has(self, name: str, origin: Origin, ranges: RangeSet) -> None:
+    def note_has(self, name: str, origin: Origin, ranges: RangeSet) -> None:
         """Note that the neighbour has acknowledgements, because it sent them."""
         unsent = self._unsent.get((name, origin))
         if unsent is not None:
@@ -234,17 +234,17 @@ class Peer:
 
     # ---- confirmed items -------------------------------------------------------------------------------------------
 
-    def tell(self, name: str, token: str) -> None:
+    def note_settled(self, name: str, token: str) -> None:
         """Note that the neighbour knows that all clusters have a tombstone: it sends no more items of the birth."""
-        self._told.add((name, token))
+        self._settled.add((name, token))
 
-    def is_told(self, name: str, token: str) -> bool:
+    def knows_settled(self, name: str, token: str) -> bool:
         """Return whether the neighbour knows that all clusters have a tombstone."""
-        return (name, token) in self._told
+        return (name, token) in self._settled
 
     def forget(self, name: str, token: str) -> None:
         """Forget a tombstone."""
-        self._told.discard((name, token))
+        self._settled.discard((name, token))
         self._tombstones.pop((name, token), None)
 
     def unconfirmed(self, name: str) -> OriginRanges:

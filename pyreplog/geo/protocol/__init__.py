@@ -2,8 +2,8 @@
 
 | module | what it holds |
 |---|---|
-| `sending` | `Sender`: sends one topic to one target, and goes on behind the target's last message after a failure |
+| `sender` | `Sender`: sends one topic to one target, and goes on behind the target's last message after a failure |
 | `effects` | the effects that a `Sender` returns |
-| `stream` | `Stream`: the progress of one origin in one session, and its unsent gaps |
-| `fairness` | `FairWindow`: shares the bytes in flight to one cluster among topics |
+| `origin_stream` | `OriginStream`: the progress of one origin in one session, and its unsent gaps |
+| `fair_window` | `FairWindow`: shares the bytes in flight to one cluster among topics |
 """

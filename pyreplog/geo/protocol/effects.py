@@ -57,7 +57,7 @@ class CheckEntry(NamedTuple):
 
 
 class ReadEntries(NamedTuple):
-    """Read confirmed entries from an offset on. Event: `Sender.came`, or `Sender.read_failed`."""
+    """Read confirmed entries from an offset on. Event: `Sender.entries_read`, or `Sender.read_failed`."""
 
     attempt: int
     offset: int
@@ -65,7 +65,7 @@ class ReadEntries(NamedTuple):
 
 
 class SendEntries(NamedTuple):
-    """Send entries of one origin, and gaps behind them. Event: `Sender.stored` or `Sender.failed`."""
+    """Send entries of one origin, and gaps behind them. Event: `Sender.request_stored` or `Sender.request_failed`."""
 
     attempt: int
     request: int

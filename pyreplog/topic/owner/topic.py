@@ -110,7 +110,7 @@ class ExchangePeer(Protocol):
         """Take a request; the future is done when there is something to say, or with the next request."""
         ...
 
-    def hung_up(self, session: int) -> None:
+    def connection_lost(self, session: int) -> None:
         """Note that the connection of a session is lost."""
         ...
 

@@ -486,10 +486,6 @@ class ClientSession:
                 return None
             return self._consumers.pop(handle, None)
 
-    def producer_sessions(self) -> list[ProducerSession]:
-        with self._lock:
-            return list(self._producers.values())
-
     def detach_consumers(self, error: ReplogError) -> None:
         """Detach all consumers, and answer their FETCH requests with the error, so that they go to another server."""
         with self._lock:
@@ -508,5 +504,5 @@ class ClientSession:
         for session in sessions:
             session.end()
         for number, peer in exchanges.items():
-            peer.hung_up(number)
+            peer.connection_lost(number)
         return sessions

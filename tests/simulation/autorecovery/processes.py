@@ -20,7 +20,7 @@ from pyreplog.autorecovery.protocol.ledger_replicator import LedgerReplicated, L
 from pyreplog.autorecovery.protocol.member_ends import MemberEnds
 from pyreplog.autorecovery.protocol.member_repair import MemberRepair
 from pyreplog.autorecovery.protocol.open_ledger_watch import OpenLedgerWatch, Verdict
-from pyreplog.autorecovery.protocol.priority import urgency
+from pyreplog.autorecovery.protocol.priority import fewest_copies
 from pyreplog.bookie.bookie_state import BookiePhase, BookieState
 from pyreplog.ledger.ledger_metadata import Fragment, LedgerMetadata, State
 from pyreplog.ledger.placement import Candidate, choose
@@ -111,7 +111,7 @@ class Worker(Client):
         if not lives:
             world.after(ROUND_S, self.run)
             return
-        lives.sort(key=lambda life: urgency(life.store.metadata, orders))
+        lives.sort(key=lambda life: (fewest_copies(life.store.metadata, orders), life.ledger))
         life = lives[0] if world.chance(0.7) else world.random.choice(lives)
         metadata, version = life.store.metadata, life.store.version
         registered = schedule.registered()

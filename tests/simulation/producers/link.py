@@ -20,7 +20,7 @@ from pyreplog.geo.protocol.effects import (
     SourceEntry,
     WakeAt,
 )
-from pyreplog.geo.protocol.sending import Sender, SenderState, SendingSettings
+from pyreplog.geo.protocol.sender import Sender, SenderState, SendingSettings
 from pyreplog.origins.origin import Origin, OriginState
 
 from ..invariants import BrokenInvariantError
@@ -103,7 +103,7 @@ class Link:
         elif isinstance(effect, ReadEntries):
             index = self.here.index_of(effect.offset + 1) - 1
             entries = [_source(self.here, entry) for entry in self.here.entries[index : index + 20]]
-            world.after(0.001 * world.random.random(), self._do, owner, sender.came, effect.attempt, entries)
+            world.after(0.001 * world.random.random(), self._do, owner, sender.entries_read, effect.attempt, entries)
         elif isinstance(effect, CheckEntry):
             stored = self.here.entry_at(effect.first)
             entry = None if stored is None else _source(self.here, stored)
@@ -145,9 +145,9 @@ class Link:
 
         def came(reply: Any) -> None:
             if isinstance(reply, ReplogError):
-                self._do(owner, sender.failed, effect.attempt, effect.request, reply)
+                self._do(owner, sender.request_failed, effect.attempt, effect.request, reply)
             else:
-                self._do(owner, sender.stored_up_to, effect.attempt, effect.request, reply)
+                self._do(owner, sender.request_stored, effect.attempt, effect.request, reply)
 
         def arrive(reply: Callable[[Any], None]) -> bool:
             if self.there.owner is not None:

@@ -8,7 +8,7 @@ from random import Random
 
 from pyreplog._native.system.checksum import crc32c
 from pyreplog.geo.protocol.effects import Progress, RenewOrigin
-from pyreplog.geo.protocol.sending import SenderState
+from pyreplog.geo.protocol.sender import SenderState
 from pyreplog.origins.origin import GapCause, OriginEntry, OriginState
 from pyreplog.origins.replicate_to import attribute_of
 

@@ -23,7 +23,7 @@ from pyreplog.geo.protocol.effects import (
     SourceEntry,
     WakeAt,
 )
-from pyreplog.geo.protocol.sending import Sender, SendingSettings
+from pyreplog.geo.protocol.sender import Sender, SendingSettings
 from pyreplog.origins.origin import Gap, GapCause, Origin, OriginState
 from pyreplog.origins.replicate_to import attribute_of
 
@@ -285,9 +285,9 @@ class Process:
 
         def came(reply: Any) -> None:
             if isinstance(reply, ReplogError):
-                self.do(sender.failed, effect.attempt, effect.request, reply)
+                self.do(sender.request_failed, effect.attempt, effect.request, reply)
             else:
-                self.do(sender.stored_up_to, effect.attempt, effect.request, reply)
+                self.do(sender.request_stored, effect.attempt, effect.request, reply)
 
         self.connection.request(
             lambda reply: target.replicate(effect.origin, session, effect.entries, effect.gaps, reply), came
@@ -301,7 +301,7 @@ class Process:
         except ReplogError as error:
             self.do(self.sender.read_failed, effect.attempt, error, self._log.start)
         else:
-            self.do(self.sender.came, effect.attempt, entries)
+            self.do(self.sender.entries_read, effect.attempt, entries)
 
     def _check(self, effect: CheckEntry) -> None:
         entries = [entry for entry in self._log.entries if entry.first <= effect.first < entry.end]

@@ -336,18 +336,10 @@ class LedgerDeleter:
         self.begin()
 
 
-def orphan_ledgers(cluster: LedgerCluster) -> list[int]:
-    """Return the ledgers that no topic will ever need.
-
-    Reads the metadata of all ledgers. Raises errors of the store.
-    """
-    return [ledger for ledger in cluster.ledgers() if _is_unneeded(cluster, ledger)]
-
-
 def delete_orphans(cluster: LedgerCluster, *, goes_on: Callable[[], bool] = lambda: True) -> list[int]:
-    """Delete the orphans, and return them.
+    """Delete the ledgers that no topic will ever need, and return their numbers.
 
-    goes_on: called before each ledger. Raises the errors of `orphan_ledgers`.
+    Reads the metadata of all ledgers. `goes_on` is called before each of them. Raises errors of the store.
     """
     deleted: list[int] = []
     for ledger in cluster.ledgers():

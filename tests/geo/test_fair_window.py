@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from random import Random
 
-from pyreplog.geo.protocol.fairness import FairWindow
+from pyreplog.geo.protocol.fair_window import FairWindow
 
 
 def test_topics_get_equal_shares_whatever_their_requests_are() -> None:

@@ -1,12 +1,9 @@
-"""The interface of a replicator that the keeper uses, and the status of a replicator."""
+"""ReplicatorStatus: the state of the replication of one topic to one target."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal, Protocol
-
-from pyreplog.geo.policy import ReplicationPolicy
-from pyreplog.geo.protocol.effects import OriginNote
+from typing import Literal
 
 ReplicatorState = Literal[
     "connecting", "running", "paused", "diverged", "detached", "failed", "closed", "unowned", "unknown"
@@ -54,44 +51,3 @@ class ReplicatorStatus:
     reconnects: int = 0
     error: str = ""
     alarm: str = ""
-
-
-class ReplicatorLike(Protocol):
-    """The replicator of one topic and one target. Its methods do not wait; any thread may call them."""
-
-    @property
-    def note(self) -> OriginNote | None:
-        """The position in the topic that the target reported last; None: it reported none yet."""
-        ...
-
-    def start(self) -> None:
-        """Begin to replicate, from the target's `stored` on."""
-        ...
-
-    def configure(self, policy: ReplicationPolicy) -> None:
-        """Use another policy, and keep the connection if possible."""
-        ...
-
-    def pause(self) -> None:
-        """Stop sending until `resume`; trimming still waits for the target."""
-        ...
-
-    def resume(self) -> None:
-        """Send again."""
-        ...
-
-    def resync(self) -> None:
-        """Go on after `diverged` or `detached` with the messages that are stored here, and note the others as lost."""
-        ...
-
-    def remove(self) -> None:
-        """Close, and delete the durable cursor: trimming no longer waits for the target."""
-        ...
-
-    def close(self) -> None:
-        """End. The durable cursor stays."""
-        ...
-
-    def status(self) -> ReplicatorStatus:
-        """Return the present state."""
-        ...

@@ -1,4 +1,4 @@
-"""The keeper: replicators begin and end as policies say; unknown is not no, and no topic is ever deleted."""
+"""The manager: replicators begin and end as policies say; unknown is not no, and no topic is ever deleted."""
 
 from __future__ import annotations
 
@@ -332,7 +332,7 @@ def test_a_topic_without_anything_unsent_is_not_opened(place: Replicated) -> Non
     place.made.made.clear()
     place.opens = True
     place.round()
-    assert place.keeper.complete == {"sent"}
+    assert place.manager.complete == {"sent"}
     until(lambda: {fake.topic.name for fake in place.made.made} == {"unsent", "new"})
     place.round()
     assert {topic.name for topic in place.topics.opened()} == {"unsent", "new"}
@@ -379,9 +379,9 @@ def test_a_process_without_policies_pays_for_one_watch(tmp_path: Path) -> None:
             Topics(cluster, SystemClock()) as topics,
             GeoReplication(cluster.metadata, SystemClock(), Factory()) as geo,
         ):
-            geo.keep(topics, lambda: True)
+            geo.start(topics, lambda: True)
             topics.open("orders", settings={"ensemble": 1})
-            assert geo.keeper is not None and not geo.keeper.round()
+            assert geo.replicator_manager is not None and not geo.replicator_manager.round()
             assert cluster.metadata.list("/geo") == []
 
 
@@ -390,7 +390,7 @@ def test_what_is_stored_of_a_server(place: Replicated) -> None:
     place.add("b")
     place.round()
     (name,) = place.store.list("/geo/servers")
-    assert name == place.keeper.server
+    assert name == place.manager.server
     value = json.loads(raw(place.store, f"/geo/servers/{name}"))
     assert value.keys() == {"version", "min_reader", "address", "host", "pid"} and value["address"] == ""
     place.geo.close()

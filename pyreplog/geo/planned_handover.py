@@ -1,4 +1,4 @@
-"""OrderedHandover: a planned handover of one subscription, with its time limits and its status."""
+"""PlannedHandover: the handover of one subscription, with its time limits and its status."""
 
 from __future__ import annotations
 
@@ -50,8 +50,8 @@ class HandoverStatus:
         return self.phase in ("done", "cancelled", "unconfirmed", "refused")
 
 
-class OrderedHandover:
-    """One handover in the process that owns the topic; one thread at a time calls it.
+class PlannedHandover:
+    """One handover that an operator ordered, in the process that owns the topic; one thread at a time calls it.
 
     Args:
         order: id of the order, by which the caller polls the status.

@@ -38,7 +38,7 @@ from pyreplog.geo.protocol.effects import (
     SourceEntry,
     WakeAt,
 )
-from pyreplog.geo.protocol.stream import Stream
+from pyreplog.geo.protocol.origin_stream import OriginStream
 from pyreplog.net.backoff import Backoff
 from pyreplog.origins.origin import Gap, GapCause, LastEntry, Origin, OriginEntry, OriginState
 from pyreplog.origins.replicate_to import encode_attribute
@@ -94,7 +94,7 @@ class SendingSettings(NamedTuple):
 class _Request(NamedTuple):
     """A request without an outcome. start: offset here of its first entry; last: its last entry."""
 
-    stream: Stream
+    stream: OriginStream
     start: int
     time_us: int
     size: int
@@ -159,34 +159,35 @@ class Sender:
         """Offsets of the confirmed messages here."""
         self.skipped: Counter[GapCause] = Counter()
         self.sent_messages = self.sent_bytes = self.opens = 0
-        self._begin, self._withheld, self._former = begin, withheld, former
-        self._sent = sent
+        self._begin, self._withheld_cause, self._former = begin, withheld, former
+        self._note_sent = sent
         self._is_rolled_back = False  # the target has messages of this topic's identity that this topic lacks
         self._notes = dict(notes or {})
-        self._epoch, self._attempt, self._fences = epoch, 0, 0
+        self._epoch, self._attempt = epoch, 0
+        self._conflicts = 0  # sessions that another source of the origin replaced
         self._backoff = Backoff(RETRY_S, RETRY_MOST_S, random)
-        self._fenced = Backoff(FENCED_S, FENCED_MOST_S, random)
-        self._streams: dict[Origin, Stream] = {}
+        self._fence_backoff = Backoff(FENCED_S, FENCED_MOST_S, random)
+        self._streams: dict[Origin, OriginStream] = {}
         self._buffer: deque[SourceEntry] = deque()
         self._is_reading = False
         self._read_at = 0
         self._requests: dict[int, _Request] = {}
-        self._numbers = 0
+        self._last_number = 0
         self.inflight_bytes = 0
         """Bytes of requests without an outcome."""
-        self._pins: dict[Origin, int] = {}  # offsets here from which on a fenced origin was not sent
+        self._left_from: dict[Origin, int] = {}  # fenced origins, with the offset here from which on they were not sent
         self._fence_ends_us: int | None = None  # when fenced origins are opened again
-        self._checked = OriginState(0, None)  # position of the target, while its last entry is compared
-        self._told: tuple[int, OriginNote] | None = None  # the last Progress
+        self._compared_state = OriginState(0, None)  # position of the target, while its last entry is compared
+        self._last_progress: tuple[int, OriginNote] | None = None  # the last Progress
         self._trusts_target = False  # the next position that the target reports is not compared
         self._accepted_attempt = -1  # the attempt after `resync`: the target's positions in other origins are accepted
         self._tokens, self._tokens_us = float(settings.rate_bytes or 0), 0
         self._refused: set[tuple[Origin, int]] = set()  # first offsets of entries that the target can never store
-        self._careful: dict[Origin, int] = {}  # offsets below which entries are sent one at a time
+        self._single_until: dict[Origin, int] = {}  # offsets below which entries are sent one at a time
         self._gap_errors = 0  # since the last progress
         self._wake_us: int | None = None
         self._sends_from_us = 0  # when the session began
-        self._since_us: int | None = None  # publish time of the first unsent message, or a time before it
+        self._first_unsent_us: int | None = None  # publish time of the first unsent message, or a time before it
         self._effects: list[Effect] = []
 
     # ---- state ---------------------------------------------------------------------------------------------------
@@ -210,7 +211,7 @@ class Sender:
     @property
     def unsent_messages(self) -> int:
         """Number of messages from the first one that the target is not known to have; never too few."""
-        is_idle = self.state is SenderState.SENDING and not self._requests and not self._buffer and not self._pins
+        is_idle = self.state is SenderState.SENDING and not self._requests and not self._buffer and not self._left_from
         if is_idle and self._read_at >= self.end:
             return 0  # only gaps may be unsent
         return max(self.end - self.stored, 0)
@@ -221,21 +222,21 @@ class Sender:
         if not self.unsent_messages:
             return None
         times = [request.time_us for request in self._requests.values() if request.entries]
-        return min(times, default=self._since_us)
+        return min(times, default=self._first_unsent_us)
 
     # ---- events of the topic and commands ------------------------------------------------------------------------
 
     def resume(self, now_us: int, time_us: int) -> list[Effect]:
         """Begin to send, or go on after a pause."""
         if self.state is SenderState.PAUSED:
-            self._open_own()
-        return self._end(now_us, time_us)
+            self._begin_attempt()
+        return self._send_due(now_us, time_us)
 
     def pause(self) -> list[Effect]:
         """Stop sending until `resume`."""
         if self.state not in (SenderState.CLOSED, SenderState.DIVERGED):
-            self._give_up(SenderState.PAUSED)
-        return self._take()
+            self._end_session(SenderState.PAUSED)
+        return self._take_effects()
 
     def resync(self, now_us: int, time_us: int) -> list[Effect]:
         """Go on after the histories differed, from the target's next reported position; its older ones are forgotten.
@@ -248,9 +249,9 @@ class Sender:
         elif self.state is SenderState.DIVERGED:
             self.note, self.alarm, self._trusts_target = None, "", True
             self._notes.clear()
-            self._open_own()
+            self._begin_attempt()
             self._accepted_attempt = self._attempt
-        return self._end(now_us, time_us)
+        return self._send_due(now_us, time_us)
 
     def configure(self, settings: SendingSettings, now_us: int, time_us: int) -> list[Effect]:
         """Use other settings; unless only the rate or the window changes, a new session begins."""
@@ -259,21 +260,21 @@ class Sender:
             self._tokens, self._tokens_us = float(settings.rate_bytes), now_us
         is_same = before._replace(rate_bytes=None, window_bytes=0) == settings._replace(rate_bytes=None, window_bytes=0)
         if not is_same and self.state not in (SenderState.PAUSED, SenderState.CLOSED, SenderState.DIVERGED):
-            self._give_up(SenderState.WAITING)
-            self._open_own()
-        return self._end(now_us, time_us)
+            self._end_session(SenderState.WAITING)
+            self._begin_attempt()
+        return self._send_due(now_us, time_us)
 
     def close(self) -> list[Effect]:
         """End."""
-        self._give_up(SenderState.CLOSED)
-        return self._take()
+        self._end_session(SenderState.CLOSED)
+        return self._take_effects()
 
     def grew(self, start: int, end: int, now_us: int, time_us: int) -> list[Effect]:
         """Note the offsets of the confirmed messages here."""
         if end > self.end and not self.unsent_messages:
-            self._since_us = time_us
+            self._first_unsent_us = time_us
         self.start, self.end = start, end
-        return self._end(now_us, time_us)
+        return self._send_due(now_us, time_us)
 
     def woke(self, now_us: int, time_us: int) -> list[Effect]:
         """Go on at the time of the last `WakeAt`."""
@@ -281,24 +282,24 @@ class Sender:
         if due_us is not None and now_us < due_us:
             self._wake(due_us)
         elif self.state is SenderState.WAITING and due_us is not None:
-            self._open_own()
+            self._begin_attempt()
         elif self._fence_ends_us is not None and now_us >= self._fence_ends_us:
-            self._give_up(SenderState.WAITING)
-            self._open_own()
-        return self._end(now_us, time_us)
+            self._end_session(SenderState.WAITING)
+            self._begin_attempt()
+        return self._send_due(now_us, time_us)
 
     # ---- sessions ------------------------------------------------------------------------------------------------
 
-    def _open_own(self) -> None:
+    def _begin_attempt(self) -> None:
         self._attempt += 1
         self.state = SenderState.OPENING
-        self._streams = {self.own: Stream(self.own)}
+        self._streams = {self.own: OriginStream(self.own)}
         self._open(self._streams[self.own])
 
-    def _open(self, stream: Stream) -> None:
+    def _open(self, stream: OriginStream) -> None:
         if not stream.is_opening:
             stream.is_opening = True
-            base = (self._epoch << 24) + self._attempt + ((1 << 32 + self._fences) if self._fences else 0)
+            base = (self._epoch << 24) + self._attempt + ((1 << 32 + self._conflicts) if self._conflicts else 0)
             self._effects.append(OpenOrigin(self._attempt, stream.origin, min(base, SESSION_MAX)))
 
     def opened(
@@ -311,49 +312,49 @@ class Sender:
         self.target = target
         if target == self.own.cluster:
             self._fail(origin, ConfigError("the target is this cluster itself: remove it from the targets"), now_us)
-            return self._end(now_us, time_us)
+            return self._send_due(now_us, time_us)
         note, last = self.note if origin == self.own else self._notes.get(origin), state.last
         if last is not None and not last.first < last.end <= state.stored:
             text = (
-                f"position of the target in {_name(origin)}: expected its last entry below {state.stored}, found "
+                f"position of the target in {_label(origin)}: expected its last entry below {state.stored}, found "
                 f"{last.first} to {last.end}: the answer contradicts itself; check the version and the topic there"
             )
             self._fail(origin, InvalidMessageError(text), now_us)
         elif note is not None and state.stored < note.stored:
             self._diverge(
-                f"the target reports all messages of {_name(origin)} below {state.stored}, and reported all messages "
+                f"the target reports all messages of {_label(origin)} below {state.stored}, and reported all messages "
                 f"below {note.stored} before: one of the two clusters was rolled back. If it is the target, order "
                 "`resync`: it sends the messages that are stored here"
             )
         elif origin != self.own:
             self._check_forwarded(stream, state, None if note is None else note.last)
         else:
-            self._check(stream, state, now_us)
-        return self._end(now_us, time_us)
+            self._check_own(stream, state, now_us)
+        return self._send_due(now_us, time_us)
 
-    def _check(self, stream: Stream, state: OriginState, now_us: int) -> None:
+    def _check_own(self, stream: OriginStream, state: OriginState, now_us: int) -> None:
         self.opens += 1
-        end = min(self.end, self._sent(0))
+        end = min(self.end, self._note_sent(0))
         if state.stored > end:
-            self._diverge_own(
+            self._diverge_rolled_back(
                 f"the target has messages of this topic below {state.stored}, and none were sent from {end} on"
             )
             return
         stream.begin(state.stored)
-        self._checked = state
+        self._compared_state = state
         last, note = state.last, self.note
         is_trusted, self._trusts_target = self._trusts_target, False
         if last is None or is_trusted:
-            self._begin_to_send(now_us)
+            self._start_sending(now_us)
         elif last.first >= self.start:
             self.state = SenderState.CHECKING
             self._effects.append(CheckEntry(self._attempt, last.first))
         elif note is not None and note.last is not None and note.last.first == last.first and note.last != last:
-            self._diverge_own(_differ(last, note.last))
+            self._diverge_rolled_back(_difference(last, note.last))
         else:
-            self._begin_to_send(now_us)
+            self._start_sending(now_us)
 
-    def _check_forwarded(self, stream: Stream, state: OriginState, noted: LastEntry | None) -> None:
+    def _check_forwarded(self, stream: OriginStream, state: OriginState, noted: LastEntry | None) -> None:
         """Begin to forward an origin. The target's last entry is compared with the last entry that was sent, if that is
         noted, and otherwise with the same entry when it is read; no entry that the target lacks is read before it.
         """
@@ -367,7 +368,7 @@ class Sender:
         stream.unproved = None if noted == last else last
         self._notes[origin] = OriginNote(state.stored, noted)
 
-    def _compare_forwarded(self, stream: Stream, entry: SourceEntry) -> bool:
+    def _compare_forwarded(self, stream: OriginStream, entry: SourceEntry) -> bool:
         """Compare an entry of another origin with the target's last one; return False if they differ."""
         last, first = stream.unproved, entry.origin_first
         if last is None or first + entry.messages <= last.first:
@@ -384,40 +385,40 @@ class Sender:
 
     def _diverge_forwarded(self, origin: Origin, last: LastEntry, here: LastEntry) -> None:
         self._diverge(
-            f"{_name(origin)}, of which messages are forwarded: {_differ(last, here)}: one of the two clusters was "
-            "rolled back, or the cluster that published the messages. Compare the topic in all three. `resync` in the "
-            "publishing cluster sends its messages under a new identity; `resync` here goes on behind the target's "
+            f"{_label(origin)}, of which messages are forwarded: {_difference(last, here)}: one of the two clusters "
+            "was rolled back, or the cluster that published the messages. Compare the topic in all three. `resync` in "
+            "the publishing cluster sends its messages under a new identity; `resync` here goes on behind the target's "
             "last message"
         )
 
     def checked(self, attempt: int, entry: SourceEntry | None, now_us: int, time_us: int) -> list[Effect]:
         """Compare the entry here with the target's last one; None: the entry here was trimmed meanwhile."""
         if attempt == self._attempt and self.state is SenderState.CHECKING:
-            last = self._checked.last
+            last = self._compared_state.last
             assert last is not None
             here = None if entry is None else LastEntry(entry.first, entry.end, crc32c(entry.value), entry.time_us)
             if here is not None and (here != last or (entry is not None and entry.origin is not None)):
-                self._diverge_own(_differ(last, here))
+                self._diverge_rolled_back(_difference(last, here))
             else:
-                self._begin_to_send(now_us)
-        return self._end(now_us, time_us)
+                self._start_sending(now_us)
+        return self._send_due(now_us, time_us)
 
-    def _begin_to_send(self, now_us: int) -> None:
+    def _start_sending(self, now_us: int) -> None:
         stream, note = self._streams[self.own], self.note
         self.note = OriginNote(stream.stored, None if note is None else note.last)
         if note is None or note.stored < stream.stored:
-            self.note = OriginNote(stream.stored, self._checked.last)
+            self.note = OriginNote(stream.stored, self._compared_state.last)
         self.state, self.error, self._sends_from_us = SenderState.SENDING, None, now_us
         self._read_at = stream.stored
-        if self._sends_others:
+        if self._sends_other_identities:
             self._read_at = min(stream.stored, self.mark)  # entries that the target has are skipped
 
     @property
-    def _sends_others(self) -> bool:
+    def _sends_other_identities(self) -> bool:
         """Whether messages of other identities than the topic's present one are sent."""
         return self.settings.forward_all or self.mark < self._former
 
-    def _diverge_own(self, text: str) -> None:
+    def _diverge_rolled_back(self, text: str) -> None:
         """Stop, because the target has messages of this topic's identity that this topic lacks."""
         self._is_rolled_back = True
         self._diverge(
@@ -427,17 +428,17 @@ class Sender:
         )
 
     def _diverge(self, text: str) -> None:
-        self._give_up(SenderState.DIVERGED)
+        self._end_session(SenderState.DIVERGED)
         self.alarm = text
         self._effects.append(RaiseAlarm(text))
 
-    def _give_up(self, state: SenderState) -> None:
+    def _end_session(self, state: SenderState) -> None:
         """End the session; the next one learns which of the requests without an outcome are stored."""
-        self._since_us = self.oldest_unsent_us
+        self._first_unsent_us = self.oldest_unsent_us
         self._effects.append(Disconnect(self._attempt))
         self._attempt += 1
         self.state = state
-        self._streams, self._pins, self._wake_us, self._fence_ends_us = {}, {}, None, None
+        self._streams, self._left_from, self._wake_us, self._fence_ends_us = {}, {}, None, None
         self._buffer.clear()
         self._requests.clear()
         self.inflight_bytes, self._is_reading = 0, False
@@ -448,15 +449,15 @@ class Sender:
             if self.state is SenderState.SENDING and now_us - self._sends_from_us >= RETRY_MOST_S * 1e6:
                 self._backoff.reset()  # the connection was good, also if no entry was sent
             self._fail(origin, error, now_us)
-        return self._end(now_us, time_us)
+        return self._send_due(now_us, time_us)
 
     def _fail(self, origin: Origin, error: Exception, now_us: int, *, at_once: bool = False) -> None:
         self.error = error
         if isinstance(error, OriginHistoryError):
-            (self._diverge_own if origin == self.own else self._diverge)(str(error))
+            (self._diverge_rolled_back if origin == self.own else self._diverge)(str(error))
             return
         if isinstance(error, OriginSessionError):
-            self._fences = min(self._fences + 1, 24)
+            self._conflicts = min(self._conflicts + 1, 24)
             if origin != self.own and self.state is SenderState.SENDING:
                 self._fence(self._streams[origin], now_us)
                 return
@@ -464,16 +465,16 @@ class Sender:
         if isinstance(error, OriginGapError) and not self._gap_errors:
             self._gap_errors += 1
         elif isinstance(error, OriginSessionError):
-            delay_s = self._fenced.next_s()
+            delay_s = self._fence_backoff.next_s()
         elif not at_once:
             delay_s = RETRY_MOST_S if self.is_failed else self._backoff.next_s()
-        self._give_up(SenderState.WAITING)
+        self._end_session(SenderState.WAITING)
         if delay_s:
             self._wake(now_us + int(delay_s * 1e6))
         else:
-            self._open_own()
+            self._begin_attempt()
 
-    def _fence(self, stream: Stream, now_us: int) -> None:
+    def _fence(self, stream: OriginStream, now_us: int) -> None:
         """Leave a forwarded origin to the source with the newer session, and try again after a while."""
         stream.is_fenced, stream.is_open, stream.is_opening, stream.waiting = True, False, False, 0
         stream.take_gaps()
@@ -481,17 +482,17 @@ class Sender:
         for number in lost:
             request = self._requests.pop(number)
             self.inflight_bytes -= request.size
-            self._pin(stream.origin, request.start)
+            self._note_left(stream.origin, request.start)
         if self._fence_ends_us is None:
-            self._fence_ends_us = now_us + int(self._fenced.next_s() * 1e6)
+            self._fence_ends_us = now_us + int(self._fence_backoff.next_s() * 1e6)
         self._wake(self._fence_ends_us)
 
-    def _pin(self, origin: Origin, offset: int) -> None:
-        self._pins[origin] = min(offset, self._pins.get(origin, offset))
+    def _note_left(self, origin: Origin, offset: int) -> None:
+        self._left_from[origin] = min(offset, self._left_from.get(origin, offset))
 
     # ---- reading -------------------------------------------------------------------------------------------------
 
-    def came(self, attempt: int, entries: Sequence[SourceEntry], now_us: int, time_us: int) -> list[Effect]:
+    def entries_read(self, attempt: int, entries: Sequence[SourceEntry], now_us: int, time_us: int) -> list[Effect]:
         """Take the entries that were read."""
         if attempt == self._attempt and self._is_reading:
             self._is_reading = False
@@ -500,11 +501,11 @@ class Sender:
                 if not entry.first <= at < entry.end:  # a missing entry would be sent as a LOST gap
                     text = f"entries here: expected one that holds offset {at}, found {entry.first} to {entry.end}"
                     self._fail(self.own, OutOfRangeError(text), now_us)
-                    return self._end(now_us, time_us)
+                    return self._send_due(now_us, time_us)
                 at = entry.end
             self._buffer += entries
             self._read_at = at
-        return self._end(now_us, time_us)
+        return self._send_due(now_us, time_us)
 
     def read_failed(self, attempt: int, error: Exception, start: int, now_us: int, time_us: int) -> list[Effect]:
         """Try again after a while. start: offset of the first message that is kept here now."""
@@ -512,12 +513,12 @@ class Sender:
             self._is_reading, self.start = False, max(start, self.start)
             if self._read_at >= self.start:
                 self._fail(self.own, error, now_us)
-        return self._end(now_us, time_us)
+        return self._send_due(now_us, time_us)
 
-    def _read_on(self, now_us: int) -> None:
+    def _read_next(self, now_us: int) -> None:
         own = self._streams[self.own]
         if self._read_at < self._begin:
-            own.cover(own.covered, self._begin, self._withheld, now_us, own.covered)
+            own.cover(own.covered, self._begin, self._withheld_cause, now_us, own.covered)
             self._read_at = self._begin
         if self._read_at < self.start:
             self.skipped[GapCause.LOST] += max(self.start - own.covered, 0)
@@ -529,20 +530,20 @@ class Sender:
 
     # ---- sending -------------------------------------------------------------------------------------------------
 
-    def _end(self, now_us: int, time_us: int) -> list[Effect]:
+    def _send_due(self, now_us: int, time_us: int) -> list[Effect]:
         """Send the entries and gaps that may be sent now, and return the effects."""
         if self.state is SenderState.SENDING:
             while self.state is SenderState.SENDING and self._may_send(now_us) and self._send_next(now_us, time_us):
                 pass
         if self.state is SenderState.SENDING:
-            self._read_on(now_us)
-            self._tell_gaps(now_us)
-            self._settle_progress()
+            self._read_next(now_us)
+            self._send_trailing_gaps(now_us)
+            self._report_progress()
         if self._fence_ends_us is not None:
             self._wake(self._fence_ends_us)
-        return self._take()
+        return self._take_effects()
 
-    def _take(self) -> list[Effect]:
+    def _take_effects(self) -> list[Effect]:
         effects, self._effects = self._effects, []
         return effects
 
@@ -564,7 +565,7 @@ class Sender:
             return False
         return True
 
-    def _stream_of(self, entry: SourceEntry) -> Stream | None:
+    def _stream_of(self, entry: SourceEntry) -> OriginStream | None:
         """Return the stream in which an entry is sent; None: it is not sent."""
         if entry.origin is None:
             return self._streams[self.own]
@@ -576,13 +577,13 @@ class Sender:
                 return None
         stream = self._streams.get(entry.origin)
         if stream is None:
-            stream = self._streams[entry.origin] = Stream(entry.origin)
+            stream = self._streams[entry.origin] = OriginStream(entry.origin)
         return stream
 
     def _send_next(self, now_us: int, time_us: int) -> bool:
         """Send one request; return whether another one may follow."""
-        stream: Stream | None = None
-        crowded: Stream | None = None
+        stream: OriginStream | None = None
+        crowded: OriginStream | None = None
         entries: list[OriginEntry] = []
         begin = 0, 0  # offset and time of the first entry
         size, own = 0, self._streams[self.own]
@@ -595,7 +596,7 @@ class Sender:
                     break
                 if stream is not None and target is not stream:
                     break
-                if target.covered < self._careful.get(target.origin, 0) and (entries or target.waiting):
+                if target.covered < self._single_until.get(target.origin, 0) and (entries or target.waiting):
                     break
                 if target.is_crowded(entry.gaps):
                     crowded = target
@@ -609,7 +610,7 @@ class Sender:
             if target is None:
                 continue
             if target.is_fenced:
-                self._pin(target.origin, entry.first)
+                self._note_left(target.origin, entry.first)
                 continue
             if entry.origin is not None and not self._compare_forwarded(target, entry):
                 return False
@@ -624,11 +625,11 @@ class Sender:
             self._send(stream, tuple(entries), (), size, *begin)
         if crowded is not None and crowded is not stream:
             if not crowded.gaps:
-                self._cover(crowded, self._buffer[0].gaps, now_us, self._buffer[0].first)
+                self._cover_gaps(crowded, self._buffer[0].gaps, now_us, self._buffer[0].first)
             self._send(crowded, (), crowded.take_gaps(), 0, crowded.gaps_from)
         return bool(self._buffer) and (stream is not None or crowded is not None)
 
-    def _cover(self, stream: Stream, gaps: Sequence[Gap], now_us: int, here: int) -> None:
+    def _cover_gaps(self, stream: OriginStream, gaps: Sequence[Gap], now_us: int, here: int) -> None:
         """Note the gaps of an entry of another cluster, and the messages before them, which this topic or the policy
         left out.
         """
@@ -636,14 +637,14 @@ class Sender:
             stream.cover(stream.covered, gap.start, GapCause.FILTERED, now_us, here)
             stream.cover(gap.start, gap.end, gap.cause, now_us, here)
 
-    def _accept(self, stream: Stream, entry: SourceEntry, now_us: int, time_us: int) -> OriginEntry | None:
+    def _accept(self, stream: OriginStream, entry: SourceEntry, now_us: int, time_us: int) -> OriginEntry | None:
         """Return the entry to send; None: the target has the entry, or it became a gap."""
         is_own = entry.origin is None
         first, published_us = (entry.first, entry.time_us) if is_own else (entry.origin_first, entry.origin_time_us)
         end = first + entry.messages
         if end <= stream.covered:
             return None
-        self._cover(stream, entry.gaps, now_us, entry.first)
+        self._cover_gaps(stream, entry.gaps, now_us, entry.first)
         if not is_own and stream.origin.cluster == self.own.cluster:
             stream.cover(stream.covered, min(first, self.start), GapCause.LOST, now_us, entry.first)
             stream.cover(stream.covered, first, GapCause.FOREIGN, now_us, entry.first)
@@ -665,23 +666,23 @@ class Sender:
         return OriginEntry(entry.value, entry.messages, first, published_us, stream.take_gaps(), names)
 
     def _send(
-        self, stream: Stream, entries: tuple[OriginEntry, ...], gaps: tuple[Gap, ...], size: int,
+        self, stream: OriginStream, entries: tuple[OriginEntry, ...], gaps: tuple[Gap, ...], size: int,
         start: int, time_us: int = 0,
     ) -> None:  # fmt: skip
-        self._numbers += 1
+        self._last_number += 1
         end = gaps[-1].end if gaps else entries[-1].end
         if stream.origin == self.own:
-            self._sent(end)
+            self._note_sent(end)
         stream.waiting += 1
-        self._requests[self._numbers] = _Request(
+        self._requests[self._last_number] = _Request(
             stream, start, time_us, size, len(entries), sum(entry.messages for entry in entries), end,
             entries[-1] if entries else None,
         )  # fmt: skip
         self.inflight_bytes += size
         self._tokens -= size
-        self._effects.append(SendEntries(self._attempt, self._numbers, stream.origin, entries, gaps, size))
+        self._effects.append(SendEntries(self._attempt, self._last_number, stream.origin, entries, gaps, size))
 
-    def _tell_gaps(self, now_us: int) -> None:
+    def _send_trailing_gaps(self, now_us: int) -> None:
         """Send gaps without an entry behind them, so that the target's `stored` moves."""
         if self.state is not SenderState.SENDING:
             return
@@ -697,56 +698,56 @@ class Sender:
 
     # ---- outcomes ------------------------------------------------------------------------------------------------
 
-    def stored_up_to(self, attempt: int, number: int, stored: int, now_us: int, time_us: int) -> list[Effect]:
+    def request_stored(self, attempt: int, number: int, stored: int, now_us: int, time_us: int) -> list[Effect]:
         """Note that the target has stored a request, and every message below `stored`."""
         request = self._requests.pop(number, None) if attempt == self._attempt else None
         if request is None:
-            return self._end(now_us, time_us)
+            return self._send_due(now_us, time_us)
         stream = request.stream
         self.inflight_bytes -= request.size
         stream.waiting -= 1
         if stored < request.end:
             error = OriginGapError("", f"stored at the target: expected {request.end}, found {stored}")
             self._fail(stream.origin, error, now_us)
-            return self._end(now_us, time_us)
+            return self._send_due(now_us, time_us)
         stream.stored = max(stream.stored, stored)
         self.sent_messages += request.messages
         self.sent_bytes += request.size
         self._backoff.reset()
         self._gap_errors = 0
         self.error = None
-        self._note(stream, request.last)
-        return self._end(now_us, time_us)
+        self._note_position(stream, request.last)
+        return self._send_due(now_us, time_us)
 
-    def _note(self, stream: Stream, entry: OriginEntry | None) -> None:
+    def _note_position(self, stream: OriginStream, entry: OriginEntry | None) -> None:
         note = self.note if stream.origin == self.own else self._notes.get(stream.origin)
         last = None if note is None else note.last
         if entry is not None:
             last = LastEntry(entry.first, entry.end, crc32c(entry.value), entry.publish_time_us)
-            self._since_us = entry.publish_time_us
+            self._first_unsent_us = entry.publish_time_us
         note = OriginNote(stream.stored, last)
         if stream.origin == self.own:
             self.note = note
         else:
             self._notes[stream.origin] = note
 
-    def _settle_progress(self) -> None:
+    def _report_progress(self) -> None:
         """Tell how far the durable cursor may move, if its bound changed."""
         if self.state is not SenderState.SENDING:
             return
         mark = self.stored
-        if self._sends_others:
+        if self._sends_other_identities:
             waiting = [request.start for request in self._requests.values() if request.stream.origin != self.own]
-            untold = [stream.gaps_from for stream in self._streams.values() if stream.gaps]
+            unsent_gaps = [stream.gaps_from for stream in self._streams.values() if stream.gaps]
             unread = self._buffer[0].first if self._buffer else self._read_at
-            mark = min([mark, unread, *waiting, *untold, *self._pins.values()])
+            mark = min([mark, unread, *waiting, *unsent_gaps, *self._left_from.values()])
         self.mark = max(self.mark, mark)
         assert self.note is not None
-        if (self.mark, self.note) != self._told:
-            self._told = self.mark, self.note
+        if (self.mark, self.note) != self._last_progress:
+            self._last_progress = self.mark, self.note
             self._effects.append(Progress(self.mark, self.note, dict(self._notes)))
 
-    def failed(self, attempt: int, number: int, error: Exception, now_us: int, time_us: int) -> list[Effect]:
+    def request_failed(self, attempt: int, number: int, error: Exception, now_us: int, time_us: int) -> list[Effect]:
         """Go on after a request failed, or its outcome is unknown."""
         request = self._requests.get(number) if attempt == self._attempt else None
         if request is not None:
@@ -756,16 +757,16 @@ class Sender:
                 last = request.last
                 self._effects.append(EntryRefused(request.stream.origin, last.first, last.end, error))
             elif is_poison:
-                self._careful[request.stream.origin] = request.end
+                self._single_until[request.stream.origin] = request.end
             self._fail(request.stream.origin, error, now_us, at_once=is_poison)
-        return self._end(now_us, time_us)
+        return self._send_due(now_us, time_us)
 
 
-def _name(origin: Origin) -> str:
+def _label(origin: Origin) -> str:
     return f"origin {origin.cluster.hex()}/{origin.token}"
 
 
-def _differ(last: LastEntry, here: LastEntry) -> str:
+def _difference(last: LastEntry, here: LastEntry) -> str:
     return (
         f"the target's last entry is {last.first} to {last.end}, CRC {last.value_crc:#010x}, published at "
         f"{last.publish_time_us} us; the entry here is {here.first} to {here.end}, CRC {here.value_crc:#010x}, "

@@ -27,7 +27,7 @@ from pyreplog.geo.protocol.effects import (
     SourceEntry,
     WakeAt,
 )
-from pyreplog.geo.protocol.sending import RETRY_MOST_S, RETRY_S, SenderState, SendingSettings
+from pyreplog.geo.protocol.sender import RETRY_MOST_S, RETRY_S, SenderState, SendingSettings
 from pyreplog.origins.origin import GAPS_MAX, Gap, GapCause, LastEntry, Origin, OriginState
 from tests.geo.sending import OTHER, OWN, START_US, TARGET, Sending, entry, foreign, last_of, note
 
@@ -316,7 +316,7 @@ def test_entries_that_are_not_those_that_were_asked_for_are_not_sent() -> None:
     sending = Sending(*map(entry, range(4)))
     sending.open()
     effect = sending.take(ReadEntries)
-    sending.do(sending.sender.came, effect.attempt, [entry(0), entry(2)])
+    sending.do(sending.sender.entries_read, effect.attempt, [entry(0), entry(2)])
     assert not sending.all(SendEntries) and "offset 1" in str(sending.sender.error)
     sending.wake()
     sending.open()

@@ -1,4 +1,4 @@
-"""Keeper: starts and stops replicators as the policies demand, and opens listed topics without an owner."""
+"""ReplicatorManager: starts and stops replicators as the policies demand, and opens listed topics without an owner."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ from pyreplog.errors import (
     TopicFencedError,
     TopicOwnedError,
 )
-from pyreplog.geo.acks.where import SubscriptionPosition
+from pyreplog.geo.acks.subscription_position import SubscriptionPosition
 from pyreplog.geo.clusters import RemoteCluster
 from pyreplog.geo.geo_cursor import GEO_PREFIX, cursor_name
 from pyreplog.geo.policies import ReplicationConfig, TopicControls, change_controls, load_config, names_of
 from pyreplog.geo.policy import ReplicationPolicy
 from pyreplog.geo.protocol.effects import OriginNote
-from pyreplog.geo.replicator_like import ReplicatorLike, ReplicatorStatus
+from pyreplog.geo.replicator_status import ReplicatorStatus
 from pyreplog.geo.revision import REVISION
 from pyreplog.geo.server_registration import SERVERS, ServerRegistration, choose_server
 from pyreplog.geo.subscription_replication import Neighbour, SubscriptionReadiness, SubscriptionReplication
@@ -71,13 +71,54 @@ OPENERS = 4
 """Most topics that are opened at a time, so that a server which takes over thousands does not overload the bookies."""
 
 
-class MakeReplicator(Protocol):
-    """Makes the replicator of a topic and a target; the caller starts it."""
+class ReplicatorLike(Protocol):
+    """The replicator of one topic and one target. Its methods do not wait; any thread may call them."""
 
-    def __call__(
+    @property
+    def note(self) -> OriginNote | None:
+        """The position in the topic that the target reported last; None: it reported none yet."""
+        ...
+
+    def start(self) -> None:
+        """Begin to replicate, from the target's `stored` on."""
+        ...
+
+    def configure(self, policy: ReplicationPolicy) -> None:
+        """Use another policy, and keep the connection if possible."""
+        ...
+
+    def pause(self) -> None:
+        """Stop sending until `resume`; trimming still waits for the target."""
+        ...
+
+    def resume(self) -> None:
+        """Send again."""
+        ...
+
+    def resync(self) -> None:
+        """Go on after `diverged` or `detached` with the messages that are stored here, and note the others as lost."""
+        ...
+
+    def remove(self) -> None:
+        """Close, and delete the durable cursor: trimming no longer waits for the target."""
+        ...
+
+    def close(self) -> None:
+        """End. The durable cursor stays."""
+        ...
+
+    def status(self) -> ReplicatorStatus:
+        """Return the present state."""
+        ...
+
+
+class ReplicatorFactory(Protocol):
+    """Makes replicators, and the links to targets that they use."""
+
+    def make(
         self, topic: Topic, target: str, cluster: RemoteCluster, policy: ReplicationPolicy, partitions: int | None
     ) -> ReplicatorLike:
-        """Return the replicator.
+        """Return a replicator of a topic and a target; the caller starts it.
 
         Args:
             topic: the topic, or partition, that this process owns.
@@ -87,12 +128,12 @@ class MakeReplicator(Protocol):
             partitions: if `topic` is a partition, the number of partitions of its topic; otherwise None.
 
         Raises:
-            ReplogError: the replicator cannot be made now; the keeper tries again later.
+            ReplogError: the replicator cannot be made now; `ReplicatorManager` tries again later.
         """
         ...
 
     def link(self, target: str, cluster: RemoteCluster) -> ExchangeLink:
-        """Return the link to a target. Raises the same errors as a call."""
+        """Return the link to a target. Raises the same errors as `make`."""
         ...
 
     def retain(self, clusters: Mapping[str, RemoteCluster]) -> None:
@@ -105,7 +146,7 @@ class MakeReplicator(Protocol):
 
 
 class TopicsLike(Protocol):
-    """The interface of the topics of this process that the keeper uses."""
+    """The interface of the topics of this process that `ReplicatorManager` uses."""
 
     on_opened: list[Callable[[Topic], object]]
 
@@ -141,7 +182,7 @@ class _Replication:
         self.is_paused = False
 
 
-class _KeptTopic:
+class _ReplicatedTopic:
     """A topic of this process, and its replications by target."""
 
     def __init__(self, topic: Topic) -> None:
@@ -156,27 +197,29 @@ class _KeptTopic:
         """Targets of the policy that get no messages, with the reasons."""
 
 
-class Keeper(Handle):
+class ReplicatorManager(Handle):
     """Starts and stops the replicators of one process. Any thread may use it.
 
     It watches a constant number of keys for changes, and reads policies in batches. Idle topics have no thread and no
     timer; topics without unsent messages stay closed.
 
     Args:
-        topics: the topics of this process. Close the keeper before them.
+        topics: the topics of this process. Close the manager before them.
         clock: source of time.
-        make: makes replicators.
+        factory: makes replicators.
         may_open: returns whether this process opens listed topics without an owner: it serves topics, or is the only
             process of the cluster.
     """
 
-    def __init__(self, topics: TopicsLike, clock: Clock, make: MakeReplicator, may_open: Callable[[], bool]) -> None:
+    def __init__(
+        self, topics: TopicsLike, clock: Clock, factory: ReplicatorFactory, may_open: Callable[[], bool]
+    ) -> None:
         self._topics, self._store, self._clock = topics, topics.metadata, clock
-        self._make, self._may_open = make, may_open
+        self._factory, self._may_open = factory, may_open
         self._registration = ServerRegistration(self._store)
         self._round_lock = threading.Lock()  # held by a round
         self._lock = threading.Lock()  # guards the tables; never held while anything waits
-        self._kept: dict[str, _KeptTopic] = {}
+        self._replicated: dict[str, _ReplicatedTopic] = {}
         self._dirty: set[str] = set()  # names of topics for the next round
         self._opening: set[str] = set()
         self._failures: dict[str, tuple[float, int]] = {}  # by topic: pause in seconds, and when it may be opened
@@ -193,7 +236,7 @@ class Keeper(Handle):
         self._watches: list[Watch] = []
         self.failure: ReplogError | None = None
         """The error that ended the last round; None: it was complete."""
-        super().__init__("keeper of geo-replication")
+        super().__init__("manager of replicators")
         make_part_of(self._registration, self)
 
     # ---- rounds ---------------------------------------------------------------------------------------------
@@ -220,15 +263,15 @@ class Keeper(Handle):
         return self._config
 
     def _changed(self, _: str) -> None:
-        """Wake the keeper after a change of the metadata; the first call does not wait for other changes."""
+        """Wake the manager after a change of the metadata; the first call does not wait for other changes."""
         self.wake(SETTLE_S if self._revision is not None else 0.0)
 
     def _opened(self, topic: Topic) -> None:
         if topic.config.durability == "synced":  # otherwise it is not replicated
             topic.maintenance.trim_guards.append(partial(_lacks_cursor, ref(self), topic.name))
-        self._look_at(topic)
+        self._apply_soon(topic)
 
-    def _look_at(self, topic: Topic) -> None:
+    def _apply_soon(self, topic: Topic) -> None:
         """Apply the policy of a topic in a round that begins now."""
         with self._lock:
             self._dirty.add(topic.name)
@@ -256,14 +299,12 @@ class Keeper(Handle):
         if not is_read:
             return True
         try:
-            policy = config.policy_of(name)
+            targets = config.targets_of(name)
         except InvalidMetadataError:
             return False  # replications do not change
-        if policy is None or policy.direction != "send":
-            return False
         return any(
             isinstance(config.clusters.get(target), RemoteCluster) and cursor_name(target) not in cursors
-            for target in policy.targets
+            for target in targets
         )
 
     def wake(self, seconds: float = 0.0) -> None:
@@ -326,26 +367,26 @@ class Keeper(Handle):
                 with self._lock:
                     self._config, self._revision = config, revision.value
                     self._listed, self._idle, self._reread_us = {}, set(), now_us + int(REREAD_S * 1e6)
-            self._look_at_opened(all_of_them=is_read)
+            self._apply_policies(all_topics=is_read)
             if is_read and not any(isinstance(known, InvalidMetadataError) for known in self._config.clusters.values()):
-                self._make.retain({
+                self._factory.retain({
                     name: known for name, known in self._config.clusters.items() if isinstance(known, RemoteCluster)
                 })  # fmt: skip
-            self._make.renew()
+            self._factory.renew()
             if self._may_open():
                 self._open_unowned()
             return True
 
     # ---- topics of this process -----------------------------------------------------------------------------
 
-    def _look_at_opened(self, *, all_of_them: bool) -> None:
+    def _apply_policies(self, *, all_topics: bool) -> None:
         opened = {topic.name: topic for topic in self._topics.opened()}
         with self._lock:
             dirty, self._dirty = self._dirty, set()
-            gone = [name for name, kept in self._kept.items() if opened.get(name) is not kept.topic]
+            gone = [name for name, replicated in self._replicated.items() if opened.get(name) is not replicated.topic]
         for name in gone:
             self._drop(name)
-        for name in opened if all_of_them else dirty & opened.keys():
+        for name in opened if all_topics else dirty & opened.keys():
             try:
                 self._apply(opened[name])
             except (ClosedError, TopicFencedError):
@@ -359,8 +400,8 @@ class Keeper(Handle):
         """Start, stop and change the replications of a topic as its policy demands."""
         config, name = self._config, topic.name
         with self._lock:
-            kept = self._kept.get(name)
-        if kept is None and not self._targets(name) and not self._exchanges(name):
+            replicated = self._replicated.get(name)
+        if replicated is None and not self._targets(name) and not self._replicates_subscriptions(name):
             if topic in self._clean:
                 return
             if not _cursors(topic):
@@ -370,54 +411,59 @@ class Keeper(Handle):
             policy, controls = config.policy_of(name), config.controls_of(name)
         except InvalidMetadataError as error:  # unknown is not no: replications do not change
             logger.warning("topic %s: its replication stays as it is: %s", name, error)
-            if kept is None and JOURNAL in _cursors(topic):  # consumers wait for the records of the journal
-                kept = self._keep(topic)
-                kept.subscriptions = SubscriptionReplication(topic)
-                kept.subscriptions.configure({}, [UNKNOWN_CLUSTER])
-                kept.subscriptions.start()
+            if replicated is None and JOURNAL in _cursors(topic):  # consumers wait for the records of the journal
+                replicated = self._add_topic(topic)
+                replicated.subscriptions = SubscriptionReplication(topic)
+                replicated.subscriptions.configure({}, [UNKNOWN_CLUSTER])
+                replicated.subscriptions.start()
             return
-        if kept is None:
-            kept = self._keep(topic)
-        wanted = () if policy is None or policy.direction != "send" else policy.targets
-        kept.missing = {target: _MISSING for target in wanted if target not in config.clusters}
+        if replicated is None:
+            replicated = self._add_topic(topic)
+        wanted = config.targets_of(name)
+        replicated.missing = {target: _MISSING for target in wanted if target not in config.clusters}
         unreadable = {target for target, known in config.clusters.items() if isinstance(known, InvalidMetadataError)}
         targets = {
             target: known for target in wanted
             if isinstance(known := config.clusters.get(target), RemoteCluster)
         }  # fmt: skip
-        for target in kept.replications.keys() - targets.keys() - (unreadable & {*wanted}):
+        for target in replicated.replications.keys() - targets.keys() - (unreadable & {*wanted}):
             logger.info("topic %s: it is no longer replicated to %s", name, target)
-            kept.replications.pop(target).replicator.remove()
+            replicated.replications.pop(target).replicator.remove()
         for target, cluster in targets.items():
             assert policy is not None
             try:
-                self._replicate(kept, target, cluster, policy, controls)
+                self._replicate(replicated, target, cluster, policy, controls)
             except (ClosedError, TopicFencedError):
                 raise
             except ReplogError as error:  # the other targets go on
                 logger.warning("topic %s: it is not replicated to %s, another attempt follows: %s", name, target, error)
-                kept.missing[target] = str(error)
+                replicated.missing[target] = str(error)
                 with self._lock:
                     self._dirty.add(name)
-        self._replicate_subscriptions(kept, policy)
-        if not kept.is_settled:
+        self._replicate_subscriptions(replicated, policy)
+        if not replicated.is_settled:
             self._delete_cursors(topic, {*targets, *(unreadable & {*wanted})})
-            kept.is_settled = True
+            replicated.is_settled = True
         if topic.gone.done():
             self._drop(name)
 
     def _replicate(
-        self, kept: _KeptTopic, target: str, cluster: RemoteCluster, policy: ReplicationPolicy, controls: TopicControls
+        self,
+        replicated: _ReplicatedTopic,
+        target: str,
+        cluster: RemoteCluster,
+        policy: ReplicationPolicy,
+        controls: TopicControls,
     ) -> None:
         """Start to replicate a topic to a target, or apply a changed policy and changed controls."""
-        topic, replication = kept.topic, kept.replications.get(target)
+        topic, replication = replicated.topic, replicated.replications.get(target)
         if replication is not None and replication.cluster != cluster:
-            kept.replications.pop(target).replicator.close()
+            replicated.replications.pop(target).replicator.close()
             replication = None
         if replication is None:
             partitions = self._partitions(topic.name)
-            replication = _Replication(self._make(topic, target, cluster, policy, partitions), cluster, policy)
-            kept.replications[target] = replication
+            replication = _Replication(self._factory.make(topic, target, cluster, policy, partitions), cluster, policy)
+            replicated.replications[target] = replication
             if target in controls.paused:
                 replication.is_paused = True
                 replication.replicator.pause()
@@ -430,7 +476,7 @@ class Keeper(Handle):
             (replication.replicator.pause if replication.is_paused else replication.replicator.resume)()
         if target in controls.resync:
             replication.replicator.resync()
-            self._note_resync(topic.name, target)
+            self._delete_resync_order(topic.name, target)
 
     def _partitions(self, name: str) -> int | None:
         """Return the number of partitions that a target has to create for a partition; None: the topic is none.
@@ -441,15 +487,15 @@ class Keeper(Handle):
         count = None if partition is None else self._topics.partitions_of(partition[0])
         return None if partition is None or count is None else max(count, partition[1] + 1)
 
-    def _keep(self, topic: Topic) -> _KeptTopic:
-        kept = _KeptTopic(topic)
+    def _add_topic(self, topic: Topic) -> _ReplicatedTopic:
+        replicated = _ReplicatedTopic(topic)
         with self._lock:
-            self._kept[topic.name] = kept
-        topic.gone.add_done_callback(partial(weak_callback(self._gone), topic))
-        topic.on_origin_renewed.append(partial(weak_callback(self._look_at), topic))
-        return kept
+            self._replicated[topic.name] = replicated
+        topic.gone.add_done_callback(partial(weak_callback(self._topic_closed), topic))
+        topic.on_origin_renewed.append(partial(weak_callback(self._apply_soon), topic))
+        return replicated
 
-    def _exchanges(self, name: str) -> bool:
+    def _replicates_subscriptions(self, name: str) -> bool:
         """Return whether the policy demands replicated subscriptions; False if it cannot be read."""
         try:
             policy = self._config.policy_of(name)
@@ -457,14 +503,14 @@ class Keeper(Handle):
             return False
         return policy is not None and policy.replicated_subscriptions and bool(policy.targets)
 
-    def _replicate_subscriptions(self, kept: _KeptTopic, policy: ReplicationPolicy | None) -> None:
+    def _replicate_subscriptions(self, replicated: _ReplicatedTopic, policy: ReplicationPolicy | None) -> None:
         """Start or stop to replicate the subscriptions of a topic as the policy demands."""
-        topic = kept.topic
+        topic = replicated.topic
         if policy is None or not policy.replicated_subscriptions or not policy.targets:
-            if (subscriptions := kept.subscriptions) is not None:
-                kept.subscriptions = None  # first: they are not shown any more once the journal is deleted
+            if (subscriptions := replicated.subscriptions) is not None:
+                replicated.subscriptions = None  # first: they are not shown any more once the journal is deleted
                 subscriptions.remove()
-            elif not kept.is_settled and JOURNAL in _cursors(topic):
+            elif not replicated.is_settled and JOURNAL in _cursors(topic):
                 topic.delete_subscription(JOURNAL)
                 topic.watch_subscriptions(None)  # deliveries were held back until the policy was known
             return
@@ -475,30 +521,30 @@ class Keeper(Handle):
                 unreachable.append(UNKNOWN_CLUSTER)
             elif cluster is not None:
                 try:
-                    link = self._make.link(target, cluster)
+                    link = self._factory.link(target, cluster)
                 except (ClosedError, TopicFencedError):
                     raise
                 except ReplogError as error:
-                    kept.missing[target] = str(error)
+                    replicated.missing[target] = str(error)
                     unreachable.append(cluster.id)
                     with self._lock:
                         self._dirty.add(topic.name)
                 else:
-                    neighbours[target] = Neighbour(target, cluster.id, link, partial(_note, kept, target))
-        if kept.subscriptions is not None and UNKNOWN_CLUSTER in unreachable:
+                    neighbours[target] = Neighbour(target, cluster.id, link, partial(_note_of, replicated, target))
+        if replicated.subscriptions is not None and UNKNOWN_CLUSTER in unreachable:
             return  # unknown is not gone
-        if kept.subscriptions is not None and kept.origin != topic.origin:
-            kept.subscriptions.close()
-            kept.subscriptions = None
-        kept.origin = topic.origin
-        is_new = kept.subscriptions is None
-        if kept.subscriptions is None:
-            kept.subscriptions = SubscriptionReplication(topic)
-        kept.subscriptions.configure(neighbours, unreachable)
+        if replicated.subscriptions is not None and replicated.origin != topic.origin:
+            replicated.subscriptions.close()
+            replicated.subscriptions = None
+        replicated.origin = topic.origin
+        is_new = replicated.subscriptions is None
+        if replicated.subscriptions is None:
+            replicated.subscriptions = SubscriptionReplication(topic)
+        replicated.subscriptions.configure(neighbours, unreachable)
         if is_new:
-            kept.subscriptions.start()
+            replicated.subscriptions.start()
 
-    def _note_resync(self, topic: str, target: str) -> None:
+    def _delete_resync_order(self, topic: str, target: str) -> None:
         """Delete the order. If this fails, the order is carried out once more, without an effect."""
 
         change_controls(
@@ -516,21 +562,21 @@ class Keeper(Handle):
                 except NoSuchSubscriptionError:
                     continue
 
-    def _gone(self, topic: Topic, _: object) -> None:
+    def _topic_closed(self, topic: Topic, _: object) -> None:
         with self._lock:
-            kept = self._kept.get(topic.name)
-        if kept is not None and kept.topic is topic:
+            replicated = self._replicated.get(topic.name)
+        if replicated is not None and replicated.topic is topic:
             self._drop(topic.name)
         self.wake(SETTLE_S)
 
     def _drop(self, name: str) -> None:
         """End the replications of a topic that this process no longer owns. The cursors stay."""
         with self._lock:
-            kept = self._kept.pop(name, None)
-        if kept is not None:
-            if kept.subscriptions is not None:
-                kept.subscriptions.close()
-            for replication in list(kept.replications.values()):
+            replicated = self._replicated.pop(name, None)
+        if replicated is not None:
+            if replicated.subscriptions is not None:
+                replicated.subscriptions.close()
+            for replication in list(replicated.replications.values()):
                 replication.replicator.close()
 
     def _targets(self, name: str) -> tuple[str, ...]:
@@ -538,10 +584,9 @@ class Keeper(Handle):
         targets = self._listed.get(name)
         if targets is None:
             try:
-                policy = self._config.policy_of(name)
+                targets = self._config.targets_of(name)
             except InvalidMetadataError:
-                policy = None
-            targets = () if policy is None or policy.direction != "send" else policy.targets
+                targets = ()
             self._listed[name] = targets
         return targets
 
@@ -614,10 +659,10 @@ class Keeper(Handle):
             self._topics.open(name, create=False)
         except (TopicOwnedError, NoSuchTopicError, ClosedError) as error:
             logger.debug("topic %s: it is not opened here: %s", name, error)
-            self._failed(name)
+            self._note_failure(name)
         except Exception as error:
             logger.warning("topic %s: it cannot be opened for its replication: %s", name, error)
-            self._failed(name)
+            self._note_failure(name)
         else:
             with self._lock:
                 self._failures.pop(name, None)
@@ -625,16 +670,16 @@ class Keeper(Handle):
             with self._lock:
                 self._opening.discard(name)
 
-    def _failed(self, name: str) -> None:
+    def _note_failure(self, name: str) -> None:
         with self._lock:
             pause_s = min(max(2 * self._failures.get(name, (0.0, 0))[0], RETRY_S), RETRY_MOST_S)
             self._failures[name] = pause_s, self._clock.monotonic_us() + int(pause_s * 1e6)
 
     # ---- status ---------------------------------------------------------------------------------------------
 
-    def _all_kept(self) -> list[_KeptTopic]:
+    def _all_replicated(self) -> list[_ReplicatedTopic]:
         with self._lock:
-            return list(self._kept.values())
+            return list(self._replicated.values())
 
     def statuses(self, topics: Iterable[str] | None = None) -> list[ReplicatorStatus]:
         """Return the state of each replication of this process, by topic and target.
@@ -644,16 +689,18 @@ class Keeper(Handle):
         """
         wanted = None if topics is None else {*topics}
         rows = []
-        for kept in self._all_kept():
-            if wanted is not None and kept.topic.name not in wanted:
+        for replicated in self._all_replicated():
+            if wanted is not None and replicated.topic.name not in wanted:
                 continue
-            waiting = {} if kept.subscriptions is None else kept.subscriptions.waiting()
-            for replication in list(kept.replications.values()):
+            waiting = {} if replicated.subscriptions is None else replicated.subscriptions.waiting()
+            for replication in list(replicated.replications.values()):
                 row = replication.replicator.status()
                 if waiting and not row.alarm:
                     row = replace(row, alarm="; ".join(waiting.values()))
                 rows.append(row)
-            rows += [_failed(kept.topic, target, why) for target, why in kept.missing.items()]
+            rows += [
+                _missing_target_status(replicated.topic, target, why) for target, why in replicated.missing.items()
+            ]
         return sorted(rows, key=lambda row: (row.topic, row.target))
 
     def readiness(self, topics: Iterable[str] | None = None) -> list[SubscriptionReadiness]:
@@ -664,9 +711,9 @@ class Keeper(Handle):
         """
         wanted = None if topics is None else {*topics}
         rows: list[SubscriptionReadiness] = []
-        for kept in self._all_kept():
-            if kept.subscriptions is not None and (wanted is None or kept.topic.name in wanted):
-                rows += kept.subscriptions.readiness()
+        for replicated in self._all_replicated():
+            if replicated.subscriptions is not None and (wanted is None or replicated.topic.name in wanted):
+                rows += replicated.subscriptions.readiness()
         return sorted(rows, key=lambda row: (row.topic, row.subscription, row.target))
 
     def where(self, topic: str, subscription: str) -> list[SubscriptionPosition]:
@@ -677,9 +724,9 @@ class Keeper(Handle):
             subscription: name of the subscription.
         """
         rows: list[SubscriptionPosition] = []
-        for kept in sorted(self._all_kept(), key=lambda kept: kept.topic.name):
-            if kept.subscriptions is not None and topic in names_of(kept.topic.name):
-                rows += kept.subscriptions.where(subscription)
+        for replicated in sorted(self._all_replicated(), key=lambda replicated: replicated.topic.name):
+            if replicated.subscriptions is not None and topic in names_of(replicated.topic.name):
+                rows += replicated.subscriptions.where(subscription)
         return rows
 
     # ---- handovers ------------------------------------------------------------------------------------------
@@ -740,15 +787,15 @@ class Keeper(Handle):
 
     def _subscriptions_of(self, topic: str) -> SubscriptionReplication | None:
         with self._lock:
-            kept = self._kept.get(topic)
-        return None if kept is None else kept.subscriptions
+            replicated = self._replicated.get(topic)
+        return None if replicated is None else replicated.subscriptions
 
     def _let_go(self) -> None:
         for watch in self._watches:
             watch.close()
         with ExitStack() as stack:
             stack.callback(self._registration.close)
-            for name in list(self._kept):
+            for name in list(self._replicated):
                 stack.callback(self._drop, name)
             with self._lock:
                 pool, self._pool = self._pool, None
@@ -756,7 +803,7 @@ class Keeper(Handle):
                 stack.callback(pool.close, 5.0)
 
 
-def _failed(topic: Topic, target: str, why: str) -> ReplicatorStatus:
+def _missing_target_status(topic: Topic, target: str, why: str) -> ReplicatorStatus:
     """Return the state of a target that gets no messages: all stored messages count as unsent."""
     start, end = topic.managed.start, topic.managed.end
     return ReplicatorStatus(
@@ -770,16 +817,16 @@ def _cursors(topic: Topic) -> list[str]:
     return [name for name in names if name.startswith(GEO_PREFIX) or name == JOURNAL]
 
 
-def _note(kept: _KeptTopic, target: str) -> OriginNote | None:
+def _note_of(replicated: _ReplicatedTopic, target: str) -> OriginNote | None:
     """Return the position in a topic that a target reported last; None: the topic is not sent to it."""
-    replication = kept.replications.get(target)
+    replication = replicated.replications.get(target)
     return None if replication is None else replication.replicator.note
 
 
-def _lacks_cursor(keeper_ref: ref[Keeper], name: str, cursors: Collection[str]) -> bool:
-    """As `Keeper.lacks_cursor`, without keeping the keeper alive."""
-    keeper = keeper_ref()
-    return keeper is not None and keeper.lacks_cursor(name, cursors)
+def _lacks_cursor(manager_ref: ref[ReplicatorManager], name: str, cursors: Collection[str]) -> bool:
+    """As `ReplicatorManager.lacks_cursor`, without keeping the manager alive."""
+    manager = manager_ref()
+    return manager is not None and manager.lacks_cursor(name, cursors)
 
 
 def _has_all(chain_value: bytes, cursors: list[bytes | None]) -> bool:

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from pyreplog._native.topic.rangeset import RangeSet
 from pyreplog.errors import InvalidMessageError
-from pyreplog.geo.acks.where import SubscriptionPosition, place
+from pyreplog.geo.acks.subscription_position import SubscriptionPosition, place
 from pyreplog.geo.geo_replication import decode_position
 from tests.geo.replicated import Side, take, two
 from tests.waiting import until

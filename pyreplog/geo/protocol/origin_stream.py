@@ -1,4 +1,4 @@
-"""Stream: the progress of one origin in one session, and its unsent gaps."""
+"""OriginStream: the progress of one origin in one session, and its unsent gaps."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pyreplog.origins.origin import GAPS_MAX, Gap, GapCause, LastEntry, Origin
 
 
-class Stream:
+class OriginStream:
     """One origin that is being sent to the target.
 
     Attributes:
