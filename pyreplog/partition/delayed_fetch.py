@@ -11,6 +11,7 @@ from pyreplog.partition.protocol.fetch_min_bytes import FetchedPart, wake_positi
 from pyreplog.partition.requests import FetchIsolation, FetchResponses
 from pyreplog.partition.role import ReplicaRole
 from pyreplog.purgatory import Purgatory, PurgatoryEntry
+from pyreplog.stream.log_position import LogPosition
 
 
 class WatchedPart(NamedTuple):
@@ -18,12 +19,12 @@ class WatchedPart(NamedTuple):
 
     Attributes:
         role: of the replica, in which it was read.
-        start: position from which on it was read.
+        start: where it was read from.
         max_bytes: how many of its bytes count at most.
     """
 
     role: ReplicaRole
-    start: int
+    start: LogPosition
     max_bytes: int
 
 
@@ -102,7 +103,7 @@ class DelayedFetch:
         if self._is_expired or any(part.role.is_over for part in self._parts):
             return None
         isolation = self._isolation
-        parts = [FetchedPart(part.start, part.role.positions[isolation], part.max_bytes) for part in self._parts]
+        parts = [FetchedPart(part.start, part.role.marks[isolation], part.max_bytes) for part in self._parts]
         return wake_positions(parts, self._min_bytes)
 
     def _watch_positions(self) -> bool:
@@ -116,7 +117,7 @@ class DelayedFetch:
             if threshold is not None:
                 key = part.role.keys[self._isolation]
                 self._entries.append(self._purgatory.watch(key, threshold, self._future_for(self._wake)))
-                if part.role.positions[self._isolation] >= threshold:  # reached before the watch: others need less now
+                if part.role.marks[self._isolation].position >= threshold:  # before the watch: others need less now
                     self._is_changed = True
         return self._wake_positions() is not None
 

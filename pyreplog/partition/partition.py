@@ -78,7 +78,7 @@ from pyreplog.partition.store.producer_state_manager import ProducerChange, Prod
 from pyreplog.partition.store.segment_copy import SegmentCopy, SegmentDigest
 from pyreplog.partition.topic_partition import TopicPartition
 from pyreplog.purgatory import Purgatory
-from pyreplog.stream.log_position import LogPosition
+from pyreplog.stream.log_position import ORIGIN, LogPosition
 from pyreplog.stream.terms import History
 
 logger = logging.getLogger(__name__)
@@ -203,12 +203,12 @@ class PartitionRead(NamedTuple):
     Attributes:
         data: the answer to the fetch.
         role: in which it was read.
-        start: position from which on it was read; 0: an error.
+        start: where it was read from; ORIGIN: an error.
     """
 
     data: FetchPartitionData
     role: ReplicaRole
-    start: int = 0
+    start: LogPosition = ORIGIN
 
 
 class Partition:
@@ -1399,7 +1399,7 @@ class Partition:
         """Return the error code of a produce with acks=-1 that was appended in a role; None: it has to wait."""
         with self._lock:
             if self._leading is None or role is not self._role:
-                if role.positions[FetchIsolation.HIGH_WATERMARK] >= required.position:
+                if role.marks[FetchIsolation.HIGH_WATERMARK].position >= required.position:
                     return NO_ERROR  # it was committed in that role
                 return ErrorCode.NOT_LEADER_OR_FOLLOWER if self.failure is None else ErrorCode.KAFKA_STORAGE_ERROR
             return self._leading.check_enough_replicas_reach_offset(required)
@@ -1459,7 +1459,7 @@ class Partition:
             records,
             _aborted(aborted, records.end),
         )
-        return PartitionRead(data, role, at.position)
+        return PartitionRead(data, role, at)
 
     def _check_consumer(self, fetch: ConsumerFetch, params: FetchParams) -> ErrorCode:
         if self._leading is None and params.only_leader:

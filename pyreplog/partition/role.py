@@ -6,7 +6,7 @@ from pyreplog.errors import ClosedError
 from pyreplog.partition.requests import FetchIsolation
 from pyreplog.partition.topic_partition import TopicPartition
 from pyreplog.purgatory import Purgatory
-from pyreplog.stream.log_position import LogPosition
+from pyreplog.stream.log_position import ORIGIN, LogPosition
 
 _HIGH_WATERMARK, _TXN_COMMITTED = FetchIsolation.HIGH_WATERMARK, FetchIsolation.TXN_COMMITTED
 # `FetchIsolation.NAME` takes 0.1 us in Python 3.11
@@ -36,8 +36,8 @@ class ReplicaRole:
     Attributes:
         is_leader: whether the replica leads.
         is_over: the replica has another role, or none: requests must not wait on.
-        positions: up to where consumers read, bytes from the beginning of the log.
-        keys: those of `positions`, for which consumers and producers wait.
+        marks: up to where consumers read.
+        keys: those of the positions of `marks`, for which consumers and producers wait.
         log_end: where the leader's log ends, bytes from its beginning.
         changes: how often the end, the high watermark or the start of the leader's log have changed. Followers learn of
             each change.
@@ -45,11 +45,11 @@ class ReplicaRole:
         low_watermark_key: that of the offset before which all replicas that live have deleted the records.
     """
 
-    __slots__ = ("changes", "changes_key", "is_leader", "is_over", "keys", "log_end", "low_watermark_key", "positions")
+    __slots__ = ("changes", "changes_key", "is_leader", "is_over", "keys", "log_end", "low_watermark_key", "marks")
 
     def __init__(self, partition: TopicPartition, *, is_leader: bool) -> None:
         self.is_leader, self.is_over = is_leader, False
-        self.positions = dict.fromkeys(FetchIsolation, 0)
+        self.marks = dict.fromkeys(FetchIsolation, ORIGIN)
         self.keys = {isolation: WaitKey(partition, isolation.value) for isolation in FetchIsolation}
         self.log_end = self.changes = 0
         self.changes_key = WaitKey(partition, "number of changes")
@@ -60,23 +60,22 @@ class ReplicaRole:
 
         The caller drains the purgatory when it holds no lock.
         """
-        position = mark.position
-        if position > self.positions[isolation]:
-            self.positions[isolation] = position  # before the look: a request that comes after the look reads it
+        if mark.position > self.marks[isolation].position:
+            self.marks[isolation] = mark  # before the look: a request that comes after the look reads it
             key = self.keys[isolation]
             if purgatory.is_watched(key):
-                purgatory.advance(key, position)
+                purgatory.advance(key, mark.position)
 
     def advance_all(
         self, purgatory: Purgatory, log_end: LogPosition, high_watermark: LogPosition, stable: LogPosition
     ) -> None:
-        """Note all positions of a leader, as `advance` does, and wake the fetches of followers."""
-        positions = self.positions
+        """Note all marks of a leader, as `advance` does, and wake the fetches of followers."""
+        marks = self.marks
         is_changed = log_end.position > self.log_end
-        if high_watermark.position > positions[_HIGH_WATERMARK]:
+        if high_watermark.position > marks[_HIGH_WATERMARK].position:
             self.advance(purgatory, _HIGH_WATERMARK, high_watermark)
             is_changed = True
-        if stable.position > positions[_TXN_COMMITTED]:
+        if stable.position > marks[_TXN_COMMITTED].position:
             self.advance(purgatory, _TXN_COMMITTED, stable)
         if is_changed:
             self.log_end = log_end.position

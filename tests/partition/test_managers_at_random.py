@@ -12,7 +12,7 @@ import pytest
 from pyreplog.partition.config import RetentionConfig
 from pyreplog.partition.protocol.error_codes import ACKS_ALL, ErrorCode
 from pyreplog.partition.protocol.partition_state import is_lost
-from pyreplog.partition.requests import ConsumerFetch, FetchParams
+from pyreplog.partition.requests import ConsumerFetch, FetchParams, FetchPartitionData
 from tests.ha.streams import SEGMENT_BYTES, assert_same_files
 
 from .managers import EVENTS, NAMES, Broker, Cluster, batch, messages
@@ -36,6 +36,7 @@ class Schedule:
         self.acknowledged: dict[int, bytes] = {}
         self.outcomes: dict[int, int] = {}  # how many each produce had
         self.read: list[tuple[int, bytes]] = []  # position and bytes that consumers have seen
+        self.in_vain: list[FetchPartitionData] = []  # of fetches that a leader answered early, with no record
 
     def step(self) -> None:
         rng, cluster = self.rng, self.cluster
@@ -98,10 +99,16 @@ class Schedule:
             max_wait_ms=self.rng.choice((0, 100)), only_leader=False, min_bytes=self.rng.choice((1, 9000))
         )
 
+        partition, clock = broker.partition, self.cluster.clock
+        epoch, deadline_us = partition.leader_epoch, clock.monotonic_us() + params.max_wait_ms * 1000
+
         def done(future: Any) -> None:
             data = future.result()[EVENTS]
             if data.records is not None:
                 self.read += [(at, bytes(body)) for at, body in data.records.frames]
+                is_early = clock.monotonic_us() < deadline_us and epoch is not None and partition.leader_epoch == epoch
+                if is_early and data.records.end.entry == data.records.position.entry:
+                    self.in_vain.append(data)
 
         broker.manager.fetch_messages(params, {EVENTS: ConsumerFetch(start, 20_000)}).add_done_callback(done)
 
@@ -162,6 +169,7 @@ def check(schedule: Schedule) -> None:
     assert schedule.acknowledged, "nothing was acknowledged"
     assert schedule.read, "nothing was read"
     assert max(schedule.outcomes.values()) == 1
+    assert schedule.in_vain == []
     held = {record.entry: (record.value if record.kind == 1 else b"") for batch in logs[0].read() for record in batch}
     kept = {offset: value for offset, value in schedule.acknowledged.items() if offset >= logs[0].start}
     assert {offset: held.get(offset) for offset in kept} == kept

@@ -16,6 +16,7 @@ from pyreplog._native.kafka.record_batch import ProducedBatch, peek_header, take
 from pyreplog._native.system.checksum import crc32c
 from pyreplog.errors import InvalidArgumentError
 from pyreplog.future import AppendFuture
+from pyreplog.partition.config import RetentionConfig
 from pyreplog.partition.delayed_fetch import DelayedFetch, WatchedPart
 from pyreplog.partition.protocol.append_origin import AppendOrigin
 from pyreplog.partition.protocol.error_codes import ACKS_ALL, ErrorCode
@@ -42,7 +43,7 @@ from pyreplog.partition.requests import (
 from pyreplog.partition.role import ReplicaRole
 from pyreplog.partition.topic_partition import TopicPartition
 from pyreplog.purgatory import Purgatory
-from pyreplog.stream.log_position import LogPosition
+from pyreplog.stream.log_position import ORIGIN, LogPosition
 from tests.waiting import PATIENCE_S
 
 from .managers import EVENTS, LAG_US, WALL_US, Broker, Cluster, HookedPurgatory, batch, fetch_alone, messages
@@ -704,6 +705,39 @@ def test_a_fetch_waits_for_its_bytes(cluster: Cluster, a: Broker) -> None:
     assert future.result(0)[EVENTS].size >= 3000
 
 
+@pytest.mark.parametrize("isolation", FetchIsolation)
+def test_a_fetch_does_not_end_with_the_record_of_an_epoch(cluster: Cluster, isolation: FetchIsolation) -> None:
+    """Consumers do not get that record. Followers are told at once that it is committed."""
+    b, c = cluster.brokers["b"], cluster.brokers["c"]
+    c.is_fetching = False
+    cluster.lead("b")
+    cluster.settle()
+    assert b.partition.high_watermark < b.log.end_mark
+    future = b.manager.fetch_messages(FetchParams(isolation, max_wait_ms=500), {EVENTS: ConsumerFetch(0)})
+    c.is_fetching = True
+    cluster.settle()
+    assert {broker.partition.high_watermark for broker in cluster.brokers.values()} == {b.log.end_mark}
+    assert not future.done()
+    appended(b, messages(b"x"))
+    cluster.settle()
+    assert b"x" in read_bytes(future.result(0)[EVENTS])
+
+
+def test_a_fetch_does_not_end_with_a_segment_that_has_no_records(make: Callable[..., Cluster]) -> None:
+    cluster = make(retention=RetentionConfig(retention_bytes=0))
+    a = cluster.brokers["a"]
+    appended(a, messages(b"x"))
+    cluster.settle()
+    future = a.manager.fetch_messages(FetchParams(max_wait_ms=500), {EVENTS: ConsumerFetch(1)})
+    a.partition.apply_retention()
+    cluster.settle()
+    assert a.partition.high_watermark.position > a.log.segment_bytes
+    assert not future.done()
+    appended(a, messages(b"y"))
+    cluster.settle()
+    assert b"y" in read_bytes(future.result(0)[EVENTS])
+
+
 def test_a_fetch_whose_time_is_over_is_answered_with_what_there_is(cluster: Cluster, a: Broker) -> None:
     params = FetchParams(max_wait_ms=1000, min_bytes=3000)
     future = a.manager.fetch_messages(params, {EVENTS: ConsumerFetch(0)})
@@ -755,7 +789,7 @@ def test_bytes_that_come_before_a_fetch_watches_leave_less_for_the_others() -> N
         first.advance(purgatory, isolation, LogPosition(3000, 1))
 
     purgatory.before_watch = [move]
-    parts = [WatchedPart(role, 0, 1 << 20) for role in (first, second)]
+    parts = [WatchedPart(role, ORIGIN, 1 << 20) for role in (first, second)]
     DelayedFetch(parts, isolation, 4000, dict, future, purgatory).watch(1000)
     purgatory.drain()
     assert not future.done()
@@ -769,7 +803,7 @@ def test_a_mark_moves_before_the_role_looks_for_those_who_wait() -> None:
 
     class Room(Purgatory):
         def is_watched(self, key: Hashable) -> bool:
-            seen.append(role.positions[FetchIsolation.HIGH_WATERMARK])
+            seen.append(role.marks[FetchIsolation.HIGH_WATERMARK].position)
             return super().is_watched(key)
 
     seen: list[int] = []
@@ -961,25 +995,27 @@ def test_a_fetch_is_looked_at_when_a_partition_has_its_share() -> None:
     """Not at each append: the looks grow with the logarithm of its bytes."""
     min_bytes, partitions = 1 << 20, 8
     ends = [0] * partitions
-    looks, wake = 0, wake_positions([FetchedPart(0, 0, 1 << 30)] * partitions, min_bytes)
+    looks, wake = 0, wake_positions([FetchedPart(ORIGIN, ORIGIN, 1 << 30)] * partitions, min_bytes)
     appends = 0
     while wake is not None:
         ends[appends % partitions] += 64
         appends += 1
         if any(at is not None and end >= at for end, at in zip(ends, wake, strict=True)):
             looks += 1
-            wake = wake_positions([FetchedPart(0, end, 1 << 30) for end in ends], min_bytes)
+            marks = [LogPosition(end, end // 64) for end in ends]
+            wake = wake_positions([FetchedPart(ORIGIN, mark, 1 << 30) for mark in marks], min_bytes)
     assert appends == min_bytes // 64
     assert looks < 20
 
 
 def test_bytes_above_a_partitions_limit_do_not_count() -> None:
-    full = FetchedPart(0, 5000, 100)
-    assert wake_positions([full, FetchedPart(10, 10, 1000)], 100) is None
-    assert wake_positions([full, FetchedPart(10, 10, 1000)], 300) == [None, 210]
-    assert wake_positions([full, FetchedPart(10, 10, 50)], 300) == [None, 60]
+    full, mark = FetchedPart(ORIGIN, LogPosition(5000, 50), 100), LogPosition(10, 1)
+    assert wake_positions([full, FetchedPart(mark, mark, 1000)], 100) is None
+    assert wake_positions([full, FetchedPart(mark, mark, 1000)], 300) == [None, 210]
+    assert wake_positions([full, FetchedPart(mark, mark, 50)], 300) == [None, 60]
     assert wake_positions([full], 300) == [None]
-    assert wake_positions([FetchedPart(500, 100, 1000)], 50) == [550], "an offset above the high watermark"
+    above = FetchedPart(LogPosition(500, 5), LogPosition(100, 1), 1000)
+    assert wake_positions([above], 50) == [550], "an offset above the high watermark"
 
 
 def test_a_fetch_that_is_late_takes_no_place_of_the_next_one(tmp_path: Path) -> None:

@@ -90,22 +90,15 @@ class LeaderRequests:
         return "" if stored is None else stored[1].leader
 
     def wait_for(self, condition: Callable[[], bool], timeout_s: float) -> bool:
-        """Wait until metadata fulfil a condition; return whether they do."""
-        deadline = time.monotonic() + timeout_s
-        while True:
-            with self._changes:
-                seen = self._changed
-            began = time.monotonic()
-            if condition():
-                return True
-            now = time.monotonic()
-            left = deadline - now
-            if left <= 0:
-                return False
-            time.sleep(min(left, 5 * (now - began)))  # many changes, one look
-            with self._changes:
-                if self._changed == seen:
-                    self._changes.wait(min(left, 1.0))
+        """Wait until metadata fulfil a condition; return whether they do.
+
+        Args:
+            condition: called after each change, with a lock held: it must cost little, however many partitions there
+                are.
+            timeout_s: how long to wait, seconds.
+        """
+        with self._changes:
+            return self._changes.wait_for(condition, timeout_s)
 
     # ---- requests -------------------------------------------------------------------------------------------
 

@@ -220,9 +220,12 @@ class PartitionClient(Handle):
             min_isr=min_isr, requires_sync=requires_sync, unclean_election=unclean_election, assignment=assignment,
         )  # fmt: skip
 
+        unled = [TopicPartition(name, number) for number in reversed(range(partitions))]
+
         def is_led() -> bool:
-            states = self._leaders.cache.partitions(created.topic_id)
-            return len(states) == partitions and all(state.leader for _, state in states)
+            while unled and self._leaders.leader(unled[-1], created.topic_id):
+                unled.pop()
+            return not unled
 
         if not self._leaders.wait_for(is_led, self._config.timeout_s):
             raise PartitionUnavailableError(name, "", "the topic is created, and not all its partitions have leaders")
@@ -312,8 +315,15 @@ class PartitionClient(Handle):
         self._check_open()
         cache = self._leaders.cache
 
+        unknown = list(cache.topics())
+
         def are_known() -> bool:
-            return all(topic.is_deleted or cache.has_states(topic.topic_id) for topic in cache.topics().values())
+            while unknown:
+                topic = self._leaders.topic(unknown[-1])
+                if topic is not None and not cache.has_states(topic.topic_id):
+                    return False
+                unknown.pop()
+            return True
 
         if not self._leaders.wait_for(are_known, self._config.timeout_s):
             raise PartitionUnavailableError("", "", "the states of partitions could not be read in time")

@@ -3,7 +3,7 @@
 A fetch of several partitions waits until the sum of what it can read reaches its minimum. While `missing` bytes lack,
 and n partitions can still bring some, at least one of them has to bring missing / n: the fetch is woken by that one
 alone. Each wake-up in vain takes an n-th off what lacks, so there are at most n log(min_bytes) of them, whatever the
-number of appends is.
+number of appends is; and one for each record without an offset, of which there is one a leader epoch and a segment.
 """
 
 from __future__ import annotations
@@ -11,23 +11,28 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from pyreplog.stream.log_position import LogPosition
+
 
 class FetchedPart(NamedTuple):
-    """One partition of a parked fetch. Positions are bytes from the beginning of the log.
+    """One partition of a parked fetch.
 
     Attributes:
-        start: position from which on it reads.
-        end: position up to which it may read now.
+        start: where it reads from.
+        end: up to where it may read now.
         max_bytes: what of it counts at most.
     """
 
-    start: int
-    end: int
+    start: LogPosition
+    end: LogPosition
     max_bytes: int
 
     @property
     def readable(self) -> int:
-        return min(max(self.end - self.start, 0), self.max_bytes)
+        """How many bytes count: 0 if all records there are without an offset, because consumers do not get those."""
+        if self.end.entry <= self.start.entry:
+            return 0
+        return min(self.end.position - self.start.position, self.max_bytes)
 
 
 def wake_positions(parts: Sequence[FetchedPart], min_bytes: int) -> list[int | None] | None:
@@ -45,6 +50,6 @@ def wake_positions(parts: Sequence[FetchedPart], min_bytes: int) -> list[int | N
     rising = [part.readable < part.max_bytes for part in parts]
     share = -(-missing // max(sum(rising), 1))
     return [
-        max(part.end, part.start) + min(share, part.max_bytes - part.readable) if rises else None
+        max(part.end.position, part.start.position) + min(share, part.max_bytes - part.readable) if rises else None
         for part, rises in zip(parts, rising, strict=True)
     ]
