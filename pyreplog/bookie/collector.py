@@ -20,7 +20,7 @@ from pyreplog._native.ledgerlog.entries import CONTROL, parse_entries
 from pyreplog.bookie.bookie import Bookie
 from pyreplog.bookie.config import BookieConfig
 from pyreplog.bookie.entry_log import DiskLog
-from pyreplog.bookie.ledgermap import BadRange, LedgerExtent
+from pyreplog.bookie.ledger_map import BadRange, LedgerExtent
 from pyreplog.bookie.surplus import ClosedLedgers, SurplusFinder
 from pyreplog.errors import CorruptionError, DiskError, InvalidMetadataError
 

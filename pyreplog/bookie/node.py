@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from pyreplog.arguments import as_int
 from pyreplog.bookie.collector import Collector
 from pyreplog.bookie.config import BookieConfig
-from pyreplog.bookie.ledgerlist import LedgerList, LedgerMetadataView
+from pyreplog.bookie.ledger_list import LedgerList, LedgerMetadataView
 from pyreplog.bookie.metrics import bookie_metrics
 from pyreplog.bookie.opening import open_bookie
 from pyreplog.bookie.protocol import FEATURES

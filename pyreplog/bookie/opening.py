@@ -15,8 +15,8 @@ from pyreplog.bookie.bookie import Bookie
 from pyreplog.bookie.config import BookieConfig
 from pyreplog.bookie.entry_log import EntryLog
 from pyreplog.bookie.identity import LOG, BookieIdentity, are_older, check_log, claim, note, register
-from pyreplog.bookie.ledgerlist import LedgerMetadataView
-from pyreplog.bookie.local import LocalBookie
+from pyreplog.bookie.ledger_list import LedgerMetadataView
+from pyreplog.bookie.local_bookie import LocalBookie
 from pyreplog.bookie.salvage import LostSegments, is_checkpoint_lost, salvage
 from pyreplog.clock import Clock
 from pyreplog.errors import CorruptionError, NotALogError, ReplogError, WrongLogError

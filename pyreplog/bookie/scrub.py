@@ -29,7 +29,7 @@ from pyreplog._native.ledgerlog.entries import CONTROL
 from pyreplog.bookie.bookie import Bookie
 from pyreplog.bookie.config import BookieConfig
 from pyreplog.bookie.entry_log import DiskLog
-from pyreplog.bookie.ledgermap import BadRange
+from pyreplog.bookie.ledger_map import BadRange
 from pyreplog.bookie.salvage import LostSegment, LostSegments
 from pyreplog.bookie.scrub_report import LastScrub, ScrubReport
 from pyreplog.bookie.scrub_state import ScrubFile, SegmentAge, ranges_of

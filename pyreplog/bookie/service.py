@@ -11,7 +11,7 @@ from pyreplog._native.bookie.bookie_service_base import BookieServiceBase
 from pyreplog._native.net.frame import CONTROL_OFFSET, FrameBatch, encode_header
 from pyreplog.bookie.bookie import Bookie
 from pyreplog.bookie.key_verifier import KeyRegistry, KeyVerdict, KeyVerifier
-from pyreplog.bookie.local import LocalBookie
+from pyreplog.bookie.local_bookie import LocalBookie
 from pyreplog.bookie.protocol import (
     ADD,
     READ,

@@ -31,8 +31,8 @@ from pyreplog.bookie.bookie import Bookie
 from pyreplog.bookie.config import BookieConfig
 from pyreplog.bookie.dead_entries import DeadEntries, are_among, count_among
 from pyreplog.bookie.entry_log import DiskLog
-from pyreplog.bookie.ledgerlist import ClosedLedgerHoldings
-from pyreplog.bookie.ledgermap import LedgerExtent
+from pyreplog.bookie.ledger_list import ClosedLedgerHoldings
+from pyreplog.bookie.ledger_map import LedgerExtent
 from pyreplog.errors import CorruptionError
 
 logger = logging.getLogger(__name__)

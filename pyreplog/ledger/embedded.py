@@ -8,8 +8,8 @@ from pathlib import Path
 from pyreplog._native.log.segment import HEADER_BYTES
 from pyreplog.bookie.collector import Collector
 from pyreplog.bookie.config import BookieConfig
-from pyreplog.bookie.ledgerlist import LedgerList
-from pyreplog.bookie.local import LocalBookie
+from pyreplog.bookie.ledger_list import LedgerList
+from pyreplog.bookie.local_bookie import LocalBookie
 from pyreplog.bookie.opening import open_bookie
 from pyreplog.clock import Clock
 from pyreplog.errors import InvalidArgumentError, LockedError

@@ -12,7 +12,7 @@ from pyreplog.autorecovery.health import check_health
 from pyreplog.autorecovery.scrubs import RATE_MAX, ask_scrubs
 from pyreplog.bookie import node as bookie_node
 from pyreplog.bookie.config import BookieConfig
-from pyreplog.bookie.local import LocalBookie
+from pyreplog.bookie.local_bookie import LocalBookie
 from pyreplog.bookie.node import BookieNode
 from pyreplog.bookie.protocol import FEATURES, ReplyStatus, Request, RequestKind
 from pyreplog.bookie.registration import Availability

@@ -11,7 +11,7 @@ from pyreplog.bookie.bookie import Bookie
 from pyreplog.bookie.collector import Collector
 from pyreplog.bookie.config import BookieConfig
 from pyreplog.bookie.entry_log import DiskLog
-from pyreplog.bookie.ledgerlist import ClosedLedgerHoldings
+from pyreplog.bookie.ledger_list import ClosedLedgerHoldings
 from pyreplog.bookie.protocol import Flag, Reply, ReplyStatus, Request
 from pyreplog.errors import DiskFullError, InvalidMetadataError, InvalidRecordsError, MetadataUnavailableError
 from pyreplog.log.files import RealFiles

@@ -11,7 +11,7 @@ from random import Random
 import pytest
 
 from pyreplog.bookie.config import BookieConfig
-from pyreplog.bookie.ledgerlist import ClosedLedgerHoldings
+from pyreplog.bookie.ledger_list import ClosedLedgerHoldings
 from pyreplog.bookie.protocol import ReplyStatus
 from pyreplog.log import housekeeper
 from pyreplog.log.files import RealFiles

@@ -14,8 +14,8 @@ from pyreplog.bookie.bookie_state import BookiePhase, BookieState, bookie_state_
 from pyreplog.bookie.collector import Collector
 from pyreplog.bookie.config import BookieConfig
 from pyreplog.bookie.identity import IDENTITY, LOG, BookieIdentity, claim, is_registered, register
-from pyreplog.bookie.ledgerlist import LedgerList
-from pyreplog.bookie.local import LocalBookie
+from pyreplog.bookie.ledger_list import LedgerList
+from pyreplog.bookie.local_bookie import LocalBookie
 from pyreplog.bookie.opening import open_bookie
 from pyreplog.bookie.protocol import ReplyStatus
 from pyreplog.bookie.registration import Availability, Registration, availability_key

@@ -21,7 +21,7 @@ from pyreplog.bookie import segment_check
 from pyreplog.bookie.collector import Collector
 from pyreplog.bookie.config import BookieConfig
 from pyreplog.bookie.controls import ControlCode, load_controls
-from pyreplog.bookie.local import LocalBookie
+from pyreplog.bookie.local_bookie import LocalBookie
 from pyreplog.bookie.node import BookieNode
 from pyreplog.bookie.protocol import Flag, ReplyStatus
 from pyreplog.bookie.registration import Availability, availability_key

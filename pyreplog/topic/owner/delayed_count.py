@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from pyreplog.future import AppendFuture
 from pyreplog.net.fair_executor import wait_wanted
 from pyreplog.topic.model.cursor import Cursor
-from pyreplog.topic.owner.managed.managedledger import ManagedLedger
+from pyreplog.topic.owner.managed.managed_ledger import ManagedLedger
 
 BYTES_MAX = 1 << 20
 MESSAGES_MAX = 1 << 16

@@ -30,7 +30,7 @@ from pyreplog.topic.model.partitioned_metadata import (
     list_partitioned,
 )
 from pyreplog.topic.model.routing import partition_name, partition_of
-from pyreplog.topic.owner.managed.chainstore import find_chain
+from pyreplog.topic.owner.managed.chain_store import find_chain
 from pyreplog.topic.owner.ownership import Ownership
 from pyreplog.topic.owner.subscription import Subscription
 from pyreplog.topic.owner.topic import Topic

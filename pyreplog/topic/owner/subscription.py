@@ -42,7 +42,7 @@ from pyreplog.topic.model.interfaces import AckedOffsets, DeliveredMessages, Del
 from pyreplog.topic.model.positions import EntryPosition, Start, TopicPosition, position
 from pyreplog.topic.owner.delayed_count import DelayedCount
 from pyreplog.topic.owner.locator import LocatedEntries, Locator, offsets_in
-from pyreplog.topic.owner.managed.managedledger import ManagedLedger
+from pyreplog.topic.owner.managed.managed_ledger import ManagedLedger
 
 
 @dataclass

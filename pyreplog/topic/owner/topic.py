@@ -42,7 +42,7 @@ from pyreplog.topic.model.stats import InternalStats, TopicStats
 from pyreplog.topic.model.wire.protocol import Exchange, Exchanged
 from pyreplog.topic.owner.dedup_cursor import dedup_cursor, obsolete_cursors
 from pyreplog.topic.owner.maintenance import TopicMaintenance
-from pyreplog.topic.owner.managed.managedledger import ManagedLedger
+from pyreplog.topic.owner.managed.managed_ledger import ManagedLedger
 from pyreplog.topic.owner.origins import Origins
 from pyreplog.topic.owner.ownership import Claim
 from pyreplog.topic.owner.report import TopicReport

@@ -13,8 +13,8 @@ from pyreplog.autorecovery.bookie_operations import BookieOperations
 from pyreplog.autorecovery.health import Colour
 from pyreplog.autorecovery.scrubs import ask_scrubs
 from pyreplog.bookie.scrub_report import ScrubReport
-from pyreplog.cli.clusterhealth import EXIT_CODES, last_scrub
-from pyreplog.cli.shared import clusteroptions
+from pyreplog.cli.cluster_health import EXIT_CODES, last_scrub
+from pyreplog.cli.shared import cluster_options
 from pyreplog.cli.shared.output import amount, counted, duration, print_json, say
 from pyreplog.clock import SystemClock
 from pyreplog.ledger.cluster import LedgerCluster
@@ -40,7 +40,7 @@ def add_actions(actions: Any) -> None:
 
 
 def _scrub(arguments: argparse.Namespace) -> int:
-    with clusteroptions.cluster(arguments) as cluster:
+    with cluster_options.cluster(arguments) as cluster:
         bookies = _bookies(cluster, arguments)
         begin = not arguments.status
         reports = ask_scrubs(cluster.runtime, bookies, begin=begin, bytes_per_s=arguments.bytes_per_s)

@@ -33,9 +33,9 @@ from pyreplog.topic.model.config import TopicConfig
 from pyreplog.topic.model.positions import EntryPosition, TopicPosition
 from pyreplog.topic.model.retention import ClosedLedger, trimmable
 from pyreplog.topic.model.stats import Stats
-from pyreplog.topic.owner.managed.chainreader import ChainReader, View
-from pyreplog.topic.owner.managed.chainstore import ChainStore, Change
-from pyreplog.topic.owner.managed.chainwriter import ChainWriter
+from pyreplog.topic.owner.managed.chain_reader import ChainReader, View
+from pyreplog.topic.owner.managed.chain_store import ChainStore, Change
+from pyreplog.topic.owner.managed.chain_writer import ChainWriter
 from pyreplog.topic.owner.managed.closed_ledger_readers import ClosedLedgerReaders
 from pyreplog.topic.owner.managed.entry_reader import EntryReader
 from pyreplog.topic.owner.managed.ledgers import LedgerDeleter, LedgerMaker, counts_of

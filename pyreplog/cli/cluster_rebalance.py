@@ -14,7 +14,7 @@ from pyreplog.autorecovery.key_waiter import KeyWaiter
 from pyreplog.autorecovery.protocol.rebalance import NoMoveReason
 from pyreplog.autorecovery.rebalance_moves import REBALANCE, RebalanceMoves
 from pyreplog.autorecovery.rebalancer import RebalanceProposal, Rebalancer, run_rebalance
-from pyreplog.cli.shared import clusteroptions
+from pyreplog.cli.shared import cluster_options
 from pyreplog.cli.shared.output import amount, counted, duration, print_json, say
 from pyreplog.clock import SystemClock
 
@@ -40,7 +40,7 @@ def add_actions(actions: Any) -> None:
 
 
 def _rebalance(arguments: argparse.Namespace) -> int:
-    with clusteroptions.cluster(arguments) as cluster:
+    with cluster_options.cluster(arguments) as cluster:
         rebalancer = Rebalancer(cluster.runtime, SystemClock())
         if arguments.end:
             return _end(arguments, rebalancer)
