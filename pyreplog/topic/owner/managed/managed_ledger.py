@@ -26,7 +26,7 @@ from pyreplog.ledger.cluster import LedgerCluster
 from pyreplog.ledger.ledger_handle import CLOSE_S, GIVE_UP_S
 from pyreplog.ledger.ledger_metadata import LedgerMetadata
 from pyreplog.ledger.readahead import RANGE_BYTES_MAX
-from pyreplog.net.fair_executor import wait_wanted
+from pyreplog.net.fair_executor import wait_while_connected
 from pyreplog.net.sockets import weak_callback
 from pyreplog.topic.model.chain import ANY_US, LedgerChain, LedgerTotals
 from pyreplog.topic.model.config import TopicConfig
@@ -109,7 +109,7 @@ def _finish_last(cluster: LedgerCluster, store: ChainStore, maker: LedgerMaker, 
     if last is None:
         return
     try:
-        metadata = wait_wanted(cluster.runtime.wait, maker.begin_recovery(last.ledger))
+        metadata = wait_while_connected(cluster.runtime.wait, maker.begin_recovery(last.ledger))
         counts = counts_of(metadata, clock.now_us(), _last_append_us(maker, metadata))
     except NoSuchLedgerError:
         logger.error("topic %s: its last ledger, %d, does not exist", store.chain.topic, last.ledger)
