@@ -84,7 +84,7 @@ def run(arguments: argparse.Namespace) -> int:
     ):
         _announce(arguments, node, metrics)
         while not stop.wait(_KEEP_S):
-            node.keep()
+            node.maintain()
         drain = serving.Drain(arguments.drain_s)
         store.end_calls_by(drain.deadline(UNREGISTERING))
         if metrics is not None:

@@ -27,7 +27,7 @@ DRAIN = "have the copies of a bookie moved to others"
 LOST = "declare that the data of a bookie are gone, so that its copies are made again at once"
 RETIRE = "retire a bookie that was drained or lost, and that no ledger names"
 
-_LOOK_S = 5.0
+_POLL_S = 5.0
 """Copies that workers make change keys of the auditor; a ledger that its writer changes does not."""
 BLOCKED_S = 120.0
 """A drain without progress for so long, of which all ledgers that are left failed, ends the wait."""
@@ -105,7 +105,7 @@ def _wait(arguments: argparse.Namespace, operations: BookieOperations, waiter: K
     began = moved = time.monotonic()
     progress = first
     while progress.ledgers_left:
-        waiter.wait(min(_LOOK_S, max(arguments.patience, 0.05)))
+        waiter.wait(min(_POLL_S, max(arguments.patience, 0.05)))
         previous, progress = progress, operations.drain_progress(first.bookie)
         now = time.monotonic()
         if progress != previous:

@@ -20,7 +20,7 @@ from pyreplog.clock import SystemClock
 
 REBALANCE_HELP = "move copies of closed ledgers from full bookies to empty ones, and mend racks"
 
-_LOOK_S = 10.0
+_POLL_S = 10.0
 _SHOWN_MAX = 20
 _WHY = {
     NoMoveReason.NO_TARGET: "each emptier bookie is a member already, or takes no copies",
@@ -90,7 +90,7 @@ class _Progress:
         if left != self._shown:
             self._shown = left
             self._print(*left)
-        self._waiter.wait(_LOOK_S)
+        self._waiter.wait(_POLL_S)
 
     def _print(self, moves: int, size: int) -> None:
         done, seconds = self._size - size, time.monotonic() - self._began

@@ -21,7 +21,7 @@ from pyreplog.ledger.cluster import LedgerCluster
 
 SCRUB = "have bookies verify all their segments on the disk now, and show how far they are"
 
-_LOOK_S = 1.0
+_POLL_S = 1.0
 """A bookie has its progress in memory: no key tells that it changed."""
 
 
@@ -48,7 +48,7 @@ def _scrub(arguments: argparse.Namespace) -> int:
         told = {bookie: report for bookie, report in reports.items() if isinstance(report, ScrubReport)}
         began = time.monotonic()
         while begin and any(isinstance(report, ScrubReport) and report.is_asked for report in reports.values()):
-            time.sleep(_LOOK_S)
+            time.sleep(_POLL_S)
             previous, reports = reports, ask_scrubs(cluster.runtime, told)
             if reports != previous:
                 _print(arguments, reports, time.monotonic() - began)

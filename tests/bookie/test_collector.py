@@ -33,7 +33,7 @@ class Ledgers:
         self.unlisted: set[int] = set()
         self.held: dict[int, list[range]] = {}  # of closed ones
 
-    def knows_us(self) -> bool:
+    def knows_this_bookie(self) -> bool:
         return self.known
 
     def listed(self) -> set[int]:
@@ -52,7 +52,7 @@ class Ledgers:
     def change_version(self, ledger: int, version: int) -> bool:
         raise AssertionError("nothing is closed")
 
-    def spares(self, ledger: int, bookies: Collection[str]) -> bool:
+    def keeps_surplus(self, ledger: int, bookies: Collection[str]) -> bool:
         raise AssertionError("nothing is closed")
 
 

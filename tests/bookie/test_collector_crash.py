@@ -138,7 +138,7 @@ class Moved(Ledgers):
     def change_version(self, ledger: int, version: int) -> bool:
         return (ledger, version) == (2, 1)
 
-    def spares(self, ledger: int, bookies: Collection[str]) -> bool:
+    def keeps_surplus(self, ledger: int, bookies: Collection[str]) -> bool:
         return False
 
 

@@ -97,7 +97,7 @@ def test_it_tells_those_who_wait_for_the_lac() -> None:
 
 def test_a_local_bookie_tells_them_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Not when the bookie has something else to do."""
-    monkeypatch.setattr("pyreplog.bookie.local_bookie._LOOK_S", 3600.0)
+    monkeypatch.setattr("pyreplog.bookie.local_bookie._CHECK_SPACE_S", 3600.0)
     monkeypatch.setattr("pyreplog.bookie.bookie.WAIT_MS_MAX", 1 << 40)
     came = threading.Event()
     with LocalBookie(tmp_path / "bookie", BookieConfig(durability="appended", **ANY_SPACE)) as bookie:

@@ -240,7 +240,11 @@ def test_garbage_collection_notes_the_number_of_the_next_ledger(path: Path, stor
     identity, bookie = open_bookie(path, "b1", store, CONFIG, ledgers=facts)
     facts.next_ledger = 9
     collector = Collector(
-        bookie.log, bookie.config, LedgerList(store, facts, identity), bookie.with_bookie, on_look=bookie.when_collected
+        bookie.log,
+        bookie.config,
+        LedgerList(store, facts, identity),
+        bookie.with_bookie,
+        on_metadata_read=bookie.on_metadata_read,
     )
     collector.collect()
     assert BookieIdentity.decode(path, (path / IDENTITY).read_bytes()).next_ledger == 9

@@ -304,7 +304,7 @@ def test_what_comes_while_a_thread_syncs_is_committed_behind_it(
     tmp_path: Path, files: Countless, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """One commit at a time; the bookie's thread is told of what arrived meanwhile."""
-    monkeypatch.setattr("pyreplog.bookie.local_bookie._LOOK_S", 10 * WAIT_S)
+    monkeypatch.setattr("pyreplog.bookie.local_bookie._CHECK_SPACE_S", 10 * WAIT_S)
     with LocalBookie(tmp_path, config(), files=files) as bookie:
         ask(bookie, add(0))
         first = FastAnswer(bookie, add(1))
