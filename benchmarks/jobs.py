@@ -119,7 +119,7 @@ def bookie(path: str, url: str, name: str, settings: dict[str, Any], busy_poll_u
         _tell(node.address)
         while True:
             asked = select.select([sys.stdin], [], [], 1.0)[0]
-            node.keep()
+            node.maintain()
             if asked:
                 word = sys.stdin.readline().strip()
                 if not word:
@@ -138,7 +138,7 @@ def _settle(node: BookieNode) -> None:
     start = -1
     while log.start_position != start or log._log.stats().ready_segments < spares:
         start = log.start_position
-        node.keep()
+        node.maintain()
         time.sleep(0.002)
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from pyreplog._native.ledgerlog.entries import CONTROL, encode_control, encode_entries, parse_entries
 from pyreplog._native.log.record import Record
-from pyreplog.bookie.ledgerlog import LedgerLog
+from pyreplog.bookie.ledger_log import LedgerLog
 from pyreplog.config import LogConfig
 from pyreplog.log.files import Files
 

@@ -14,7 +14,7 @@ from benchmarks.plan import Plan
 from benchmarks.result import Comparison, Figure, Section
 from benchmarks.sampling import interleave
 from pyreplog._native.ledgerlog.entries import Entries, encode_entries
-from pyreplog.bookie.ledgerlog import LedgerLog
+from pyreplog.bookie.ledger_log import LedgerLog
 from pyreplog.config import LogConfig
 
 _SIZE = 1024

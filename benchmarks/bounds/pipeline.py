@@ -17,7 +17,7 @@ from benchmarks.proc import job
 from benchmarks.result import Comparison, Figure, Section
 from benchmarks.sampling import interleave
 from pyreplog._native.ledgerlog.entries import encode_entries
-from pyreplog.bookie.ledgerlog import LedgerLog
+from pyreplog.bookie.ledger_log import LedgerLog
 from pyreplog.config import LogConfig
 
 _SIZE = 1024

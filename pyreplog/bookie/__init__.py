@@ -14,15 +14,15 @@
 | `long_polls` | requests that wait for a LAC |
 | `disk_space` | read-only mode for lack of space |
 | `entry_log` | `EntryLog`: the log as a bookie sees it; `DiskLog`: the one on disk |
-| `ledgerlog`, `multi_ledger_log` | `LedgerLog`: entries of many ledgers in one log; the commit log under it |
-| `ledgermap`, `entry_locations` | which segments hold entries of which ledgers; reads entries from their places |
+| `ledger_log`, `multi_ledger_log` | `LedgerLog`: entries of many ledgers in one log; the commit log under it |
+| `ledger_map`, `entry_locations` | which segments hold entries of which ledgers; reads entries from their places |
 | `config` | `BookieConfig` |
-| `local` | `LocalBookie`: a bookie in this process, for any thread |
+| `local_bookie` | `LocalBookie`: a bookie in this process, for any thread |
 | `identity`, `opening` | the identity of a bookie's directory; opens a bookie, after a crash with limbo |
 | `salvage` | makes a log with damaged or missing segments openable, and says what was lost |
 | `registration` | the bookie's key in the metadata store while it runs |
 | `bookie_state` | what the metadata store keeps of a bookie that is away, lost, draining or retired |
-| `ledgerlist`, `collector` | the ledgers that exist; garbage collection of deleted ones |
+| `ledger_list`, `collector` | the ledgers that exist; garbage collection of deleted ones |
 | `surplus` | finds copies that no metadata ask for, and decides that they are dead |
 | `dead_entries`, `live_entries` | which entries are dead; what counts as stored until they are removed |
 | `scrub`, `scrub_state` | verifies the segments on the disk, and has damage mended; the place where it goes on |

@@ -20,7 +20,7 @@ from pyreplog._native.ledgerlog.entries import CONTROL, parse_entries
 from pyreplog.bookie.bookie import Bookie
 from pyreplog.bookie.config import BookieConfig
 from pyreplog.bookie.entry_log import DiskLog
-from pyreplog.bookie.ledgermap import BadRange, LedgerExtent
+from pyreplog.bookie.ledger_map import BadRange, LedgerExtent
 from pyreplog.bookie.surplus import ClosedLedgers, SurplusFinder
 from pyreplog.errors import CorruptionError, DiskError, InvalidMetadataError
 
@@ -28,13 +28,13 @@ logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-_LOOKS = 64
+_LEDGERS_AT_ONCE = 64
 
 
 class Ledgers(ClosedLedgers, Protocol):
     """The ledgers according to the metadata. After any error nothing is known."""
 
-    def knows_us(self) -> bool:
+    def knows_this_bookie(self) -> bool:
         """Whether the metadata are those of this cluster, and know this bookie."""
         ...
 
@@ -71,9 +71,9 @@ class SegmentUsage(NamedTuple):
 class Collector:
     """Collects in steps of at most `collect_step_bytes`, while the bookie serves. One thread at a time.
 
-    alone: runs a function with the bookie while no request is handled (LocalBookie.with_bookie). on_look: called when a
-    round has read the metadata (LocalBookie.when_collected). damaged: gives the segments that have damage, with their
-    damaged records (Scrubber.damaged).
+    with_bookie: runs a function with the bookie while no request is handled (LocalBookie.with_bookie).
+    on_metadata_read: called when a round has read the metadata (LocalBookie.on_metadata_read). damaged: returns the
+    segments that have damage, with their damaged records (Scrubber.damaged).
     """
 
     def __init__(
@@ -81,17 +81,17 @@ class Collector:
         log: DiskLog,
         config: BookieConfig,
         ledgers: Ledgers,
-        alone: Callable[[Callable[[Bookie], object]], object],
+        with_bookie: Callable[[Callable[[Bookie], object]], object],
         *,
-        on_look: Callable[[], None] | None = None,
+        on_metadata_read: Callable[[], None] | None = None,
         damaged: Callable[[], Mapping[int, Sequence[BadRange]]] | None = None,
     ) -> None:
-        self._log, self._config, self._ledgers, self._alone = log, config, ledgers, alone
-        self._on_look, self._find_damaged = on_look, damaged
+        self._log, self._config, self._ledgers, self._with_bookie = log, config, ledgers, with_bookie
+        self._on_look, self._find_damaged = on_metadata_read, damaged
         self._damaged: Mapping[int, Sequence[BadRange]] = {}
         self._round: Iterator[None] | None = None
-        self._looked = False  # for ledgers in limbo
-        self.surplus = SurplusFinder(log, config, ledgers, alone)
+        self._limbo_found = False  # for ledgers in limbo
+        self.surplus = SurplusFinder(log, config, ledgers, with_bookie)
         self.copied_bytes = self.hollowed = self.trimmed = 0  # bytes of entries; segments
 
     def step(self) -> bool:
@@ -119,17 +119,17 @@ class Collector:
 
     def _collect(self) -> Iterator[None]:
         deleted = self._find_deleted()
-        self._note()
+        self._tell_metadata_read()
         for ledger in sorted(deleted):
             self._forget(ledger)
         yield
         yield from self._end_limbo(deleted)
         yield from self.surplus.look(deleted)
         self._damaged = self._find_damaged() if self._find_damaged is not None else {}
-        for segment in sorted(self._survey(deleted)):
+        for segment in sorted(self._segment_usages(deleted)):
             try:
-                if self._is_worth_it(segment, deleted):
-                    yield from self._empty(segment)
+                if self._is_worth_collecting(segment, deleted):
+                    yield from self._empty_segment(segment)
             except (CorruptionError, InvalidMetadataError) as error:
                 # left as it is, for repair; go on with the others (BookKeeper #4544)
                 logger.error("the segment at %d cannot be collected: %s", segment.base, error)
@@ -141,11 +141,11 @@ class Collector:
         """Find the deleted ledgers. The order matters: first those here, then the listing, then each of the rest."""
         stored = {ledger if ledger < CONTROL else ledger - CONTROL for ledger in self._log.log.ledgers()}
         unlisted = stored - self._ledgers.listed()
-        if not unlisted or not self._ledgers.knows_us():
+        if not unlisted or not self._ledgers.knows_this_bookie():
             return set()
         return {ledger for ledger in unlisted if not self._ledgers.exists(ledger)}
 
-    def _note(self) -> None:
+    def _tell_metadata_read(self) -> None:
         try:
             if self._on_look is not None:
                 self._on_look()
@@ -153,7 +153,7 @@ class Collector:
             logger.warning("the number of the next ledger was not noted: %s", error)
 
     def _forget(self, ledger: int) -> None:
-        self._alone(lambda bookie: bookie.forget(ledger))
+        self._with_bookie(lambda bookie: bookie.forget(ledger))
 
     # ---- limbo ----------------------------------------------------------------------------------------------
 
@@ -161,7 +161,7 @@ class Collector:
         """End the limbo of ledgers that are closed, and whose copies are all here again (BookKeeper BP-46)."""
         yield from self._find_limbo()
         ledgers: list[int] = []
-        self._alone(lambda bookie: ledgers.extend(bookie.limbo.ledgers))
+        self._with_bookie(lambda bookie: ledgers.extend(bookie.limbo.ledgers))
         for ledger in ledgers:
             try:
                 if ledger not in deleted and (yield from self._is_whole(ledger)):
@@ -171,17 +171,19 @@ class Collector:
 
     def _find_limbo(self) -> Iterator[None]:
         """Find, once after the start, the ledgers that earlier processes put into limbo."""
-        ledgers = [] if self._looked else [ledger - CONTROL for ledger in self._log.log.ledgers() if ledger >= CONTROL]
-        for start in range(0, len(ledgers), _LOOKS):
-            self._look_for_limbo(ledgers[start : start + _LOOKS])
+        ledgers = (
+            [] if self._limbo_found else [ledger - CONTROL for ledger in self._log.log.ledgers() if ledger >= CONTROL]
+        )
+        for start in range(0, len(ledgers), _LEDGERS_AT_ONCE):
+            self._load_limbo(ledgers[start : start + _LEDGERS_AT_ONCE])
             yield
-        self._looked = True
+        self._limbo_found = True
 
-    def _look_for_limbo(self, ledgers: list[int]) -> None:
-        self._alone(lambda bookie: bookie.limbo.look(ledgers))
+    def _load_limbo(self, ledgers: list[int]) -> None:
+        self._with_bookie(lambda bookie: bookie.limbo.look(ledgers))
 
     def _leave_limbo(self, ledger: int) -> None:
-        self._alone(lambda bookie: bookie.limbo.leave(ledger))
+        self._with_bookie(lambda bookie: bookie.limbo.leave(ledger))
         logger.info("ledger %d is closed and all its copies are here: not in limbo any more", ledger)
 
     def _is_whole(self, ledger: int) -> Generator[None, None, bool]:
@@ -202,7 +204,7 @@ class Collector:
 
     # ---- which segments -------------------------------------------------------------------------------------
 
-    def _survey(self, deleted: set[int]) -> Iterator[SegmentUsage]:
+    def _segment_usages(self, deleted: set[int]) -> Iterator[SegmentUsage]:
         for base, shares in self._log.log.segments():
             entries = [(ledger, share) for ledger, share in shares if ledger < CONTROL]
             sizes = [0 if ledger in deleted else self.surplus.live_bytes(ledger, share) for ledger, share in entries]
@@ -213,7 +215,7 @@ class Collector:
             total = sum(share.bytes for _, share in shares)
             yield SegmentUsage(sum(sizes), base, total, live, controls)
 
-    def _is_worth_it(self, segment: SegmentUsage, deleted: set[int]) -> bool:
+    def _is_worth_collecting(self, segment: SegmentUsage, deleted: set[int]) -> bool:
         """Whether to collect a segment: few of its bytes are live, or it is an empty one at the front of the log.
 
         Of one with damaged records also: none of these is needed any more.
@@ -241,7 +243,7 @@ class Collector:
 
     # ---- one segment ----------------------------------------------------------------------------------------
 
-    def _empty(self, segment: SegmentUsage) -> Iterator[None]:
+    def _empty_segment(self, segment: SegmentUsage) -> Iterator[None]:
         for ledger, share in segment.live:
             dead = self.surplus.dead(ledger)
             for first, last in self._intact(segment.base, ledger, share):
@@ -272,7 +274,7 @@ class Collector:
             yield first, share.last
 
     def _append_controls(self, ledger: int) -> None:
-        self._alone(lambda bookie: bookie.append_controls(ledger))
+        self._with_bookie(lambda bookie: bookie.append_controls(ledger))
 
     def _remove(self, base: int) -> None:
         log = self._log.log

@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from pyreplog.bookie.config import BookieConfig
 from pyreplog.bookie.dead_entries import DeadEntries
-from pyreplog.bookie.ledgerlog import LedgerLog
+from pyreplog.bookie.ledger_log import LedgerLog
 from pyreplog.clock import Clock
 from pyreplog.log.files import Files
 

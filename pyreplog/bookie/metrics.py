@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pyreplog._native.ledgerlog.entries import CONTROL
 from pyreplog._native.system.histogram import Histogram
 from pyreplog.bookie.collector import Collector
-from pyreplog.bookie.local import LocalBookie
+from pyreplog.bookie.local_bookie import LocalBookie
 from pyreplog.bookie.protocol import ReplyStatus, RequestKind
 from pyreplog.metrics import Labels, Metric
 from pyreplog.net.server import Server

@@ -17,7 +17,7 @@ from pyreplog._native.log.group_commit_base import StagedSync
 from pyreplog._native.log.segment import HEADER_BYTES, Segment
 from pyreplog._native.log.segmentheader import decode_header, encode_header
 from pyreplog._native.log.sparse import SparseIndex
-from pyreplog.bookie.ledgermap import BadRange, LedgerExtent, LedgerMap
+from pyreplog.bookie.ledger_map import BadRange, LedgerExtent, LedgerMap
 from pyreplog.errors import (
     CorruptionError,
     DiskError,

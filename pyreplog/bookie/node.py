@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from pyreplog.arguments import as_int
 from pyreplog.bookie.collector import Collector
 from pyreplog.bookie.config import BookieConfig
-from pyreplog.bookie.ledgerlist import LedgerList, LedgerMetadataView
+from pyreplog.bookie.ledger_list import LedgerList, LedgerMetadataView
 from pyreplog.bookie.metrics import bookie_metrics
 from pyreplog.bookie.opening import open_bookie
 from pyreplog.bookie.protocol import FEATURES
@@ -36,7 +36,7 @@ _STEPS_MAX = 16
 class BookieNode(Handle):
     """A bookie that serves over TCP, on a thread of its own, until `drain` or `close`.
 
-    Call `keep` about every second.
+    Call `maintain` about every second.
 
     Args:
         path: directory of the bookie.
@@ -93,8 +93,8 @@ class BookieNode(Handle):
         )
         listed = LedgerList(store, ledgers, self.identity)
         self._collector = Collector(
-            self.bookie.log, self.bookie.config, listed, self.bookie.with_bookie, on_look=self.bookie.when_collected,
-            damaged=self.bookie.scrubber.damaged,
+            self.bookie.log, self.bookie.config, listed, self.bookie.with_bookie,
+            on_metadata_read=self.bookie.on_metadata_read, damaged=self.bookie.scrubber.damaged,
         )  # fmt: skip
         self._collect_us = self._clock.monotonic_us() + self.bookie.config.collect_interval_ms * 1000
         self._scrub_us = self._verified_since_us = 0
@@ -162,7 +162,7 @@ class BookieNode(Handle):
     # ---- while it runs --------------------------------------------------------------------------------------
 
     def scrub_now(self, bytes_per_s: int | None = None) -> None:
-        """Verify all segments now; the next calls of `keep` do that. Raises ClosedError and ForkedError.
+        """Verify all segments now; the next calls of `maintain` do that. Raises ClosedError and ForkedError.
 
         bytes_per_s: bytes of segments in a second; None: the highest rate, `scrub_bytes_per_s`.
         """
@@ -174,7 +174,7 @@ class BookieNode(Handle):
         self._check_open()
         return self.bookie.scrubber.progress()
 
-    def keep(self) -> None:
+    def maintain(self) -> None:
         """Update the registration, collect garbage and verify segments.
 
         Call it about every second, always on the same thread. Errors of the metadata store are logged, and the next

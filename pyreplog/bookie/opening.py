@@ -15,8 +15,8 @@ from pyreplog.bookie.bookie import Bookie
 from pyreplog.bookie.config import BookieConfig
 from pyreplog.bookie.entry_log import EntryLog
 from pyreplog.bookie.identity import LOG, BookieIdentity, are_older, check_log, claim, note, register
-from pyreplog.bookie.ledgerlist import LedgerMetadataView
-from pyreplog.bookie.local import LocalBookie
+from pyreplog.bookie.ledger_list import LedgerMetadataView
+from pyreplog.bookie.local_bookie import LocalBookie
 from pyreplog.bookie.salvage import LostSegments, is_checkpoint_lost, salvage
 from pyreplog.clock import Clock
 from pyreplog.errors import CorruptionError, NotALogError, ReplogError, WrongLogError
@@ -25,9 +25,9 @@ from pyreplog.log.names import ASIDE
 from pyreplog.log.unclean_shutdown_marker import UncleanShutdownMarker
 from pyreplog.metadata.store import MetadataStore
 
-_SEEN = "limbo"
-_LOOKED_AT_ONCE = 1 << 20
-_FENCED_AT_ONCE = 4096
+_HANDLED = "limbo"
+_ENTRIES_AT_ONCE = 1 << 20
+_FENCES_AT_ONCE = 4096
 _SKIPPED = 1 << 20  # more ledgers than are created between a backup of the metadata and its use
 
 logger = logging.getLogger(__name__)
@@ -67,32 +67,36 @@ def open_bookie(
         ReplogError: as `identity.claim`, as the opening of a log, and as `ledgers`.
     """
     path, files = Path(path), files if files is not None else RealFiles()
-    unseen = bool(_cuts(path))
+    has_new_cuts = bool(_cuts(path))
     marker = UncleanShutdownMarker(path, files)
     identity = claim(
         path, name, store, next_ledger=ledgers.next_id(), make_new=make_new, older_metadata=older_metadata, files=files
     )
     if older_metadata and are_older(store, identity, ledgers.next_id()):
         ledgers.skip_to(identity.next_ledger + _SKIPPED)
-    record = LostSegments(path, files)
+    lost_segments = LostSegments(path, files)
     try:
-        bookie = _open_log(path, identity, config, ledgers, record, clock, files)
+        bookie = _open_log(path, identity, config, ledgers, lost_segments, clock, files)
     except NotALogError as error:
         raise WrongLogError(f"the log of bookie {identity.id} is gone: {error}") from error
     log = bookie.log.log
     try:
         check_log(path, identity, log.uuid, log.end_position)
-        _settle_lost(bookie, identity, ledgers, record)
+        _settle_lost_segments(bookie, identity, ledgers, lost_segments)
         _enter_limbo(
-            bookie, identity, ledgers, cut=unseen or bool(bookie.log.cut_records), powerless=marker.tells_of_loss()
+            bookie,
+            identity,
+            ledgers,
+            cut=has_new_cuts or bool(bookie.log.cut_records),
+            power_lost=marker.tells_of_loss(),
         )
         for cut in _cuts(path):
-            files.write_new(cut / _SEEN, b"")
+            files.write_new(cut / _HANDLED, b"")
         if bookie.config.durability == "appended":
             marker.put()
         else:
             marker.remove()
-        notes = _Notes(path, files, ledgers, register(
+        identity_file = _IdentityFile(path, files, ledgers, register(
             path, identity, store, log.uuid, log.end_position, next_ledger=ledgers.next_id(), files=files
         ))  # fmt: skip
     except BaseException:
@@ -101,23 +105,23 @@ def open_bookie(
 
     def settle(end: int) -> None:
         try:
-            notes.take(end)
+            identity_file.update(end)
             marker.remove()
         except OSError as error:  # the entries are safe; the next start may put ledgers into limbo needlessly
             logger.warning("bookie %s: its clean close was not noted: %s", name, error)
 
-    bookie.when_clean, bookie.when_collected = settle, notes.take
-    return notes.identity, bookie
+    bookie.on_clean_close, bookie.on_metadata_read = settle, identity_file.update
+    return identity_file.identity, bookie
 
 
-class _Notes:
+class _IdentityFile:
     """Keeps the identity file of a running bookie up to date. Any thread."""
 
     def __init__(self, path: Path, files: Files, ledgers: LedgerMetadataView, identity: BookieIdentity) -> None:
         self._path, self._files, self._ledgers, self.identity = path, files, ledgers, identity
         self._lock = threading.Lock()
 
-    def take(self, end: int = 0) -> None:
+    def update(self, end: int = 0) -> None:
         """Note the number of the next ledger, and the end of the log (0: as before). Raises OSError."""
         with self._lock:
             next_ledger = self.identity.next_ledger
@@ -136,41 +140,41 @@ def _open_log(
     identity: BookieIdentity,
     config: BookieConfig | None,
     ledgers: LedgerMetadataView,
-    record: LostSegments,
+    lost_segments: LostSegments,
     clock: Clock | None,
     files: Files,
 ) -> LocalBookie:
-    """Open the log; a damaged one is made openable first, and `record` then has what was lost."""
+    """Open the log; a damaged one is made openable first, and `lost_segments` then has what was lost."""
 
-    def open_it() -> LocalBookie:
+    def open_log() -> LocalBookie:
         return LocalBookie(
             path, config, create=not identity.registered, incarnation=identity.incarnation, clock=clock, files=files,
             note=partial(ledgers.note_bad_copies, identity.id),
         )  # fmt: skip
 
     log = path / LOG
-    unsettled = any(not segment.settled for segment in record.load())
+    unsettled = any(not segment.settled for segment in lost_segments.load())
     if identity.registered and (unsettled or is_checkpoint_lost(log)):
-        salvage(log, identity.log, record, files)
+        salvage(log, identity.log, lost_segments, files)
     try:
-        return open_it()
+        return open_log()
     except CorruptionError as error:
         if not identity.registered:
             raise
         logger.error("bookie %s: its log is damaged, and is made openable: %s", identity.name, error)
-        salvage(log, identity.log, record, files)
-    return open_it()
+        salvage(log, identity.log, lost_segments, files)
+    return open_log()
 
 
-def _settle_lost(
-    bookie: LocalBookie, identity: BookieIdentity, ledgers: LedgerMetadataView, record: LostSegments
+def _settle_lost_segments(
+    bookie: LocalBookie, identity: BookieIdentity, ledgers: LedgerMetadataView, lost_segments: LostSegments
 ) -> None:
     """Say what segments took with them that were lost at this opening, or at one that a crash ended.
 
     Ledgers that are not closed enter limbo. Of closed ones the copies that are gone are noted for repair; they are
     fenced, because a fence may be gone, too.
     """
-    lost = [segment for segment in record.load() if not segment.settled]
+    lost = [segment for segment in lost_segments.load() if not segment.settled]
     if not lost:
         return
     bookie.lost_segments = len(lost)
@@ -184,9 +188,9 @@ def _settle_lost(
             ledgers.note_bad_copies(identity.id, ledger, [entry])
             lacking += 1
     bookie.with_bookie(lambda machine: machine.limbo.enter(still_open))
-    for start in range(0, len(closed), _FENCED_AT_ONCE):
-        bookie.with_bookie(_fence, closed[start : start + _FENCED_AT_ONCE])
-    record.settle()
+    for start in range(0, len(closed), _FENCES_AT_ONCE):
+        bookie.with_bookie(_fence, closed[start : start + _FENCES_AT_ONCE])
+    lost_segments.settle()
     logger.error(
         "bookie %s: %d segments were lost or damaged: copies of %d closed ledgers are gone, and noted for repair; in "
         "limbo: %s", identity.name, len(lost), lacking, still_open,
@@ -201,8 +205,8 @@ def _first_missing(log: EntryLog, ledger: int, stripes: list[range]) -> int | No
     """Return the lowest entry of some stripes of which the log has no record; None: it has all."""
     missing = []
     for stripe in stripes:
-        for at in range(0, len(stripe), _LOOKED_AT_ONCE):
-            part = stripe[at : at + _LOOKED_AT_ONCE]
+        for at in range(0, len(stripe), _ENTRIES_AT_ONCE):
+            part = stripe[at : at + _ENTRIES_AT_ONCE]
             held = log.held_entries(ledger, part[0], part[-1] + 1)
             absent = np.setdiff1d(np.arange(part.start, part.stop, part.step), held)
             if len(absent):
@@ -212,14 +216,14 @@ def _first_missing(log: EntryLog, ledger: int, stripes: list[range]) -> int | No
 
 
 def _enter_limbo(
-    bookie: LocalBookie, identity: BookieIdentity, ledgers: LedgerMetadataView, *, cut: bool, powerless: bool
+    bookie: LocalBookie, identity: BookieIdentity, ledgers: LedgerMetadataView, *, cut: bool, power_lost: bool
 ) -> None:
     """Put the ledgers into limbo that may have lost entries.
 
-    cut: intact records, which may be of any ledger, were cut from the log. powerless: the machine was restarted while
+    cut: intact records, which may be of any ledger, were cut from the log. power_lost: the machine was restarted while
     entries of ledgers that need no sync were only in memory.
     """
-    if not cut and not powerless:
+    if not cut and not power_lost:
         return
     damaged = sorted(ledgers.open_with(identity.id, unsynced=not cut))
     reason = "a crash cut records from its log" if cut else "its machine went down while entries were only in memory"
@@ -229,4 +233,4 @@ def _enter_limbo(
 
 def _cuts(path: Path) -> list[Path]:
     """Return the folders of records that were cut from the log, for which no ledgers were put into limbo yet."""
-    return [cut for cut in (path / LOG / ASIDE).glob("*") if not (cut / _SEEN).exists()]
+    return [cut for cut in (path / LOG / ASIDE).glob("*") if not (cut / _HANDLED).exists()]

@@ -29,7 +29,7 @@ from pyreplog._native.ledgerlog.entries import CONTROL
 from pyreplog.bookie.bookie import Bookie
 from pyreplog.bookie.config import BookieConfig
 from pyreplog.bookie.entry_log import DiskLog
-from pyreplog.bookie.ledgermap import BadRange
+from pyreplog.bookie.ledger_map import BadRange
 from pyreplog.bookie.salvage import LostSegment, LostSegments
 from pyreplog.bookie.scrub_report import LastScrub, ScrubReport
 from pyreplog.bookie.scrub_state import ScrubFile, SegmentAge, ranges_of
@@ -53,7 +53,7 @@ _USED_SHARE = 0.9
 """The share of `scrub_interval_ms` within which all is verified; the rest is for times when the bookie does not run."""
 _STEP_US = 200_000
 _SAVE_US = 60_000_000
-_LOOK_US = 10_000_000
+_REFRESH_US = 10_000_000
 _BURST_S = 60.0
 
 
@@ -88,7 +88,7 @@ class Scrubber:
         log: log of the bookie.
         directory: directory of the bookie, for the file that keeps the place.
         config: settings of the bookie.
-        alone: runs a function with the bookie while no request is handled (LocalBookie.with_bookie).
+        with_bookie: runs a function with the bookie while no request is handled (LocalBookie.with_bookie).
         note: notes damaged entries for repair.
         files: access to the disk; None: the real one.
         clock: source of time; None: the clock of the machine.
@@ -104,13 +104,13 @@ class Scrubber:
         log: DiskLog,
         directory: Path,
         config: BookieConfig,
-        alone: Callable[[Callable[[Bookie], object]], object],
+        with_bookie: Callable[[Callable[[Bookie], object]], object],
         note: NoteBadCopies,
         *,
         files: Files | None = None,
         clock: Clock | None = None,
     ) -> None:
-        self._log, self._config, self._alone, self._note = log.log, config, alone, note
+        self._log, self._config, self._with_bookie, self._note = log.log, config, with_bookie, note
         self._files: Files = files if files is not None else RealFiles()
         self._clock: Clock = clock if clock is not None else SystemClock()
         self._file = ScrubFile(directory, self._log.uuid, self._files, self._clock)
@@ -121,9 +121,9 @@ class Scrubber:
         self._sizes: dict[int, int] = {}
         self._check: SegmentCheck | None = None
         self._began_us = 0
-        self._untreated: list[BadRecord] = []
-        self._found: list[BadRange] = []  # in the segment that is being verified
-        self._is_whole = True  # it is verified from its beginning
+        self._unreported: list[BadRecord] = []
+        self._found_bad: list[BadRange] = []  # in the segment that is being verified
+        self._from_start = True  # it is verified from its beginning
         self._closed = self._is_dirty = False
         self._asked_rate: int | None = None  # of the pass that was asked for; forgotten by a restart
         # Passes that were asked for, that began, and that ended: read without the lock, which a step holds.
@@ -136,7 +136,7 @@ class Scrubber:
         self._rate = 0.0
         self._stepped_us = self._clock.monotonic_us()
         self._saved_us = self._stepped_us
-        self._looked_us = self._stepped_us - _LOOK_US
+        self._refreshed_us = self._stepped_us - _REFRESH_US
         self.verified_bytes = self.bad_records = self.mended = 0
         self._oldest_us: int | None = None  # monotonic: when the segment was verified that was not for the longest time
         self._note_oldest()
@@ -253,9 +253,9 @@ class Scrubber:
         """Run a whole pass over all segments without pauses. Raises errors of the log and of `note`."""
         with self._lock:
             self._requested += 1
-            self._look(self._clock.monotonic_us())
+            self._refresh(self._clock.monotonic_us())
             while self._state.asked:
-                self._advance()
+                self._verify_next()
                 self._end_pass()
             self._save()
             self._publish()
@@ -271,13 +271,13 @@ class Scrubber:
 
     def _step(self) -> float:
         now_us = self._clock.monotonic_us()
-        if self.is_requested or now_us - self._looked_us >= _LOOK_US:
-            self._look(now_us)
+        if self.is_requested or now_us - self._refreshed_us >= _REFRESH_US:
+            self._refresh(now_us)
         self._allowance = min(self._allowance + self._rate * (now_us - self._stepped_us) / 1e6, self._rate * _BURST_S)
         self._stepped_us = now_us
         until_us = now_us + _STEP_US
         while self._allowance > 0 and self._clock.monotonic_us() < until_us:
-            more = self._advance()
+            more = self._verify_next()
             self._end_pass()
             if not more:
                 break
@@ -287,10 +287,10 @@ class Scrubber:
             return 0.0
         return min(max(-self._allowance, 1.0) / self._rate, IDLE_S) if self._rate else IDLE_S
 
-    def _look(self, now_us: int) -> None:
+    def _refresh(self, now_us: int) -> None:
         """Find the segments that came and went, and the rate; begin the pass that was asked for."""
         state = self._state
-        self._looked_us = now_us
+        self._refreshed_us = now_us
         self._sizes = dict(self._log.commit_log.durable_segments())
         for base in self._sizes.keys() - state.ages.keys():
             state.ages[base] = SegmentAge(now_us, verified=False)
@@ -353,41 +353,41 @@ class Scrubber:
         state.pass_us, state.asked, state.done_bytes, state.bad, state.mended = now_us, False, 0, 0, 0
         self._ended = self._begun
         self._allowance = min(self._allowance, 0.0)  # the rate of the next pass may be lower
-        self._look(now_us)
+        self._refresh(now_us)
         self._save()
 
     # ---- one segment ----------------------------------------------------------------------------------------
 
-    def _advance(self) -> bool:
+    def _verify_next(self) -> bool:
         """Verify a piece of a segment; return False if there is none to verify."""
         base = self._choose()
         if base is None:
             return False
         try:
-            check = self._check if self._check is not None else self._open(base)
-            self._treat(check)
+            check = self._check if self._check is not None else self._open_segment(base)
+            self._report_bad_records(check)
             done = check.step()
-            self._treat(check)
+            self._report_bad_records(check)
         except TrimmedError:
-            self._forget(base)
+            self._forget_segment(base)
             return True
         except CorruptionError as error:
-            self._give_up(base, error)
+            self._give_up_segment(base, error)
             return True
         self.verified_bytes += done
         self._allowance -= done
         self._state.place = base, check.resume_place, self._began_us
         self._is_dirty = True
         if check.is_done:
-            self._finish(check)
+            self._finish_segment(check)
         return True
 
-    def _open(self, base: int) -> SegmentCheck:
-        place, self._began_us, self._is_whole = 0, self._clock.monotonic_us(), True
+    def _open_segment(self, base: int) -> SegmentCheck:
+        place, self._began_us, self._from_start = 0, self._clock.monotonic_us(), True
         if self._state.place is not None and self._state.place[0] == base:
             _, place, self._began_us = self._state.place
-            self._is_whole = False
-        self._found = []
+            self._from_start = False
+        self._found_bad = []
         self._check = SegmentCheck(self._log.commit_log, self._files, base, place)
         self._allowance -= self._check.index_bytes
         return self._check
@@ -396,32 +396,34 @@ class Scrubber:
         if self._check is not None:
             self._check.close()
             self._check = None
-        self._untreated = []
+        self._unreported = []
 
-    def _forget(self, base: int) -> None:
+    def _forget_segment(self, base: int) -> None:
         """Forget a segment that was removed."""
         self._drop_check()
         self._state.place = None
         self._sizes.pop(base, None)
-        self._looked_us -= _LOOK_US
+        self._refreshed_us -= _REFRESH_US
 
-    def _give_up(self, base: int, error: CorruptionError) -> None:
+    def _give_up_segment(self, base: int, error: CorruptionError) -> None:
         """Go on with other segments: this one cannot be verified."""
         logger.error("the segment at %d cannot be verified: %s; %s", base, error, _RESTART)
-        self._lose(base, str(error))
+        self._mark_lost(base, str(error))
         self._state.damaged.setdefault(base, ())
         self._state.ages[base] = SegmentAge(self._began_us, verified=True)
         self._state.place = None
         self._drop_check()
 
-    def _finish(self, check: SegmentCheck) -> None:
+    def _finish_segment(self, check: SegmentCheck) -> None:
         """Mend what surrounds the records of a segment that was verified, and note its age."""
         base, state = check.base, self._state
-        damaged = self._mend_frame(check) or bool(self._found) or check.stray_damage > 0 or check.unindexed is not None
+        damaged = (
+            self._mend_frame(check) or bool(self._found_bad) or check.stray_damage > 0 or check.unindexed is not None
+        )
         if damaged:
-            earlier = () if self._is_whole else state.damaged.get(base, ())
-            state.damaged[base] = tuple(dict.fromkeys((*earlier, *self._found)))
-        elif self._is_whole:
+            earlier = () if self._from_start else state.damaged.get(base, ())
+            state.damaged[base] = tuple(dict.fromkeys((*earlier, *self._found_bad)))
+        elif self._from_start:
             state.damaged.pop(base, None)
         if check.faults:
             logger.error(
@@ -430,7 +432,7 @@ class Scrubber:
                 counted(check.faults, "damaged place"),
             )
         if check.unindexed is not None:
-            self._lose(base, "records are damaged, and no index tells which")
+            self._mark_lost(base, "records are damaged, and no index tells which")
             logger.error(
                 "the segment at %d has damaged records, and no index that tells which (%s); %s",
                 base,
@@ -442,7 +444,7 @@ class Scrubber:
         state.place = None
         self._drop_check()
 
-    def _lose(self, base: int, reason: str) -> None:
+    def _mark_lost(self, base: int, reason: str) -> None:
         """Let the next opening salvage a segment. Raises OSError."""
         if not any(segment.base == base and not segment.settled for segment in self._lost.load()):
             self._lost.add([LostSegment(base, reason)])
@@ -450,7 +452,7 @@ class Scrubber:
     def _mend_frame(self, check: SegmentCheck) -> bool:
         """Write anew what surrounds the records; return whether damage is left that this bookie cannot mend."""
         log, base, left = self._log.commit_log, check.base, False
-        whole = not self._found and not check.stray_damage and check.unindexed is None
+        whole = not self._found_bad and not check.stray_damage and check.unindexed is None
         mends = [(check.bad_frame, log.rewrite_frame), (check.bad_index, log.remake_indexes if whole else None)]
         for fault, mend in mends:
             if fault is None or mend is None:
@@ -469,13 +471,13 @@ class Scrubber:
 
     # ---- damaged records ------------------------------------------------------------------------------------
 
-    def _treat(self, check: SegmentCheck) -> None:
+    def _report_bad_records(self, check: SegmentCheck) -> None:
         """Have damaged records mended. If that fails, the next step tries again before it goes on."""
-        self._untreated += check.take_bad()
-        if not self._untreated:
+        self._unreported += check.take_bad()
+        if not self._unreported:
             return
         by_ledger: dict[int, list[int]] = {}
-        for record in self._untreated:
+        for record in self._unreported:
             by_ledger.setdefault(record.ledger, []).append(record.entry)
         live = {ledger: self._live(check.base, ledger, sorted(entries)) for ledger, entries in by_ledger.items()}
         for ledger, entries in live.items():
@@ -485,13 +487,13 @@ class Scrubber:
         rows = self._log.commit_log.rows_of(check.base)
         for ledger, entries in by_ledger.items():
             known = np.sort(rows.entry[rows.ledger == ledger])
-            self._found += ranges_of(ledger, np.array(sorted(entries), np.int64), known)
+            self._found_bad += ranges_of(ledger, np.array(sorted(entries), np.int64), known)
         bad = sum(map(len, live.values()))
         self.bad_records += bad
         self._state.bad += bad
-        ranges = (*self._state.damaged.get(check.base, ()), *self._found)  # known from now on, and not touched
+        ranges = (*self._state.damaged.get(check.base, ()), *self._found_bad)  # known from now on, and not touched
         self._state.damaged[check.base] = tuple(dict.fromkeys(ranges))
-        self._untreated = []
+        self._unreported = []
         self._save()
 
     def _live(self, base: int, ledger: int, entries: list[int]) -> list[int]:
@@ -505,7 +507,7 @@ class Scrubber:
     def _append_controls(self, ledgers: Sequence[int]) -> None:
         """Append the control records of ledgers once more, as far as they are known."""
         for ledger in ledgers:
-            self._alone(methodcaller("append_controls", ledger))
+            self._with_bookie(methodcaller("append_controls", ledger))
             self._count_mended()
         if ledgers:
             self._log.sync()

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from pyreplog.bookie.ledgermap import BadRange
+from pyreplog.bookie.ledger_map import BadRange
 from pyreplog.checksummed_json import dump_checksummed, load_checksummed
 from pyreplog.clock import Clock
 from pyreplog.errors import CorruptionError, FormatVersionError

@@ -11,7 +11,7 @@ from pyreplog._native.bookie.bookie_service_base import BookieServiceBase
 from pyreplog._native.net.frame import CONTROL_OFFSET, FrameBatch, encode_header
 from pyreplog.bookie.bookie import Bookie
 from pyreplog.bookie.key_verifier import KeyRegistry, KeyVerdict, KeyVerifier
-from pyreplog.bookie.local import LocalBookie
+from pyreplog.bookie.local_bookie import LocalBookie
 from pyreplog.bookie.protocol import (
     ADD,
     READ,
@@ -38,7 +38,7 @@ logger = logging.getLogger(__name__)
 SERVICE = "bookie"
 """The name of the service in the hello."""
 
-_LOOK_S = 1.0
+_POLL_S = 1.0
 
 
 class BookieService(BookieServiceBase):
@@ -55,7 +55,7 @@ class BookieService(BookieServiceBase):
         super().__init__(reactor, bookie)
         self._keys = KeyVerifier(reactor, ledgers, weak_callback(self._checked))
         self._reads: dict[ServerConnection, deque[tuple[int, Request]]] = {}  # READs that wait until replies have left
-        self._timer: Timer = reactor.call_later(_LOOK_S, self._look)
+        self._timer: Timer = reactor.call_later(_POLL_S, self._look)
 
     @property
     def waiting_readers(self) -> int:
@@ -167,9 +167,9 @@ class BookieService(BookieServiceBase):
 
     def _look_in(self, bookie: Bookie) -> None:
         deadline_us = bookie.next_deadline_us()
-        left_s = _LOOK_S
+        left_s = _POLL_S
         if deadline_us is not None:
-            left_s = min(max(deadline_us - self._reactor.clock.monotonic_us(), 0) / 1e6, _LOOK_S)
+            left_s = min(max(deadline_us - self._reactor.clock.monotonic_us(), 0) / 1e6, _POLL_S)
         self._timer.cancel()
         self._timer = self._reactor.call_later(left_s, self._look)
 

@@ -31,13 +31,13 @@ from pyreplog.bookie.bookie import Bookie
 from pyreplog.bookie.config import BookieConfig
 from pyreplog.bookie.dead_entries import DeadEntries, are_among, count_among
 from pyreplog.bookie.entry_log import DiskLog
-from pyreplog.bookie.ledgerlist import ClosedLedgerHoldings
-from pyreplog.bookie.ledgermap import LedgerExtent
+from pyreplog.bookie.ledger_list import ClosedLedgerHoldings
+from pyreplog.bookie.ledger_map import LedgerExtent
 from pyreplog.errors import CorruptionError
 
 logger = logging.getLogger(__name__)
 
-_LOOKS = 64
+_LEDGERS_AT_ONCE = 64
 JUDGED_MAX = 256
 """Ledgers whose surplus is judged in one round, between which segments are collected."""
 
@@ -53,7 +53,7 @@ class ClosedLedgers(Protocol):
         """Write the metadata of a ledger as they are, so that their version changes; False: it has changed already."""
         ...
 
-    def spares(self, ledger: int, bookies: Collection[str]) -> bool:
+    def keeps_surplus(self, ledger: int, bookies: Collection[str]) -> bool:
         """Whether surplus of a ledger has to stay: entries of it are listed as lost, a bookie that it names is lost or
         away, or nothing is known of us."""
         ...
@@ -62,8 +62,8 @@ class ClosedLedgers(Protocol):
 class SurplusFinder:
     """Finds dead entries. A Collector makes all calls, on its thread.
 
-    alone: runs a function with the bookie while no request is handled. judged_ledgers, judged_bytes: ledgers whose
-    surplus was found dead, and bytes of these entries. conflicts: judgements that a change of the metadata ended.
+    with_bookie: runs a function with the bookie while no request is handled. judged_ledgers, judged_bytes: ledgers
+    whose surplus was found dead, and bytes of these entries. conflicts: judgements that a change of the metadata ended.
     """
 
     def __init__(
@@ -71,13 +71,13 @@ class SurplusFinder:
         log: DiskLog,
         config: BookieConfig,
         ledgers: ClosedLedgers,
-        alone: Callable[[Callable[[Bookie], object]], object],
+        with_bookie: Callable[[Callable[[Bookie], object]], object],
     ) -> None:
-        self._log, self._ledgers, self._alone = log, ledgers, alone
-        self._every = -(-config.surplus_interval_ms // config.collect_interval_ms)  # rounds; 0: never
-        self._rounds_left = 0
-        self._seen: set[int] = set()  # with surplus, at the last look
-        self._waiting: deque[int] = deque()  # to be judged
+        self._log, self._ledgers, self._with_bookie = log, ledgers, with_bookie
+        self._find_every = -(-config.surplus_interval_ms // config.collect_interval_ms)  # rounds; 0: never
+        self._rounds_to_find = 0
+        self._surplus_before: set[int] = set()  # with surplus, at the last look
+        self._to_judge: deque[int] = deque()  # to be judged
         self._dead: dict[int, DeadEntries] = {}
         self._live_bytes: dict[tuple[int, int], int] = {}  # of sealed segments: ledger, base
         self.judged_ledgers = self.judged_bytes = self.conflicts = 0
@@ -110,14 +110,14 @@ class SurplusFinder:
     def look(self, deleted: Set[int]) -> Iterator[None]:
         """Make the part of a round that finds dead entries, in steps. Raises errors of the metadata store."""
         self._drop(deleted)
-        if not self._every:
+        if not self._find_every:
             return
-        if self._rounds_left <= 0 and not self._waiting:
-            yield from self._find(deleted)
-            self._rounds_left = self._every
-        self._rounds_left -= 1
-        for _ in range(min(JUDGED_MAX, len(self._waiting))):
-            ledger = self._waiting.popleft()
+        if self._rounds_to_find <= 0 and not self._to_judge:
+            yield from self._find_surplus(deleted)
+            self._rounds_to_find = self._find_every
+        self._rounds_to_find -= 1
+        for _ in range(min(JUDGED_MAX, len(self._to_judge))):
+            ledger = self._to_judge.popleft()
             if ledger not in deleted:
                 self._judge(ledger)
                 yield
@@ -131,21 +131,21 @@ class SurplusFinder:
         for key in [key for key in self._live_bytes if key[0] not in self._dead]:
             del self._live_bytes[key]
 
-    def _find(self, deleted: Set[int]) -> Iterator[None]:
+    def _find_surplus(self, deleted: Set[int]) -> Iterator[None]:
         """Look at all ledgers; those with surplus now and at the look before are to be judged, unless copies come."""
         copied: set[int] = set()
-        self._alone(lambda bookie: copied.update(bookie.live.take_copied()))
+        self._with_bookie(lambda bookie: copied.update(bookie.live.take_copied()))
         candidates = [ledger for ledger in self._log.log.ledgers() if ledger < CONTROL and ledger not in deleted]
         ledgers_with_surplus = set()
-        for start in range(0, len(candidates), _LOOKS):
-            some = candidates[start : start + _LOOKS]
+        for start in range(0, len(candidates), _LEDGERS_AT_ONCE):
+            some = candidates[start : start + _LEDGERS_AT_ONCE]
             for ledger, closed in zip(some, self._ledgers.closed(some), strict=True):
                 if closed is not None and self._has_surplus(ledger, self._sealed(ledger), closed):
                     ledgers_with_surplus.add(ledger)
             yield
-        same = ledgers_with_surplus & self._seen - copied
-        self._waiting.extend(sorted(same))
-        self._seen = ledgers_with_surplus - same
+        same = ledgers_with_surplus & self._surplus_before - copied
+        self._to_judge.extend(sorted(same))
+        self._surplus_before = ledgers_with_surplus - same
 
     def _has_surplus(self, ledger: int, shares: Sequence[LedgerExtent], closed: ClosedLedgerHoldings) -> bool:
         """Whether sealed segments have entries that the bookie need not hold, and that are not dead yet.
@@ -176,7 +176,7 @@ class SurplusFinder:
         try:
             if closed is None or not self._has_surplus(ledger, shares, closed):
                 return
-            if self._ledgers.spares(ledger, closed.bookies):
+            if self._ledgers.keeps_surplus(ledger, closed.bookies):
                 return
             before, dead = self._dead.get(ledger), self._hide(ledger, closed)
         except CorruptionError as error:  # left as it is, for repair
@@ -214,13 +214,13 @@ class SurplusFinder:
             bookie.live.begin(ledger, self._log.without(dead))
             hidden.append(dead)
 
-        self._alone(hide)
+        self._with_bookie(hide)
         return hidden[0]
 
     def _settle(self, ledger: int) -> None:
-        self._alone(lambda bookie: bookie.live.settle(ledger))
+        self._with_bookie(lambda bookie: bookie.live.settle(ledger))
 
     def _show(self, ledger: int, before: DeadEntries | None = None) -> None:
         """Show hidden entries again, but for those that were dead before."""
         view = None if before is None else self._log.without(before)
-        self._alone(lambda bookie: bookie.live.restore(ledger, view))
+        self._with_bookie(lambda bookie: bookie.live.restore(ledger, view))

@@ -6,12 +6,12 @@
 | `cat`, `tail`, `stat`, `cursor`, `fsck`, `dump`, `bench` | commands on a log |
 | `backup`, `restore`, `offload`, `ingest` | more commands on a log |
 | `bookie`, `ledger`, `cluster`, `autorecovery` | commands on ledgers |
-| `clusterhealth`, `clusteraudit`, `clusterplan` | actions of `cluster` that only look |
-| `clusterbookies`, `clusterrebalance`, `clusterscrub`, `clusterrecovery` | actions of `cluster` that change something |
+| `cluster_health`, `cluster_audit`, `cluster_plan` | actions of `cluster` that only look |
+| `cluster_bookies`, `cluster_rebalance`, `cluster_scrub`, `cluster_recovery` | actions of `cluster` that change it |
 | `broker`, `kafka` | a broker of partitions; a Kafka of one process |
 | `partitions` | commands on topics of partitions |
-| `ha`, `hanode`, `harocketmq` | commands on replica groups: common parts, nodes, RocketMQ's wire |
-| `haclient` | appending to a replica group, and reading it |
+| `ha`, `ha_node`, `ha_rocketmq` | commands on replica groups: common parts, nodes, RocketMQ's wire |
+| `ha_client` | appending to a replica group, and reading it |
 | `serve`, `topic`, `subscription`, `top`, `geo` | commands on topics; replication to other clusters |
 | `report`, `export` | reports and Parquet files |
 | `shared` | parts that several commands use |

@@ -15,7 +15,7 @@ from pyreplog.autorecovery.metrics import auto_recovery_metrics
 from pyreplog.bookie.config import BOOKIE_DURABILITIES, BookieConfig
 from pyreplog.bookie.identity import replaced_bookie
 from pyreplog.bookie.node import BookieNode
-from pyreplog.cli.clusterbookies import print_forecast
+from pyreplog.cli.cluster_bookies import print_forecast
 from pyreplog.cli.shared import metadata_option, metadata_wait, serving, settings, tls
 from pyreplog.cli.shared.output import print_json, say
 from pyreplog.clock import SystemClock
@@ -84,7 +84,7 @@ def run(arguments: argparse.Namespace) -> int:
     ):
         _announce(arguments, node, metrics)
         while not stop.wait(_KEEP_S):
-            node.keep()
+            node.maintain()
         drain = serving.Drain(arguments.drain_s)
         store.end_calls_by(drain.deadline(UNREGISTERING))
         if metrics is not None:

@@ -1,7 +1,7 @@
 """`pyreplog cluster status`: bookies, ledgers, and what lacks copies. `pyreplog cluster migrate`: an older store.
 
-Other actions have modules of their own: `clusterhealth`, `clusteraudit`, `clusterbookies`,
-`clusterrebalance`, `clusterscrub`, `clusterrecovery`, `clusterplan`.
+Other actions have modules of their own: `cluster_health`, `cluster_audit`, `cluster_bookies`,
+`cluster_rebalance`, `cluster_scrub`, `cluster_recovery`, `cluster_plan`.
 """
 
 from __future__ import annotations
@@ -11,15 +11,15 @@ from dataclasses import asdict
 from pathlib import Path
 
 from pyreplog.cli import (
-    clusteraudit,
-    clusterbookies,
-    clusterhealth,
-    clusterplan,
-    clusterrebalance,
-    clusterrecovery,
-    clusterscrub,
+    cluster_audit,
+    cluster_bookies,
+    cluster_health,
+    cluster_plan,
+    cluster_rebalance,
+    cluster_recovery,
+    cluster_scrub,
 )
-from pyreplog.cli.shared import clusteroptions
+from pyreplog.cli.shared import cluster_options
 from pyreplog.cli.shared.output import amount, counted, moment, print_json, say
 from pyreplog.clock import SystemClock
 from pyreplog.errors import InvalidArgumentError
@@ -34,13 +34,14 @@ HELP = "show the bookies and ledgers of a cluster, and what lacks copies"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    clusteroptions.add_arguments(parser)
+    cluster_options.add_arguments(parser)
     actions = parser.add_subparsers(title="actions", metavar="ACTION", required=True)
     actions.add_parser("status", help=HELP, description=HELP).set_defaults(action=_status)
     migrating = actions.add_parser("migrate", help=MIGRATE, description=f"{MIGRATE}; may be repeated")
     migrating.set_defaults(action=_migrate)
     for module in (
-        clusterhealth, clusteraudit, clusterbookies, clusterrebalance, clusterscrub, clusterrecovery, clusterplan,
+        cluster_health, cluster_audit, cluster_bookies, cluster_rebalance, cluster_scrub, cluster_recovery,
+        cluster_plan,
     ):  # fmt: skip
         module.add_actions(actions)
 
@@ -57,7 +58,7 @@ def _migrate(arguments: argparse.Namespace) -> int:
         with open_store(arguments.cluster) as store:
             moved = migrate(store)
     else:
-        raise InvalidArgumentError(clusteroptions.WHICH)
+        raise InvalidArgumentError(cluster_options.WHICH)
     if arguments.json:
         print_json({"layout": LAYOUT, "moved_ledgers": moved})
     else:
@@ -66,7 +67,7 @@ def _migrate(arguments: argparse.Namespace) -> int:
 
 
 def _status(arguments: argparse.Namespace) -> int:
-    with clusteroptions.cluster(arguments) as cluster:
+    with cluster_options.cluster(arguments) as cluster:
         status = cluster.status()
     if arguments.json:
         more = {"below_write_quorum": status.below_write_quorum, "health": status.health}
@@ -102,7 +103,7 @@ def _print(status: ClusterStatus) -> None:
 
 def _bookie(bookie: BookieStatus) -> str:
     rack, state = f"rack {bookie.rack}" if bookie.rack else "", "read-only" if bookie.read_only else ""
-    scrub = clusterhealth.last_scrub(bookie.scrub, SystemClock().now_us())
+    scrub = cluster_health.last_scrub(bookie.scrub, SystemClock().now_us())
     parts = (
         bookie.bookie, bookie.address, rack, f"{amount(bookie.free_bytes)} free", state, bookie.phase or "", scrub,
     )  # fmt: skip

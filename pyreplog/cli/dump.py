@@ -5,10 +5,10 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from pyreplog.cli.explaining import layout, rawsegment
+from pyreplog.cli.explaining import layout, raw_segment
 from pyreplog.cli.explaining.explain import explain_header, explain_record
 from pyreplog.cli.explaining.explained import Explained
-from pyreplog.cli.explaining.rawsegment import RawSegment
+from pyreplog.cli.explaining.raw_segment import RawSegment
 from pyreplog.cli.shared.output import print_json, say
 from pyreplog.errors import CorruptionError, OutOfRangeError
 from pyreplog.log import recovery
@@ -37,7 +37,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     recovery.check_directory(directory := as_directory(arguments.log))
     if arguments.segment is not None:
-        segment, offset = rawsegment.at_base(directory, arguments.segment), 0
+        segment, offset = raw_segment.at_base(directory, arguments.segment), 0
         lines = explain_header(segment)
     else:
         segment, offset = _place(directory, arguments)
@@ -52,8 +52,8 @@ def run(arguments: argparse.Namespace) -> int:
 def _place(directory: Path, arguments: argparse.Namespace) -> tuple[RawSegment, int]:
     """Return segment and offset of the record that the arguments select."""
     if arguments.entry is not None:
-        return rawsegment.of_entry(directory, arguments.entry)
-    segment, offset = rawsegment.at_position(directory, arguments.position)
+        return raw_segment.of_entry(directory, arguments.entry)
+    segment, offset = raw_segment.at_position(directory, arguments.position)
     if not layout.SEGMENT_HEADER <= offset <= segment.size - layout.SHORT_HEADER or offset % 8:
         raise OutOfRangeError(
             f"no record begins at position {arguments.position}: those of {segment.path} begin at multiples of 8 from "

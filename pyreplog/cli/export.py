@@ -6,9 +6,9 @@ import argparse
 import time
 from pathlib import Path
 
-from pyreplog.cli.shared import sourceoptions
+from pyreplog.cli.shared import source_options
 from pyreplog.cli.shared.output import amount, counted, duration, print_json, say
-from pyreplog.cli.shared.reportprogress import steps
+from pyreplog.cli.shared.report_progress import steps
 from pyreplog.reports.catalogue import require_pyarrow
 
 NAME = "export"
@@ -16,7 +16,7 @@ HELP = "write the records of a log, or the messages of topics, to Parquet files"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    sourceoptions.add_arguments(parser)
+    source_options.add_arguments(parser)
     parser.add_argument(
         "--parquet", metavar="DIR", type=Path, required=True, help="directory of the files: new or empty"
     )
@@ -31,7 +31,7 @@ def run(arguments: argparse.Namespace) -> int:
     from pyreplog.reports.export import all_topics, export
     from pyreplog.tables.options import ReadOptions
 
-    began, source = time.monotonic(), all_topics(sourceoptions.options(arguments))
+    began, source = time.monotonic(), all_topics(source_options.options(arguments))
     if arguments.columns is not None:
         source["columns"] = arguments.columns
     with steps(1) as shown:

@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from pyreplog.cli import haclient, hanode, harocketmq
+from pyreplog.cli import ha_client, ha_node, ha_rocketmq
 from pyreplog.cli.shared import serving, tls
 from pyreplog.cli.shared.output import amount, counted, print_fields, print_json, say
 from pyreplog.cli.shared.parsers import add_actions
@@ -18,14 +18,14 @@ IS_SERVER = True
 HELP = "run a log's master and replicas, show their state, promote one"
 
 _RUNNING = (
-    ("master", "run a master", hanode.add_master_arguments, hanode.run_master),
-    ("replica", "run a replica", hanode.add_replica_arguments, hanode.run_replica),
-    ("rocketmq-slave", "copy a RocketMQ broker's commit log", harocketmq.add_slave_arguments, harocketmq.run_slave),
-    ("rocketmq-master", "feed RocketMQ slaves", harocketmq.add_master_arguments, harocketmq.run_master),
+    ("master", "run a master", ha_node.add_master_arguments, ha_node.run_master),
+    ("replica", "run a replica", ha_node.add_replica_arguments, ha_node.run_replica),
+    ("rocketmq-slave", "copy a RocketMQ broker's commit log", ha_rocketmq.add_slave_arguments, ha_rocketmq.run_slave),
+    ("rocketmq-master", "feed RocketMQ slaves", ha_rocketmq.add_master_arguments, ha_rocketmq.run_master),
 )
 _USING = (
-    ("append", "append to a group, through its master", haclient.add_append_arguments, haclient.run_append),
-    ("read", "print the committed entries of a group", haclient.add_read_arguments, haclient.run_read),
+    ("append", "append to a group, through its master", ha_client.add_append_arguments, ha_client.run_append),
+    ("read", "print the committed entries of a group", ha_client.add_read_arguments, ha_client.run_read),
 )
 _ASKING = (
     ("status", "show the state of a node"),

@@ -10,7 +10,7 @@ from pathlib import Path
 import pyreplog
 from pyreplog.cli.input import bookmark, formats
 from pyreplog.cli.input.bookmark import Bookmark, Settings
-from pyreplog.cli.input.rowreader import RowReader, place_of
+from pyreplog.cli.input.row_reader import RowReader, place_of
 from pyreplog.cli.input.rows import RowFault, Rows
 from pyreplog.cli.input.source import InputSource, MalformedRowError, SourceChangedError, SourcePosition
 from pyreplog.cli.shared.output import amount, counted, duration, print_json, say

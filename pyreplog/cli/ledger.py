@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from typing import Any, BinaryIO
 
 from pyreplog.cli import cat
-from pyreplog.cli.shared import clusteroptions
+from pyreplog.cli.shared import cluster_options
 from pyreplog.cli.shared.output import counted, moment, print_fields, print_json, say
 from pyreplog.errors import InvalidArgumentError, UnreadableError
 from pyreplog.ledger.cluster import LedgerCluster
@@ -25,7 +25,7 @@ _BATCH_LINES = 512
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    clusteroptions.add_arguments(parser)
+    cluster_options.add_arguments(parser)
     actions = parser.add_subparsers(title="actions", metavar="ACTION", required=True)
     for name, text, run in (
         ("create", "create a ledger with the lines of standard input, and close it", _create),
@@ -61,7 +61,7 @@ def _add_action_arguments(action: argparse.ArgumentParser, name: str) -> None:
             "--force", action="store_true", help="treat entries that bookies in limbo lack as never written"
         )
     if name not in ("list", "info", "delete"):
-        clusteroptions.add_password(action)
+        cluster_options.add_password(action)
     if name in ("read", "tail"):
         action.add_argument("--from", metavar="N", type=int, default=0, dest="start", help="first entry (default 0)")
         cat.add_printing(action)
@@ -79,7 +79,7 @@ def _add_action_arguments(action: argparse.ArgumentParser, name: str) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    with clusteroptions.cluster(arguments, create=arguments.action is _create) as cluster:
+    with cluster_options.cluster(arguments, create=arguments.action is _create) as cluster:
         return int(arguments.action(cluster, arguments))
 
 
@@ -89,7 +89,7 @@ def run(arguments: argparse.Namespace) -> int:
 def _create(cluster: LedgerCluster, arguments: argparse.Namespace) -> int:
     with cluster.create_ledger(
         arguments.ensemble, arguments.write_quorum, arguments.ack_quorum,
-        durability=arguments.durability, password=clusteroptions.password(arguments),
+        durability=arguments.durability, password=cluster_options.password(arguments),
     ) as ledger:  # fmt: skip
         _fill(ledger)
     if arguments.json:
@@ -127,7 +127,7 @@ def _list(cluster: LedgerCluster, arguments: argparse.Namespace) -> int:
 
 def _read(cluster: LedgerCluster, arguments: argparse.Namespace) -> int:
     records = cat.printer(arguments)
-    with cluster.open_ledger(arguments.ledger, password=clusteroptions.password(arguments)) as reader:
+    with cluster.open_ledger(arguments.ledger, password=cluster_options.password(arguments)) as reader:
         for batch in reader.read(arguments.start, arguments.stop):
             records.print(batch)
     return 0
@@ -135,7 +135,7 @@ def _read(cluster: LedgerCluster, arguments: argparse.Namespace) -> int:
 
 def _tail(cluster: LedgerCluster, arguments: argparse.Namespace) -> int:
     records = cat.printer(arguments)
-    with cluster.open_ledger(arguments.ledger, password=clusteroptions.password(arguments), recover=False) as reader:
+    with cluster.open_ledger(arguments.ledger, password=cluster_options.password(arguments), recover=False) as reader:
         for batch in reader.follow_batches(arguments.start, timeout=arguments.timeout):
             records.print(batch)
             records.flush()
@@ -168,7 +168,7 @@ def _described(metadata: LedgerMetadata) -> dict[str, Any]:
 
 
 def _recover(cluster: LedgerCluster, arguments: argparse.Namespace) -> int:
-    password = clusteroptions.password(arguments)
+    password = cluster_options.password(arguments)
     with cluster.open_ledger(arguments.ledger, password=password, force=arguments.force) as reader:
         if arguments.json:
             print_json(_described(reader.metadata))
@@ -178,7 +178,7 @@ def _recover(cluster: LedgerCluster, arguments: argparse.Namespace) -> int:
 
 
 def _repair(cluster: LedgerCluster, arguments: argparse.Namespace) -> int:
-    done, left = cluster.repair(arguments.ledger, password=clusteroptions.password(arguments))
+    done, left = cluster.repair(arguments.ledger, password=cluster_options.password(arguments))
     if arguments.json:
         print_json({"repaired": done, "left": [[*repair, str(error)] for repair, error in left.items()]})
     else:

@@ -56,7 +56,7 @@ EXIT_REFUSED = 6
 """Exit code if an order was refused for some partitions; the others were carried out."""
 
 TIMEOUT_S = 10.0
-_LOOK_S = 0.02
+_POLL_S = 0.02
 _NUMBER = re.compile(r"[0-9]{1,5}")
 
 
@@ -195,7 +195,7 @@ def _wait_for_leaders(store: MetadataStore, name: str, topic: TopicMetadata, tim
         if time.monotonic() > deadline_s:
             text = f"it is created, and {topic.partitions - len(led)} partitions have no leader after {timeout_s:g} s"
             raise PartitionUnavailableError(name, "", text)
-        time.sleep(_LOOK_S)
+        time.sleep(_POLL_S)
 
 
 # ---- actions ---------------------------------------------------------------------------------------------------

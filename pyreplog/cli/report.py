@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pyreplog import __version__
-from pyreplog.cli.shared import sourceoptions
+from pyreplog.cli.shared import source_options
 from pyreplog.cli.shared.output import counted, duration, moment, print_json, say
-from pyreplog.cli.shared.reportprogress import StepProgress, steps
+from pyreplog.cli.shared.report_progress import StepProgress, steps
 from pyreplog.errors import InvalidArgumentError
 from pyreplog.reports.catalogue import REPORTS, require_pyarrow
 
@@ -33,7 +33,7 @@ EXIT_FAILED_REPORT = 1
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    sourceoptions.add_arguments(parser)
+    source_options.add_arguments(parser)
     parser.add_argument("-o", "--output", metavar="FILE", type=Path, required=True, help="the page: one HTML file")
     parser.add_argument(
         "--parquet", metavar="DIR", type=Path, help="directory for the rows of each report, as Parquet files"
@@ -71,9 +71,9 @@ def run(arguments: argparse.Namespace) -> int:
     page.check_extra()
     _check_targets(arguments.output, arguments.parquet)
     began, as_of_us = time.monotonic(), time.time_ns() // 1000
-    source, names = sourceoptions.options(arguments), suite.chosen(arguments.only)
+    source, names = source_options.options(arguments), suite.chosen(arguments.only)
     snapshot = gathering.gather(ReadOptions.of(source), as_of_us, arguments.window)
-    copy = None if arguments.copy is None else sourceoptions.place(arguments, arguments.copy)
+    copy = None if arguments.copy is None else source_options.place(arguments, arguments.copy)
     with steps(len(names)) as shown:
         engine = _engine(arguments, shown)
         pending = suite.outcomes(names, source, snapshot, engine, arguments.subscriptions, copy)

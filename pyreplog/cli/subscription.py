@@ -8,7 +8,7 @@ from typing import Any
 from pyreplog.cli.shared import starts, targets
 from pyreplog.cli.shared.output import print_json, say
 from pyreplog.cli.shared.parsers import add_actions
-from pyreplog.cli.topics import topicpublish, topicstats
+from pyreplog.cli.topics import topic_publish, topic_stats
 from pyreplog.cursors.subscription_config import SUBSCRIPTION_TYPES
 
 NAME = "subscription"
@@ -31,7 +31,7 @@ def _add_create(parser: argparse.ArgumentParser) -> None:
         "--from", metavar=starts.METAVAR, default="latest", dest="start", help="where it begins (default: latest)"
     )
     parser.add_argument("--type", choices=SUBSCRIPTION_TYPES, default="exclusive", help="default exclusive")
-    topicpublish.add_properties(parser, "property of the subscription")
+    topic_publish.add_properties(parser, "property of the subscription")
 
 
 def _add_delete(parser: argparse.ArgumentParser) -> None:
@@ -46,7 +46,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _create(arguments: argparse.Namespace) -> int:
     start: Any = starts.parse(arguments.start)  # a topic with partitions refuses an offset
-    properties = topicpublish.properties(arguments)
+    properties = topic_publish.properties(arguments)
     with targets.topic(arguments) as topic:
         topic.create_subscription(arguments.subscription, start=start, type=arguments.type, properties=properties)
     return 0
@@ -73,6 +73,6 @@ def _delete(arguments: argparse.Namespace) -> int:
 _ACTIONS = (
     ("create", "create a subscription, which retains messages until they are acknowledged", _add_create, _create),
     ("list", "list the names of all subscriptions of a topic", targets.add_topic_arguments, _list),
-    ("stats", "show backlog, rates and consumers of a subscription", _add_name, topicstats.run_subscription),
+    ("stats", "show backlog, rates and consumers of a subscription", _add_name, topic_stats.run_subscription),
     ("delete", "delete a subscription with its acknowledgements", _add_delete, _delete),
 )

@@ -9,9 +9,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, Protocol
 
-from pyreplog.cli.live import topwatch
-from pyreplog.cli.live.topscreen import heading, tables
-from pyreplog.cli.live.topview import Frame
+from pyreplog.cli.live import top_watch
+from pyreplog.cli.live.top_screen import heading, tables
+from pyreplog.cli.live.top_view import Frame
 from pyreplog.cli.shared import targets
 from pyreplog.cli.shared.output import print_json, say, shown
 from pyreplog.cli.shared.tables import has_rich, print_tables
@@ -39,7 +39,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     if not 0 < arguments.interval <= _INTERVAL_MAX_S:
         raise InvalidArgumentError(f"--interval: expected 0 to {_INTERVAL_MAX_S} seconds, found {arguments.interval}")
-    with topwatch.watching(arguments) as watch, _screen(arguments) as show:
+    with top_watch.watching(arguments) as watch, _screen(arguments) as show:
         frame = watch.look()
         show(frame)
         while not arguments.once:

@@ -9,7 +9,7 @@ from typing import Any
 from pyreplog.cli.shared import settings, starts, targets
 from pyreplog.cli.shared.output import print_fields, print_json, say
 from pyreplog.cli.shared.parsers import IntermixedParser, add_actions
-from pyreplog.cli.topics import topicconsume, topicpublish, topicredrive, topicstats
+from pyreplog.cli.topics import topic_consume, topic_publish, topic_redrive, topic_stats
 from pyreplog.errors import TopicExistsError
 from pyreplog.topic.client.partitions.partitioned_handle import PartitionedHandle
 from pyreplog.topic.client.remote.remote_topic import RemotePartitionedTopic
@@ -194,18 +194,18 @@ def _delete(arguments: argparse.Namespace) -> int:
 _ACTIONS = (
     ("create", "create a topic", _add_create, _create),
     ("list", "list the names of all topics and partitions", targets.add_arguments, _list),
-    ("publish", "publish arguments, or lines of a file", topicpublish.add_arguments, topicpublish.run),
-    ("consume", "print messages, and acknowledge them", topicconsume.add_arguments, topicconsume.run),
-    ("stats", "show backlogs, rates and consumers", targets.add_topic_arguments, topicstats.run),
-    ("stats-internal", "show ledgers and cursors", targets.add_topic_arguments, topicstats.run_internal),
+    ("publish", "publish arguments, or lines of a file", topic_publish.add_arguments, topic_publish.run),
+    ("consume", "print messages, and acknowledge them", topic_consume.add_arguments, topic_consume.run),
+    ("stats", "show backlogs, rates and consumers", targets.add_topic_arguments, topic_stats.run),
+    ("stats-internal", "show ledgers and cursors", targets.add_topic_arguments, topic_stats.run_internal),
     ("seek", "move a subscription", _add_seek, _seek),
     ("skip", "acknowledge the next messages of a subscription", _add_skip, _skip),
     ("clear", "acknowledge all messages of a subscription", _add_subscription, _clear),
     (
         "redrive",
         "send dead letters back to the topics that they come from",
-        topicredrive.add_arguments,
-        topicredrive.run,
+        topic_redrive.add_arguments,
+        topic_redrive.run,
     ),
     ("trim", "drop the ledgers that nothing retains, now", targets.add_topic_arguments, _trim),
     ("delete", "delete a topic with its messages and subscriptions", _add_delete, _delete),

@@ -57,7 +57,7 @@ from pyreplog.ha.protocol.client_messages import (
 from pyreplog.ha.protocol.messages import AskStatus, StatusReply
 from pyreplog.handles import Handle
 from pyreplog.net.backoff import Backoff
-from pyreplog.net.client import Channel
+from pyreplog.net.channel import Channel
 from pyreplog.net.handshake import NodeIdentity, Secret
 from pyreplog.net.limits import Limits, check_connecting
 from pyreplog.net.reactor import Reactor

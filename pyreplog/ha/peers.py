@@ -11,7 +11,7 @@ from pyreplog.errors import InvalidArgumentError, InvalidMessageError, NotConnec
 from pyreplog.ha.node_context import SERVICE, NodeContext
 from pyreplog.ha.protocol import messages
 from pyreplog.ha.protocol.messages import Message
-from pyreplog.net.client import Channel
+from pyreplog.net.channel import Channel
 from pyreplog.net.handshake import NodeIdentity
 from pyreplog.net.sockets import parse_address
 from pyreplog.stream.fields import NAME_BYTES_MAX, is_name

@@ -13,7 +13,7 @@ from pyreplog.ha.node_context import SERVICE
 from pyreplog.ha.protocol import messages
 from pyreplog.ha.protocol.messages import Command, Refuse, StatusReply
 from pyreplog.handles import Closeable
-from pyreplog.net.client import Channel
+from pyreplog.net.channel import Channel
 from pyreplog.net.handshake import NodeIdentity, Secret
 from pyreplog.net.reactor import Reactor
 from pyreplog.net.sockets import parse_address

@@ -8,8 +8,8 @@ from pathlib import Path
 from pyreplog._native.log.segment import HEADER_BYTES
 from pyreplog.bookie.collector import Collector
 from pyreplog.bookie.config import BookieConfig
-from pyreplog.bookie.ledgerlist import LedgerList
-from pyreplog.bookie.local import LocalBookie
+from pyreplog.bookie.ledger_list import LedgerList
+from pyreplog.bookie.local_bookie import LocalBookie
 from pyreplog.bookie.opening import open_bookie
 from pyreplog.clock import Clock
 from pyreplog.errors import InvalidArgumentError, LockedError
@@ -59,7 +59,7 @@ def open_embedded(
             bookies[identity.id] = opened.enter_context(bookie)
             ledgers = LedgerList(metadata, stored, identity)
             collectors[identity.id] = Collector(
-                bookie.log, bookie.config, ledgers, bookie.with_bookie, on_look=bookie.when_collected,
+                bookie.log, bookie.config, ledgers, bookie.with_bookie, on_metadata_read=bookie.on_metadata_read,
                 damaged=bookie.scrubber.damaged,
             )  # fmt: skip
         entry_room = min(bookie.log.log.segment_bytes for bookie in bookies.values()) - HEADER_BYTES - _MARGIN_BYTES

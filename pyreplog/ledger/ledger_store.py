@@ -8,7 +8,7 @@ from contextlib import suppress
 from itertools import islice
 from typing import NamedTuple
 
-from pyreplog.bookie.ledgerlist import ClosedLedgerHoldings
+from pyreplog.bookie.ledger_list import ClosedLedgerHoldings
 from pyreplog.bookie.protocol import ID_MAX
 from pyreplog.errors import (
     InvalidMetadataError,
@@ -224,7 +224,7 @@ def change_version(store: MetadataStore, ledger: int, version: int) -> bool:
 
 
 class StoredLedgers:
-    """What bookies ask of the metadata of ledgers; see `bookie.ledgerlist`."""
+    """What bookies ask of the metadata of ledgers; see `bookie.ledger_list`."""
 
     def __init__(self, store: MetadataStore) -> None:
         self._store = store

@@ -38,7 +38,7 @@ from pyreplog.ledger.registrations import Registrations
 from pyreplog.ledger.runtime import RuntimeBase
 from pyreplog.ledger.status import BookieStatus
 from pyreplog.metadata.store import MetadataStore
-from pyreplog.net.client import Channel
+from pyreplog.net.channel import Channel
 from pyreplog.net.handshake import NodeIdentity, Secret
 from pyreplog.net.limits import Limits
 from pyreplog.net.reactor import Reactor

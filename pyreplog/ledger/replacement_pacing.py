@@ -14,7 +14,7 @@ from pyreplog.ledger.ledger_handle import Ledger
 AT_ONCE = 16
 """About so many ledgers change their ensembles at a time. Each confirms nothing until its change is stored: with all at
 once, the last of many ledgers would wait for the changes of all others."""
-LOOK_S = 0.02
+POLL_S = 0.02
 """Seconds after which it is looked whether changes were stored, while other ledgers wait for their turn."""
 
 
@@ -65,7 +65,7 @@ class MemberReplacement:
         for ledger in told:
             ledger.replace_members(leaving)
         if sets_timer:
-            self._runtime.wake_after(LOOK_S, self._look)
+            self._runtime.wake_after(POLL_S, self._look)
 
     def _look(self) -> None:
         with self._lock:

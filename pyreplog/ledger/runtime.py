@@ -14,7 +14,7 @@ from pyreplog._native.machines.serial_executor import check_may_wait
 from pyreplog._native.net.add_replies import Answer
 from pyreplog.bookie.bookie_state import BookiePhase
 from pyreplog.bookie.collector import Collector
-from pyreplog.bookie.local import LocalBookie
+from pyreplog.bookie.local_bookie import LocalBookie
 from pyreplog.bookie.metrics import bookie_metrics
 from pyreplog.bookie.protocol import Reply, Request
 from pyreplog.bookie.scrub import IDLE_S, ScrubProgress

@@ -15,7 +15,7 @@
 | `server` | `Server`: limits connections and drains them |
 | `fair_executor` | `FairExecutor`: threads for requests that block |
 | `dialer` | connecting; `ReconnectingConnection`, which connects again (`backoff`) when the connection is lost |
-| `client` | `Channel`: requests to one address (`pending_requests`), reconnection |
+| `channel` | `Channel`: requests to one address (`pending_requests`), reconnection |
 | `endpoint` | closing of servers and channels |
 | `credentials` | a client's secret and TLS, by the names of files |
 | `tls`, `sockets` | the streams below |

@@ -74,7 +74,7 @@ class Connection:
         self.limits = limits
         self._reactor, self._stream, self._handler = reactor, stream, handler
         self.parser = FrameParser(max_body=limits.max_body_bytes, buffer_size=BUFFER_BYTES)
-        self._take_in = receiver(stream, self.parser)
+        self._receive = receiver(stream, self.parser)
         self._pending = getattr(
             stream, "pending", None
         )  # TLS: returns the number of decrypted bytes that were not read
@@ -82,7 +82,7 @@ class Connection:
         self._lock = self.send_queue.lock  # guards the reasons and the events, too
         self.reasons = 0
         self._events = READ
-        self._closed = self._parting = False
+        self._closed = self._is_shutting_down = False
         self._timer: Timer | None = None
         self.waiting: dict[int, Any] = {}
         heartbeat_s = min(limits.heartbeat_ms / 1000, max(peer.silence_s / 3, _SHORTEST_HEARTBEAT_S))
@@ -96,13 +96,13 @@ class Connection:
 
     def open(self) -> None:
         """Call the handler, and begin to read. Called by the driver."""
-        self._reactor.register(self._stream.fileno(), self._on_events(), READ)
+        self._reactor.register(self._stream.fileno(), self._event_callback(), READ)
         self._timer = self._reactor.call_later(self._keep_alive.interval_s, weak_callback(self._check_keep_alive))
         self._handler.opened(self)
         if self._pending is not None:
             self._reactor.call_soon(weak_callback(self._read_pending))
 
-    def _on_events(self) -> Callable[[int], object]:
+    def _event_callback(self) -> Callable[[int], object]:
         """Return the reactor's callback, which does not keep this object alive."""
         return weak_callback(self.handle_events)
 
@@ -139,7 +139,7 @@ class Connection:
         """Bytes that have arrived and were not read, so that the handler is about to be called again. By the driver."""
         return unread_bytes(self._stream)
 
-    def carry(self, sender: PendingRequestsBase | FrameFeedBase) -> None:
+    def attach(self, sender: PendingRequestsBase | FrameFeedBase) -> None:
         """Let requests or feeds send through this connection directly."""
         sender.begin(self.send_queue, self.peer.max_body_bytes)
 
@@ -161,18 +161,18 @@ class Connection:
         closed, and nothing was sent. True: the frames were sent, or will be unless the connection ends before.
         """
         with self._lock:
-            return self._put(buffers, size_of(buffers))
+            return self._send_or_queue(buffers, size_of(buffers))
 
     def send_frame(self, offset: int, body: tuple[ReadableBuffer, ...], size: int) -> bool:
         """Send one frame with a body of `size` bytes, as `send` does."""
         with self._lock:
-            return self._put_frame(offset, body, size)
+            return self._send_or_queue_frame(offset, body, size)
 
-    def _put_frame(self, offset: int, body: tuple[ReadableBuffer, ...], size: int) -> bool:
+    def _send_or_queue_frame(self, offset: int, body: tuple[ReadableBuffer, ...], size: int) -> bool:
         """Send or queue one frame. Called under the lock."""
         send_queue = self.send_queue
         if send_queue.corked or send_queue.error is not None or send_queue.queued_bytes:
-            return self._put((encode_header(offset, size), *body), size + HEADER_SIZE)
+            return self._send_or_queue((encode_header(offset, size), *body), size + HEADER_SIZE)
         try:
             send_queue.send_frame(offset, body, size)
         except BaseException as error:
@@ -181,7 +181,7 @@ class Connection:
             self._queue_grew()
         return True
 
-    def _put(self, buffers: tuple[ReadableBuffer, ...], size: int) -> bool:
+    def _send_or_queue(self, buffers: tuple[ReadableBuffer, ...], size: int) -> bool:
         """Send or queue buffers. Called under the lock."""
         send_queue = self.send_queue
         if send_queue.error is not None:
@@ -207,7 +207,7 @@ class Connection:
     def _queue_grew(self) -> None:
         if self.send_queue.queued_bytes > self.limits.queued_bytes:
             self.reasons |= QUEUE_FULL
-        self._watch()
+        self._update_events()
 
     def _flush(self) -> None:
         """Pass queued buffers to the kernel, as many as it takes."""
@@ -215,7 +215,7 @@ class Connection:
             self.send_queue.flush()
             if self.send_queue.queued_bytes <= self.limits.queued_bytes:
                 self.reasons &= ~QUEUE_FULL
-            self._watch()
+            self._update_events()
         self._flushed()
 
     def _flushed(self) -> None:
@@ -223,7 +223,7 @@ class Connection:
         if not self.send_queue.queued_bytes:
             self._handler.drained(self)
 
-    def _watch(self) -> None:
+    def _update_events(self) -> None:
         """Have the reactor report the events that matter now."""
         events = (0 if self.reasons else READ) | (WRITE if self.send_queue.queued_bytes else 0)
         if self.reasons & JOBS_FULL:
@@ -251,14 +251,14 @@ class Connection:
         """Add a reason not to read."""
         with self._lock:
             self.reasons |= reason
-            self._watch()
+            self._update_events()
 
     def release(self, reason: int) -> None:
         """Remove a reason not to read."""
         with self._lock:
             held = self.reasons & reason
             self.reasons &= ~reason
-            self._watch()
+            self._update_events()
         if held and self._pending is not None and self.error is None:
             self._reactor.call_soon(weak_callback(self._read_pending))
 
@@ -272,7 +272,7 @@ class Connection:
             if taken is not None:
                 self._received(*taken)
             elif events & READ and not self.reasons:
-                self._received(*self._take_in())
+                self._received(*self._receive())
             elif events & (BROKEN | HALF_CLOSED):
                 self._stream.recv(1)  # raises the error of the socket
                 self._lost(ConnectionResetError("the peer closed it"))
@@ -298,7 +298,7 @@ class Connection:
         """Handle the frames of one read; other connections get their turn before the next."""
         if not count:
             cut = f", {self.parser.buffered} bytes into a frame" if self.parser.buffered else ""
-            raise DisconnectedError(f"{self._who()} closed the connection{cut}")
+            raise DisconnectedError(f"{self._peer_name()} closed the connection{cut}")
         frames = len(batch)
         if frames == 1:
             self._dispatch(batch)
@@ -346,9 +346,9 @@ class Connection:
             unheard_s=unacknowledged_s(self._stream) if self.reasons else 0.0,
         )  # fmt: skip
         if action is KeepAliveAction.SILENT:
-            self.close(PeerTimeoutError(f"{self._who()} was silent for {self.limits.silence_ms / 1000:g} s"))
+            self.close(PeerTimeoutError(f"{self._peer_name()} was silent for {self.limits.silence_ms / 1000:g} s"))
         elif action is KeepAliveAction.STALLED:
-            self.close(SlowPeerError(f"{self._who()} left {self.queued_bytes} bytes in the queue"))
+            self.close(SlowPeerError(f"{self._peer_name()} left {self.queued_bytes} bytes in the queue"))
         else:
             if action is KeepAliveAction.SEND and not self.queued_bytes:
                 self.send(_HEARTBEAT)
@@ -356,7 +356,7 @@ class Connection:
 
     # ---- the end --------------------------------------------------------------------------------------------
 
-    def part(self) -> None:
+    def shut_down(self) -> None:
         """Send nothing more, and let the peer take what is on its way. By the driver.
 
         What the peer sends is dropped until it closes, or `close` is called. A socket that is closed with unread bytes
@@ -364,7 +364,7 @@ class Connection:
         """
         if self.error is not None:
             return
-        self.error, self._parting = ClosedError("the connection is being closed"), True
+        self.error, self._is_shutting_down = ClosedError("the connection is being closed"), True
         try:
             with self._lock:  # no thread is in the middle of a frame
                 fd = self._stream.fileno()
@@ -386,9 +386,9 @@ class Connection:
 
     def close(self, error: ReplogError | None = None) -> None:
         """Close soon, and drop what is queued. The driver calls the handler. A second call does nothing."""
-        if self.error is not None and not self._parting:
+        if self.error is not None and not self._is_shutting_down:
             return
-        self._parting = False
+        self._is_shutting_down = False
         error = error or ClosedError("the connection was closed")
         self.error = error.with_traceback(None)  # its frames lead back here: no cycle of references
         try:
@@ -410,7 +410,7 @@ class Connection:
         self.close(self._loss(error))
 
     def _loss(self, error: OSError) -> DisconnectedError:
-        return DisconnectedError(f"the connection to {self._who()} was lost: {error}")
+        return DisconnectedError(f"the connection to {self._peer_name()} was lost: {error}")
 
     def _finish(self) -> None:
         if self._closed:
@@ -424,7 +424,7 @@ class Connection:
         self._handler.closed(self, self.error or ClosedError("the connection was closed"))
         self._closed = True
 
-    def _who(self) -> str:
+    def _peer_name(self) -> str:
         return repr(self.peer.identity.node) if self.peer.identity.node else "the peer"
 
     def _forked(self) -> None:

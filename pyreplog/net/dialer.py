@@ -18,26 +18,26 @@ from pyreplog.net.backoff import BACKOFF_FIRST_S, BACKOFF_MOST_S, Backoff
 from pyreplog.net.connection import Connection, Handler
 from pyreplog.net.endpoint import Endpoint
 from pyreplog.net.fast_path import FastPathConnection
-from pyreplog.net.handshake import ClientHandshake, NodeIdentity, Peer, Secret
+from pyreplog.net.handshake import ClientHandshake, NodeIdentity, Secret
 from pyreplog.net.hello import NONCE_BYTES
 from pyreplog.net.limits import Limits
-from pyreplog.net.pending_connection import PendingConnection
+from pyreplog.net.pending_connection import Established, PendingConnection
 from pyreplog.net.reactor import Reactor
-from pyreplog.net.sockets import Address, Stream, address_family, resolve_address, set_socket_options, weak_callback
+from pyreplog.net.sockets import Address, address_family, resolve_address, set_socket_options, weak_callback
 from pyreplog.net.tls import TlsStream
 
 if TYPE_CHECKING:
     from pyreplog._native.net.frame import FrameBatch
 
 
-OnDialed = Callable[[Stream | None, Peer | None, ReplogError | None], object]
+OnDialed = Callable[[Established | ReplogError], object]
 
 
 class Dialer:
     """Connects to an address, one attempt at a time. The reactor's driver makes all calls.
 
-    on_dialed: called with the outcome, a stream with its peer or an error; not for an abandoned attempt. The other
-    arguments are those of `Channel`.
+    on_dialed: called with the established connection, or an error; not for an abandoned attempt. The other arguments
+    are those of `Channel`.
     """
 
     def __init__(
@@ -87,7 +87,7 @@ class Dialer:
                 self._reactor.call_soon(lambda: self._connect(attempt, address[0], family, resolved))
             except InvalidArgumentError as error:
                 failed = error
-                self._reactor.call_soon(lambda: self._end(attempt, None, None, failed))
+                self._reactor.call_soon(lambda: self._end(attempt, failed))
 
     def _connect(self, attempt: object, host: str, family: socket.AddressFamily, address: Address) -> None:
         if attempt is not self._attempt:
@@ -95,12 +95,12 @@ class Dialer:
         try:
             sock = set_socket_options(socket.socket(family, socket.SOCK_STREAM))
         except OSError as error:  # no descriptor is left
-            self._end(attempt, None, None, NotConnectedError(f"{address}: {error}"))
+            self._end(attempt, NotConnectedError(f"{address}: {error}"))
             return
         code = sock.connect_ex(address)
         if code not in (0, errno.EINPROGRESS):
             sock.close()
-            self._end(attempt, None, None, NotConnectedError(f"{address}: {errno.errorcode.get(code, code)}"))
+            self._end(attempt, NotConnectedError(f"{address}: {errno.errorcode.get(code, code)}"))
             return
         wrap = None if self._tls is None else partial(TlsStream, self._tls, host=host)
         handshake = ClientHandshake(
@@ -109,27 +109,25 @@ class Dialer:
         )  # fmt: skip
         on_outcome = weak_callback(self._handshake_done)
         self._pending = PendingConnection(
-            self._reactor, sock, handshake, self._limits.handshake_ms / 1000, on_outcome, wrap, knocks=True
+            self._reactor, sock, handshake, self._limits.handshake_ms / 1000, on_outcome, wrap, is_client=True
         )
         self._pending.begin()
 
-    def _handshake_done(
-        self, _: PendingConnection, stream: Stream | None, peer: Peer | None, error: ReplogError | None
-    ) -> None:
+    def _handshake_done(self, _: PendingConnection, outcome: Established | ReplogError) -> None:
         self._pending = None
-        self._end(self._attempt, stream, peer, error)
+        self._end(self._attempt, outcome)
 
-    def _end(self, attempt: object, stream: Stream | None, peer: Peer | None, error: ReplogError | None) -> None:
+    def _end(self, attempt: object, outcome: Established | ReplogError) -> None:
         if attempt is self._attempt:
             self._attempt = None
-            self._on_dialed(stream, peer, error)
+            self._on_dialed(outcome)
 
 
 class ReconnectingConnection(Endpoint):
     """Keeps a connection to `address` (host, port) for `handler`.
 
     It connects again, with a growing delay, whenever the connection is lost or cannot be made. `redirect` changes the
-    address. The delay starts from the beginning after the handler has called `well`. The arguments are those of
+    address. The delay starts from the beginning after the handler has called `succeeded`. The arguments are those of
     `Channel`. Any thread may call any method.
     """
 
@@ -188,11 +186,11 @@ class ReconnectingConnection(Endpoint):
         if self._error is None and self._connection is None and not self._dialer.dialing:
             self._dialer.dial(self.address)
 
-    def _dialed(self, stream: Stream | None, peer: Peer | None, error: ReplogError | None) -> None:
-        if stream is None or peer is None:
-            self._lost(error or NotConnectedError("no connection"))
-            return
-        FastPathConnection(self._reactor, stream, self, self.limits, peer).open()
+    def _dialed(self, outcome: Established | ReplogError) -> None:
+        if isinstance(outcome, ReplogError):
+            self._lost(outcome)
+        else:
+            FastPathConnection(self._reactor, outcome.stream, self, self.limits, outcome.peer).open()
 
     def _lost(self, error: ReplogError) -> None:
         self.error = error

@@ -1,7 +1,7 @@
 """FairExecutor: threads for requests that block. Connections take turns, and jobs end with their connection.
 
-A job notices the end of its connection by `check_wanted`, which it calls between its steps, and by `wait_wanted`, in
-which it waits.
+A job notices the end of its connection by `check_connected`, which it calls between its steps, and by
+`wait_while_connected`, in which it waits.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ RUNNING_MAX = 4
 QUEUED_MAX = 64
 STALL_S = 0.05
 IDLE_S = 5.0
-LOOK_S = 0.5
+POLL_S = 0.5
 """Interval at which a waiting job checks whether its connection still exists."""
 
 T = TypeVar("T")
@@ -37,37 +37,38 @@ _current = threading.local()  # `queue`: of the job that this thread runs
 class _Queue:
     """Jobs of one connection.
 
-    is_ready: the connection waits for its turn. is_held: nothing is read from the connection. has_left: it has ended.
+    is_ready: the connection waits for its turn. is_held: nothing is read from the connection. is_disconnected: it has
+    ended.
     """
 
-    __slots__ = ("has_left", "is_held", "is_ready", "jobs", "running")
+    __slots__ = ("is_disconnected", "is_held", "is_ready", "jobs", "running")
 
     def __init__(self) -> None:
         self.jobs: deque[Job] = deque()
         self.running = 0
-        self.is_ready = self.is_held = self.has_left = False
+        self.is_ready = self.is_held = self.is_disconnected = False
 
 
-def check_wanted() -> None:
+def check_connected() -> None:
     """Raise ClosedError if this thread runs a job whose connection has ended. In other threads nothing happens."""
     queue: _Queue | None = getattr(_current, "queue", None)
-    if queue is not None and queue.has_left:
+    if queue is not None and queue.is_disconnected:
         raise ClosedError("the connection that asked for this has ended")
 
 
-def wait_wanted(wait: Callable[..., Any], future: AppendFuture[T]) -> T:
-    """Return `wait(future)`. A job waits only as long as its connection exists, and up to LOOK_S longer.
+def wait_while_connected(wait: Callable[..., Any], future: AppendFuture[T]) -> T:
+    """Return `wait(future)`. A job waits only as long as its connection exists, and up to POLL_S longer.
 
     wait: accepts a timeout as second argument, after which it raises OutcomeUnknownError. Raises the errors of `wait`
-    and of `check_wanted`.
+    and of `check_connected`.
     """
     if getattr(_current, "queue", None) is None:
         result: T = wait(future)
         return result
     while True:
-        check_wanted()
+        check_connected()
         try:
-            result = wait(future, LOOK_S)
+            result = wait(future, POLL_S)
         except OutcomeUnknownError:
             if not future.done():
                 continue
@@ -105,7 +106,7 @@ class FairExecutor:
         self._ready: deque[Connection] = deque()  # connections with a job that may start, each once
         self._threads: set[threading.Thread] = set()
         self._idle = self._running = self._begun = 0
-        self._watches = False  # a thread watches whether the running jobs make progress
+        self._is_watching = False  # a thread watches whether the running jobs make progress
         self._closed = False
 
     @property
@@ -137,7 +138,7 @@ class FairExecutor:
             queue = self._queues.get(connection)
             if queue is None:
                 return
-            queue.has_left = True
+            queue.is_disconnected = True
             queue.jobs.clear()
             if queue.is_ready:
                 queue.is_ready = False
@@ -170,9 +171,9 @@ class FairExecutor:
             return
         queue.is_ready = True
         self._ready.append(connection)
-        self._call_thread()
+        self._wake_or_start_thread()
 
-    def _call_thread(self) -> None:
+    def _wake_or_start_thread(self) -> None:
         """Wake or start a thread that looks for a job, unless one is about to."""
         if self._idle:
             self._changed.notify()
@@ -181,7 +182,7 @@ class FairExecutor:
             self._threads.add(thread)
             thread.start()
 
-    def _take(self) -> tuple[Connection, _Queue, Job]:
+    def _take_job(self) -> tuple[Connection, _Queue, Job]:
         connection = self._ready.popleft()
         queue = self._queues[connection]
         queue.is_ready = False
@@ -194,10 +195,10 @@ class FairExecutor:
             connection.release(JOBS_FULL)
         self._make_ready(connection, queue)
         if self._ready:
-            self._call_thread()
+            self._wake_or_start_thread()
         return connection, queue, job
 
-    def _ended(self, connection: Connection) -> None:
+    def _job_ended(self, connection: Connection) -> None:
         self._running -= 1
         queue = self._queues.get(connection)
         if queue is None:
@@ -210,7 +211,7 @@ class FairExecutor:
     # ---- threads --------------------------------------------------------------------------------------------
 
     def _work(self) -> None:
-        while (taken := self._next()) is not None:
+        while (taken := self._next_job()) is not None:
             connection, _current.queue, job = taken
             try:
                 job()
@@ -219,31 +220,31 @@ class FairExecutor:
             _current.queue = None
             del taken, job  # so that a waiting thread keeps nothing alive
             with self._changed:
-                self._ended(connection)
+                self._job_ended(connection)
             del connection
 
-    def _next(self) -> tuple[Connection, _Queue, Job] | None:
+    def _next_job(self) -> tuple[Connection, _Queue, Job] | None:
         """Return the next job; None: this thread must end."""
         with self._changed:
             while not self._closed:
-                if self._ready and (self._running < self._threads_wanted or self._stand_still()):
-                    return self._take()
-                if not self._ready and not self._rest():
+                if self._ready and (self._running < self._threads_wanted or self._is_stalled()):
+                    return self._take_job()
+                if not self._ready and not self._wait_for_job():
                     break
             self._threads.discard(threading.current_thread())
             return None
 
-    def _stand_still(self) -> bool:
+    def _is_stalled(self) -> bool:
         """Whether a job waits, and none was started for STALL_S. One thread watches; the others rest."""
-        if self._watches:
-            self._rest()
+        if self._is_watching:
+            self._wait_for_job()
             return False
-        self._watches, begun = True, self._begun
+        self._is_watching, begun = True, self._begun
         was_woken = self._changed.wait(STALL_S)
-        self._watches = False
+        self._is_watching = False
         return not was_woken and bool(self._ready) and self._begun == begun
 
-    def _rest(self) -> bool:
+    def _wait_for_job(self) -> bool:
         """Sleep until there may be a job; False: there was none for long."""
         self._idle += 1
         was_woken = self._changed.wait(IDLE_S)

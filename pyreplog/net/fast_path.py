@@ -41,9 +41,9 @@ class FastPathConnection(Connection):
         super().__init__(reactor, stream, handler, limits, peer)
         self.fast_path: Callable[[Any, FrameBatch], bytes | None] | None = getattr(handler, "fast_path", None)
 
-    def _on_events(self) -> Callable[[int], object]:
+    def _event_callback(self) -> Callable[[int], object]:
         if self.fast_path is None or not self.send_queue.plain:
-            return super()._on_events()
+            return super()._event_callback()
         return FastPathReceiver(weakref.ref(self))
 
     def send_frame(self, offset: int, body: tuple[ReadableBuffer, ...], size: int) -> bool:

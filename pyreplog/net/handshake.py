@@ -1,11 +1,11 @@
 """Both sides of the hello, as state machines without I/O: bodies in, bodies out.
 
-    server                                  client
-    ServerHello (identity, nonce)    ->     checks the identity before it says anything <-     ClientHello (identity,
-    expectations, nonce)
-    ServerProof (shared secret only) ->     checks it: a wrong server learns nothing from the client <-     ClientProof
-    (shared secret only)
-    Welcome                          ->
+    server                                client
+    ServerHello (identity, nonce)     ->  checks the identity before it says anything
+                                      <-  ClientHello (identity, expectations, nonce)
+    ServerProof (shared secret only)  ->  checks it: a wrong server learns nothing from the client
+                                      <-  ClientProof (shared secret only)
+    Welcome                           ->
 
 A proof is the HMAC-SHA256 of the role and both complete hellos: nonces, identities, versions and limits. So a proof is
 valid only for this connection, this pair of nodes and this role, and no part of a hello can be changed on the way.

@@ -8,7 +8,7 @@ import os
 import socket
 import ssl
 from collections.abc import Callable
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from pyreplog._native.net.frame import CONTROL_OFFSET, HEADER_SIZE, FrameParser, encode, heartbeat
 from pyreplog.errors import (
@@ -25,12 +25,14 @@ from pyreplog.net import hello
 from pyreplog.net.handshake import Peer, RefusedByPeerError, refusal
 from pyreplog.net.reactor import READ, WRITE, Reactor
 from pyreplog.net.sockets import Stream, weak_callback
+from pyreplog.net.timers import Timer
 from pyreplog.net.tls import TlsStream, handshake_error, tls_mismatch_error
 
-KNOCK_S = 0.5
-"""Silence after which a client without TLS sends a heartbeat.
+FIRST_HEARTBEAT_S = 0.5
+"""Seconds of silence after which a client without TLS sends a heartbeat.
 
-The server sends first; one that waits for TLS does not, and tells the mistake when something arrives.
+The server sends first, but not one that waits for a TLS handshake. Such a server refuses the heartbeat, and its refusal
+says that it wants TLS.
 """
 _TLS_RECORDS = (b"\x16\x03", b"\x15\x03")  # the first bytes of a TLS handshake, and of an alert
 
@@ -45,15 +47,22 @@ class Handshake(Protocol):
     def receive(self, body: bytes) -> list[bytes]: ...
 
 
-Outcome = Callable[["PendingConnection", Stream | None, Peer | None, ReplogError | None], object]
+class Established(NamedTuple):
+    """A connection whose handshake is complete: what is sent over, and the other side."""
+
+    stream: Stream
+    peer: Peer
+
+
+OnOutcome = Callable[["PendingConnection", Established | ReplogError], object]
 
 
 class PendingConnection:
     """Performs a handshake over a non-blocking socket, and reports the stream or the error, once.
 
-    timeout_s: for all of it. on_outcome: called by the driver with (connection, stream, peer, None), or, after the
-    socket was closed, with (connection, None, None, error). tls: makes the TLS stream of the connected socket; None: no
-    TLS. knocks: this is the client's side. The owner must keep the connection, because the reactor does not.
+    timeout_s: for all of it. on_outcome: called by the driver with this object, and with the established connection or,
+    after the socket was closed, the error. tls: makes the TLS stream of the connected socket; None: no TLS. is_client:
+    this is the client's side. The owner must keep this object, because the reactor does not.
     """
 
     def __init__(
@@ -62,48 +71,51 @@ class PendingConnection:
         sock: socket.socket,
         handshake: Handshake,
         timeout_s: float,
-        on_outcome: Outcome,
+        on_outcome: OnOutcome,
         tls: Callable[[socket.socket], TlsStream] | None = None,
         *,
-        knocks: bool = False,
+        is_client: bool = False,
     ) -> None:
         self._reactor, self._handshake, self._on_outcome = reactor, handshake, on_outcome
         self._sock = sock
         self._stream: Stream = sock
-        self._wrap = tls  # None once it was called
-        self._unshaken: TlsStream | None = None  # until the TLS handshake is complete
+        self._make_tls = tls  # None once it was called
+        self._tls_handshake: TlsStream | None = None  # until the TLS handshake is complete
         self._fd = sock.fileno()
         self._out = b""
         self._parser = FrameParser(max_body=hello.BODY_MAX, buffer_size=hello.BODY_MAX)
         self._ended = False
-        self._connected = not knocks  # a client's socket is connected, or has failed, when it is first ready
+        self._connected = not is_client  # a client's socket is connected, or has failed, when it is first ready
         self._timeout_s = timeout_s
         self._timer = reactor.call_later(timeout_s, weak_callback(self._time_out))
-        self._knocks = reactor.call_later(KNOCK_S, weak_callback(self._knock)) if knocks and tls is None else None
+        self._first_heartbeat: Timer | None = None
+        if is_client and tls is None:
+            self._first_heartbeat = reactor.call_later(FIRST_HEARTBEAT_S, weak_callback(self._send_first_heartbeat))
+        self._is_client = is_client
 
     def begin(self) -> None:
         """Begin the handshake; the socket is connected, or is connecting. Called by the driver."""
         self._queue(self._handshake.begin())
-        self._reactor.register(self._fd, weak_callback(self._ready), READ | WRITE)
+        self._reactor.register(self._fd, weak_callback(self._on_events), READ | WRITE)
 
     def abandon(self) -> None:
         """Close, without a callback."""
         self._end()
 
-    def make_room(self) -> None:
-        """Refuse the peer: this connection has waited longest, and new ones have come."""
+    def evict(self) -> None:
+        """Refuse the peer, to make room for newer connections: this one has waited longest."""
         self._refuse(
             TooManyConnectionsError("the server has too many connections whose hello is not complete; try again")
         )
 
-    def _knock(self) -> None:
+    def _send_first_heartbeat(self) -> None:
         if not self._ended and not self._parser.received_bytes:
             self._out += heartbeat(0)
             self._reactor.modify(self._fd, READ | WRITE)
 
-    def _ready(self, _: int) -> None:
+    def _on_events(self, _: int) -> None:
         try:
-            self._go_on()
+            self._advance()
         except BlockingIOError:
             return
         except HandshakeError as error:
@@ -118,25 +130,25 @@ class PendingConnection:
             else:
                 self._fail(DisconnectedError(f"the connection was lost during the hello: {error}"))
 
-    def _go_on(self) -> None:
+    def _advance(self) -> None:
         """Go on with the handshake, as far as possible without waiting."""
         if not self._connected:
             self._check_connected()
-        if self._wrap is not None:
-            self._secure(self._wrap)
-        if self._unshaken is not None:
-            events = self._unshaken.shake_hands()
+        if self._make_tls is not None:
+            self._begin_tls(self._make_tls)
+        if self._tls_handshake is not None:
+            events = self._tls_handshake.shake_hands()
             if events:
                 self._reactor.modify(self._fd, events)
                 return
-            self._unshaken = None
+            self._tls_handshake = None
         self._flush()
         while self._handshake.peer is None:
             self._read()
             self._flush()
         if not self._out:
             self._end(keep=True)
-            self._on_outcome(self, self._stream, self._handshake.peer, None)
+            self._on_outcome(self, Established(self._stream, self._handshake.peer))
 
     def _check_connected(self) -> None:
         """Raise OSError if the socket could not be connected."""
@@ -145,9 +157,9 @@ class PendingConnection:
             raise OSError(failed, os.strerror(failed))
         self._connected = True
 
-    def _secure(self, wrap: Callable[[socket.socket], TlsStream]) -> None:
-        self._wrap = None
-        self._stream = self._unshaken = wrap(self._sock)
+    def _begin_tls(self, make_tls: Callable[[socket.socket], TlsStream]) -> None:
+        self._make_tls = None
+        self._stream = self._tls_handshake = make_tls(self._sock)
 
     def _flush(self) -> None:
         while self._out:
@@ -165,10 +177,10 @@ class PendingConnection:
         if not data:
             raise ConnectionResetError(errno.ECONNRESET, "the peer closed it")
         if not self._parser.received_bytes and data.startswith(_TLS_RECORDS):
-            raise tls_mismatch_error("client" if self._knocks is None else "server")
+            raise tls_mismatch_error("server" if self._is_client else "client")
         batch = self._parser.feed(data)
         for offset, body in batch:
-            if not body:  # a heartbeat of a client that knocked
+            if not body:  # the first heartbeat of a client, which saw no hello for a while
                 continue
             if offset != CONTROL_OFFSET:
                 raise HandshakeError(f"expected a hello at offset {CONTROL_OFFSET}, found a frame at {offset}")
@@ -182,9 +194,9 @@ class PendingConnection:
     def _refuse(self, error: HandshakeError) -> None:
         """Send a refusal, if the socket takes it at once."""
         self._queue(refusal(error))
-        if self._unshaken is not None and isinstance(error, TlsMismatchError):
-            self._unshaken.send_plainly(self._out)
-        elif self._wrap is None and self._unshaken is None and self._out:
+        if self._tls_handshake is not None and isinstance(error, TlsMismatchError):
+            self._tls_handshake.send_plainly(self._out)
+        elif self._make_tls is None and self._tls_handshake is None and self._out:
             with contextlib.suppress(OSError):
                 self._stream.sendmsg((self._out,))
         self._fail(error.error if isinstance(error, RefusedByPeerError) else error)
@@ -195,15 +207,15 @@ class PendingConnection:
     def _fail(self, error: ReplogError) -> None:
         if not self._ended:
             self._end()
-            self._on_outcome(self, None, None, error)
+            self._on_outcome(self, error)
 
     def _end(self, *, keep: bool = False) -> None:
         if self._ended:
             return
         self._ended = True
         self._timer.cancel()
-        if self._knocks is not None:
-            self._knocks.cancel()
+        if self._first_heartbeat is not None:
+            self._first_heartbeat.cancel()
         self._reactor.unregister(self._fd)
         if not keep:
             self._stream.close()

@@ -14,15 +14,15 @@ from pyreplog._native.net.frame import CONTROL_OFFSET, encode
 from pyreplog.errors import ClosedError, ReplogError, TooManyConnectionsError
 from pyreplog.net.connection import ASKED, SERVER_FULL, Handler
 from pyreplog.net.endpoint import Endpoint
-from pyreplog.net.handshake import NodeIdentity, Peer, Secret, ServerHandshake, refusal
+from pyreplog.net.handshake import NodeIdentity, Secret, ServerHandshake, refusal
 from pyreplog.net.hello import NONCE_BYTES
 from pyreplog.net.limits import Limits
 from pyreplog.net.listener import Listener
-from pyreplog.net.pending_connection import PendingConnection
+from pyreplog.net.pending_connection import Established, PendingConnection
 from pyreplog.net.pending_connections import PendingConnections
 from pyreplog.net.reactor import Reactor
 from pyreplog.net.server_connection import Budget, ServerConnection
-from pyreplog.net.sockets import Address, Stream, weak_callback
+from pyreplog.net.sockets import Address, weak_callback
 from pyreplog.net.tls import TlsStream
 
 logger = logging.getLogger(__name__)
@@ -104,7 +104,7 @@ class Server(Endpoint):
         )
         former = self._pending.add(pending, address[0])
         if former is not None:
-            former.make_room()
+            former.evict()
         pending.begin()
 
     def _refuse_surplus(self, sock: socket.socket) -> None:
@@ -114,14 +114,13 @@ class Server(Endpoint):
             if self._tls is None:
                 sock.send(b"".join(encode(CONTROL_OFFSET, body) for body in refusal(error)))
 
-    def _handshake_done(
-        self, pending: PendingConnection, stream: Stream | None, peer: Peer | None, error: ReplogError | None
-    ) -> None:
+    def _handshake_done(self, pending: PendingConnection, outcome: Established | ReplogError) -> None:
         self._pending.discard(pending)
-        if stream is None or peer is None:
+        if isinstance(outcome, ReplogError):
             self.refused += 1
-            logger.info("%s: a handshake failed: %s", self._what, error)
+            logger.info("%s: a handshake failed: %s", self._what, outcome)
             return
+        stream, peer = outcome
         if len(self.connections) >= self.limits.connections:  # several handshakes ended at the same time
             self.refused += 1
             stream.close()
@@ -165,7 +164,7 @@ class Server(Endpoint):
         self._reactor.call_soon(self._stop_taking)
         try:
             replied = self._reactor.drive(self._all_replied, timeout - parting_s)
-            self._reactor.call_soon(self._part)
+            self._reactor.call_soon(self._shut_down_connections)
             self._reactor.drive(self._gone, parting_s)
             return replied
         finally:
@@ -182,10 +181,10 @@ class Server(Endpoint):
         for connection in self.connections:
             connection.hold(ASKED)
 
-    def _part(self) -> None:
+    def _shut_down_connections(self) -> None:
         for connection in list(self.connections):
             if connection.idle:
-                connection.part()
+                connection.shut_down()
             else:
                 connection.close(ClosedError("the server was closed"))
 

@@ -88,7 +88,7 @@ class ServerConnection(FastPathConnection):
         """
         size = size_of(buffers)
         with self._lock:
-            sent = self._put_frame(correlation_id, buffers, size)
+            sent = self._send_or_queue_frame(correlation_id, buffers, size)
             charge = self._settle(correlation_id)
         if charge:
             self._give_back(charge)
@@ -98,7 +98,7 @@ class ServerConnection(FastPathConnection):
         """Answer several requests at once, with the frames of their replies."""
         size = size_of(frames)
         with self._lock:
-            sent = self._put(tuple(frames), size)
+            sent = self._send_or_queue(tuple(frames), size)
             charge = self._settle(*correlation_ids)
         if charge:
             self._give_back(charge)
@@ -139,7 +139,7 @@ class ServerConnection(FastPathConnection):
             if answer is not None:
                 if answer:
                     with self._lock:
-                        self._put((answer,), len(answer))
+                        self._send_or_queue((answer,), len(answer))
                 return
         taken, bad = batch.note(self.requests, REQUEST_BYTES)
         if taken:
@@ -155,7 +155,7 @@ class ServerConnection(FastPathConnection):
             self.inflight_bytes += taken
             if self.inflight_bytes > self.limits.connection_inflight_bytes:
                 self.reasons |= INFLIGHT_FULL
-                self._watch()
+                self._update_events()
 
     def _give_back(self, charge: int) -> None:
         """Return bytes to the budget, and read on if the limit of this connection has stopped it."""

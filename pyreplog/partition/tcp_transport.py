@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, TypeVar
 from pyreplog.errors import NotConnectedError, ReplogError
 from pyreplog.future import AppendFuture, set_exception, set_result
 from pyreplog.handles import Handle
-from pyreplog.net.client import Channel
+from pyreplog.net.channel import Channel
 from pyreplog.net.handshake import NodeIdentity, Secret
 from pyreplog.net.limits import Limits
 from pyreplog.net.reactor import Reactor

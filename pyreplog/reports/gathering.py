@@ -47,7 +47,7 @@ from pyreplog.tables.options import ReadOptions
 from pyreplog.tables.paths import cluster_of
 from pyreplog.tables.ranges import is_among, partition_of
 from pyreplog.topic.model.positions import TopicPosition
-from pyreplog.topic.owner.managed.chainstore import find_chain
+from pyreplog.topic.owner.managed.chain_store import find_chain
 from pyreplog.topic_names import TOPICS, unquote_name
 
 logger = logging.getLogger(__name__)

@@ -68,7 +68,7 @@ class StreamSender:
         self._is_delayed = False  # by the throttle, whose timer runs
         self._sent_bytes = 0
         if throttle is None:
-            connection.carry(self.feed)
+            connection.attach(self.feed)
 
     @property
     def sent_bytes(self) -> int:

@@ -16,7 +16,7 @@ from pyreplog.autorecovery.lost_entries import LostRange, list_lost, note_lost, 
 from pyreplog.autorecovery.replicas_check import REPLICAS_CHECK, CheckProgress, find_progress
 from pyreplog.autorecovery.timed_reason import TimedReason
 from pyreplog.bookie.holdings import Holdings
-from pyreplog.bookie.local import LocalBookie
+from pyreplog.bookie.local_bookie import LocalBookie
 from pyreplog.bookie.protocol import Reply, ReplyStatus, Request, RequestKind
 from pyreplog.clock import ManualClock
 from pyreplog.errors import DisconnectedError, InvalidMetadataError, MetadataVersionError

@@ -12,7 +12,7 @@ from pyreplog.autorecovery.health import check_health
 from pyreplog.autorecovery.scrubs import RATE_MAX, ask_scrubs
 from pyreplog.bookie import node as bookie_node
 from pyreplog.bookie.config import BookieConfig
-from pyreplog.bookie.local import LocalBookie
+from pyreplog.bookie.local_bookie import LocalBookie
 from pyreplog.bookie.node import BookieNode
 from pyreplog.bookie.protocol import FEATURES, ReplyStatus, Request, RequestKind
 from pyreplog.bookie.registration import Availability
@@ -190,7 +190,7 @@ def test_bookies_over_tcp_scrub_and_tell_it_in_their_registrations(
         cluster = running.enter_context(
             LedgerCluster.connect(f"sqlite:{store.path}", request_timeout_ms=round(PATIENCE_S * 1000))
         )
-        nodes["new"].keep()
+        nodes["new"].maintain()
         reports = ask_scrubs(cluster.runtime, [new, old, "gone@" + "0" * 32], begin=True)
         told = reports[new]
         assert isinstance(told, ScrubReport) and told.is_asked
@@ -198,12 +198,12 @@ def test_bookies_over_tcp_scrub_and_tell_it_in_their_registrations(
         assert "is not registered" in str(reports["gone@" + "0" * 32])
 
         def is_done() -> bool:
-            nodes["new"].keep()
+            nodes["new"].maintain()
             report = ask_scrubs(cluster.runtime, [new])[new]
             return isinstance(report, ScrubReport) and not report.is_asked
 
         until(is_done)
-        nodes["new"].keep()
+        nodes["new"].maintain()
         until(lambda: set(check_health(cluster.runtime).scrubs) == {new})
         assert check_health(cluster.runtime).scrubs[new].damaged_segments == 0
         assert nodes["old"].scrub_progress().since_complete_s is None

@@ -10,7 +10,7 @@ from pyreplog._native.ledgerlog.entries import encode_entries, parse_entries
 from pyreplog._native.net.frame import FrameParser
 from pyreplog.bookie.bookie import Bookie
 from pyreplog.bookie.config import BookieConfig
-from pyreplog.bookie.ledgerlist import ClosedLedgerHoldings
+from pyreplog.bookie.ledger_list import ClosedLedgerHoldings
 from pyreplog.bookie.protocol import Flag, Reply, ReplyStatus, Request, RequestKind, decode_reply
 from pyreplog.metadata.store import MetadataStore
 from tests.bookie.memorylog import MemoryLog

@@ -7,7 +7,7 @@ from typing import Any, Self
 
 from pyreplog.bookie.protocol import Reply, Request, decode_reply, encode_request
 from pyreplog.errors import ReplogError
-from pyreplog.net.client import Channel
+from pyreplog.net.channel import Channel
 from pyreplog.net.reactor import Reactor
 
 WAIT_S = 60.0

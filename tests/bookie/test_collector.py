@@ -11,7 +11,7 @@ from pyreplog.bookie.bookie import Bookie
 from pyreplog.bookie.collector import Collector
 from pyreplog.bookie.config import BookieConfig
 from pyreplog.bookie.entry_log import DiskLog
-from pyreplog.bookie.ledgerlist import ClosedLedgerHoldings
+from pyreplog.bookie.ledger_list import ClosedLedgerHoldings
 from pyreplog.bookie.protocol import Flag, Reply, ReplyStatus, Request
 from pyreplog.errors import DiskFullError, InvalidMetadataError, InvalidRecordsError, MetadataUnavailableError
 from pyreplog.log.files import RealFiles
@@ -33,7 +33,7 @@ class Ledgers:
         self.unlisted: set[int] = set()
         self.held: dict[int, list[range]] = {}  # of closed ones
 
-    def knows_us(self) -> bool:
+    def knows_this_bookie(self) -> bool:
         return self.known
 
     def listed(self) -> set[int]:
@@ -52,7 +52,7 @@ class Ledgers:
     def change_version(self, ledger: int, version: int) -> bool:
         raise AssertionError("nothing is closed")
 
-    def spares(self, ledger: int, bookies: Collection[str]) -> bool:
+    def keeps_surplus(self, ledger: int, bookies: Collection[str]) -> bool:
         raise AssertionError("nothing is closed")
 
 

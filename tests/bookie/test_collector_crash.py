@@ -11,7 +11,7 @@ from random import Random
 import pytest
 
 from pyreplog.bookie.config import BookieConfig
-from pyreplog.bookie.ledgerlist import ClosedLedgerHoldings
+from pyreplog.bookie.ledger_list import ClosedLedgerHoldings
 from pyreplog.bookie.protocol import ReplyStatus
 from pyreplog.log import housekeeper
 from pyreplog.log.files import RealFiles
@@ -138,7 +138,7 @@ class Moved(Ledgers):
     def change_version(self, ledger: int, version: int) -> bool:
         return (ledger, version) == (2, 1)
 
-    def spares(self, ledger: int, bookies: Collection[str]) -> bool:
+    def keeps_surplus(self, ledger: int, bookies: Collection[str]) -> bool:
         return False
 
 

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from pyreplog._native.bookie.fast_add import LATER, CommitEnd, FastAdd, as_fast_add, parse_fast_add
 from pyreplog._native.net.frame import FrameParser, encode
 from pyreplog.bookie.config import BookieConfig
-from pyreplog.bookie.local import LocalBookie
+from pyreplog.bookie.local_bookie import LocalBookie
 from pyreplog.bookie.protocol import Flag, Reply, ReplyStatus, Request, decode_reply, encode_request
 from pyreplog.errors import ClosedError, ForkedError, WrongTypeError
 from pyreplog.ledger.cluster import LedgerCluster
@@ -97,7 +97,7 @@ def test_it_tells_those_who_wait_for_the_lac() -> None:
 
 def test_a_local_bookie_tells_them_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Not when the bookie has something else to do."""
-    monkeypatch.setattr("pyreplog.bookie.local._LOOK_S", 3600.0)
+    monkeypatch.setattr("pyreplog.bookie.local_bookie._CHECK_SPACE_S", 3600.0)
     monkeypatch.setattr("pyreplog.bookie.bookie.WAIT_MS_MAX", 1 << 40)
     came = threading.Event()
     with LocalBookie(tmp_path / "bookie", BookieConfig(durability="appended", **ANY_SPACE)) as bookie:

@@ -14,8 +14,8 @@ from pyreplog.bookie.bookie_state import BookiePhase, BookieState, bookie_state_
 from pyreplog.bookie.collector import Collector
 from pyreplog.bookie.config import BookieConfig
 from pyreplog.bookie.identity import IDENTITY, LOG, BookieIdentity, claim, is_registered, register
-from pyreplog.bookie.ledgerlist import LedgerList
-from pyreplog.bookie.local import LocalBookie
+from pyreplog.bookie.ledger_list import LedgerList
+from pyreplog.bookie.local_bookie import LocalBookie
 from pyreplog.bookie.opening import open_bookie
 from pyreplog.bookie.protocol import ReplyStatus
 from pyreplog.bookie.registration import Availability, Registration, availability_key
@@ -240,7 +240,11 @@ def test_garbage_collection_notes_the_number_of_the_next_ledger(path: Path, stor
     identity, bookie = open_bookie(path, "b1", store, CONFIG, ledgers=facts)
     facts.next_ledger = 9
     collector = Collector(
-        bookie.log, bookie.config, LedgerList(store, facts, identity), bookie.with_bookie, on_look=bookie.when_collected
+        bookie.log,
+        bookie.config,
+        LedgerList(store, facts, identity),
+        bookie.with_bookie,
+        on_metadata_read=bookie.on_metadata_read,
     )
     collector.collect()
     assert BookieIdentity.decode(path, (path / IDENTITY).read_bytes()).next_ledger == 9

@@ -11,7 +11,7 @@ from pyreplog.bookie import ledger_state_cache
 from pyreplog.bookie.config import BookieConfig
 from pyreplog.bookie.ledger_state import LedgerState
 from pyreplog.bookie.ledger_state_cache import LedgerStateCache
-from pyreplog.bookie.local import LocalBookie
+from pyreplog.bookie.local_bookie import LocalBookie
 from pyreplog.bookie.protocol import ID_MAX, Flag, Reply, ReplyStatus, Request, RequestKind
 from tests.bookie.asking import ANY_SPACE, KEY, OTHER_KEY, Node, add, entries_in, last, read, set_lac, wait_lac
 from tests.bookie.memorylog import MemoryLog

@@ -14,7 +14,7 @@ import pytest
 
 from pyreplog._native.bookie.fast_add import LATER, as_fast_add
 from pyreplog.bookie.config import BookieConfig
-from pyreplog.bookie.local import LocalBookie
+from pyreplog.bookie.local_bookie import LocalBookie
 from pyreplog.bookie.protocol import Flag, Reply, ReplyStatus, Request
 from pyreplog.errors import ClosedError, ConfigError, InvalidRecordsError, LockedError
 from pyreplog.log.files import RealFiles
@@ -304,7 +304,7 @@ def test_what_comes_while_a_thread_syncs_is_committed_behind_it(
     tmp_path: Path, files: Countless, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """One commit at a time; the bookie's thread is told of what arrived meanwhile."""
-    monkeypatch.setattr("pyreplog.bookie.local._LOOK_S", 10 * WAIT_S)
+    monkeypatch.setattr("pyreplog.bookie.local_bookie._CHECK_SPACE_S", 10 * WAIT_S)
     with LocalBookie(tmp_path, config(), files=files) as bookie:
         ask(bookie, add(0))
         first = FastAnswer(bookie, add(1))

@@ -18,7 +18,7 @@ from pyreplog._native.net.frame import FrameBatch, FrameParser, encode
 from pyreplog.bookie.config import BookieConfig
 from pyreplog.bookie.entry_log import DiskLog
 from pyreplog.bookie.key_verifier import KeyVerdict
-from pyreplog.bookie.local import LocalBookie
+from pyreplog.bookie.local_bookie import LocalBookie
 from pyreplog.bookie.protocol import Flag, Reply, ReplyStatus, Request, RequestKind, decode_reply, encode_request
 from pyreplog.bookie.service import BookieService
 from pyreplog.clock import ManualClock

@@ -14,7 +14,7 @@ from pyreplog._native.log.segment import HEADER_BYTES
 from pyreplog.bookie.config import BookieConfig
 from pyreplog.bookie.controls import load_controls
 from pyreplog.bookie.identity import LOG
-from pyreplog.bookie.local import LocalBookie
+from pyreplog.bookie.local_bookie import LocalBookie
 from pyreplog.bookie.opening import open_bookie
 from pyreplog.bookie.protocol import Flag, ReplyStatus
 from pyreplog.bookie.salvage import NAME, LostSegments

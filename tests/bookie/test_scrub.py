@@ -21,7 +21,7 @@ from pyreplog.bookie import segment_check
 from pyreplog.bookie.collector import Collector
 from pyreplog.bookie.config import BookieConfig
 from pyreplog.bookie.controls import ControlCode, load_controls
-from pyreplog.bookie.local import LocalBookie
+from pyreplog.bookie.local_bookie import LocalBookie
 from pyreplog.bookie.node import BookieNode
 from pyreplog.bookie.protocol import Flag, ReplyStatus
 from pyreplog.bookie.registration import Availability, availability_key
@@ -783,10 +783,10 @@ def test_a_node_verifies_in_keep_and_notes_what_is_damaged(tmp_path: Path) -> No
         log.run_background_tasks()
         (part,) = log.locations(7, 5, 6)
         flip(names.segment_path(log.path, part.base), int(part.offset[0]) + 70)
-        node.keep()
+        node.maintain()
         assert node.scrub_progress().since_complete_s is None
         node.scrub_now()
-        until(lambda: node.keep() or node.scrub_progress().since_complete_s is not None)
+        until(lambda: node.maintain() or node.scrub_progress().since_complete_s is not None)
         assert ({*facts.noted}, node.scrub_progress().last_bad_records) == ({(7, 5)}, 1)
         samples_by_name = {metric.name: metric.samples[0][1] for metric in node.metrics() if "scrub" in metric.name}
         assert samples_by_name["pyreplog_bookie_scrub_bad_records"] == len(facts.noted) <= 2

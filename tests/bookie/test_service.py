@@ -247,7 +247,7 @@ def test_it_is_registered_while_it_runs(start: Start, store: MemoryStore) -> Non
         "r7",
         False,
     ) and availability.free_bytes > 0
-    node.keep()
+    node.maintain()
     assert node.drain(60)
     assert store.get(availability_key(node.identity.id)) is None
 
@@ -285,7 +285,7 @@ def test_a_disk_that_fails_ends_it(start: Start) -> None:
     with Client(node.address) as client:
         assert client.ask(add(0)).status == client.ask(last()).status == ReplyStatus.UNKNOWN
         with pytest.raises(PoisonedError):
-            node.keep()
+            node.maintain()
 
 
 def test_it_collects_garbage_while_it_serves(start: Start, store: MemoryStore) -> None:
@@ -299,6 +299,6 @@ def test_it_collects_garbage_while_it_serves(start: Start, store: MemoryStore) -
             client.ask(add(entry, ledger=2, mark=b"." * 400_000))
         assert node.bookie.log.log.start_position == 0
         while node.bookie.log.log.start_position == 0:
-            node.keep()
+            node.maintain()
         assert entries_in(client.ask(read(0, 9, ledger=1))) == list(range(8))
         assert client.ask(last(ledger=2)).status == ReplyStatus.REFUSED

@@ -20,7 +20,7 @@ from pyreplog.bookie.collector import Collector
 from pyreplog.bookie.config import BookieConfig
 from pyreplog.bookie.dead_entries import DeadEntries, are_among, count_among
 from pyreplog.bookie.holdings import Holdings
-from pyreplog.bookie.ledgerlist import LOST, LedgerList
+from pyreplog.bookie.ledger_list import LOST, LedgerList
 from pyreplog.bookie.opening import open_bookie
 from pyreplog.bookie.protocol import Flag, Reply, ReplyStatus, Request, RequestKind
 from pyreplog.errors import MetadataUnavailableError, VersionConflictError

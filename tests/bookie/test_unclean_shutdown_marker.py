@@ -10,7 +10,7 @@ from random import Random
 import pytest
 
 from pyreplog.bookie.config import BookieConfig
-from pyreplog.bookie.local import LocalBookie
+from pyreplog.bookie.local_bookie import LocalBookie
 from pyreplog.bookie.opening import open_bookie
 from pyreplog.bookie.protocol import Flag, ReplyStatus
 from pyreplog.log import housekeeper, unclean_shutdown_marker

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import pyreplog
-from pyreplog.bookie.local import LocalBookie
+from pyreplog.bookie.local_bookie import LocalBookie
 from pyreplog.cli.app import main
 from pyreplog.errors import LockedError
 

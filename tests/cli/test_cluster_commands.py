@@ -13,7 +13,7 @@ import pytest
 from pyreplog.autorecovery.bookie_operations import BookieOperations
 from pyreplog.autorecovery.status import STATUS, AutoRecoveryStatus
 from pyreplog.bookie.registration import AVAILABLE, Availability
-from pyreplog.cli import clusterbookies
+from pyreplog.cli import cluster_bookies
 from pyreplog.clock import SystemClock
 from pyreplog.ledger.cluster import LedgerCluster
 from pyreplog.ledger.ledger_metadata import metadata_key
@@ -223,7 +223,7 @@ def test_a_drain_that_cannot_go_on_ends_and_says_why(
     cluster: Callable[..., Done], folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Copies are not made here, and the auditor says that they failed: what was found is printed."""
-    monkeypatch.setattr(clusterbookies.AutoRecovery, "start", lambda recovery: None)
+    monkeypatch.setattr(cluster_bookies.AutoRecovery, "start", lambda recovery: None)
     with LedgerCluster.embedded(folder) as opened:
         metadata = opened.ledger_metadata(0)
         bookie = metadata.last_fragment.ensemble[0]

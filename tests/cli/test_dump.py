@@ -12,7 +12,7 @@ import pytest
 import pyreplog
 from pyreplog._native.log.segment import Segment
 from pyreplog.cli.explaining import layout
-from pyreplog.cli.explaining.rawsegment import RawSegment
+from pyreplog.cli.explaining.raw_segment import RawSegment
 from pyreplog.log import names
 from tests.cli.support import SEGMENT_BYTES, Run
 from tests.recordbatches import open_log

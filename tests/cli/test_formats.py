@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from pyreplog.cli.input import formats, source
 from pyreplog.cli.input.formats import ColumnMapping
-from pyreplog.cli.input.rowreader import RowReader, place_of
+from pyreplog.cli.input.row_reader import RowReader, place_of
 from pyreplog.cli.input.rows import Rows
 from pyreplog.cli.input.source import InputSource, MalformedRowError, SourcePosition
 from pyreplog.errors import InvalidArgumentError
@@ -291,7 +291,7 @@ def test_blocks_make_no_difference(pieces: list[bytes], end: bool, block: int, l
 
 
 def test_a_line_without_end_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pyreplog.cli.input.rowreader.LINE_MAX", 1000)
+    monkeypatch.setattr("pyreplog.cli.input.row_reader.LINE_MAX", 1000)
     monkeypatch.setattr(source, "_BLOCK_BYTES", 100)
     for tail in (b"", b"\nmore\n"):
         path = tmp_path / "file"

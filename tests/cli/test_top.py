@@ -22,8 +22,8 @@ from pyreplog.autorecovery.overview import OrderOverview, RecoveryOverview
 from pyreplog.autorecovery.timed_reason import TimedReason
 from pyreplog.bookie.bookie_state import BookiePhase
 from pyreplog.cli import top
-from pyreplog.cli.live import topscreen, topview
-from pyreplog.cli.live.topview import Frame, TopicRow
+from pyreplog.cli.live import top_screen, top_view
+from pyreplog.cli.live.top_view import Frame, TopicRow
 from pyreplog.cli.shared import tables
 from pyreplog.cli.shared.tables import Table
 from pyreplog.cluster import Cluster
@@ -59,7 +59,7 @@ ORDERS = TopicStats(
 
 
 def test_a_topic_as_a_row() -> None:
-    row = topview.topic_row(ORDERS)
+    row = top_view.topic_row(ORDERS)
     assert (row.name, row.owner, row.messages, row.backlog) == ("orders", "10.0.0.1:99", 1500, 1990)
     assert row.backlog_bytes == (2 << 20) - 100 and row.oldest_s == 90.0
     assert row.states == ("held", "quota of bytes")
@@ -74,9 +74,9 @@ def test_who_needs_to_be_looked_at_comes_first() -> None:
     def topic(name: str, backlog: int = 0, *states: str) -> TopicRow:
         return TopicRow(name=name, backlog=backlog, states=states)
 
-    stalled = replace(topic("stalled"), subscriptions=(topview.subscription_row(SLOW),))
+    stalled = replace(topic("stalled"), subscriptions=(top_view.subscription_row(SLOW),))
     rows = [topic("b", 5), topic("a", 5), topic("c", 9), topic("held", 0, "held"), stalled]
-    assert [row.name for row in topview.by_backlog(rows)] == ["held", "stalled", "c", "a", "b"]
+    assert [row.name for row in top_view.by_backlog(rows)] == ["held", "stalled", "c", "a", "b"]
 
 
 def test_ledgers_that_are_written_to_or_lack_copies() -> None:
@@ -85,13 +85,13 @@ def test_ledgers_that_are_written_to_or_lack_copies() -> None:
         LedgerStatus(2, State.CLOSED, 2, 99, 99, 40),
         LedgerStatus(3, State.OPEN, 1, 10, 17, 0),
     ]
-    rows = topview.ledger_rows(ClusterStatus([], ledgers))
+    rows = top_view.ledger_rows(ClusterStatus([], ledgers))
     assert [(row.ledger, row.confirmed, row.behind, row.missing) for row in rows] == [(2, 99, 0, 40), (3, 10, 7, 0)]
 
 
 def test_bookies_that_do_not_run_are_missing() -> None:
     running = [BookieStatus("b2@x", "h:2", "", True, 10), BookieStatus("b1@y", "h:1", "", False, 20)]
-    rows = topview.bookie_rows(running, ["b1", "b2", "b3"])
+    rows = top_view.bookie_rows(running, ["b1", "b2", "b3"])
     assert [(row.bookie, row.state) for row in rows] == [("b1@y", ""), ("b2@x", "read-only"), ("b3", "missing")]
 
 
@@ -113,7 +113,7 @@ RECOVERY = RecoveryOverview(
 
 
 def test_auto_recovery_as_rows() -> None:
-    row = topview.recovery_row(RECOVERY)
+    row = top_view.recovery_row(RECOVERY)
     assert (row.colour, row.auditor, row.one_copy_entries, row.lost_entries, row.rack_violations) == (
         "red", "host:1", 1200, 2, 1,
     )  # fmt: skip
@@ -127,7 +127,7 @@ def test_auto_recovery_as_rows() -> None:
 def test_bookies_that_left_for_good_are_not_shown() -> None:
     running = [BookieStatus("b1@y", "h:1", "", True, 20, BookiePhase.DRAINING)]
     absent = [BookieStatus(f"b{n}@x", "", "", False, 0, phase) for n, phase in enumerate(BookiePhase, 2)]
-    rows = topview.bookie_rows(running, ["b1", "b2", "b3", "b4", "b5", "b6"], 0, absent)
+    rows = top_view.bookie_rows(running, ["b1", "b2", "b3", "b4", "b5", "b6"], 0, absent)
     states = {row.bookie: row.state for row in rows}
     assert states.pop("b1@y") == "draining, read-only" and states.pop("b6") == "missing"
     assert states == {f"b{n}": str(phase) for n, phase in enumerate(BookiePhase, 2) if phase != "retired"}
@@ -138,22 +138,22 @@ def test_how_long_ago_a_bookie_was_verified() -> None:
         BookieStatus("b1@y", "h:1", "", False, 20, verified_since_us=NOW_US - 5_000_000),
         BookieStatus("b2@y", "", "", False, 1),
     ]
-    assert [row.verified_s for row in topview.bookie_rows(running, [], NOW_US)] == [5.0, None]
+    assert [row.verified_s for row in top_view.bookie_rows(running, [], NOW_US)] == [5.0, None]
 
 
 # ---- how they look ----------------------------------------------------------------------------------------------
 
 FRAME = Frame(
     at_us=NOW_US,
-    topics=(topview.topic_row(ORDERS), TopicRow(name="lonely", states=("no owner",))),
-    ledgers=topview.ledger_rows(ClusterStatus([], [LedgerStatus(3, State.OPEN, 1, 10, 17, 2)])),
-    bookies=topview.bookie_rows([BookieStatus("b1@y", "h:1", "", False, 1 << 30)], ["b1", "b2"]),
+    topics=(top_view.topic_row(ORDERS), TopicRow(name="lonely", states=("no owner",))),
+    ledgers=top_view.ledger_rows(ClusterStatus([], [LedgerStatus(3, State.OPEN, 1, 10, 17, 2)])),
+    bookies=top_view.bookie_rows([BookieStatus("b1@y", "h:1", "", False, 1 << 30)], ["b1", "b2"]),
 )
 
 
 def test_a_frame_as_text() -> None:
-    assert topscreen.heading(FRAME) == ["2027-01-15T08:00:00Z  2 topics, 3 subscriptions, 0.2/s in, 12/s out"]
-    topics, ledgers, bookies, *_ = topscreen.tables(FRAME)
+    assert top_screen.heading(FRAME) == ["2027-01-15T08:00:00Z  2 topics, 3 subscriptions, 0.2/s in, 12/s out"]
+    topics, ledgers, bookies, *_ = top_screen.tables(FRAME)
     assert topics.plain() == [
         "topic       owner, type  consumers  in/s  out/s  backlog     size  unacked  delayed  oldest  drained in  state",
         "orders      10.0.0.1:99              0.2     12    1,990  2.0 MiB                      1:30              held, quota of bytes",
@@ -173,12 +173,12 @@ def test_a_frame_as_text() -> None:
 
 
 def test_auto_recovery_as_text() -> None:
-    frame = replace(FRAME, recovery=topview.recovery_row(RECOVERY))
-    assert topscreen.heading(frame)[1] == (
+    frame = replace(FRAME, recovery=top_view.recovery_row(RECOVERY))
+    assert top_screen.heading(frame)[1] == (
         "cluster red (entries-lost), 1,200 entries at one copy, 2 entries lost, 1 ledger in one rack, "
         "on hold for 2:00:00: upgrade"
     )
-    orders, findings = topscreen.tables(frame)[3:]
+    orders, findings = top_screen.tables(frame)[3:]
     assert [re.split("  +", line.strip()) for line in orders.plain()] == [
         ["copied again", "ledgers left", "bytes left", "rate", "time left", "since", "why"],
         ["b2@x", "7", "3.0 MiB", "1.0 MiB/s", "3.0 s", "2027-01-15T07:59:00Z", "away: it has been away"],
@@ -187,8 +187,8 @@ def test_auto_recovery_as_text() -> None:
     assert orders.marked == {1}, "nothing is copied"
     assert findings.rows[0] == ("red", "entries-lost", "2 entries are lost", "bring back the disk")
     assert findings.marked == {0}
-    bare = replace(frame, recovery=replace(topview.recovery_row(RECOVERY), hold=None, findings=(), colour="green"))
-    assert topscreen.heading(bare)[1].startswith("cluster green, ") and "hold" not in topscreen.heading(bare)[1]
+    bare = replace(frame, recovery=replace(top_view.recovery_row(RECOVERY), hold=None, findings=(), colour="green"))
+    assert top_screen.heading(bare)[1].startswith("cluster green, ") and "hold" not in top_screen.heading(bare)[1]
 
 
 REPLICATIONS = [
@@ -201,9 +201,9 @@ REPLICATIONS = [
 
 
 def test_geo_replication_as_text() -> None:
-    frame = replace(FRAME, replications=topview.replication_rows(REPLICATIONS, NOW_US))
-    assert topscreen.heading(frame)[1] == "geo-replication: 2 targets, 1,507 messages unsent, 1 alarm"
-    table = topscreen.tables(frame)[-1]
+    frame = replace(FRAME, replications=top_view.replication_rows(REPLICATIONS, NOW_US))
+    assert top_screen.heading(frame)[1] == "geo-replication: 2 targets, 1,507 messages unsent, 1 alarm"
+    table = top_screen.tables(frame)[-1]
     assert [re.split("  +", line.strip()) for line in table.plain()] == [
         ["replicated", "target", "state", "unsent", "bytes", "age", "alarm or error"],
         ["t", "c", "detached", "7", "70 B", "-", "order `geo resync`"],
@@ -211,24 +211,24 @@ def test_geo_replication_as_text() -> None:
         ["t", "b", "running", "0", "0 B", "-"],
     ]
     assert table.marked == {0}
-    assert "replicated" not in topscreen.tables(FRAME)[-1].plain()[0]
+    assert "replicated" not in top_screen.tables(FRAME)[-1].plain()[0]
 
 
 @pytest.mark.parametrize(
     ("seconds", "text"), [(5, "5 s"), (200, "3 min"), (86_400, "24 h"), (14 * 86_400, "14 d"), (172_800, "2 d")]
 )
 def test_ages(seconds: float, text: str) -> None:
-    assert topscreen.age(seconds) == text
+    assert top_screen.age(seconds) == text
 
 
 def test_a_frame_with_rich() -> None:
     from rich.console import Console
 
     console = Console(width=200, record=True, file=io.StringIO(), force_terminal=True)
-    console.print(topscreen.tables(FRAME)[0].rich())
+    console.print(top_screen.tables(FRAME)[0].rich())
     shown = console.export_text(styles=True)
     assert [line.split() for line in re.sub(r"\x1b\[[0-9;]*m", "", shown).splitlines()] == [
-        line.split() for line in topscreen.tables(FRAME)[0].plain()
+        line.split() for line in top_screen.tables(FRAME)[0].plain()
     ]
     assert "\x1b[1;31m  slow" in shown and "\x1b[1;31m  quick" not in shown
 

@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 from pyreplog.cli import top
-from pyreplog.cli.live import topscreen, topview
-from pyreplog.cli.live.topview import Frame
+from pyreplog.cli.live import top_screen, top_view
+from pyreplog.cli.live.top_view import Frame
 from pyreplog.kafka.groups.group_requests import OffsetCommitRequest, OffsetToCommit
 from pyreplog.kafka.groups.group_status import GroupPartitionStatus, GroupStatus
 from pyreplog.partition.client.partition_client import PartitionClient
@@ -65,7 +65,7 @@ BROKERS = (BrokerStatus("a", "alive", 3, 1, 4, 1.5), BrokerStatus("c", "dead", 0
 def frame() -> Frame:
     rates = {TopicPartition("orders", 0): 0.5, TopicPartition("orders", 1): 1.0}
     return Frame(
-        at_us=NOW_US, topics=tuple(topview.partition_topic_rows(PARTITIONS, [BILLING], rates)),
+        at_us=NOW_US, topics=tuple(top_view.partition_topic_rows(PARTITIONS, [BILLING], rates)),
         partitions=tuple(by_attention(PARTITIONS)), brokers=BROKERS, groups=(BILLING,),
     )  # fmt: skip
 
@@ -83,10 +83,10 @@ def test_a_topic_of_partitions_with_a_group_as_rows() -> None:
 
 
 def test_a_frame_as_text() -> None:
-    first, second = topscreen.heading(frame())
+    first, second = top_screen.heading(frame())
     assert first.endswith("1 topic, 0 subscriptions, 1 consumer group, 1.5/s in, 12/s out")
     assert second == ("2 brokers, 4 partitions, 1 dead, 1 without a leader, 1 under min ISR, 1 under-replicated")
-    topics, partitions, brokers, *_ = topscreen.tables(frame())
+    topics, partitions, brokers, *_ = top_screen.tables(frame())
     assert [re.split("  +", line.strip()) for line in topics.plain()[1:]] == [
         ["orders", "3 partitions", "1.5", "12", "40", "1:30", "1 without leader, 1 under min ISR, 1 under-replicated"],
         ["billing", "consumer group", "2", "12", "40", "1:30", "10.0 s", "stalled"],
@@ -113,8 +113,8 @@ def test_a_frame_as_json() -> None:
 
 def test_a_group_of_which_little_is_known() -> None:
     unknown = GroupStatus(group="g", partitions=(GroupPartitionStatus.of("orders", 0, 7, now_us=NOW_US),))
-    (topic,) = topview.partition_topic_rows(PARTITIONS[:1], [unknown], {})
-    table = topscreen.tables(Frame(at_us=NOW_US, topics=(topic,)))[0]
+    (topic,) = top_view.partition_topic_rows(PARTITIONS[:1], [unknown], {})
+    table = top_screen.tables(Frame(at_us=NOW_US, topics=(topic,)))[0]
     assert table.plain()[-1].split() == ["g", "consumer", "group", "-", "-", "-", "-", "-"]
 
 

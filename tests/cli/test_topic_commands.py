@@ -12,7 +12,7 @@ import pytest
 from pyreplog._native.topic.messageencoder import encode_messages
 from pyreplog._native.topic.messages import Message
 from pyreplog.cli.app import main
-from pyreplog.cli.topics import topicconsume
+from pyreplog.cli.topics import topic_consume
 from pyreplog.cluster import Cluster
 from pyreplog.origins.origin import Gap, GapCause, Origin, OriginEntry
 from pyreplog.origins.replicate_to import decode_names
@@ -138,7 +138,7 @@ def test_all_that_was_there_is_printed_however_late_it_comes(
     topic: Callable[..., Done], run: Run, folder: Path, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Nobody waits for the first one here; and what is acknowledged, or somebody else has, is waited for by nobody."""
-    monkeypatch.setattr(topicconsume, "_CHECK_S", 0.0)
+    monkeypatch.setattr(topic_consume, "_CHECK_S", 0.0)
     topic("publish", *"abcdef")
     assert topic("consume").out == "a\nb\nc\nd\ne\nf\n"
     for _ in range(2):

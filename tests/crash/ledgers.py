@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
 
-from pyreplog.bookie.ledgerlog import LedgerLog
-from pyreplog.bookie.ledgermap import LedgerExtent
+from pyreplog.bookie.ledger_log import LedgerLog
+from pyreplog.bookie.ledger_map import LedgerExtent
 from pyreplog.errors import DiskError, PoisonedError
 from pyreplog.log import commitlog, housekeeper
 from tests.ledgers import SEGMENT_BYTES, open_log, read_all, record_of, without_stamp

@@ -11,7 +11,7 @@ import pytest
 
 from pyreplog.bookie.config import BookieConfig
 from pyreplog.bookie.identity import LOG
-from pyreplog.bookie.local import LocalBookie
+from pyreplog.bookie.local_bookie import LocalBookie
 from pyreplog.bookie.opening import open_bookie
 from pyreplog.bookie.protocol import Flag, ReplyStatus
 from pyreplog.ledger.cluster import LedgerCluster

@@ -20,7 +20,7 @@ from pyreplog.metadata.memory import MemoryStore
 from pyreplog.origins.origin import Origin
 from pyreplog.topic.model.chain import LedgerChain, LedgerTotals
 from pyreplog.topic.model.config import TopicConfig
-from pyreplog.topic.owner.managed.managedledger import ManagedLedger
+from pyreplog.topic.owner.managed.managed_ledger import ManagedLedger
 from pyreplog.topic.owner.topic_context import TopicContext
 from tests.geo.exchanging import cluster_id, origin
 from tests.geo.replicated import take, two

@@ -9,7 +9,7 @@ from pyreplog.ha.node_context import NodeContext
 from pyreplog.ha.peers import Peers
 from pyreplog.ha.replica import Replica
 from pyreplog.ha.replica_stream import ReplicaStream
-from pyreplog.net.client import Channel
+from pyreplog.net.channel import Channel
 from pyreplog.net.connection import Connection
 from pyreplog.net.server import Server
 

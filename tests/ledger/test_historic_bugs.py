@@ -19,7 +19,7 @@ import pytest
 
 from pyreplog._native.bookie.fast_add import as_fast_add
 from pyreplog.bookie.config import BookieConfig
-from pyreplog.bookie.local import LocalBookie
+from pyreplog.bookie.local_bookie import LocalBookie
 from pyreplog.bookie.node import BookieNode
 from pyreplog.bookie.protocol import Flag, Reply, ReplyStatus, Request, RequestKind
 from pyreplog.errors import IncarnationError, LedgerClosedError, LedgerFencedError

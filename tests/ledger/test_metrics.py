@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from pyreplog.bookie.local import LocalBookie
+from pyreplog.bookie.local_bookie import LocalBookie
 from pyreplog.bookie.protocol import Reply, Request
 from pyreplog.errors import ClosedError
 from pyreplog.ledger.cluster import LedgerCluster

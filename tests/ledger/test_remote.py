@@ -34,7 +34,7 @@ from pyreplog.ledger.ledger_metadata import State
 from pyreplog.ledger.ledger_store import StoredLedgers
 from pyreplog.ledger.remote import QUEUED_BYTES
 from pyreplog.metadata.sqlite import SQLiteStore
-from pyreplog.net.client import Channel
+from pyreplog.net.channel import Channel
 from pyreplog.net.limits import Limits
 from pyreplog.net.reactor import Reactor
 from tests.ledger.conftest import Apart

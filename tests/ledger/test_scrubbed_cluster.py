@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from pyreplog.bookie.local import LocalBookie
+from pyreplog.bookie.local_bookie import LocalBookie
 from pyreplog.ledger.cluster import LedgerCluster
 from pyreplog.ledger.ledger_metadata import metadata_key
 from pyreplog.ledger.ledger_store import StoredLedgers, load_ledger

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from pyreplog.net.client import Channel
+from pyreplog.net.channel import Channel
 from pyreplog.net.connection import Handler
 from pyreplog.net.reactor import Reactor
 from pyreplog.net.server import Server

@@ -13,7 +13,7 @@ from typing import Any
 
 from pyreplog._native.net.frame import HEADER_SIZE, FrameBatch, FrameParser, encode
 from pyreplog.errors import ReplogError
-from pyreplog.net.client import Channel
+from pyreplog.net.channel import Channel
 from pyreplog.net.connection import Connection
 from pyreplog.net.handshake import ClientHandshake, NodeIdentity, Secret
 from pyreplog.net.limits import Limits

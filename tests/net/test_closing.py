@@ -13,7 +13,7 @@ import pytest
 
 import pyreplog.net.server as servers
 from pyreplog.errors import ClosedError, DisconnectedError, NotConnectedError, ReplogError
-from pyreplog.net.client import Channel
+from pyreplog.net.channel import Channel
 from pyreplog.net.connection import Connection
 from pyreplog.net.driver_lock import DriverLock
 from pyreplog.net.handshake import Peer

@@ -17,7 +17,7 @@ from pyreplog._native.net.frame import FrameBatch
 from pyreplog.errors import ClosedError, OutcomeUnknownError, ReplogError
 from pyreplog.future import AppendFuture, set_exception, set_result
 from pyreplog.net.connection import JOBS_FULL, Connection
-from pyreplog.net.fair_executor import FairExecutor, check_wanted, wait_wanted
+from pyreplog.net.fair_executor import FairExecutor, check_connected, wait_while_connected
 from pyreplog.net.limits import Limits
 from pyreplog.net.reactor import Reactor
 from tests.net.conftest import Connect, Serve
@@ -165,7 +165,7 @@ def test_a_job_sees_between_its_steps_that_nobody_wants_it_any_more() -> None:
         def work(name: str) -> None:
             try:
                 while not is_over.is_set():
-                    check_wanted()
+                    check_connected()
                     steps[name] += 1
             except ClosedError as error:
                 ended.append(f"{name}: {error}")
@@ -179,12 +179,12 @@ def test_a_job_sees_between_its_steps_that_nobody_wants_it_any_more() -> None:
         until(lambda: steps["other"] > before)
         is_over.set()
         assert ended == ["gone: the connection that asked for this has ended"]
-        submit(other, check_wanted)
-        check_wanted()
+        submit(other, check_connected)
+        check_connected()
 
 
 def test_a_job_does_not_wait_on_for_who_has_gone(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pyreplog.net.fair_executor.LOOK_S", 0.01)
+    monkeypatch.setattr("pyreplog.net.fair_executor.POLL_S", 0.01)
     with opened(threads_max=3, running_max=2) as (jobs, submit, _):
         gone, outcomes = Peer(), list[Any]()
         never, late, unknown = AppendFuture[int](), AppendFuture(7), AppendFuture[int]()
@@ -192,7 +192,7 @@ def test_a_job_does_not_wait_on_for_who_has_gone(monkeypatch: pytest.MonkeyPatch
 
         def wait(future: AppendFuture[int]) -> None:
             try:
-                outcomes.append(wait_wanted(AppendFuture.result, future))
+                outcomes.append(wait_while_connected(AppendFuture.result, future))
             except ReplogError as error:
                 outcomes.append(f"{type(error).__name__}: {error}")
 
@@ -206,7 +206,7 @@ def test_a_job_does_not_wait_on_for_who_has_gone(monkeypatch: pytest.MonkeyPatch
         until(lambda: len(outcomes) == 3)
         assert outcomes[2] == "ClosedError: the connection that asked for this has ended"
         assert not never.done(), "others may wait for it, too"
-        assert wait_wanted(AppendFuture.result, late) == 7
+        assert wait_while_connected(AppendFuture.result, late) == 7
 
 
 def test_who_asks_for_too_much_is_not_read_until_half_of_it_is_begun() -> None:

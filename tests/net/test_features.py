@@ -19,7 +19,7 @@ from pyreplog.ha.protocol import messages
 from pyreplog.ha.protocol.messages import AskStatus, RefusalCode, Refuse, StatusReply
 from pyreplog.metadata.memory import MemoryStore
 from pyreplog.net import hello
-from pyreplog.net.client import Channel
+from pyreplog.net.channel import Channel
 from pyreplog.net.handshake import ClientHandshake, NodeIdentity, Secret, ServerHandshake
 from pyreplog.net.hello import ClientHello, Welcome
 from pyreplog.net.limits import Limits

@@ -31,7 +31,7 @@ from pyreplog.errors import (
     TooManyConnectionsError,
 )
 from pyreplog.net import hello
-from pyreplog.net.client import Channel
+from pyreplog.net.channel import Channel
 from pyreplog.net.connection import INFLIGHT_FULL, QUEUE_FULL, Connection
 from pyreplog.net.handshake import Peer, RefusedByPeerError, Secret
 from pyreplog.net.limits import Limits

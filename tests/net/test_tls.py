@@ -249,7 +249,7 @@ def test_who_knocks_at_a_slow_server_is_let_in(
     reactor: Reactor, serve: Any, connect: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It looked as if it waited for TLS."""
-    monkeypatch.setattr(pending_connection, "KNOCK_S", 0.01)
+    monkeypatch.setattr(pending_connection, "FIRST_HEARTBEAT_S", 0.01)
     server = serve(Recorder())
     monkeypatch.setattr(
         server,

@@ -16,8 +16,8 @@ from pyreplog.errors import NotEnoughBookiesError
 from pyreplog.future import AppendFuture, set_result
 from pyreplog.topic.model import dedup
 from pyreplog.topic.model.dedup import DedupVerdict, Producers
-from pyreplog.topic.owner.managed import chainreader, closed_ledger_readers
-from pyreplog.topic.owner.managed.chainreader import ChainReader
+from pyreplog.topic.owner.managed import chain_reader, closed_ledger_readers
+from pyreplog.topic.owner.managed.chain_reader import ChainReader
 from pyreplog.topic.owner.managed.closed_ledger_readers import ClosedLedgerReaders
 
 # ---- producers -------------------------------------------------------------------------------------------------------
@@ -169,7 +169,7 @@ def test_readers_used_longest_ago_are_closed(most: int, steps: list[tuple[str, i
 @given(most=st.integers(1, 4), ends=st.lists(st.integers(0, 5), max_size=30))
 def test_the_places_where_reads_ended_last_are_kept(most: int, ends: list[int]) -> None:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(chainreader, "HINTS_MAX", most)
+        patch.setattr(chain_reader, "HINTS_MAX", most)
         nothing: Any = None
         reader = ChainReader("t", nothing, nothing, nothing)
         kept: list[int] = []

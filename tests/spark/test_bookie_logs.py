@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 import pyreplog
-from pyreplog.bookie.ledgerlog import LedgerLog
+from pyreplog.bookie.ledger_log import LedgerLog
 from pyreplog.errors import ConfigError, NotALogError
 from pyreplog.tables.planning import plan
 from tests import ledgers

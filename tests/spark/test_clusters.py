@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import pyreplog
-from pyreplog.bookie.ledgerlog import LedgerLog
+from pyreplog.bookie.ledger_log import LedgerLog
 from pyreplog.config import LogConfig
 from pyreplog.errors import ConfigError, NoSuchLedgerError, NotALogError, UnauthorizedError, UnreadableError
 from pyreplog.ledger.ledger_metadata import ledger_key

@@ -13,7 +13,7 @@ from pyreplog._native.log.attributes import encode_attributes
 from pyreplog._native.log.batch import RecordBatch
 from pyreplog._native.log.record import NO_EVENT_TIME
 from pyreplog._native.tables.arrowcolumns import attribute_column, number_column, value_column, walk
-from pyreplog.bookie.ledgerlog import LedgerLog
+from pyreplog.bookie.ledger_log import LedgerLog
 from pyreplog.config import LogConfig
 from pyreplog.errors import InvalidArgumentError
 from pyreplog.tables.planning import plan

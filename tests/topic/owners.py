@@ -12,7 +12,7 @@ from pyreplog.errors import ClosedError, MetadataUnavailableError, OutcomeUnknow
 from pyreplog.future import AppendFuture
 from pyreplog.ledger.cluster import LedgerCluster
 from pyreplog.topic.model.config import TopicConfig
-from pyreplog.topic.owner.managed.managedledger import ManagedLedger
+from pyreplog.topic.owner.managed.managed_ledger import ManagedLedger
 from tests.topic.batches import submit
 from tests.topic.counting import Faults
 from tests.waiting import PATIENCE_S as PATIENCE_S

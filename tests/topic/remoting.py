@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from pyreplog.cluster import Cluster
-from pyreplog.net.client import Channel
+from pyreplog.net.channel import Channel
 from pyreplog.topic.client.consumer import Consumer
 from pyreplog.topic.client.remote.client import Client, connect
 from pyreplog.topic.client.remote.connection_pool import ConnectionPool

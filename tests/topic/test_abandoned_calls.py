@@ -31,7 +31,7 @@ def running(here: Served) -> int:
 
 @pytest.mark.parametrize("name", CALLS)
 def test_a_call_that_waits_for_bookies(name: str, here: Served, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pyreplog.net.fair_executor.LOOK_S", 0.01)
+    monkeypatch.setattr("pyreplog.net.fair_executor.POLL_S", 0.01)
     with here.cluster.topic("news", **PLAIN) as topic:
         topic.create_subscription("s", start="earliest", type="shared")
         topic.publish_batch([b"a", b"b", b"c"])

@@ -12,7 +12,7 @@ from pyreplog.clock import ManualClock
 from pyreplog.topic.model.stats import SubscriptionStats
 from pyreplog.topic.owner import delayed_count as delayedcount
 from pyreplog.topic.owner import topics as topics_module
-from pyreplog.topic.owner.managed.managedledger import ManagedLedger
+from pyreplog.topic.owner.managed.managed_ledger import ManagedLedger
 from pyreplog.topic.owner.topic import Topic
 from tests.topic.handling import SMALL, US, nothing_comes, open_cluster, received
 

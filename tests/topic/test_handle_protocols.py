@@ -14,7 +14,7 @@ import pytest
 
 import pyreplog
 from pyreplog import ha
-from pyreplog.bookie.ledgerlog import LedgerLog
+from pyreplog.bookie.ledger_log import LedgerLog
 from pyreplog.errors import ClosedError, TopicFencedError
 from pyreplog.ha.remote_node import RemoteNode
 from pyreplog.topic.client.remote.remote_topic import RemoteTopic

@@ -19,7 +19,7 @@ from pyreplog.ledger.cluster import LedgerCluster
 from pyreplog.ledger.reader import LedgerReader
 from pyreplog.topic.client.publishing.publisher import Publisher
 from pyreplog.topic.owner.managed.ledgers import LedgerMaker
-from pyreplog.topic.owner.managed.managedledger import ManagedLedger
+from pyreplog.topic.owner.managed.managed_ledger import ManagedLedger
 from tests.ledger.standins import Meddler
 from tests.topic.owners import PATIENCE_S, config, publish, read_all, result, until
 

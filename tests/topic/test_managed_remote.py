@@ -15,8 +15,8 @@ from pyreplog.errors import NotEnoughBookiesError, TopicFencedError
 from pyreplog.ledger.cluster import LedgerCluster
 from pyreplog.ledger.ledger_store import StoredLedgers
 from pyreplog.metadata.sqlite import SQLiteStore
-from pyreplog.topic.owner.managed import chainwriter
-from pyreplog.topic.owner.managed.managedledger import ManagedLedger
+from pyreplog.topic.owner.managed import chain_writer
+from pyreplog.topic.owner.managed.managed_ledger import ManagedLedger
 from tests.ports import free_ports
 from tests.topic.owners import config, publish, read_all, result, until
 
@@ -119,7 +119,7 @@ def test_publishers_are_told_that_bookies_stay_away(
     store: SQLiteStore, nodes: dict[str, BookieNode], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Nothing was stored. Those that publish when the bookies are back do not notice."""
-    monkeypatch.setattr(chainwriter, "STUCK_S", 0.2)
+    monkeypatch.setattr(chain_writer, "STUCK_S", 0.2)
     with (
         LedgerCluster.connect(f"sqlite:{store.path}") as cluster,
         ManagedLedger.open(cluster, "t", config=config(ensemble=3)) as topic,
@@ -133,7 +133,7 @@ def test_publishers_are_told_that_bookies_stay_away(
         for name in ("b1", "b2"):
             nodes[name] = node(store, name)
         until(lambda: len(cluster.status().bookies) == 3)
-        monkeypatch.setattr(chainwriter, "STUCK_S", 30.0)
+        monkeypatch.setattr(chain_writer, "STUCK_S", 30.0)
         assert result(publish(topic, [b"kept"])).start == 0
         assert read_all(topic) == {0: b"kept"}
 
@@ -141,7 +141,7 @@ def test_publishers_are_told_that_bookies_stay_away(
 def test_closing_does_not_wait_for_bookies_that_stay_away(
     store: SQLiteStore, nodes: dict[str, BookieNode], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(chainwriter, "CLOSING_STUCK_S", 0.0)
+    monkeypatch.setattr(chain_writer, "CLOSING_STUCK_S", 0.0)
     with LedgerCluster.connect(f"sqlite:{store.path}") as cluster:
         topic = ManagedLedger.open(cluster, "t", config=config(ensemble=3))
         for name in ("b1", "b2"):

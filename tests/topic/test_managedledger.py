@@ -31,9 +31,9 @@ from pyreplog.ledger.ledger_metadata import LedgerMetadata
 from pyreplog.ledger.reader import LedgerReader
 from pyreplog.topic.model.positions import EntryPosition, TopicPosition
 from pyreplog.topic.owner.managed import closed_ledger_readers
-from pyreplog.topic.owner.managed.chainstore import find_chain
+from pyreplog.topic.owner.managed.chain_store import find_chain
 from pyreplog.topic.owner.managed.ledgers import LedgerDeleter, LedgerMaker
-from pyreplog.topic.owner.managed.managedledger import ManagedLedger
+from pyreplog.topic.owner.managed.managed_ledger import ManagedLedger
 from tests.ledger.standins import FailingStore, Meddler
 from tests.topic.batches import submit
 from tests.topic.handling import note_reads

@@ -42,7 +42,7 @@ from pyreplog.origins.origin import Gap, GapCause, LastEntry, Origin, OriginEntr
 from pyreplog.topic.model.positions import TopicPosition
 from pyreplog.topic.model.system_cursor_record import SystemCursorRecord
 from pyreplog.topic.owner import topics as topics_module
-from pyreplog.topic.owner.managed import chainwriter
+from pyreplog.topic.owner.managed import chain_writer
 from pyreplog.topic.owner.origins import ORIGINS
 from pyreplog.topic.owner.topic import Topic
 from tests.ledger.standins import Meddler
@@ -570,7 +570,7 @@ def test_a_part_of_a_batch_is_stored_when_no_ledger_takes_the_rest(
 ) -> None:
     """`pushed` falls back to what is stored, and not further; what was sent behind the rest is not stored either."""
     topic, meddler = striped
-    monkeypatch.setattr(chainwriter, "STUCK_S", 0.0)
+    monkeypatch.setattr(chain_writer, "STUCK_S", 0.0)
     futures = hold(topic, meddler, [entries(1, 4), entries(4, 6), entries(6, 7)])
     meddler.clear()
     meddler.rule(meddler.fail, kind=RequestKind.ADD)

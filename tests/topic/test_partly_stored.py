@@ -14,7 +14,7 @@ from pyreplog.cluster import Cluster
 from pyreplog.errors import EntryRefusedError, NotEnoughBookiesError, OutcomeUnknownError
 from pyreplog.future import AppendFuture
 from pyreplog.topic.client.remote.client import connect
-from pyreplog.topic.owner.managed import chainwriter
+from pyreplog.topic.owner.managed import chain_writer
 from pyreplog.topic.owner.topic import Topic
 from pyreplog.topic.server.topic_server import TopicServer
 from tests.ledger.standins import Meddler
@@ -32,7 +32,7 @@ STRIPED: dict[str, Any] = {
 @pytest.fixture
 def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Cluster]:
     """No ledger is too young to be followed by the next one at once."""
-    monkeypatch.setattr(chainwriter, "YOUNG_S", 0.0)
+    monkeypatch.setattr(chain_writer, "YOUNG_S", 0.0)
     with Cluster.embedded(tmp_path, bookies=2, segment_bytes=1 << 20) as cluster:
         yield cluster
 
@@ -88,7 +88,7 @@ def test_no_ledger_takes_the_rest(
     cluster: Cluster, topic: Topic, publishes: Any, meddler: Meddler, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What was submitted behind it is not stored at all, and is told so."""
-    monkeypatch.setattr(chainwriter, "STUCK_S", 0.0)
+    monkeypatch.setattr(chain_writer, "STUCK_S", 0.0)
     in_part, go_on = begin(topic, publishes, meddler)
     behind = publishes.submit_batch([b"none", b"of it"])
     go_on(meddler.fail)
@@ -97,7 +97,7 @@ def test_no_ledger_takes_the_rest(
     with pytest.raises(NotEnoughBookiesError):
         behind.result(PATIENCE_S)
     assert stored(topic) == {0: b"before", 1: b"first"} and topic.end == 2
-    monkeypatch.setattr(chainwriter, "STUCK_S", PATIENCE_S)
+    monkeypatch.setattr(chain_writer, "STUCK_S", PATIENCE_S)
     meddler.clear()
     assert topic.publish_batch([b"second", b"third"]) == range(2, 4)
     assert stored(topic) == {0: b"before", 1: b"first", 2: b"second", 3: b"third"}

@@ -14,7 +14,7 @@ from pyreplog.errors import NoSuchTopicError, NotEnoughBookiesError
 from pyreplog.ledger.ledger_store import StoredLedgers
 from pyreplog.metadata.sqlite import SQLiteStore
 from pyreplog.topic.model.config import TopicConfig
-from pyreplog.topic.owner.managed.managedledger import ManagedLedger
+from pyreplog.topic.owner.managed.managed_ledger import ManagedLedger
 from tests.waiting import until
 
 SEGMENT_BYTES = 1 << 20

@@ -12,7 +12,7 @@ from pyreplog.bookie.protocol import RequestKind
 from pyreplog.cluster import Cluster
 from pyreplog.errors import TopicFencedError
 from pyreplog.ledger.cluster import LedgerCluster as Ledgers
-from pyreplog.topic.owner.managed.managedledger import ManagedLedger
+from pyreplog.topic.owner.managed.managed_ledger import ManagedLedger
 from pyreplog.topic.owner.topic import Topic
 from tests.ledger.standins import Meddler
 from tests.topic.counting import Faults

@@ -21,9 +21,9 @@ from pyreplog.errors import (
 from pyreplog.ledger.cluster import LedgerCluster
 from pyreplog.ledger.ledger_metadata import State
 from pyreplog.topic.model import chain
-from pyreplog.topic.owner.managed.chainstore import ChainStore, find_chain
+from pyreplog.topic.owner.managed.chain_store import ChainStore, find_chain
 from pyreplog.topic.owner.managed.ledgers import delete_orphans
-from pyreplog.topic.owner.managed.managedledger import ManagedLedger
+from pyreplog.topic.owner.managed.managed_ledger import ManagedLedger
 from tests.ledger.standins import FailingStore, Meddler, OnReply
 from tests.topic.batches import submit
 from tests.topic.counting import Faults

@@ -14,7 +14,7 @@ from pyreplog.ledger.cluster import LedgerCluster
 from pyreplog.ledger.protocol import recovery, writer
 from pyreplog.topic.owner.managed import ledgers
 from pyreplog.topic.owner.managed.ledgers import delete_orphans
-from pyreplog.topic.owner.managed.managedledger import ManagedLedger
+from pyreplog.topic.owner.managed.managed_ledger import ManagedLedger
 from tests.thorough import one_in
 from tests.topic.counting import Faults
 from tests.topic.owners import PATIENCE_S, config, process, publish, read_all, result, until

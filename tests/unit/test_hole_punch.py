@@ -9,7 +9,7 @@ import pytest
 
 import pyreplog
 from pyreplog._native.ledgerlog.entries import parse_entries
-from pyreplog.bookie.ledgerlog import LedgerLog
+from pyreplog.bookie.ledger_log import LedgerLog
 from pyreplog.errors import DiskError, DiskFullError, InvalidArgumentError
 from pyreplog.log import commitlog, names
 from pyreplog.log.backup.copying import backup

@@ -13,7 +13,7 @@ import pytest
 from pyreplog._native.ledgerlog.entries import CONTROL, encode_control, encode_entries
 from pyreplog._native.ledgerlog.index import LedgerIndex
 from pyreplog._native.ledgerlog.sealed import SealedIndex
-from pyreplog.bookie.ledgerlog import LedgerLog
+from pyreplog.bookie.ledger_log import LedgerLog
 from pyreplog.config import LogConfig
 from pyreplog.errors import ClosedError, CorruptionError, InvalidArgumentError
 from tests import running

@@ -16,8 +16,8 @@ import pyreplog
 from pyreplog._native.ledgerlog.entries import CONTROL
 from pyreplog._native.ledgerlog.index import LedgerIndex
 from pyreplog._native.ledgerlog.intake import append_entries, copy_entries, index_entries
-from pyreplog.bookie.ledgerlog import LedgerLog
-from pyreplog.bookie.ledgermap import LedgerExtent
+from pyreplog.bookie.ledger_log import LedgerLog
+from pyreplog.bookie.ledger_map import LedgerExtent
 from pyreplog.bookie.multi_ledger_log import MultiLedgerLog
 from pyreplog.cli.app import main
 from pyreplog.config import LogConfig

@@ -11,7 +11,7 @@ import pytest
 
 from pyreplog._native.ledgerlog.lending import lend_entries
 from pyreplog._native.system.blocks import KEPT_MAX, kept_bytes
-from pyreplog.bookie.ledgerlog import LedgerLog
+from pyreplog.bookie.ledger_log import LedgerLog
 from pyreplog.config import LogConfig
 from pyreplog.errors import CorruptionError, InvalidArgumentError
 from pyreplog.log import names

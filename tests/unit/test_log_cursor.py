@@ -324,7 +324,7 @@ def test_a_cursor_that_is_closed(tmp_path: Path) -> None:
 
 
 def test_a_log_without_numbers_has_no_cursors(tmp_path: Path) -> None:
-    from pyreplog.bookie.ledgerlog import LedgerLog
+    from pyreplog.bookie.ledger_log import LedgerLog
 
     LedgerLog(tmp_path / "log", pyreplog.LogConfig()).close()
     with pyreplog.open(tmp_path / "log", "r") as log, pytest.raises(UnnumberedError):

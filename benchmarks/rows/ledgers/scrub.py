@@ -15,7 +15,7 @@ from benchmarks.sampling import interleave
 from pyreplog._native.ledgerlog.entries import encode_entries
 from pyreplog._native.system.checksum import crc32c
 from pyreplog.bookie.config import BookieConfig
-from pyreplog.bookie.local import LocalBookie
+from pyreplog.bookie.local_bookie import LocalBookie
 from pyreplog.bookie.segment_check import PIECE_BYTES
 from pyreplog.log import names
 from pyreplog.log.disk_reader import DiskReader

@@ -7,7 +7,7 @@ from contextlib import closing
 from pathlib import Path
 
 from pyreplog._native.ledgerlog.entries import encode_entries
-from pyreplog.bookie.ledgerlog import LedgerLog
+from pyreplog.bookie.ledger_log import LedgerLog
 from pyreplog.config import LogConfig
 from pyreplog.ledger.cluster import LedgerCluster
 from pyreplog.ledger.ledger_metadata import (

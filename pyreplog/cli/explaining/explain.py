@@ -10,7 +10,7 @@ from pyreplog.cli.explaining import layout
 from pyreplog.cli.explaining.explain_batch import explain_batch, is_record_batch
 from pyreplog.cli.explaining.explained import Explained
 from pyreplog.cli.explaining.layout import Field
-from pyreplog.cli.explaining.rawsegment import RawSegment
+from pyreplog.cli.explaining.raw_segment import RawSegment
 from pyreplog.cli.shared.output import moment, plural
 
 _TEXT_BYTES = 200

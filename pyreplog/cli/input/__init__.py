@@ -3,6 +3,6 @@
 | modules | what they hold |
 |---|---|
 | `source`, `bookmark` | files and pipes; how far they are ingested |
-| `formats`, `rows`, `rowreader` | lines, CSV, JSON; consecutive rows; reading them |
-| `eventtime` | event times in text |
+| `formats`, `rows`, `row_reader` | lines, CSV, JSON; consecutive rows; reading them |
+| `event_time` | event times in text |
 """

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Any, Protocol
 
-from pyreplog.cli.input import eventtime
+from pyreplog.cli.input import event_time
 from pyreplog.cli.input.rows import KEY_MAX, LINE_MAX, RowFault, Rows
 from pyreplog.cli.shared.output import plural
 from pyreplog.errors import InvalidArgumentError
@@ -87,7 +87,7 @@ class _Columned:
         self.header: list[str] = []
         self.unseen: set[str] = set()
         self._columns = columns
-        self._time = eventtime.parser(columns.event_time_format)
+        self._time = event_time.parser(columns.event_time_format)
 
     def _keys(self, texts: Sequence[str], dropped: Dropped) -> list[bytes | None]:
         """Return the keys of rows; an empty text is no key."""

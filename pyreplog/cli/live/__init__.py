@@ -2,8 +2,8 @@
 
 | modules | what they hold |
 |---|---|
-| `topwatch` | reading the state of topics and clusters at intervals |
+| `top_watch` | reading the state of topics and clusters at intervals |
 | `partitions_watch` | reading partitions, brokers and consumer groups for it |
-| `topview` | the state as rows |
-| `topscreen` | the screen |
+| `top_view` | the state as rows |
+| `top_screen` | the screen |
 """

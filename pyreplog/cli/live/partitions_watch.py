@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NamedTuple
 
-from pyreplog.cli.live.topview import TopicRow, partition_topic_rows
+from pyreplog.cli.live.top_view import TopicRow, partition_topic_rows
 from pyreplog.clock import SystemClock
 from pyreplog.errors import ReplogError
 from pyreplog.kafka.groups.group_status import GroupStatus

@@ -3,10 +3,10 @@
 | modules | what they hold |
 |---|---|
 | `partition_records` | the records of a partition's log |
-| `output`, `tables`, `progress`, `reportprogress` | output |
+| `output`, `tables`, `progress`, `report_progress` | output |
 | `settings`, `tls`, `serving`, `parsers` | arguments; running until a signal |
 | `metadata_option`, `metadata_wait` | the metadata store of a node; starting while it does not answer |
 | `kafka_listener` | arguments of a Kafka listener |
-| `clusteroptions`, `sourceoptions` | arguments that select a cluster, or the source of reports |
+| `cluster_options`, `source_options` | arguments that select a cluster, or the source of reports |
 | `targets`, `starts` | arguments that select topics, and positions in them |
 """

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 
-from pyreplog.cli.shared.clusteroptions import VARIABLE
+from pyreplog.cli.shared.cluster_options import VARIABLE
 from pyreplog.errors import InvalidArgumentError
 
 

@@ -32,7 +32,7 @@ GRACE_S = 1.0
 """Seconds after `--drain-s` for the disk; everything else has ended before."""
 
 SAY_S = 0.25
-_LOOK_S = 0.5
+_POLL_S = 0.5
 """Of two signals that come together the kernel gives one to another thread, which does not wake the main thread: its
 handler runs when that looks."""
 
@@ -62,10 +62,10 @@ class Stop:
         while True:
             left = max(deadline - time.monotonic(), 0.0)
             try:
-                if self._signals.get(timeout=min(left, _LOOK_S)):
+                if self._signals.get(timeout=min(left, _POLL_S)):
                     return True
             except Empty:
-                if left <= _LOOK_S:
+                if left <= _POLL_S:
                     return False
                 continue
             if self._reload is None:

@@ -2,8 +2,8 @@
 
 | modules | what they hold |
 |---|---|
-| `topicpublish`, `topicconsume` | publishing, and printing messages |
+| `topic_publish`, `topic_consume` | publishing, and printing messages |
 | `messages` | the form in which messages are printed |
-| `topicredrive` | sending dead letters back |
-| `topicstats` | statistics of topics and subscriptions |
+| `topic_redrive` | sending dead letters back |
+| `topic_stats` | statistics of topics and subscriptions |
 """

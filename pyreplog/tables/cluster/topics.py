@@ -37,8 +37,8 @@ from pyreplog.topic.model.chain import ChainLedger, LedgerChain
 from pyreplog.topic.model.compression import decompress
 from pyreplog.topic.model.positions import EntryPosition, FirstSearch, OffsetSearch, TopicPosition
 from pyreplog.topic.model.routing import partition_of
-from pyreplog.topic.owner.managed.chainreader import Search
-from pyreplog.topic.owner.managed.chainstore import find_chain
+from pyreplog.topic.owner.managed.chain_reader import Search
+from pyreplog.topic.owner.managed.chain_store import find_chain
 from pyreplog.topic.owner.managed.ledgers import PASSWORD
 from pyreplog.topic_names import TOPICS, check_name, unquote_name
 

@@ -40,7 +40,7 @@ from pyreplog.topic.model.times import known_time
 from pyreplog.topic_names import check_name
 
 QUEUE = 1000
-LOOK_S = 0.5
+POLL_S = 0.5
 """Seconds without a dead letter after which the statistics tell whether any is left."""
 
 Where = Callable[[Message], bool]
@@ -148,7 +148,7 @@ class Redrive:
     def _send_all(self, consumer: Consumer, end: int) -> None:
         received, last_s = 0, time.monotonic()
         while self._limit is None or self.report.sent < self._limit:
-            batch = consumer.receive_batch(LOOK_S)
+            batch = consumer.receive_batch(POLL_S)
             if batch is None:
                 if not self._is_more_to_come(consumer, received, time.monotonic() - last_s):
                     return

@@ -10,9 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pyreplog.future import AppendFuture
-from pyreplog.net.fair_executor import wait_wanted
+from pyreplog.net.fair_executor import wait_while_connected
 from pyreplog.topic.model.cursor import Cursor
-from pyreplog.topic.owner.managed.managedledger import ManagedLedger
+from pyreplog.topic.owner.managed.managed_ledger import ManagedLedger
 
 BYTES_MAX = 1 << 20
 MESSAGES_MAX = 1 << 16
@@ -83,7 +83,7 @@ class DelayedCount:
         while at < end:
             if left <= 0:
                 return None
-            batch = wait_wanted(self._wait, self._managed.read(at, bytes_max=left, end=end))
+            batch = wait_while_connected(self._wait, self._managed.read(at, bytes_max=left, end=end))
             offsets, deliver_at = batch.offset, batch.deliver_at
             with self._lock:
                 wanted = (offsets >= at) & (offsets < end) & (deliver_at > 0) & ~self._cursor.mask(offsets)

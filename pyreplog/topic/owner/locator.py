@@ -16,7 +16,7 @@ from pyreplog.future import AppendFuture, settle_all
 from pyreplog.ledger.driver import TimerLike
 from pyreplog.topic.model.dispatch.effects import Locate
 from pyreplog.topic.model.dispatch.offsets import Offsets
-from pyreplog.topic.owner.managed.managedledger import ManagedLedger
+from pyreplog.topic.owner.managed.managed_ledger import ManagedLedger
 
 logger = logging.getLogger(__name__)
 

@@ -16,7 +16,7 @@ from pyreplog.cursors.subscription_metadata import list_subscriptions, load_subs
 from pyreplog.errors import InvalidArgumentError, NoSuchTopicError, TopicExistsError, TopicOwnedError
 from pyreplog.ledger.driver import Runtime
 from pyreplog.metadata.store import MetadataStore
-from pyreplog.net.fair_executor import check_wanted
+from pyreplog.net.fair_executor import check_connected
 from pyreplog.topic.client.partitions.partitioned_consumer import PartitionConsumer
 from pyreplog.topic.client.partitions.partitioned_handle import PartitionedHandle, SubscribeOptions
 from pyreplog.topic.model.backlog import is_system
@@ -30,7 +30,7 @@ from pyreplog.topic.model.partitioned_metadata import (
     list_partitioned,
 )
 from pyreplog.topic.model.routing import partition_name, partition_of
-from pyreplog.topic.owner.managed.chainstore import find_chain
+from pyreplog.topic.owner.managed.chain_store import find_chain
 from pyreplog.topic.owner.ownership import Ownership
 from pyreplog.topic.owner.subscription import Subscription
 from pyreplog.topic.owner.topic import Topic
@@ -309,7 +309,7 @@ class PartitionedTopics:
 
     def _check_free(self, name: str, partitions: int) -> None:
         for topic in (name, *(partition_name(name, partition) for partition in range(partitions))):
-            check_wanted()
+            check_connected()
             stored = find_chain(self._store, topic)
             if stored is not None and stored.chain is not None:
                 raise TopicExistsError(topic, f"it exists, neither with nor as one of {partitions} partitions")
@@ -326,7 +326,7 @@ class PartitionedTopics:
         with self._topics.ownership.claim(name, wait=wait), ExitStack() as stack:
             metadata = find_partitioned(self._store, name)
             for partition in range(wanted if metadata is None else metadata.partitions, wanted):
-                check_wanted()  # there may be thousands
+                check_connected()  # there may be thousands
                 coming = partition_name(name, partition)
                 self._coming.add(coming)
                 stack.callback(self._coming.discard, coming)

@@ -25,7 +25,7 @@ from pyreplog.errors import ClosedError, ReplogError, SubscriptionBusyError, Top
 from pyreplog.event_queue import EventQueue
 from pyreplog.future import AppendFuture, completed_future, set_exception, set_result, then
 from pyreplog.ledger.driver import Runtime, TimerLike
-from pyreplog.net.fair_executor import wait_wanted
+from pyreplog.net.fair_executor import wait_while_connected
 from pyreplog.topic.model.cursor import Cursor
 from pyreplog.topic.model.dispatch.dispatcher import Dispatcher
 from pyreplog.topic.model.dispatch.effects import (
@@ -42,7 +42,7 @@ from pyreplog.topic.model.interfaces import AckedOffsets, DeliveredMessages, Del
 from pyreplog.topic.model.positions import EntryPosition, Start, TopicPosition, position
 from pyreplog.topic.owner.delayed_count import DelayedCount
 from pyreplog.topic.owner.locator import LocatedEntries, Locator, offsets_in
-from pyreplog.topic.owner.managed.managedledger import ManagedLedger
+from pyreplog.topic.owner.managed.managed_ledger import ManagedLedger
 
 
 @dataclass
@@ -947,7 +947,7 @@ class Subscription:
         if mark >= self.managed.end.offset:
             return None
         if self._oldest[0] != mark:
-            batch = wait_wanted(self.wait, self.managed.read(mark, bytes_max=1))
+            batch = wait_while_connected(self.wait, self.managed.read(mark, bytes_max=1))
             self._oldest = (mark, int(batch.publish_time[0]))
         return self._oldest[1]
 
@@ -961,7 +961,7 @@ class Subscription:
         if first >= end:
             return None
         if self._oldest_due[0] != first:
-            batch = wait_wanted(self.wait, self.managed.read(first, bytes_max=1))
+            batch = wait_while_connected(self.wait, self.managed.read(first, bytes_max=1))
             at = int(np.searchsorted(batch.offset, first))
             deliver_at = int(batch.deliver_at[at]) if self._delays else 0
             self._oldest_due = (first, max(int(batch.publish_time[at]), deliver_at))

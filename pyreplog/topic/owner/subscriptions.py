@@ -33,7 +33,7 @@ from pyreplog.errors import (
     SubscriptionBusyError,
     TopicFencedError,
 )
-from pyreplog.net.fair_executor import wait_wanted
+from pyreplog.net.fair_executor import wait_while_connected
 from pyreplog.topic.model.backlog import SYSTEM_PREFIX, is_system
 from pyreplog.topic.model.cursor import Cursor
 from pyreplog.topic.model.interfaces import DeliveryTarget
@@ -132,7 +132,7 @@ class Subscriptions:
                 self._configure(subscription, settings, later=later)
                 return subscription
             check_dead_letters(self._topic, name, config)
-            mark = wait_wanted(self._context.runtime.wait, position(self._context.managed, start))
+            mark = wait_while_connected(self._context.runtime.wait, position(self._context.managed, start))
             if not durable:
                 return self._add(self._new(Cursor(name, mark, durable=False), config))
             self._create(name, Cursor(name, mark), config, properties)

@@ -26,7 +26,7 @@ from pyreplog.future import AppendFuture, after_all, set_result
 from pyreplog.handles import Handle
 from pyreplog.ledger.runtime import RuntimeBase
 from pyreplog.metadata.store import MetadataStore
-from pyreplog.net.fair_executor import wait_wanted
+from pyreplog.net.fair_executor import wait_while_connected
 from pyreplog.origins.origin import Origin
 from pyreplog.topic.client.consumer import QUEUE, Consumer
 from pyreplog.topic.client.publishing.producer import Producer
@@ -42,7 +42,7 @@ from pyreplog.topic.model.stats import InternalStats, TopicStats
 from pyreplog.topic.model.wire.protocol import Exchange, Exchanged
 from pyreplog.topic.owner.dedup_cursor import dedup_cursor, obsolete_cursors
 from pyreplog.topic.owner.maintenance import TopicMaintenance
-from pyreplog.topic.owner.managed.managedledger import ManagedLedger
+from pyreplog.topic.owner.managed.managed_ledger import ManagedLedger
 from pyreplog.topic.owner.origins import Origins
 from pyreplog.topic.owner.ownership import Claim
 from pyreplog.topic.owner.report import TopicReport
@@ -701,7 +701,7 @@ class Topic(Handle):
         """Return the result of a future; interrupted if the remote caller has gone, because bookies may be away for
         long.
         """
-        return wait_wanted(self._runtime.wait, future)
+        return wait_while_connected(self._runtime.wait, future)
 
     @property
     def is_closing(self) -> bool:

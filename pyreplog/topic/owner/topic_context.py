@@ -11,7 +11,7 @@ from pyreplog.cursors.cursor_log import CursorLog
 from pyreplog.future import AppendFuture
 from pyreplog.ledger.driver import Runtime
 from pyreplog.metadata.store import MetadataStore
-from pyreplog.topic.owner.managed.managedledger import ManagedLedger
+from pyreplog.topic.owner.managed.managed_ledger import ManagedLedger
 
 
 class DeadLetterTopic(Protocol):

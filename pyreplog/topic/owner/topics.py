@@ -37,9 +37,9 @@ from pyreplog.ledger.thread_pool import ThreadPool
 from pyreplog.metadata.layout import cluster_id
 from pyreplog.metrics import Metric
 from pyreplog.topic.model.config import TopicConfig
-from pyreplog.topic.owner.managed.chainstore import find_chain
+from pyreplog.topic.owner.managed.chain_store import find_chain
 from pyreplog.topic.owner.managed.ledgers import delete_orphans
-from pyreplog.topic.owner.managed.managedledger import ManagedLedger
+from pyreplog.topic.owner.managed.managed_ledger import ManagedLedger
 from pyreplog.topic.owner.ownership import LEASE_MS, Claim, Ownership, TopicOwner, owner_of
 from pyreplog.topic.owner.partitioned_topic import GONE_S, PartitionedTopic, PartitionedTopics
 from pyreplog.topic.owner.report import topic_metrics

@@ -17,7 +17,7 @@ from pyreplog.ha.protocol.client_messages import (
     encode_read,
 )
 from pyreplog.handles import Closeable
-from pyreplog.net.client import Channel
+from pyreplog.net.channel import Channel
 from pyreplog.net.handshake import NodeIdentity
 from pyreplog.net.reactor import Reactor
 from pyreplog.net.sockets import parse_address

@@ -10,9 +10,9 @@ from typing import Any
 
 from pyreplog._native.ledgerlog.entries import encode_entries
 from pyreplog._native.machines.effects import Send, Settle
-from pyreplog.bookie import local
+from pyreplog.bookie import local_bookie
 from pyreplog.bookie.config import BookieConfig
-from pyreplog.bookie.local import LocalBookie
+from pyreplog.bookie.local_bookie import LocalBookie
 from pyreplog.bookie.protocol import Reply, ReplyStatus, Request, RequestKind
 from pyreplog.errors import KeyExistsError, LeaseLostError, NoSuchKeyError
 from pyreplog.future import AppendFuture, set_result
@@ -168,11 +168,11 @@ class _Log(MemoryLog):
 
 
 def _bookie() -> LocalBookie:
-    real, local.DiskLog = local.DiskLog, _Log  # type: ignore[misc,assignment]
+    real, local_bookie.DiskLog = local_bookie.DiskLog, _Log  # type: ignore[misc,assignment]
     try:
         return LocalBookie(Path("nowhere"), BookieConfig())
     finally:
-        local.DiskLog = real  # type: ignore[misc]
+        local_bookie.DiskLog = real  # type: ignore[misc]
 
 
 def _add(entry: int, lac: int) -> Request:
@@ -321,8 +321,8 @@ HARNESSES = [
     harness(driven, driver),
     harness(closed_while_polling, reader, watching),
     harness(reader_closed, reader, watching, memory),
-    harness(bookie, local),
-    harness(bookie_committing, local),
+    harness(bookie, local_bookie),
+    harness(bookie_committing, local_bookie),
     harness(keys_of_writers, writer_keys),
     harness(keys_of_more_writers, writer_keys),
 ]

@@ -13,7 +13,7 @@ from pathlib import Path
 import pyreplog
 from pyreplog._native.ledgerlog.entries import encode_entries
 from pyreplog.bookie.identity import BookieIdentity
-from pyreplog.bookie.ledgerlog import LedgerLog
+from pyreplog.bookie.ledger_log import LedgerLog
 from pyreplog.config import LogConfig
 from pyreplog.ledger.ledger_metadata import Fragment, LedgerMetadata, State, key_proof, ledger_key, metadata_key
 from pyreplog.log import names

@@ -11,7 +11,7 @@ import pytest
 
 import pyreplog
 from pyreplog._native.ledgerlog.entries import encode_entries
-from pyreplog.bookie.ledgerlog import LedgerLog
+from pyreplog.bookie.ledger_log import LedgerLog
 from pyreplog.clock import ManualClock
 from pyreplog.config import LogConfig
 from pyreplog.reports.catalogue import report_of

@@ -31,7 +31,7 @@ from pyreplog.errors import (
 )
 from pyreplog.future import AppendFuture, set_exception, set_result
 from pyreplog.net.backoff import BACKOFF_FIRST_S, BACKOFF_MOST_S, Backoff
-from pyreplog.net.client import Channel, OnLost
+from pyreplog.net.channel import Channel, OnLost
 from pyreplog.net.handshake import NodeIdentity, Secret
 from pyreplog.net.limits import Limits
 from pyreplog.net.pending_requests import OnReply

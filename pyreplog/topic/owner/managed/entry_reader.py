@@ -13,7 +13,7 @@ from pyreplog.origins.attribute import TAG_ORIGIN
 from pyreplog.origins.replicate_to import TAG_REPLICATE_TO
 from pyreplog.topic.model.chain import ChainLedger
 from pyreplog.topic.model.positions import TopicPosition
-from pyreplog.topic.owner.managed.chainreader import ChainReader
+from pyreplog.topic.owner.managed.chain_reader import ChainReader
 
 _COUNT = struct.Struct("<8xI")  # of an entry: its number of messages
 

@@ -28,7 +28,7 @@ from pyreplog.ledger.reader import LedgerReader
 from pyreplog.net.backoff import BACKOFF_MOST_S, Backoff
 from pyreplog.topic.model.chain import LedgerChain, LedgerTotals
 from pyreplog.topic.model.positions import TopicPosition
-from pyreplog.topic.owner.managed.chainstore import ChainStore, find_chain
+from pyreplog.topic.owner.managed.chain_store import ChainStore, find_chain
 
 logger = logging.getLogger(__name__)
 

@@ -14,13 +14,13 @@ from pyreplog.autorecovery.key_waiter import KeyWaiter
 from pyreplog.autorecovery.protocol.rebalance import NoMoveReason
 from pyreplog.autorecovery.rebalance_moves import REBALANCE, RebalanceMoves
 from pyreplog.autorecovery.rebalancer import RebalanceProposal, Rebalancer, run_rebalance
-from pyreplog.cli.shared import clusteroptions
+from pyreplog.cli.shared import cluster_options
 from pyreplog.cli.shared.output import amount, counted, duration, print_json, say
 from pyreplog.clock import SystemClock
 
 REBALANCE_HELP = "move copies of closed ledgers from full bookies to empty ones, and mend racks"
 
-_LOOK_S = 10.0
+_POLL_S = 10.0
 _SHOWN_MAX = 20
 _WHY = {
     NoMoveReason.NO_TARGET: "each emptier bookie is a member already, or takes no copies",
@@ -40,7 +40,7 @@ def add_actions(actions: Any) -> None:
 
 
 def _rebalance(arguments: argparse.Namespace) -> int:
-    with clusteroptions.cluster(arguments) as cluster:
+    with cluster_options.cluster(arguments) as cluster:
         rebalancer = Rebalancer(cluster.runtime, SystemClock())
         if arguments.end:
             return _end(arguments, rebalancer)
@@ -90,7 +90,7 @@ class _Progress:
         if left != self._shown:
             self._shown = left
             self._print(*left)
-        self._waiter.wait(_LOOK_S)
+        self._waiter.wait(_POLL_S)
 
     def _print(self, moves: int, size: int) -> None:
         done, seconds = self._size - size, time.monotonic() - self._began

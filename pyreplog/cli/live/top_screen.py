@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pyreplog.cli.live.topview import (
+from pyreplog.cli.live.top_view import (
     GROUP,
     BookieRow,
     FindingRow,

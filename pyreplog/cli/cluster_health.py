@@ -8,7 +8,7 @@ from typing import Any
 
 from pyreplog.autorecovery.health import ClusterHealth, Colour, check_health
 from pyreplog.bookie.scrub_report import LastScrub
-from pyreplog.cli.shared import clusteroptions
+from pyreplog.cli.shared import cluster_options
 from pyreplog.cli.shared.output import counted, duration, print_json, say
 from pyreplog.clock import SystemClock
 
@@ -29,7 +29,7 @@ def add_actions(actions: Any) -> None:
 
 
 def _health(arguments: argparse.Namespace) -> int:
-    with clusteroptions.cluster(arguments) as cluster:
+    with cluster_options.cluster(arguments) as cluster:
         health = check_health(cluster.runtime, limbo=cluster.limbo, trust_auditor=not arguments.scan)
     if arguments.json:
         print_json(asdict(health))

@@ -11,8 +11,8 @@ from pyreplog.autorecovery.cluster_audit import ClusterAudit, CopyEstimate, audi
 from pyreplog.autorecovery.config import load_config
 from pyreplog.autorecovery.copy_audit import CopyAudit, audit_copies
 from pyreplog.autorecovery.protocol.copy_check import CopyReport, MemberVerdict
-from pyreplog.cli.clusterhealth import EXIT_CODES, print_findings
-from pyreplog.cli.shared import clusteroptions
+from pyreplog.cli.cluster_health import EXIT_CODES, print_findings
+from pyreplog.cli.shared import cluster_options
 from pyreplog.cli.shared.output import amount, counted, duration, print_json, say
 from pyreplog.cli.shared.progress import progress
 from pyreplog.clock import SystemClock
@@ -42,7 +42,7 @@ def add_actions(actions: Any) -> None:
 
 
 def _audit(arguments: argparse.Namespace) -> int:
-    with clusteroptions.cluster(arguments) as cluster:
+    with cluster_options.cluster(arguments) as cluster:
         audit = audit_cluster(
             cluster.runtime,
             limbo=cluster.limbo,

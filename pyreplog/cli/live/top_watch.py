@@ -10,7 +10,7 @@ from typing import Protocol
 from pyreplog.autorecovery.overview import RecoveryWatch
 from pyreplog.bookie.identity import BOOKIES
 from pyreplog.cli.live.partitions_watch import PartitionsSeen, PartitionsWatch
-from pyreplog.cli.live.topview import (
+from pyreplog.cli.live.top_view import (
     Frame,
     ReplicationRow,
     TopicRow,

@@ -36,7 +36,7 @@ from pyreplog.topic.client.publishing.publish_batch import PublishBatch
 from pyreplog.topic.model.chain import LedgerChain, LedgerTotals
 from pyreplog.topic.model.positions import TopicPosition
 from pyreplog.topic.owner.managed.append_pipeline import AppendPipeline, together
-from pyreplog.topic.owner.managed.chainstore import ChainStore
+from pyreplog.topic.owner.managed.chain_store import ChainStore
 from pyreplog.topic.owner.managed.ledgers import (
     RETRY_FIRST_S,
     Jobs,

@@ -16,7 +16,7 @@ from pyreplog.autorecovery.key_waiter import KeyWaiter
 from pyreplog.autorecovery.leased_keys import AUDITOR
 from pyreplog.autorecovery.orders import ORDERS
 from pyreplog.autorecovery.status import STATUS
-from pyreplog.cli.shared import clusteroptions
+from pyreplog.cli.shared import cluster_options
 from pyreplog.cli.shared.output import amount, counted, duration, moment, print_json, say
 from pyreplog.clock import SystemClock
 from pyreplog.errors import DrainBlockedError
@@ -27,7 +27,7 @@ DRAIN = "have the copies of a bookie moved to others"
 LOST = "declare that the data of a bookie are gone, so that its copies are made again at once"
 RETIRE = "retire a bookie that was drained or lost, and that no ledger names"
 
-_LOOK_S = 5.0
+_POLL_S = 5.0
 """Copies that workers make change keys of the auditor; a ledger that its writer changes does not."""
 BLOCKED_S = 120.0
 """A drain without progress for so long, of which all ledgers that are left failed, ends the wait."""
@@ -78,7 +78,7 @@ def _tell_idle(cluster: LedgerCluster) -> None:
 
 
 def _drain(arguments: argparse.Namespace) -> int:
-    with clusteroptions.cluster(arguments) as cluster:
+    with cluster_options.cluster(arguments) as cluster:
         operations = BookieOperations(cluster.runtime, SystemClock())
         if arguments.end:
             bookie = operations.end_drain(arguments.bookie)
@@ -105,7 +105,7 @@ def _wait(arguments: argparse.Namespace, operations: BookieOperations, waiter: K
     began = moved = time.monotonic()
     progress = first
     while progress.ledgers_left:
-        waiter.wait(min(_LOOK_S, max(arguments.patience, 0.05)))
+        waiter.wait(min(_POLL_S, max(arguments.patience, 0.05)))
         previous, progress = progress, operations.drain_progress(first.bookie)
         now = time.monotonic()
         if progress != previous:
@@ -147,7 +147,7 @@ def _print_drain(arguments: argparse.Namespace, progress: DrainProgress, eta_s: 
 
 
 def _lost(arguments: argparse.Namespace) -> int:
-    with clusteroptions.cluster(arguments) as cluster:
+    with cluster_options.cluster(arguments) as cluster:
         operations = BookieOperations(cluster.runtime, SystemClock())
         if arguments.end:
             return _end_lost(arguments, operations)
@@ -197,7 +197,7 @@ def print_forecast(forecast: LossForecast, verb: str, *, file: TextIO | None = N
 
 
 def _retire(arguments: argparse.Namespace) -> int:
-    with clusteroptions.cluster(arguments) as cluster:
+    with cluster_options.cluster(arguments) as cluster:
         _tell_scan(arguments)
         bookie = BookieOperations(cluster.runtime, SystemClock()).retire(arguments.bookie)
         runs = cluster.runtime.embedded_bookies is None and any(

@@ -13,7 +13,7 @@ import numpy.typing as npt
 from pyreplog._native.ledgerlog.intake import EntryIntake, append_entries, copy_entries
 from pyreplog.bookie.dead_entries import DeadEntries
 from pyreplog.bookie.entry_locations import alive, copy_located, lend_located
-from pyreplog.bookie.ledgermap import BadRange, LedgerExtent
+from pyreplog.bookie.ledger_map import BadRange, LedgerExtent
 from pyreplog.bookie.multi_ledger_log import MultiLedgerLog
 from pyreplog.clock import Clock
 from pyreplog.config import LogConfig

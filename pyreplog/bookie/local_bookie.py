@@ -31,7 +31,7 @@ logger = logging.getLogger(__name__)
 T = TypeVar("T")
 P = ParamSpec("P")
 
-_LOOK_S = 5.0
+_CHECK_SPACE_S = 5.0
 
 
 def _log_bad_copies(ledger: int, entries: Sequence[int]) -> None:
@@ -79,14 +79,14 @@ class LocalBookie(Handle, LocalBookieBase):
         self.config = config if config is not None else BookieConfig()
         self._clock: Clock = clock if clock is not None else SystemClock()
         self._lock = Mutex()  # guards the state machine; not held during syncs and calls of `on_reply`
-        self._work = threading.Condition(self._lock)  # type: ignore[arg-type]
+        self._work_changed = threading.Condition(self._lock)  # type: ignore[arg-type]
         self._replies = deque()
         self._thread: threading.Thread | None = None
         self._stopping = self._is_committing = False
-        self._look_us = 0  # when the free space is looked at
-        self.when_clean: Callable[[int], None] | None = None
+        self._check_space_us = 0  # when the free space is looked at
+        self.on_clean_close: Callable[[int], None] | None = None
         """Called after a clean close, when everything is on disk, with the position of the log's end."""
-        self.when_collected: Callable[[], None] | None = None
+        self.on_metadata_read: Callable[[], None] | None = None
         """Called after garbage collection has read the metadata. May raise OSError."""
         self.lost_segments = 0
         """Number of segments that were found lost or damaged when the bookie was opened."""
@@ -194,27 +194,27 @@ class LocalBookie(Handle, LocalBookieBase):
 
     def _wake(self) -> None:
         if self._thread is None:
-            self._look_us = self._clock.monotonic_us() + int(_LOOK_S * 1e6)
+            self._check_space_us = self._clock.monotonic_us() + int(_CHECK_SPACE_S * 1e6)
             self._thread = threading.Thread(target=self._run, name="pyreplog-bookie", daemon=True)
             self._thread.start()
-        self._work.notify()
+        self._work_changed.notify()
 
     def _run(self) -> None:
         while not self._stopping:
             with self._lock:
                 now_us = self._clock.monotonic_us()
                 if not self.has_work() and not self._stopping:
-                    self._work.wait(max(self._next_look_us() - now_us, 0) / 1e6)
+                    self._work_changed.wait(max(self._next_deadline_us() - now_us, 0) / 1e6)
                     now_us = self._clock.monotonic_us()
-                if now_us >= self._next_look_us():
+                if now_us >= self._next_deadline_us():
                     self._bookie.expire(now_us)
-                    self._look_us = now_us + int(_LOOK_S * 1e6)
+                    self._check_space_us = now_us + int(_CHECK_SPACE_S * 1e6)
             self._commit()
 
-    def _next_look_us(self) -> int:
+    def _next_deadline_us(self) -> int:
         """Return when the next long poll ends, or the free space is looked at: monotonic microseconds."""
         deadline_us = self._bookie.next_deadline_us()
-        return self._look_us if deadline_us is None else min(deadline_us, self._look_us)
+        return self._check_space_us if deadline_us is None else min(deadline_us, self._check_space_us)
 
     def has_work(self) -> bool:
         """Whether replies wait for a commit that has not begun."""
@@ -248,7 +248,7 @@ class LocalBookie(Handle, LocalBookieBase):
                 self._is_committing = False
                 self._bookie.end_commit(group, error)
                 if self._bookie.waits or self._stopping:
-                    self._work.notify_all()
+                    self._work_changed.notify_all()
         self._deliver()
 
     # ---- closing --------------------------------------------------------------------------------------------
@@ -257,17 +257,17 @@ class LocalBookie(Handle, LocalBookieBase):
         self.scrubber.close()
         with self._lock:
             self._stopping = True
-            self._work.notify()
+            self._work_changed.notify()
         if self._thread is not None and self._thread is not threading.current_thread():
             self._thread.join()
         with self._lock:
             while self._is_committing:  # a thread that waited for a reply
-                self._work.wait()
+                self._work_changed.wait()
             self._bookie.commit()
             is_clean = self._bookie.failure is None and self._bookie.sync() is None
             end = self.log.log.end_position if is_clean else 0
             self._bookie.stop("the bookie was closed")
         self._deliver()
         self.log.close()
-        if is_clean and self.when_clean is not None:
-            self.when_clean(end)
+        if is_clean and self.on_clean_close is not None:
+            self.on_clean_close(end)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import argparse
 from collections.abc import Mapping
 
-from pyreplog.cli.live.topscreen import subscriptions
-from pyreplog.cli.live.topview import topic_row
+from pyreplog.cli.live.top_screen import subscriptions
+from pyreplog.cli.live.top_view import topic_row
 from pyreplog.cli.shared import targets
 from pyreplog.cli.shared.output import amount, counted, duration, moment, print_fields, print_json, say
 from pyreplog.cli.shared.tables import Table, print_tables

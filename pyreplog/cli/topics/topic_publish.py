@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from pyreplog.cli.input import formats
-from pyreplog.cli.input.rowreader import RowReader
+from pyreplog.cli.input.row_reader import RowReader
 from pyreplog.cli.input.source import InputSource
 from pyreplog.cli.shared import targets
 from pyreplog.cli.shared.output import amount, counted, duration, print_json, say

@@ -12,7 +12,7 @@ from pathlib import Path
 from pyreplog import ha
 from pyreplog.cli.cat import add_printing, printer
 from pyreplog.cli.input import formats
-from pyreplog.cli.input.rowreader import RowReader
+from pyreplog.cli.input.row_reader import RowReader
 from pyreplog.cli.input.source import InputSource
 from pyreplog.cli.shared import serving, tls
 from pyreplog.cli.shared.output import amount, counted, duration, print_json, say

@@ -8,7 +8,7 @@ from typing import Any
 from pyreplog.autorecovery.config import AutoRecoveryConfig, change_config, load_config
 from pyreplog.autorecovery.hold import begin_hold, end_hold
 from pyreplog.autorecovery.timed_reason import TimedReason
-from pyreplog.cli.shared import clusteroptions, settings
+from pyreplog.cli.shared import cluster_options, settings
 from pyreplog.cli.shared.output import moment, print_fields, print_json, say
 from pyreplog.clock import SystemClock
 
@@ -28,7 +28,7 @@ def add_actions(actions: Any) -> None:
 
 
 def _hold(arguments: argparse.Namespace) -> int:
-    with clusteroptions.cluster(arguments) as cluster:
+    with cluster_options.cluster(arguments) as cluster:
         if arguments.end:
             had_one = end_hold(cluster.metadata)
             if arguments.json:
@@ -46,7 +46,7 @@ def _hold(arguments: argparse.Namespace) -> int:
 
 def _autorecovery(arguments: argparse.Namespace) -> int:
     changes = {name: None if value == "none" else value for name, value in settings.settings(arguments).items()}
-    with clusteroptions.cluster(arguments) as cluster:
+    with cluster_options.cluster(arguments) as cluster:
         config = change_config(cluster.metadata, changes) if changes else load_config(cluster.metadata)
     named = _named(config)
     if arguments.json:

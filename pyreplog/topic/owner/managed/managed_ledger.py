@@ -26,16 +26,16 @@ from pyreplog.ledger.cluster import LedgerCluster
 from pyreplog.ledger.ledger_handle import CLOSE_S, GIVE_UP_S
 from pyreplog.ledger.ledger_metadata import LedgerMetadata
 from pyreplog.ledger.readahead import RANGE_BYTES_MAX
-from pyreplog.net.fair_executor import wait_wanted
+from pyreplog.net.fair_executor import wait_while_connected
 from pyreplog.net.sockets import weak_callback
 from pyreplog.topic.model.chain import ANY_US, LedgerChain, LedgerTotals
 from pyreplog.topic.model.config import TopicConfig
 from pyreplog.topic.model.positions import EntryPosition, TopicPosition
 from pyreplog.topic.model.retention import ClosedLedger, trimmable
 from pyreplog.topic.model.stats import Stats
-from pyreplog.topic.owner.managed.chainreader import ChainReader, View
-from pyreplog.topic.owner.managed.chainstore import ChainStore, Change
-from pyreplog.topic.owner.managed.chainwriter import ChainWriter
+from pyreplog.topic.owner.managed.chain_reader import ChainReader, View
+from pyreplog.topic.owner.managed.chain_store import ChainStore, Change
+from pyreplog.topic.owner.managed.chain_writer import ChainWriter
 from pyreplog.topic.owner.managed.closed_ledger_readers import ClosedLedgerReaders
 from pyreplog.topic.owner.managed.entry_reader import EntryReader
 from pyreplog.topic.owner.managed.ledgers import LedgerDeleter, LedgerMaker, counts_of
@@ -109,7 +109,7 @@ def _finish_last(cluster: LedgerCluster, store: ChainStore, maker: LedgerMaker, 
     if last is None:
         return
     try:
-        metadata = wait_wanted(cluster.runtime.wait, maker.begin_recovery(last.ledger))
+        metadata = wait_while_connected(cluster.runtime.wait, maker.begin_recovery(last.ledger))
         counts = counts_of(metadata, clock.now_us(), _last_append_us(maker, metadata))
     except NoSuchLedgerError:
         logger.error("topic %s: its last ledger, %d, does not exist", store.chain.topic, last.ledger)

@@ -98,7 +98,7 @@ class LedgerList:
     def __init__(self, store: MetadataStore, view: LedgerMetadataView, identity: BookieIdentity) -> None:
         self._store, self._view, self._identity = store, view, identity
 
-    def knows_us(self) -> bool:
+    def knows_this_bookie(self) -> bool:
         return is_registered(self._store, self._identity)
 
     def listed(self) -> set[int]:
@@ -117,7 +117,7 @@ class LedgerList:
     def change_version(self, ledger: int, version: int) -> bool:
         return self._view.change_version(ledger, version)
 
-    def spares(self, ledger: int, bookies: Collection[str]) -> bool:
+    def keeps_surplus(self, ledger: int, bookies: Collection[str]) -> bool:
         """Whether surplus of a ledger has to stay. Call it after the ledger's metadata were read.
 
         Entries are listed as lost before the bookie that may have them is not named any more: if its disk comes back,
@@ -131,7 +131,7 @@ class LedgerList:
         Raises:
             ReplogError: errors of the metadata store, and of what it holds.
         """
-        if not self.knows_us():
+        if not self.knows_this_bookie():
             return True
         states = list_bookie_states(self._store)
         mine = states.get(self._identity.id)

@@ -26,9 +26,10 @@ from pyreplog.net.dialer import Dialer
 from pyreplog.net.endpoint import Endpoint
 from pyreplog.net.handshake import NodeIdentity, Peer, Secret
 from pyreplog.net.limits import Limits
+from pyreplog.net.pending_connection import Established
 from pyreplog.net.pending_requests import OnReply, PendingRequests
 from pyreplog.net.reactor import Reactor
-from pyreplog.net.sockets import Address, Stream, size_of, weak_callback
+from pyreplog.net.sockets import Address, size_of, weak_callback
 from pyreplog.net.timers import Timer
 
 if TYPE_CHECKING:
@@ -154,12 +155,12 @@ class Channel(Endpoint):
                 raise self._error
             correlation_id, connection = requests.number(), self._connection
             if connection is None:
-                refusal = self._put_off(correlation_id, buffers, size, on_reply, deadline_us)
+                refusal = self._queue_unsent(correlation_id, buffers, size, on_reply, deadline_us)
             elif size > connection.peer.max_body_bytes:
                 refusal = _too_large(connection, size)
             else:
                 if requests.add(correlation_id, on_reply, deadline_us):
-                    self._arm(deadline_us)
+                    self._set_deadline_timer(deadline_us)
                 if connection.send_frame(correlation_id, buffers, size):
                     return correlation_id
                 del requests.waiting[correlation_id]
@@ -168,7 +169,7 @@ class Channel(Endpoint):
             self._reactor.call_soon(lambda: on_reply(refusal))
         return correlation_id
 
-    def _put_off(
+    def _queue_unsent(
         self, correlation_id: int, buffers: tuple[ReadableBuffer, ...], size: int, on_reply: OnReply, deadline_us: int
     ) -> ReplogError | None:
         """Keep a request for the first connection; return the error if it is refused instead. Called under the lock."""
@@ -177,7 +178,7 @@ class Channel(Endpoint):
                 wait = f"{self._unsent_bytes} of at most {self.limits.queued_bytes} bytes wait for it (queued_bytes)"
                 return NotConnectedError(f"no {self._what} yet: {wait}")
             if self.requests.add(correlation_id, on_reply, deadline_us):
-                self._arm(deadline_us)
+                self._set_deadline_timer(deadline_us)
             self._unsent[correlation_id] = buffers, size
             self._unsent_bytes += size
             return None
@@ -219,7 +220,7 @@ class Channel(Endpoint):
 
     # ---- deadlines ------------------------------------------------------------------------------------------
 
-    def _arm(self, deadline_us: int) -> None:
+    def _set_deadline_timer(self, deadline_us: int) -> None:
         """Set the timer for the deadlines, in place of the current one. Called under the lock.
 
         Each timer sets the next one, so that a second one would go on forever.
@@ -244,7 +245,7 @@ class Channel(Endpoint):
         with self._lock:
             next_us = self.requests.next_check_us(now_us)
             if next_us is not None and self._error is None:
-                self._arm(next_us)
+                self._set_deadline_timer(next_us)
 
     # ---- calls of the connection ----------------------------------------------------------------------------
 
@@ -259,7 +260,7 @@ class Channel(Endpoint):
                     connection.send_frame(correlation_id, buffers, size)
                 else:
                     too_large.append((correlation_id, size))
-            connection.carry(self.requests)
+            connection.attach(self.requests)
         for correlation_id, size in too_large:
             self._settle(correlation_id, _too_large(connection, size))
 
@@ -309,11 +310,11 @@ class Channel(Endpoint):
         if self._error is None and self._connection is None and not self._dialer.dialing:
             self._dialer.dial(self.address)
 
-    def _dialed(self, stream: Stream | None, peer: Peer | None, error: ReplogError | None) -> None:
-        if stream is None or peer is None:
-            self._failed(error or NotConnectedError("no connection"))
-            return
-        Connection(self._reactor, stream, self, self.limits, peer).open()
+    def _dialed(self, outcome: Established | ReplogError) -> None:
+        if isinstance(outcome, ReplogError):
+            self._failed(outcome)
+        else:
+            Connection(self._reactor, outcome.stream, self, self.limits, outcome.peer).open()
 
     def _failed(self, error: ReplogError) -> None:
         """Fail the requests that waited for an attempt."""

@@ -13,15 +13,15 @@ from pyreplog.autorecovery.bookie_operations import BookieOperations
 from pyreplog.autorecovery.health import Colour
 from pyreplog.autorecovery.scrubs import ask_scrubs
 from pyreplog.bookie.scrub_report import ScrubReport
-from pyreplog.cli.clusterhealth import EXIT_CODES, last_scrub
-from pyreplog.cli.shared import clusteroptions
+from pyreplog.cli.cluster_health import EXIT_CODES, last_scrub
+from pyreplog.cli.shared import cluster_options
 from pyreplog.cli.shared.output import amount, counted, duration, print_json, say
 from pyreplog.clock import SystemClock
 from pyreplog.ledger.cluster import LedgerCluster
 
 SCRUB = "have bookies verify all their segments on the disk now, and show how far they are"
 
-_LOOK_S = 1.0
+_POLL_S = 1.0
 """A bookie has its progress in memory: no key tells that it changed."""
 
 
@@ -40,7 +40,7 @@ def add_actions(actions: Any) -> None:
 
 
 def _scrub(arguments: argparse.Namespace) -> int:
-    with clusteroptions.cluster(arguments) as cluster:
+    with cluster_options.cluster(arguments) as cluster:
         bookies = _bookies(cluster, arguments)
         begin = not arguments.status
         reports = ask_scrubs(cluster.runtime, bookies, begin=begin, bytes_per_s=arguments.bytes_per_s)
@@ -48,7 +48,7 @@ def _scrub(arguments: argparse.Namespace) -> int:
         told = {bookie: report for bookie, report in reports.items() if isinstance(report, ScrubReport)}
         began = time.monotonic()
         while begin and any(isinstance(report, ScrubReport) and report.is_asked for report in reports.values()):
-            time.sleep(_LOOK_S)
+            time.sleep(_POLL_S)
             previous, reports = reports, ask_scrubs(cluster.runtime, told)
             if reports != previous:
                 _print(arguments, reports, time.monotonic() - began)

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from pyreplog._native.topic.messages import Message
 from pyreplog.cli.shared import targets
 from pyreplog.cli.shared.output import counted, print_json, say
-from pyreplog.cli.topics import topicpublish
+from pyreplog.cli.topics import topic_publish
 from pyreplog.topic.model.dead_letter import RedriveReport
 
 _TERMINAL_S = 0.2
@@ -27,14 +27,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--to", metavar="NAME", help="another topic for all of them (default: the topic that each comes from)"
     )
     parser.add_argument("--limit", metavar="N", type=int, help="most messages to send")
-    topicpublish.add_properties(
+    topic_publish.add_properties(
         parser, "property that a dead letter must have, such as pyreplog.cause=nack; others stay"
     )
     parser.add_argument("--dry-run", action="store_true", help="send nothing, and show how many would be sent")
 
 
 def run(arguments: argparse.Namespace) -> int:
-    wanted = {name: value.encode() for name, value in topicpublish.properties(arguments).items()}
+    wanted = {name: value.encode() for name, value in topic_publish.properties(arguments).items()}
     with targets.topic(arguments) as topic, _progress() as update:
         report = topic.redrive(
             arguments.subscription,

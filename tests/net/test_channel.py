@@ -30,7 +30,7 @@ from pyreplog.errors import (
 )
 from pyreplog.net import dialer
 from pyreplog.net.backoff import Backoff
-from pyreplog.net.client import Channel
+from pyreplog.net.channel import Channel
 from pyreplog.net.handshake import NodeIdentity, Secret
 from pyreplog.net.limits import Limits
 from pyreplog.net.reactor import Reactor

@@ -15,7 +15,7 @@ from pyreplog.rocketmq import RawLog, RocketMQMaster, RocketMQSlave, SlaveState
 
 logger = logging.getLogger(__name__)
 
-_LOOK_S = 0.2
+_POLL_S = 0.2
 
 
 def add_slave_arguments(parser: argparse.ArgumentParser) -> None:
@@ -64,7 +64,7 @@ def run_slave(arguments: argparse.Namespace) -> int:
         slave = stack.enter_context(RocketMQSlave(reactor, log, master, start=arguments.start, landed=on_appended))
         _announce(arguments, "slave", log, forwarder)
         logged = ""
-        while slave.state is not SlaveState.STOPPED and not stop.wait(_LOOK_S):
+        while slave.state is not SlaveState.STOPPED and not stop.wait(_POLL_S):
             logged = _log_trouble(slave, logged)
         if slave.state is SlaveState.STOPPED and slave.error is not None:
             raise slave.error
