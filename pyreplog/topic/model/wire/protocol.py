@@ -539,6 +539,7 @@ _CLASSES: tuple[type[ReplogError], ...] = (
     errors.OriginSessionError,
     errors.OriginGapError,
     errors.OriginHistoryError,
+    errors.UnsentMessagesError,
 )  # numbers are indexes: add at the end only
 _NUMBERS = {kind: number for number, kind in enumerate(_CLASSES)}
 
