@@ -436,8 +436,8 @@ class OriginOpened(NamedTuple):
     """The session of an origin is open.
 
     cluster: id of the cluster that answers. stored: everything of the origin below it is stored, or a gap. first, end,
-    value_crc, publish_time_us: the last entry of the origin that is stored; first: -1: there is none. config: settings of the topic, and clock_us,
-    the time of the server's wall clock: JSON.
+    value_crc, publish_time_us: the last entry of the origin that is stored; first: -1: there is none. config: settings
+    of the topic, and clock_us, the time of the server's wall clock: JSON.
     """
 
     stored: int
