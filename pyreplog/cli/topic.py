@@ -73,6 +73,9 @@ def _add_skip(parser: argparse.ArgumentParser) -> None:
 
 def _add_delete(parser: argparse.ArgumentParser) -> None:
     targets.add_topic_arguments(parser)
+    parser.add_argument(
+        "--force", action="store_true", help="also if a cluster that the topic is replicated to lacks messages"
+    )
     targets.add_yes(parser)
 
 
@@ -187,7 +190,7 @@ def _trim(arguments: argparse.Namespace) -> int:
 def _delete(arguments: argparse.Namespace) -> int:
     targets.check_yes(arguments, f"topic {arguments.topic} with its messages and subscriptions")
     with targets.topic(arguments) as topic:
-        topic.delete()
+        topic.delete(force=arguments.force)
     return 0
 
 

@@ -160,6 +160,7 @@ from pyreplog.errors.topic import (
     TopicFencedError,
     TopicFullError,
     TopicOwnedError,
+    UnsentMessagesError,
 )
 
 __all__ = [
@@ -287,6 +288,7 @@ __all__ = [
     "UnknownBrokerError",
     "UnnumberedError",
     "UnreadableError",
+    "UnsentMessagesError",
     "UnsupportedFilesystemError",
     "UnsupportedRequestError",
     "VersionConflictError",

@@ -58,6 +58,16 @@ class BacklogFullError(TopicError):
     retriable = True
 
 
+class UnsentMessagesError(TopicError):
+    """Another cluster lacks messages of the topic that was to be deleted; the message says which, and how many.
+
+    Nothing was done.
+    """
+
+    retriable = True
+    exit_code = 3
+
+
 class SubscriptionError(TopicError):
     """Base of what can be wrong with a subscription; the message names it."""
 

@@ -16,6 +16,7 @@ the identity with the message. So it refuses duplicates, and after any crash it 
 | `protocol` | the state machines that send a topic to a target; no I/O |
 | `replicator` | replicates one topic to one target |
 | `geo_cursor` | the durable cursor of a replicator, which trimming waits for |
+| `mismatch` | what differs between a topic and its copy, and has to be changed in one of the clusters |
 | `target_link` | the connection to one target cluster |
 | `target_links` | the connections to all target clusters; makes the replicators that use them |
 | `subscription_replication` | replicates the durable subscriptions of one topic: drives `acks` |

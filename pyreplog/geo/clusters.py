@@ -232,7 +232,9 @@ def add_cluster(store: MetadataStore, name: str, cluster: RemoteCluster) -> None
     """
     if cluster.uuid == cluster_id(store).hex():
         raise ClusterExistsError(
-            name, f"{cluster.url} is this cluster itself, {cluster.uuid}: give the URL of the other one"
+            name,
+            f"{cluster.url} is this cluster itself, or a copy of its files, {cluster.uuid}: give the URL of the "
+            "other one. A copy cannot be told from the original: make a new cluster in its place, and replicate to it",
         )
     key = cluster_key(name)
     _check_other_names(store, name, cluster)
@@ -263,7 +265,9 @@ def _check_other_names(store: MetadataStore, name: str, cluster: RemoteCluster) 
     for other, known in load_clusters(store).items():
         if other != name and isinstance(known, RemoteCluster) and known.uuid == cluster.uuid:
             raise ClusterExistsError(
-                name, f"{cluster.url} is the cluster {cluster.uuid}, which has the name {other} already: use that name"
+                name,
+                f"{cluster.url} is the cluster {cluster.uuid}, which has the name {other} already, or a copy of "
+                "its files: use that name",
             )
 
 

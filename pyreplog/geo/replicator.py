@@ -28,6 +28,7 @@ from pyreplog.event_queue import EventQueue
 from pyreplog.future import AppendFuture
 from pyreplog.geo.clusters import refused_credentials
 from pyreplog.geo.geo_cursor import GeoCursor, cursor_name
+from pyreplog.geo.mismatch import mismatch
 from pyreplog.geo.policy import ReplicationPolicy
 from pyreplog.geo.protocol.effects import (
     CheckEntry,
@@ -123,6 +124,7 @@ class Replicator:
         self._is_paused = self._is_over = self._is_growth_posted = self._is_holding = self._awaits_backlog = False
         self._is_ending = False  # set before `_is_over`, by any thread: no cursor is adopted any more
         self._alarm = ""
+        self._mismatch = ""  # what differs between the two clusters and has to be changed in one of them
 
     # ---- control -------------------------------------------------------------------------------------------------
 
@@ -392,8 +394,9 @@ class Replicator:
             skipped=tuple((cause.name.lower(), count) for cause, count in sorted(sender.skipped.items())),
             reconnects=max(sender.opens - 1, 0),
             error=error,
-            alarm=self._alarm or sender.alarm or (error if needs_change else ""),
-        )
+            alarm=self._alarm or sender.alarm or (error if needs_change else "")
+            or sender.rival_alarm(self._clock.monotonic_us()) or self._mismatch,
+        )  # fmt: skip
 
     def _state(self, sender: Sender | None) -> ReplicatorState:
         if self._is_over:
@@ -531,8 +534,12 @@ class Replicator:
     def _open(self, effect: OpenOrigin) -> None:
         settings = json.dumps(_creation_settings(self.topic.config.encoded()))
         opening = Opening(self.topic.name, effect.origin, effect.session, self._partitions, settings)
+        asked_us = self._clock.now_us()
 
         def on_opened(session: TargetSession | ReplogError) -> None:
+            came_us = self._clock.now_us()
+            if not isinstance(session, ReplogError):
+                self._mismatch = mismatch(self.target, self.topic.config, session.settings, asked_us, came_us)
             self._events.post(lambda: self._opened(effect, session))
 
         def on_lost(error: ReplogError) -> None:

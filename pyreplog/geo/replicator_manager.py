@@ -22,6 +22,7 @@ from pyreplog.errors import (
     ReplogError,
     TopicFencedError,
     TopicOwnedError,
+    UnsentMessagesError,
 )
 from pyreplog.geo.acks.subscription_position import SubscriptionPosition
 from pyreplog.geo.clusters import RemoteCluster
@@ -269,6 +270,7 @@ class ReplicatorManager(Handle):
     def _opened(self, topic: Topic) -> None:
         if topic.config.durability == "synced":  # otherwise it is not replicated
             topic.maintenance.trim_guards.append(partial(_lacks_cursor, ref(self), topic.name))
+        topic.delete_guards.append(partial(weak_callback(self.check_deletion), topic))
         self._apply_soon(topic)
 
     def _apply_soon(self, topic: Topic) -> None:
@@ -306,6 +308,55 @@ class ReplicatorManager(Handle):
             isinstance(config.clusters.get(target), RemoteCluster) and cursor_name(target) not in cursors
             for target in targets
         )
+
+    def check_deletion(self, topic: Topic) -> None:
+        """Raise an error if a target of a topic lacks messages, so that the topic is not deleted.
+
+        Detached targets do not count.
+
+        Args:
+            topic: a topic of this process.
+
+        Raises:
+            UnsentMessagesError: a target lacks messages, or is not known to have them.
+            InvalidMetadataError: the policy of the topic cannot be read.
+            ReplogError: errors of the metadata store.
+        """
+        revision = None if self._error is not None else self._store.get(REVISION)
+        if revision is None:
+            return
+        with self._lock:
+            config, is_read = self._config, revision.value == self._revision
+        if not is_read:
+            config = load_config(self._store)
+        policy = config.policy_of(topic.name)
+        if policy is None or policy.direction != "send":
+            return
+        lacking = {
+            target: count for target in policy.targets
+            if target in config.clusters and (count := self._unsent(topic, target, policy))
+        }  # fmt: skip
+        if lacking:
+            targets = ", ".join(f"{target} lacks {count:,}" for target, count in lacking.items())
+            raise UnsentMessagesError(
+                topic.name, f"of its messages {targets}: wait until `geo status` shows none as unsent, take these "
+                "clusters off its targets (`geo set`), or delete it with force, which loses the messages",
+            )  # fmt: skip
+
+    def _unsent(self, topic: Topic, target: str, policy: ReplicationPolicy) -> int:
+        """Return how many messages of a topic a target is not known to have."""
+        with self._lock:
+            replicated = self._replicated.get(topic.name)
+        replication = None if replicated is None else replicated.replications.get(target)
+        status = None if replication is None else replication.replicator.status()
+        if status is not None and status.state == "detached":
+            return 0
+        if status is not None and status.stored is not None:
+            return status.unsent_messages
+        marks = {cursor.name: cursor.mark.offset for cursor in topic.system_cursors.all()}
+        start, end = topic.managed.start.offset, topic.managed.end.offset
+        mark = marks.get(cursor_name(target), start if policy.start == "earliest" else end)
+        return end - max(mark, start)
 
     def wake(self, seconds: float = 0.0) -> None:
         """Begin a round after `seconds`, or earlier if one is due.

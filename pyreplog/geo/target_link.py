@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import json
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
-from pyreplog.errors import ReplogError
+from pyreplog.errors import InvalidMessageError, ReplogError
 from pyreplog.event_queue import EventQueue
 from pyreplog.geo.protocol.fair_window import FairWindow
 from pyreplog.net.sockets import Address
@@ -55,6 +56,7 @@ class TargetSession(NamedTuple):
         handle: of the session, on that connection.
         cluster: id of the target cluster.
         state: position of the target in the origin.
+        settings: those of the topic there, and `clock_us`, the time of the server's wall clock.
     """
 
     topic: str
@@ -62,6 +64,7 @@ class TargetSession(NamedTuple):
     handle: int
     cluster: bytes
     state: OriginState
+    settings: Mapping[str, Any] = {}
 
 
 OnOpened = Callable[[TargetSession | ReplogError], object]
@@ -139,13 +142,14 @@ class TargetLink:
                 if isinstance(outcome, ReplogError):
                     raise outcome
                 opened: OriginOpened = decode_reply(OriginOpened, outcome)
+                settings = _settings(opened.config)
             except ReplogError as error:
                 on_opened(error)
                 return
             last = LastEntry(opened.first, opened.end, opened.value_crc, opened.publish_time_us)
             state = OriginState(opened.stored, last if last.first >= 0 else None)
             self._events.post(lambda: self._note(address, opening, on_lost))
-            on_opened(TargetSession(topic, address, handle, opened.cluster, state))
+            on_opened(TargetSession(topic, address, handle, opened.cluster, state, settings))
 
         self._pool.ask(topic, request, on_outcome)
 
@@ -254,6 +258,16 @@ class TargetLink:
     def close(self) -> None:
         """Close the connections. All requests fail."""
         self._client.close()
+
+
+def _settings(text: str) -> dict[str, Any]:
+    try:
+        settings = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise InvalidMessageError(f"settings of the topic: expected JSON, found {text[:80]!r}") from error
+    if not isinstance(settings, dict):
+        raise InvalidMessageError(f"settings of the topic: expected an object, found {text[:80]!r}")
+    return settings
 
 
 class _Send(NamedTuple):

@@ -9,7 +9,14 @@ from contextlib import ExitStack
 from functools import partial
 from typing import NamedTuple
 
-from pyreplog.errors import ClosedError, DisconnectedError, GeoError, HandshakeError, NotConnectedError
+from pyreplog.errors import (
+    ClosedError,
+    DisconnectedError,
+    GeoError,
+    HandshakeError,
+    NotConnectedError,
+    TopicExistsError,
+)
 from pyreplog.geo.clusters import RemoteCluster, connection_error
 from pyreplog.geo.policy import ReplicationPolicy
 from pyreplog.geo.replicator import Replicator
@@ -146,7 +153,14 @@ class TargetLinks:
 
 
 def explained(target: str, cluster: RemoteCluster, error: Exception) -> str:
-    """Return the text of a replicator's error; the text for a refused connection names the file with the secret."""
+    """Return the text of a replicator's error, with the remedy; for a refused connection it names the file with the
+    secret.
+    """
+    if isinstance(error, TopicExistsError):
+        return (
+            f"cluster {target}: {error}. A topic has partitions in both clusters or in none: delete it in one of them, "
+            f"or take {target} off its targets (`geo set`)"
+        )
     if isinstance(error, HandshakeError | NotConnectedError | DisconnectedError):
         return str(connection_error(target, cluster, error))
     return str(error)

@@ -40,9 +40,8 @@ def a(tmp_path: Path, clock: ManualClock) -> Iterator[Site]:
 
 
 @pytest.fixture
-def b(tmp_path: Path) -> Iterator[Site]:
-    """Its clock is years from the other one's."""
-    with Site(tmp_path / "b") as site:
+def b(tmp_path: Path, clock: ManualClock) -> Iterator[Site]:
+    with Site(tmp_path / "b", clock) as site:
         yield site
 
 

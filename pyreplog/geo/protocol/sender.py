@@ -21,6 +21,7 @@ from pyreplog.errors import (
     OriginSessionError,
     OutOfRangeError,
     RecordTooLargeError,
+    TopicExistsError,
     UnsupportedRequestError,
 )
 from pyreplog.geo.protocol.effects import (
@@ -49,12 +50,15 @@ READ_BYTES = REQUEST_BYTES = 1 << 20
 REQUEST_ENTRIES = 1024
 TRAILING_MESSAGES, TRAILING_US = 10_000, 1_000_000
 """Gaps without an entry behind them are sent after so many messages, or microseconds."""
+RIVAL_FENCES, RIVAL_US = 3, 600_000_000
+"""If a source is fenced so often within so many microseconds, another cluster sends the same messages to its target."""
 SESSION_MAX = (1 << 62) - 1
 
 POISON = (InvalidEntryError, RecordTooLargeError)
 """Errors of an entry that the target can never store."""
 LASTING = (
     UnsupportedRequestError, ConfigError, NoSuchTopicError, InvalidArgumentError, MissingExtraError, InvalidEntryError,
+    TopicExistsError,
 )  # fmt: skip
 """Errors that a retry does not mend: a person has to change a setting, or an entry here is malformed."""
 
@@ -167,6 +171,7 @@ class Sender:
         self._conflicts = 0  # sessions that another source of the origin replaced
         self._backoff = Backoff(RETRY_S, RETRY_MOST_S, random)
         self._fence_backoff = Backoff(FENCED_S, FENCED_MOST_S, random)
+        self._fenced_origins: deque[tuple[int, Origin]] = deque(maxlen=RIVAL_FENCES)  # with the times
         self._streams: dict[Origin, OriginStream] = {}
         self._buffer: deque[SourceEntry] = deque()
         self._is_reading = False
@@ -224,6 +229,19 @@ class Sender:
         times = [request.time_us for request in self._requests.values() if request.entries]
         return min(times, default=self._first_unsent_us)
 
+    def rival_alarm(self, now_us: int) -> str:
+        """Return the text about another cluster that sends the same messages to the target; empty: none does."""
+        fenced = self._fenced_origins
+        if len(fenced) < RIVAL_FENCES or now_us - fenced[0][0] > RIVAL_US:
+            return ""
+        origin, target = fenced[-1][1], self.settings.target_name or "the target"
+        whose = "this topic" if origin == self.own else f"the cluster {origin.cluster.hex()}"
+        return (
+            f"another cluster, too, sends messages of {whose} to {target}, and each ends the other's session: nothing "
+            f"is lost or stored twice, but both wait for seconds. Give them one path to {target}: forward=own if all "
+            "clusters replicate to each other; otherwise name the forwarded clusters in replicated_from (`geo set`)"
+        )
+
     # ---- events of the topic and commands ------------------------------------------------------------------------
 
     def resume(self, now_us: int, time_us: int) -> list[Effect]:
@@ -256,6 +274,7 @@ class Sender:
     def configure(self, settings: SendingSettings, now_us: int, time_us: int) -> list[Effect]:
         """Use other settings; unless only the rate or the window changes, a new session begins."""
         before, self.settings = self.settings, settings
+        self._fenced_origins.clear()
         if before.rate_bytes is None and settings.rate_bytes is not None:
             self._tokens, self._tokens_us = float(settings.rate_bytes), now_us
         is_same = before._replace(rate_bytes=None, window_bytes=0) == settings._replace(rate_bytes=None, window_bytes=0)
@@ -458,6 +477,7 @@ class Sender:
             return
         if isinstance(error, OriginSessionError):
             self._conflicts = min(self._conflicts + 1, 24)
+            self._fenced_origins.append((now_us, origin))
             if origin != self.own and self.state is SenderState.SENDING:
                 self._fence(self._streams[origin], now_us)
                 return
@@ -467,7 +487,8 @@ class Sender:
         elif isinstance(error, OriginSessionError):
             delay_s = self._fence_backoff.next_s()
         elif not at_once:
-            delay_s = RETRY_MOST_S if self.is_failed else self._backoff.next_s()
+            is_brief = isinstance(error, TopicExistsError)  # perhaps: another server there creates its partitions
+            delay_s = RETRY_MOST_S if self.is_failed and not is_brief else self._backoff.next_s()
         self._end_session(SenderState.WAITING)
         if delay_s:
             self._wake(now_us + int(delay_s * 1e6))

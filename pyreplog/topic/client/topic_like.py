@@ -848,10 +848,14 @@ class TopicLike(_Handle, Protocol):
         """Do what `internal_stats` does, in a coroutine."""
         ...
 
-    def delete(self) -> None:
+    def delete(self, *, force: bool = False) -> None:
         """Delete the topic with its messages and subscriptions, for ever.
 
+        Args:
+            force: also if a cluster that the topic is replicated to lacks messages, which are lost then.
+
         Raises:
+            UnsentMessagesError: a cluster that the topic is replicated to lacks messages; nothing was done.
             TopicOwnedError: another process owns a partition.
             TopicFencedError: another process owns the topic now.
         """

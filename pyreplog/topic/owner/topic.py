@@ -162,6 +162,8 @@ class Topic(Handle):
         """Answers what other clusters ask of replicated subscriptions; None: they are not replicated."""
         self.on_origin_renewed: list[Callable[[], object]] = []
         """Called when the topic became another origin; the calls must not wait."""
+        self.delete_guards: list[Callable[[], object]] = []
+        """Called before the topic is deleted without `force`; they raise UnsentMessagesError, and may block."""
         self._renewing = threading.Lock()  # held while messages that were lost get another identity
         self._compared: set[str] = set()  # cursors that were compared with the end, under `_renewing`
         self._report = TopicReport(
@@ -736,16 +738,34 @@ class Topic(Handle):
             self.claim, former = (self.claim, claim) if self._was_released else (claim, self.claim)
         former.release()
 
-    def delete(self) -> None:
-        """Delete the topic with its messages and subscriptions, for ever.
+    def check_deletion(self) -> None:
+        """Raise the error with which `delete` without `force` would be refused; return if it would not.
 
         Raises:
+            UnsentMessagesError: a cluster that the topic is replicated to lacks messages.
+            ReplogError: the policy of the topic cannot be read.
+        """
+        self._check_open()
+        check_may_block("check_deletion")
+        for guard in list(self.delete_guards):
+            guard()
+
+    def delete(self, *, force: bool = False) -> None:
+        """Delete the topic with its messages and subscriptions, for ever.
+
+        Args:
+            force: also if a cluster that the topic is replicated to lacks messages, which are lost then.
+
+        Raises:
+            UnsentMessagesError: a cluster that the topic is replicated to lacks messages; nothing was done.
             TopicFencedError: another process owns the topic now.
             MetadataUnavailableError: the metadata store cannot be reached; the next process that opens it completes the
                 deletion.
         """
         self._check_open()
         check_may_block("delete")
+        if not check_bool("force", force):
+            self.check_deletion()
         try:
             self.managed.delete()
         finally:

@@ -279,15 +279,16 @@ class Topics(Handle):
         self._check_open()
         return owner_of(self.metadata, check_name(name))
 
-    def delete(self, name: str) -> None:
-        """Delete a topic with its messages and subscriptions, for ever.
+    def delete(self, name: str, *, force: bool = False) -> None:
+        """Delete a topic with its messages and subscriptions, for ever; `force` as in `Topic.delete`.
 
-        Raises NoSuchTopicError; TopicOwnedError if another process serves it; errors of the metadata store.
+        Raises NoSuchTopicError; TopicOwnedError if another process serves it; UnsentMessagesError; errors of the
+        metadata store.
         """
         if self.partitioned.has(name):
-            self.partitioned.open(name, None, create=False, wait=0.0, settings={}).delete()
+            self.partitioned.open(name, None, create=False, wait=0.0, settings={}).delete(force=force)
         else:
-            self.open(name, create=False).delete()
+            self.open(name, create=False).delete(force=force)
 
     def metrics(self) -> list[Metric]:
         """Return the metrics of the topics that this process owns."""

@@ -114,8 +114,13 @@ def _take_over(topic: Topic, subscription: str, any_cluster: bool) -> str:
     return "null" if peer is None else json.dumps(peer.take_over(subscription, any_cluster=any_cluster))
 
 
-def _delete(topic: Topic) -> str:
-    topic.delete()
+def _check_deletion(topic: Topic) -> str:
+    topic.check_deletion()
+    return "null"
+
+
+def _delete(topic: Topic, force: bool = False) -> str:
+    topic.delete(force=force)
     return "null"
 
 
@@ -150,5 +155,6 @@ _CALLS: dict[str, Callable[..., str]] = {
     "configure": _configure,
     "geo_handover": _hand_over,
     "geo_take_over": _take_over,
+    "check_deletion": _check_deletion,
     "delete": _delete,
 }

@@ -410,7 +410,8 @@ def _settings(text: str) -> dict[str, Any]:
 
 def _origin_opened(topic: Topic, state: OriginState) -> OriginOpened:
     last = state.last or LastEntry(-1, 0, 0, 0)
-    return OriginOpened(state.stored, *last, topic.origin.cluster, json.dumps(topic.config.encoded()))
+    settings = {**topic.config.encoded(), "clock_us": topic.clock.now_us()}
+    return OriginOpened(state.stored, *last, topic.origin.cluster, json.dumps(settings))
 
 
 def _replicate(session: ClientSession, number: int, request: protocol.Replicate) -> None:

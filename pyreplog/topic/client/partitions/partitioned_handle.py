@@ -464,16 +464,24 @@ class PartitionedHandle(Handle, Generic[T]):
 
     # ---- the end --------------------------------------------------------------------------------------------
 
-    def delete(self) -> None:
+    def delete(self, *, force: bool = False) -> None:
         """Delete the topic with its messages and subscriptions, for ever; after an error midway it can be repeated.
+
+        Args:
+            force: also if a cluster that the topic is replicated to lacks messages, which are lost then.
 
         Raises:
             TopicOwnedError: another process owns a partition.
+            UnsentMessagesError: a cluster lacks messages of a partition; nothing was done.
             ReplogError: as `Topic.delete`.
         """
         check_may_block("delete")
-        for topic in self._all():
-            topic.delete()
+        topics = self._all()
+        if not check_bool("force", force):
+            for topic in topics:
+                topic.check_deletion()  # checked first, so that none is deleted if one cannot be
+        for topic in topics:
+            topic.delete(force=force)
         self._remove()
         self.close()
 

@@ -587,13 +587,26 @@ class RemoteTopic(Handle):
         """
         return int(self._call("trim"))
 
-    def delete(self) -> None:
+    def check_deletion(self) -> None:
+        """Raise the error with which `delete` without `force` would be refused; asks the owner.
+
+        Raises:
+            ReplogError: as `Topic.check_deletion`.
+        """
+        try:
+            self._call("check_deletion")
+        except InvalidMessageError:
+            return  # an owner of an older version refuses no deletion
+
+    def delete(self, *, force: bool = False) -> None:
         """Delete the topic with its messages and subscriptions, for ever.
+
+        The arguments are those of `Topic.delete`.
 
         Raises:
             ReplogError: as `Topic.delete`.
         """
-        self._call("delete")
+        self._call("delete", **({"force": True} if check_bool("force", force) else {}))  # older owners know no force
         self.close()
 
     def _call_of(self, name: str, subscription: str, **arguments: Any) -> Any:

@@ -436,7 +436,8 @@ class OriginOpened(NamedTuple):
     """The session of an origin is open.
 
     cluster: id of the cluster that answers. stored: everything of the origin below it is stored, or a gap. first, end,
-    value_crc, publish_time_us: the last entry of the origin that is stored; first: -1: there is none. config: JSON.
+    value_crc, publish_time_us: the last entry of the origin that is stored; first: -1: there is none. config: settings
+    of the topic, and clock_us, the time of the server's wall clock: JSON.
     """
 
     stored: int
@@ -539,6 +540,7 @@ _CLASSES: tuple[type[ReplogError], ...] = (
     errors.OriginSessionError,
     errors.OriginGapError,
     errors.OriginHistoryError,
+    errors.UnsentMessagesError,
 )  # numbers are indexes: add at the end only
 _NUMBERS = {kind: number for number, kind in enumerate(_CLASSES)}
 

@@ -1,0 +1,264 @@
+"""What people set up wrong, and what another cluster does wrong: each has its own alarm, which says what to do."""
+
+from __future__ import annotations
+
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from pathlib import Path
+from typing import cast
+
+import pytest
+
+from pyreplog.clock import SystemClock
+from pyreplog.cluster import Cluster
+from pyreplog.errors import ClusterExistsError, ClusterUnreachableError, InvalidMessageError
+from pyreplog.geo.mismatch import CLOCKS_APART_US, mismatch
+from pyreplog.geo.policy import ReplicationPolicy
+from pyreplog.geo.replicator_like import ReplicatorStatus
+from pyreplog.geo.target_link import Opening, TargetLink, TargetSession
+from pyreplog.net.sockets import Address
+from pyreplog.origins.origin import Origin
+from pyreplog.topic.client.remote.client import Client
+from pyreplog.topic.model.config import TopicConfig
+from pyreplog.topic.model.wire.fields import WireReader
+from pyreplog.topic.model.wire.protocol import OriginOpened, encode_reply
+from pyreplog.topic.server.topic_server import TopicServer
+from tests.geo.sites import GLOBAL, SYNCED, Site, has_all, values
+from tests.topic.remoting import Wire
+from tests.waiting import until
+
+DAY_US = 86_400_000_000
+
+
+class Ahead(SystemClock):
+    """A clock that somebody set two days too late."""
+
+    ahead_us = 2 * DAY_US
+
+    def now_us(self) -> int:
+        return super().now_us() + self.ahead_us
+
+
+@pytest.fixture
+def a(tmp_path: Path) -> Iterator[Site]:
+    with Site(tmp_path / "a") as site:
+        yield site
+
+
+@pytest.fixture
+def b(tmp_path: Path) -> Iterator[Site]:
+    with Site(tmp_path / "b") as site:
+        yield site
+
+
+def again(replicator: object) -> None:
+    """Have it open another session, and compare the two sides once more."""
+    replicator.pause()  # type: ignore[attr-defined]
+    replicator.resume()  # type: ignore[attr-defined]
+
+
+# ---- clocks and settings ---------------------------------------------------------------------------------------------
+
+
+def test_clocks_that_are_days_apart(a: Site, tmp_path: Path) -> None:
+    clock = Ahead()
+    with Site(tmp_path / "b", clock) as b:
+        a.topic().publish(b"1")
+        replicator = a.replicate("west", b.server.address)
+        has_all(replicator, 1)
+        until(lambda: replicator.status().alarm)
+        assert "the clock of west is 1 day, 23:59:5" in (alarm := replicator.status().alarm) or "2 days" in alarm
+        assert "ahead of the one here" in alarm and "Set the clocks" in alarm
+        assert replicator.status().state == "running"  # messages go on
+        clock.ahead_us = 0
+        again(replicator)
+        until(lambda: not replicator.status().alarm)
+        replicator.close()
+
+
+def test_how_far_clocks_are_apart_is_not_overestimated() -> None:
+    """The answer may have been on its way for long."""
+    here, minute, apart = TopicConfig(), 60_000_000, CLOCKS_APART_US
+
+    def told(clock_us: object, asked_us: int, answered_us: int) -> str:
+        return mismatch("b", here, {"clock_us": clock_us}, asked_us, answered_us)
+
+    assert not told(10 * minute, 10 * minute, 10 * minute)
+    assert not told(10 * minute + apart, 0, 10 * minute)
+    assert "0:05:01 ahead of" in told(10 * minute + apart + 1_000_000, 0, 10 * minute)
+    assert not told(30 * minute, 30 * minute + apart, 90 * minute)
+    assert "0:05:01 behind" in told(30 * minute, 30 * minute + apart + 1_000_000, 90 * minute)
+    assert "40 days, 0:00:00 behind" in told(0, 40 * DAY_US, 40 * DAY_US)
+    for nonsense in (None, "soon", True, 1.5, []):  # an older server says nothing
+        assert not told(nonsense, 10 * minute, 10 * minute)
+
+
+def test_producers_are_global_in_one_cluster_alone(a: Site, b: Site) -> None:
+    here, there = a.topic(**GLOBAL), b.topic(**{**SYNCED, "deduplicate": True})
+    here.publish(b"1", producer="p", sequence=1)
+    replicator = a.replicate("west", b.server.address)
+    until(lambda: "global_producers is true here and false in west" in replicator.status().alarm)
+    has_all(replicator, 1)
+    there.close()
+    b.topic().configure(global_producers=True)
+    again(replicator)
+    until(lambda: not replicator.status().alarm)
+    replicator.close()
+
+
+# ---- partitions ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("here", "there"), [(None, 2), (2, None)])
+def test_a_topic_has_partitions_in_one_cluster_alone(tmp_path: Path, here: int | None, there: int | None) -> None:
+    with (
+        Cluster.embedded(tmp_path / "a", bookies=1) as a,
+        Cluster.embedded(tmp_path / "b", bookies=1) as b,
+        TopicServer(b) as server,
+    ):
+        a.geo.add_cluster("west", f"pyreplog://{server.address}")
+        a.geo.set_policy("t", targets=["west"])
+        b.topic("t", partitions=there, **SYNCED)
+        a.topic("t", partitions=here, **SYNCED).publish(b"1", key=b"k")
+
+        def rows() -> list[ReplicatorStatus]:
+            return a.geo.status("t")
+
+        until(lambda: len(rows()) == (here or 1) and all(row.state == "failed" for row in rows()))
+        for row in rows():
+            assert "A topic has partitions in both clusters or in none: delete it in one of them" in row.alarm
+        b.topics.delete("t")
+        until(lambda: not any(row.alarm or row.unsent_messages for row in rows()))
+        assert sum(len(b.topic(name)) for name in b.topics.names()) == 1
+
+
+# ---- topologies ------------------------------------------------------------------------------------------------------
+
+
+def test_two_ways_to_one_cluster(a: Site, b: Site, tmp_path: Path) -> None:
+    """All forward to all: the messages of a come to c from a and from b, which end each other's sessions."""
+    a.topic()
+    a.end()
+    a.begin()  # a later owner than that of b: numbers of sessions differ
+    with Site(tmp_path / "c") as c, ExitStack() as stack:
+        policy = ReplicationPolicy(targets=("b", "c"), forward="all")
+        ways = [
+            source.replicate(target.path.name, target.server.address, policy=policy)
+            for source, target in ((a, b), (a, c), (b, c))
+        ]
+        for way in ways:
+            stack.callback(way.close)
+        at = 0
+
+        def alarm() -> str:
+            nonlocal at
+            at += 1
+            a.topic().publish(b"%d" % at)
+            return next((text for way in ways[1:] if (text := way.status().alarm)), "")
+
+        until(alarm, pause_s=0.05)
+        assert "sends messages of" in alarm() and "forward=own" in alarm() and "replicated_from" in alarm()
+        assert not ways[0].status().alarm
+        ways[2].configure(ReplicationPolicy(targets=("c",)))
+        ways[1].configure(ReplicationPolicy(targets=("c",)))
+        until(lambda: not any(way.status().alarm for way in ways))
+        has_all(ways[1], at)
+        assert values(c.topic()) == values(a.topic())
+
+
+# ---- ids -------------------------------------------------------------------------------------------------------------
+
+
+def test_a_copy_of_a_cluster_is_no_other_one(a: Site, b: Site) -> None:
+    """Two clusters have one id, because one of them began with the files of the other one."""
+    geo, uuid = a.cluster.geo, b.topic().origin.cluster.hex()
+    geo.add_cluster("west", f"pyreplog://{b.server.address}")
+    with pytest.raises(ClusterExistsError, match="which has the name west already, or a copy of its files"):
+        geo.add_cluster("copy", "pyreplog://127.0.0.1:1", uuid=uuid)
+    own = a.topic().origin.cluster.hex()
+    with pytest.raises(ClusterExistsError, match=r"is this cluster itself, or a copy of its files.* a new cluster"):
+        geo.add_cluster("copy", "pyreplog://127.0.0.1:1", uuid=own)
+
+
+# ---- nonsense --------------------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def answering(answer: bytes) -> Iterator[str]:
+    """A server of something else: it says the same to everybody."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+
+        def serve() -> None:
+            with suppress(OSError):
+                while True:
+                    connection, _ = listener.accept()
+                    with connection, suppress(OSError):
+                        connection.recv(4096)
+                        connection.sendall(answer)
+
+        thread = threading.Thread(target=serve, daemon=True)
+        thread.start()
+        yield f"127.0.0.1:{listener.getsockname()[1]}"
+        listener.shutdown(socket.SHUT_RDWR)
+    thread.join()
+
+
+ANSWERS = {
+    "http": b"HTTP/1.1 400 Bad Request\r\nConnection: close\r\n\r\n",
+    "zeros": bytes(4096),
+    "ones": b"\xff" * 4096,
+    "nothing": b"",
+}
+
+
+@pytest.mark.parametrize("kind", ANSWERS)
+def test_the_server_is_something_else(a: Site, b: Site, kind: str) -> None:
+    with answering(ANSWERS[kind]) as address, Wire(b.server.address) as wire:
+        with pytest.raises(ClusterUnreachableError, match="Check the URL"):
+            a.cluster.geo.add_cluster("west", f"pyreplog://{address}")
+        a.topic().publish(b"1")
+        replicator = a.replicate("b", wire.address)
+        has_all(replicator, 1)
+        wire.lead_to(address)
+        wire.cut()
+        a.topic().publish(b"2")
+        until(lambda: replicator.status().error)
+        assert (replicator.status().unsent_messages, replicator.status().state) == (1, "connecting")
+        wire.lead_to(b.server.address)
+        has_all(replicator, 2)
+        until(lambda: not replicator.status().error)
+        assert values(b.topic()) == [b"1", b"2"]
+        replicator.close()
+
+
+class Pool:
+    """Connections to a server that answers each opening with these settings of the topic."""
+
+    def __init__(self, settings: str) -> None:
+        self.pool = self  # of a client, which this stands for, too
+        self._reply = encode_reply(OriginOpened(0, -1, 0, 0, 0, b"B" * 16, settings))
+
+    def next_handle(self) -> int:
+        return 1
+
+    def ask(self, topic: str, request: object, on_outcome: Callable[[Address, WireReader], object]) -> None:
+        on_outcome(("b", 1), WireReader("reply", memoryview(self._reply), 1))
+
+    def watch(self, *_: object, **__: object) -> None:
+        """No connection is ever lost."""
+
+
+@pytest.mark.parametrize("settings", ["", "no JSON", "[]", "[" * 10_000, '"{}"', "{", "NaN", "[1]{}"])
+def test_settings_that_are_none(settings: str) -> None:
+    outcomes: list[object] = []
+    link = TargetLink(cast("Client", Pool(settings)))
+    link.open(Opening("t", Origin(b"A" * 16, "t"), 1, 0, "{}"), outcomes.append, outcomes.append)
+    (error,) = outcomes
+    assert isinstance(error, InvalidMessageError) and "settings of the topic: expected" in str(error)
+    known: list[object] = []
+    link = TargetLink(cast("Client", Pool('{"durability": "synced", "clock_us": 7, "of_tomorrow": []}')))
+    link.open(Opening("t", Origin(b"A" * 16, "t"), 1, 0, "{}"), known.append, known.append)
+    (session,) = known
+    assert isinstance(session, TargetSession) and session.settings["clock_us"] == 7
