@@ -40,6 +40,8 @@ from pyreplog.topic.owner.managed.closed_ledger_readers import ClosedLedgerReade
 from pyreplog.topic.owner.managed.entry_reader import EntryReader
 from pyreplog.topic.owner.managed.ledgers import LedgerDeleter, LedgerMaker, counts_of
 
+logger = logging.getLogger(__name__)
+
 
 @dataclass(frozen=True, kw_only=True)
 class ManagedLedgerStats(Stats):
@@ -78,9 +80,6 @@ class ManagedLedgerStats(Stats):
     readers: int
     failures: int
     waits_for: str
-
-
-logger = logging.getLogger(__name__)
 
 
 class TakeoverResult(NamedTuple):
