@@ -84,8 +84,8 @@ class AutoRecovery(Handle):
         self._meter = _Meter(clock)
         self._since_us = clock.now_us()
         self._round_lock = threading.Lock()  # held by a round
-        self._copying: threading.Thread | None = None  # a pass of the worker
-        self._mending: threading.Thread | None = None  # repairs, and checks of replicas
+        self._copy_thread: threading.Thread | None = None  # a pass of the worker
+        self._repair_thread: threading.Thread | None = None  # repairs, and checks of replicas
         self._pause_s = 0.0
         self._stop_s: float | None = _STOP_S
         super().__init__(f"auto-recovery of process {owner}")
@@ -131,14 +131,14 @@ class AutoRecovery(Handle):
     @property
     def is_copying(self) -> bool:
         """Whether a pass of the worker runs."""
-        copying = self._copying
-        return copying is not None and copying.is_alive()
+        thread = self._copy_thread
+        return thread is not None and thread.is_alive()
 
     @property
     def is_repairing(self) -> bool:
         """Whether copies that were noted are repaired, or replicas compared."""
-        mending = self._mending
-        return mending is not None and mending.is_alive()
+        thread = self._repair_thread
+        return thread is not None and thread.is_alive()
 
     @property
     def repairs(self) -> CopyRepairs:
@@ -201,7 +201,7 @@ class AutoRecovery(Handle):
             self._listed_lost = count_lost(self._store) if self._is_auditor else 0
             if self._worker is not None:
                 self._begin_copies(self._worker, config)
-            self._open_report = self._look_at_open_ledgers(config) if self._is_auditor else OpenLedgersReport()
+            self._open_report = self._recover_open_ledgers(config) if self._is_auditor else OpenLedgersReport()
             if self._is_auditor:
                 self._begin_repairs(config)
                 self._publish_status()
@@ -216,11 +216,11 @@ class AutoRecovery(Handle):
         worker.restrict(orders, moves)
         if (orders or moves) and not self.is_copying:
             workload = replace(self._workload(orders), moves=moves)
-            self._copying = threading.Thread(
+            self._copy_thread = threading.Thread(
                 target=self._copy, args=(worker, workload, config.copies_at_once), name="pyreplog-replication",
                 daemon=True,
             )  # fmt: skip
-            self._copying.start()
+            self._copy_thread.start()
         self._meter.measure(worker.counters.bytes)
         if worker.counters.bytes or worker.progress.ledgers_left:
             self._keys.publish(worker_key(self.owner), self.worker_status().encode())
@@ -234,7 +234,7 @@ class AutoRecovery(Handle):
             return {}
         return {} if stored is None else {move.ledger: move for move in stored.moves}
 
-    def _look_at_open_ledgers(self, config: AutoRecoveryConfig) -> OpenLedgersReport:
+    def _recover_open_ledgers(self, config: AutoRecoveryConfig) -> OpenLedgersReport:
         """Recover ledgers that have no writer any more and name a bookie with an order in their last fragment."""
         orders = () if self._audit.hold is not None else self._audit.orders
         self._open_ledgers.quiet_us = config.writer_silence_ms * 1000
@@ -246,10 +246,10 @@ class AutoRecovery(Handle):
             return
         self._rate_limiter.limit(config.bytes_per_s)
         lost = self._workload(frozenset()).lost
-        self._mending = threading.Thread(
+        self._repair_thread = threading.Thread(
             target=self._repair, args=(config.check_ms, lost), name="pyreplog-repairs", daemon=True
         )
-        self._mending.start()
+        self._repair_thread.start()
 
     def _workload(self, orders: frozenset[str]) -> Workload:
         states = list_bookie_states(self._store)
@@ -353,7 +353,7 @@ class AutoRecovery(Handle):
             if running is not None:
                 running.stop()
         with self._round_lock:  # no pass begins from now on
-            threads = [thread for thread in (self._copying, self._mending) if thread is not None]
+            threads = [thread for thread in (self._copy_thread, self._repair_thread) if thread is not None]
         for thread in threads:
             if thread is not threading.current_thread():
                 thread.join(self._stop_s)

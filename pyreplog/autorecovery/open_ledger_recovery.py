@@ -10,6 +10,7 @@ import logging
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import islice
+from typing import NamedTuple
 
 from pyreplog.autorecovery.protocol.member_ends import MemberEnds
 from pyreplog.autorecovery.protocol.open_ledger_watch import QUIET_US, Ends, OpenLedgerWatch, Verdict
@@ -62,12 +63,15 @@ class OpenLedgersReport:
 
 @dataclass
 class _Open:
-    """A ledger whose last fragment names a bookie that leaves. key: whether the key of a writer exists."""
+    """A ledger whose last fragment names a bookie that leaves.
+
+    has_key: whether the key of a writer exists; None: not known.
+    """
 
     metadata: LedgerMetadata
     version: int
     leaving: set[str]
-    key: bool | None = None
+    has_key: bool | None = None
     ends: Mapping[str, Ends | None] = field(default_factory=dict)
 
 
@@ -81,13 +85,21 @@ class _Watched:
     has_writer: bool = True
 
 
+class _Check(NamedTuple):
+    """A check of copies on a bookie. entry: one that it has to have; missing: the entries that it lacks."""
+
+    bookie: str
+    entry: int
+    missing: AppendFuture[list[int]]
+
+
 @dataclass
 class _Recovery:
-    """A recovery, then the check of the copies: (bookie, an entry that it is to have, the check)."""
+    """A recovery, then the checks of the copies."""
 
     leaving: frozenset[str]
     closing: AppendFuture[LedgerMetadata]
-    checks: list[tuple[str, int, AppendFuture[list[int]]]] | None = None
+    checks: list[_Check] | None = None
 
 
 class OpenLedgerRecovery:
@@ -143,21 +155,21 @@ class OpenLedgerRecovery:
         except ReplogError:
             self._watched.clear()  # what happened meanwhile is unknown
             raise
-        self._go_on(report)
+        self._take_outcomes(report)
         self._watched = {ledger: watched for ledger, watched in self._watched.items() if ledger in concerned}
         self._read_keys(concerned)
-        self._ask_ends([opened for opened in concerned.values() if opened.key is False])
+        self._ask_ends([opened for opened in concerned.values() if opened.has_key is False])
         now_us = self._clock.monotonic_us()
         for ledger, opened in concerned.items():
-            watched = self._watch_of(ledger, opened.metadata.last_fragment)
-            watched.leaving, watched.has_writer = opened.leaving, opened.key is not False
-            verdict = watched.watch.observe(now_us, opened.key, opened.ends, asked_us=asked_us)
+            watched = self._watched_of(ledger, opened.metadata.last_fragment)
+            watched.leaving, watched.has_writer = opened.leaving, opened.has_key is not False
+            verdict = watched.watch.observe(now_us, opened.has_key, opened.ends, asked_us=asked_us)
             if verdict is Verdict.RECOVER:
                 self._recover(opened, report)
             else:
                 (report.nudged if verdict is Verdict.NUDGE else report.waiting).append(ledger)
         self._nudge({bookie for ledger in report.nudged for bookie in concerned[ledger].leaving})
-        return report.made(self._recoveries)
+        return report.freeze(self._recoveries)
 
     # ---- looking --------------------------------------------------------------------------------------------
 
@@ -194,7 +206,7 @@ class OpenLedgerRecovery:
             logger.warning("which open ledgers have writers is not known now: %s", error)
             return
         for opened, stored in zip(concerned.values(), keys, strict=True):
-            opened.key = stored is not None
+            opened.has_key = stored is not None
 
     def _ask_ends(self, asked: Iterable[_Open]) -> None:
         """Ask the members of ledgers how far these go, a few ledgers at a time."""
@@ -204,7 +216,7 @@ class OpenLedgerRecovery:
             for item, future in zip(batch, futures, strict=True):
                 item.ends = self._runtime.wait(future)
 
-    def _watch_of(self, ledger: int, fragment: Fragment) -> _Watched:
+    def _watched_of(self, ledger: int, fragment: Fragment) -> _Watched:
         """Return what is known of a ledger; another last fragment was made by a writer that lives, or lived."""
         watched = self._watched.get(ledger)
         if watched is None or watched.fragment != fragment:
@@ -226,9 +238,9 @@ class OpenLedgerRecovery:
 
     # ---- recovering -----------------------------------------------------------------------------------------
 
-    def _recover(self, one: _Open, report: _Report) -> None:
+    def _recover(self, opened: _Open, report: _Report) -> None:
         """Recover a ledger, if nobody has changed it and no writer has come since it was looked at."""
-        metadata, ledger = one.metadata, one.metadata.ledger
+        metadata, ledger = opened.metadata, opened.metadata.ledger
         if not metadata.admits(self._key):
             report.needs_operator[ledger] = NO_PASSWORD
             return
@@ -239,7 +251,7 @@ class OpenLedgerRecovery:
             if self._store.get(writer_key(ledger)) is not None:
                 report.waiting.append(ledger)
                 return
-            version = self._mark(metadata, one.version)
+            version = self._store_in_recovery(metadata, opened.version)
         except (VersionConflictError, NoSuchKeyError):
             report.waiting.append(ledger)
             return
@@ -247,11 +259,12 @@ class OpenLedgerRecovery:
             report.failed[ledger] = str(error)
             return
         del self._watched[ledger]
-        logger.warning("ledger %d is recovered: it has no writer, and names %s", ledger, ", ".join(sorted(one.leaving)))
+        leaving = ", ".join(sorted(opened.leaving))
+        logger.warning("ledger %d is recovered: it has no writer, and names %s", ledger, leaving)
         closing = self._cluster.begin_recovery(metadata.in_recovery(), version, self._key)
-        self._recoveries[ledger] = _Recovery(frozenset(one.leaving), closing)
+        self._recoveries[ledger] = _Recovery(frozenset(opened.leaving), closing)
 
-    def _mark(self, metadata: LedgerMetadata, version: int) -> int:
+    def _store_in_recovery(self, metadata: LedgerMetadata, version: int) -> int:
         """Store that a ledger is in recovery; return the version. Raises errors of the store."""
         if metadata.state is State.IN_RECOVERY:
             return version
@@ -269,7 +282,7 @@ class OpenLedgerRecovery:
             set_result(closing)
             self._recoveries[metadata.ledger] = _Recovery(frozenset(leaving), closing)
 
-    def _go_on(self, report: _Report) -> None:
+    def _take_outcomes(self, report: _Report) -> None:
         """Take the outcomes of recoveries and checks that have ended."""
         for ledger, recovery in list(self._recoveries.items()):
             if recovery.checks is None and recovery.closing.done():
@@ -280,12 +293,10 @@ class OpenLedgerRecovery:
                     del self._recoveries[ledger]
                     continue
                 recovery.checks = list(self._begin_checks(recovery.closing.result(0), recovery.leaving))
-            if recovery.checks is not None and all(future.done() for *_, future in recovery.checks):
+            if recovery.checks is not None and all(check.missing.done() for check in recovery.checks):
                 self._end_checks(ledger, recovery.checks, report)
 
-    def _begin_checks(
-        self, metadata: LedgerMetadata, leaving: Collection[str]
-    ) -> Iterator[tuple[str, int, AppendFuture[list[int]]]]:
+    def _begin_checks(self, metadata: LedgerMetadata, leaving: Collection[str]) -> Iterator[_Check]:
         """Begin to check the copies of the last entries of a closed ledger, but for those on bookies that leave."""
         first = max(metadata.last_entry + 1 - CHECKED_ENTRIES, 0)
         for bookie in sorted(metadata.bookies().difference(leaving)):
@@ -293,17 +304,15 @@ class OpenLedgerRecovery:
                 recent = stripe[max(-(-(first - stripe.start) // stripe.step), 0) :]
                 if recent and metadata.admits(self._key):
                     check = MissingCopiesCheck(metadata, self._key, bookie, recent)
-                    yield bookie, recent[-1], run_machine(metadata.ledger, check, self._runtime)
+                    yield _Check(bookie, recent[-1], run_machine(metadata.ledger, check, self._runtime))
 
-    def _end_checks(
-        self, ledger: int, checks: Iterable[tuple[str, int, AppendFuture[list[int]]]], report: _Report
-    ) -> None:
+    def _end_checks(self, ledger: int, checks: Iterable[_Check], report: _Report) -> None:
         """Note what bookies lack, and those that did not tell: repair looks at all copies of a bookie that is noted."""
         lacking: dict[str, int] = {}
-        for bookie, last, future in checks:
-            missing = [last] if future.exception() is not None else future.result(0)
+        for check in checks:
+            missing = [check.entry] if check.missing.exception() is not None else check.missing.result(0)
             if missing:
-                lacking[bookie] = min(missing[0], lacking.get(bookie, missing[0]))
+                lacking[check.bookie] = min(missing[0], lacking.get(check.bookie, missing[0]))
         try:
             for bookie, entry in lacking.items():
                 note_repair(self._store, ledger, bookie, entry, lacking_since_us=self._clock.now_us())
@@ -328,7 +337,7 @@ class _Report:
         self.failed: dict[int, str] = {}
         self.needs_operator: dict[int, str] = {}
 
-    def made(self, recovering: Iterable[int]) -> OpenLedgersReport:
+    def freeze(self, recovering: Iterable[int]) -> OpenLedgersReport:
         return OpenLedgersReport(
             tuple(self.waiting), tuple(self.nudged), tuple(sorted(recovering)), tuple(self.recovered), self.lacking,
             self.failed, self.needs_operator,

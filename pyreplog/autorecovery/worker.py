@@ -172,8 +172,8 @@ class ReplicationWorker:
             queue = deque((move.ledger, move.size) for move in workload.moves.values())
             current = Pass(len(queue), sum(size for _, size in queue))
         else:
-            self._look(workload)
-            queue, current = self._sorted(workload)
+            self._refresh_scan(workload)
+            queue, current = self._queue_by_copies(workload)
         with self._lock:
             self._workload, self._queue, self._pass = self._restricted(workload), queue, current
             self._failed_moves = {}
@@ -182,11 +182,11 @@ class ReplicationWorker:
         if threads:
             pool = ThreadPool(threads, "pyreplog-replication")
             for _ in range(threads):
-                pool.submit(self._work)
+                pool.submit(self._copy_queued)
             pool.close()
         return current
 
-    def _look(self, workload: Workload) -> None:
+    def _refresh_scan(self, workload: Workload) -> None:
         """Read which ledgers name a source."""
         if workload.sources <= self._scanned_for:
             self._scan.refresh()
@@ -194,11 +194,11 @@ class ReplicationWorker:
             self._scan.scan()
         self._scanned_for = workload.sources
 
-    def _sorted(self, workload: Workload) -> tuple[deque[tuple[int, int]], Pass]:
+    def _queue_by_copies(self, workload: Workload) -> tuple[deque[tuple[int, int]], Pass]:
         """Return the ledgers to copy, those with the fewest copies first, and the numbers of the pass."""
         current, gone = Pass(), workload.lost | workload.away | workload.sources
         ledgers = {int(ledger) for source in workload.sources for ledger in self._scan.ledgers_of(source)}
-        ledgers -= self._waiting(ledgers)
+        ledgers -= self._backing_off(ledgers)
         urgent: list[tuple[int, int, int]] = []
         for ids in _chunks(sorted(ledgers), 4096):
             for stored in self._scan.read(ids):
@@ -210,7 +210,7 @@ class ReplicationWorker:
         current.ledgers_left = len(urgent)
         return deque((ledger, size) for _, ledger, size in urgent), current
 
-    def _waiting(self, ledgers: set[int]) -> set[int]:
+    def _backing_off(self, ledgers: set[int]) -> set[int]:
         """Return the ledgers that are to wait because they failed lately. A new bookie ends the wait for one."""
         candidates = frozenset(candidate.bookie for candidate in self._runtime.candidates())
         now_us = self._clock.monotonic_us()
@@ -224,26 +224,26 @@ class ReplicationWorker:
                 if failure.retry_us > now_us and not (failure.lacks_bookie and has_more)
             }
 
-    def _work(self) -> None:
+    def _copy_queued(self) -> None:
         """Copy ledgers until the queue is empty. Runs on several threads."""
         while not self._is_stopping:
             with self._lock:
                 chunk = [self._queue.popleft() for _ in range(min(len(self._queue), self._chunk_size()))]
             if not chunk:
                 return
-            self._work_on(dict(chunk))
+            self._copy_chunk(dict(chunk))
 
     def _chunk_size(self) -> int:
         """Few ledgers at a time towards the end, so that all threads have work."""
         return max(1, min(_CHUNK, len(self._queue) // (2 * self._copies_at_once)))
 
-    def _work_on(self, sizes: dict[int, int]) -> None:
+    def _copy_chunk(self, sizes: dict[int, int]) -> None:
         try:
             stored = {each.metadata.ledger: each for each in self._scan.read(sizes)}
         except ReplogError as error:
             stored = {}
             for ledger in sizes:
-                self._failed(ledger, error)
+                self._note_failure(ledger, error)
         for ledger, size in sizes.items():
             if ledger in stored and not self._is_stopping:
                 self._copy_claimed(stored[ledger])
@@ -269,7 +269,7 @@ class ReplicationWorker:
         except ReplogError as error:
             if not isinstance(error, NotEnoughBookiesError):
                 self.rate_limiter.slow_down(began_us)
-            self._failed(ledger, error)
+            self._note_failure(ledger, error)
 
     def _copy(self, stored: VersionedMetadata) -> None:
         """Move the copies of the sources in a ledger. Raises the errors of a LedgerReplicator."""
@@ -283,9 +283,9 @@ class ReplicationWorker:
             metadata, stored.version, sources, lost=load.lost, away=load.away, choose=choose,
             others=load.running, throttle=self.rate_limiter.spend,
         )  # fmt: skip
-        self._count(metadata.ledger, replicate(metadata.ledger, machine, self._runtime, self._clock, self._scan))
+        self._count_copies(metadata.ledger, replicate(metadata.ledger, machine, self._runtime, self._clock, self._scan))
 
-    def _count(self, ledger: int, replicated: LedgerReplicated) -> None:
+    def _count_copies(self, ledger: int, replicated: LedgerReplicated) -> None:
         with self._lock:
             counters = self.counters
             counters.entries += replicated.entries
@@ -298,9 +298,9 @@ class ReplicationWorker:
                 self._failures.pop(ledger, None)
         if replicated.kept:  # each pass would look for them again, in vain
             text = f"{counted(replicated.kept, 'entry', 'have')} copies on bookies that are away, or nowhere"
-            self._failed(ledger, UnreadableError(ledger, text))
+            self._note_failure(ledger, UnreadableError(ledger, text))
 
-    def _failed(self, ledger: int, error: ReplogError) -> None:
+    def _note_failure(self, ledger: int, error: ReplogError) -> None:
         """Have a ledger tried again later; give up its move, if it has one: its copies are well where they are."""
         if (move := self._workload.moves.get(ledger)) is not None:
             lacks = f"{move.target} does not take the copies any more, or would take racks away"

@@ -20,13 +20,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_actions(actions, _ACTIONS)
 
 
-def _add_name(parser: argparse.ArgumentParser) -> None:
-    targets.add_topic_arguments(parser)
-    parser.add_argument("subscription", metavar="SUBSCRIPTION", help="name of the subscription")
-
-
 def _add_create(parser: argparse.ArgumentParser) -> None:
-    _add_name(parser)
+    targets.add_subscription_arguments(parser)
     parser.add_argument(
         "--from", metavar=starts.METAVAR, default="latest", dest="start", help="where it begins (default: latest)"
     )
@@ -35,7 +30,7 @@ def _add_create(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_delete(parser: argparse.ArgumentParser) -> None:
-    _add_name(parser)
+    targets.add_subscription_arguments(parser)
     parser.add_argument("--force", action="store_true", help="also if it has consumers")
     targets.add_yes(parser)
 
@@ -73,6 +68,11 @@ def _delete(arguments: argparse.Namespace) -> int:
 _ACTIONS = (
     ("create", "create a subscription, which retains messages until they are acknowledged", _add_create, _create),
     ("list", "list the names of all subscriptions of a topic", targets.add_topic_arguments, _list),
-    ("stats", "show backlog, rates and consumers of a subscription", _add_name, topic_stats.run_subscription),
+    (
+        "stats",
+        "show backlog, rates and consumers of a subscription",
+        targets.add_subscription_arguments,
+        topic_stats.run_subscription,
+    ),
     ("delete", "delete a subscription with its acknowledgements", _add_delete, _delete),
 )

@@ -56,18 +56,13 @@ def _add_set(parser: argparse.ArgumentParser) -> None:
     parser.set_defaults(config=None)
 
 
-def _add_subscription(parser: argparse.ArgumentParser) -> None:
-    targets.add_topic_arguments(parser)
-    parser.add_argument("subscription", metavar="SUBSCRIPTION", help="name of the subscription")
-
-
 def _add_seek(parser: argparse.ArgumentParser) -> None:
-    _add_subscription(parser)
+    targets.add_subscription_arguments(parser)
     parser.add_argument("start", metavar=starts.METAVAR, help="where it continues; earlier messages are acknowledged")
 
 
 def _add_skip(parser: argparse.ArgumentParser) -> None:
-    _add_subscription(parser)
+    targets.add_subscription_arguments(parser)
     parser.add_argument("messages", metavar="N", type=int, help="number of messages")
 
 
@@ -203,7 +198,7 @@ _ACTIONS = (
     ("stats-internal", "show ledgers and cursors", targets.add_topic_arguments, topic_stats.run_internal),
     ("seek", "move a subscription", _add_seek, _seek),
     ("skip", "acknowledge the next messages of a subscription", _add_skip, _skip),
-    ("clear", "acknowledge all messages of a subscription", _add_subscription, _clear),
+    ("clear", "acknowledge all messages of a subscription", targets.add_subscription_arguments, _clear),
     (
         "redrive",
         "send dead letters back to the topics that they come from",

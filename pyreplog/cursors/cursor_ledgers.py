@@ -35,6 +35,8 @@ from pyreplog.ledger.ledger_metadata import ID_DIGITS, State
 from pyreplog.metadata.store import MetadataStore
 from pyreplog.topic_names import TOPICS, unquote_name
 
+logger = logging.getLogger(__name__)
+
 COPIES = 3
 
 
@@ -90,8 +92,6 @@ class CursorLogConfig(Settings):
         self._check_int("cache_ms", 0, 3_600_000)
         self._check_int("sweep_ms", 1, 1 << 42)
 
-
-logger = logging.getLogger(__name__)
 
 CURSOR_LEDGERS = "/cursor-ledgers"
 

@@ -47,7 +47,7 @@ class ConnectionOwner(Protocol):
         ...
 
     def received(self, peer: bytes, data: bytes) -> None:
-        """Take a report. If it raises InvalidRecordsError or MetadataVersionError, the connection ends."""
+        """Take a message. If it raises InvalidRecordsError or MetadataVersionError, the connection ends."""
         ...
 
     def proved(self, peer: bytes, origin: Origin) -> None:

@@ -4,7 +4,7 @@
 |---|---|
 | `protocol/` | BookKeeper's protocol as state machines: writing, reading, fencing, recovery, repair |
 | `cluster`, `ledger_handle`, `reader` | the handles of user code: `LedgerCluster`, `Ledger`, `LedgerReader` |
-| `runtime`, `embedded`, `remote` | services that drivers share; a cluster in one directory; a cluster over TCP |
+| `runtime`, `embedded`, `remote_runtime` | services that drivers share; clusters in one directory, and over TCP |
 | `registrations`, `quarantine` | which bookies run, and which are leaving; which failed lately |
 | `driver`, `thread_pool` | runs a state machine; threads for jobs that block |
 | `ledger_metadata`, `ledger_store` | the metadata of one ledger; ledgers in the metadata store |

@@ -65,7 +65,7 @@ from pyreplog.ledger.protocol.lac import LedgerEnds
 from pyreplog.ledger.protocol.recovery import LedgerRecovery
 from pyreplog.ledger.protocol.writer import LedgerWriter
 from pyreplog.ledger.reader import LedgerReader
-from pyreplog.ledger.remote import RemoteRuntime
+from pyreplog.ledger.remote_runtime import RemoteRuntime
 from pyreplog.ledger.repair import LedgerRepair, LimboQuery
 from pyreplog.ledger.repair_notes import RepairNote, lacking_since_us, repairs
 from pyreplog.ledger.replacement_pacing import MemberReplacement

@@ -132,7 +132,7 @@ class Driver(DriverBase):
     ) -> None:
         super().__init__(ledger, machine, runtime, on_step)
         self.done: AppendFuture[Any] = AppendFuture()
-        self._waits = False  # for the metadata store
+        self._awaits_metadata = False  # for the metadata store
         self._is_over = False
         self._is_degraded = False
         self._timers: dict[object, TimerLike] = {}
@@ -173,7 +173,6 @@ class Driver(DriverBase):
             self._runtime.work(self._load)
 
     def _send(self, send: Send) -> None:
-        machine = self._machine
         waiting = [send]
 
         def take(answer: Reply | Exception) -> None:
@@ -181,16 +180,12 @@ class Driver(DriverBase):
                 if not waiting:
                     return
                 waiting.clear()
-                self._note_refusal(send, answer)
-                if isinstance(answer, Exception):
-                    self.post(lambda: machine.failed(send, answer))
-                else:
-                    self.post(lambda: machine.replied(send, answer))
+                self.answered(send, answer)
 
         self._runtime.send(send.bookie, send.request, take)
 
     def answered(self, send: Send, answer: Reply | Exception) -> None:
-        """Handle an answer to an ADD that is not a plain OK. A second call with the same answer changes nothing."""
+        """Handle an answer other than the plain OK to an ADD; the same one may come again from an ADD."""
         machine = self._machine
         self._note_refusal(send, answer)
         if isinstance(answer, Exception):
@@ -236,20 +231,20 @@ class Driver(DriverBase):
             self._runtime.note_lacking(self._ledger, effect.lacking)
             version = self._runtime.metadata.put(metadata_key(self._ledger), effect.metadata.encode(), effect.version)
         except VersionConflictError:
-            self._tell_current(machine.conflicted)
+            self._post_current(machine.conflicted)
         except NoSuchKeyError:
             self.post(machine.deleted)
         except Exception as error:
-            self._tell_unknown(error)
+            self._post_unknown(error)
         else:
             self._wait_for_metadata(False)
             self.post(lambda: machine.stored(version))
 
     def _load(self) -> None:
         machine = cast(StoringMachine, self._machine)
-        self._tell_current(machine.loaded)
+        self._post_current(machine.loaded)
 
-    def _tell_current(self, event: Callable[[LedgerMetadata, int], Iterable[Effect]]) -> None:
+    def _post_current(self, event: Callable[[LedgerMetadata, int], Iterable[Effect]]) -> None:
         machine = cast(StoringMachine, self._machine)
         try:
             current = find_ledger(self._runtime.metadata, self._ledger)
@@ -257,16 +252,16 @@ class Driver(DriverBase):
             garbled = error
             self.post(lambda: machine.garbled(garbled))
         except Exception as error:
-            self._tell_unknown(error)
+            self._post_unknown(error)
         else:
             self._wait_for_metadata(False)
             self.post(machine.deleted if current is None else lambda: event(*current))
 
-    def _tell_unknown(self, error: Exception) -> None:
+    def _post_unknown(self, error: Exception) -> None:
         machine = cast(StoringMachine, self._machine)
         if not isinstance(error, ReplogError):
             logger.error("ledger %d: the metadata store failed", self._ledger, exc_info=error)
-        elif not self._waits:
+        elif not self._awaits_metadata:
             logger.warning("ledger %d waits for the metadata store: %s", self._ledger, error)
         self._wait_for_metadata(True)
         self.post(machine.store_unknown)
@@ -283,7 +278,7 @@ class Driver(DriverBase):
         """Record whether the last call of the metadata store had no outcome. The machine repeats it until it has."""
         with self._lock:
             waits = waits and not self._is_over
-            change, self._waits = waits - self._waits, waits
+            change, self._awaits_metadata = waits - self._awaits_metadata, waits
         if change:
             self._runtime.note_waiting(change)
 

@@ -37,7 +37,7 @@ class MemberReplacement:
         self._leaving: Sequence[str] = ()
         self._waiting: deque[weakref.ref[Ledger]] = deque()
         self._changing: list[weakref.ref[Ledger]] = []
-        self._is_timed = False
+        self._is_timer_set = False
 
     def begin(self) -> None:
         """Begin with all ledgers that have such members; ledgers that wait from a call before are looked at anew."""
@@ -47,10 +47,10 @@ class MemberReplacement:
         with self._lock:
             self._leaving, self._waiting = leaving, deque(map(weakref.ref, concerned))
         if concerned:
-            self._go_on()
+            self._start_next()
 
-    def _go_on(self) -> None:
-        told: list[Ledger] = []
+    def _start_next(self) -> None:
+        notified: list[Ledger] = []
         with self._lock:
             leaving = self._leaving
             self._changing = [ref for ref in self._changing if (ledger := ref()) is not None and ledger.is_storing]
@@ -58,19 +58,19 @@ class MemberReplacement:
                 ref = self._waiting.popleft()
                 ledger = ref()
                 if ledger is not None and _has_any(ledger, leaving):
-                    told.append(ledger)
+                    notified.append(ledger)
                     self._changing.append(ref)
-            sets_timer = bool(self._waiting) and not self._is_timed
-            self._is_timed = self._is_timed or sets_timer
-        for ledger in told:
+            sets_timer = bool(self._waiting) and not self._is_timer_set
+            self._is_timer_set = self._is_timer_set or sets_timer
+        for ledger in notified:
             ledger.replace_members(leaving)
         if sets_timer:
-            self._runtime.wake_after(POLL_S, self._look)
+            self._runtime.wake_after(POLL_S, self._on_timer)
 
-    def _look(self) -> None:
+    def _on_timer(self) -> None:
         with self._lock:
-            self._is_timed = False
-        self._go_on()
+            self._is_timer_set = False
+        self._start_next()
 
 
 def _has_any(ledger: Ledger, bookies: Sequence[str]) -> bool:

@@ -41,7 +41,7 @@ logger = logging.getLogger(__name__)
 WRITERS = "/writers"
 VERSION = 1
 LEASE_S = 10.0
-AFTER_S = 1.0
+CREATE_AFTER_S = 1.0
 """A ledger that is closed within so many seconds costs no call of the metadata store."""
 RETRY_S = 0.5
 RETRY_MOST_S = 10.0
@@ -104,41 +104,41 @@ class WriterKeys:
     Keys that a lost lease took with it are created again. While the metadata store is away, it is tried again in
     growing intervals; nothing else waits for that.
 
-    whole: the client, which closes this; not kept alive. None: nobody. after_s: seconds between `hold` and the creation
-    of a key.
+    owner: the client, which closes this object; it is not kept alive. None: nobody. create_after_s: seconds between
+    `hold` and the creation of a key.
     """
 
     def __init__(
         self,
         runtime: KeysRuntime,
-        whole: Handle | None = None,
+        owner: Handle | None = None,
         *,
-        after_s: float = AFTER_S,
+        create_after_s: float = CREATE_AFTER_S,
         lease_s: float = LEASE_S,
     ) -> None:
-        self._runtime, self._after_s, self._lease_s = runtime, after_s, lease_s
-        self._whole = None if whole is None else weakref.ref(whole)
+        self._runtime, self._create_after_s, self._lease_s = runtime, create_after_s, lease_s
+        self._owner = None if owner is None else weakref.ref(owner)
         identity = LedgerWriterIdentity(socket.gethostname(), os.getpid(), uuid.uuid4().hex)
         self._value = identity.encode()
         self._events: deque[tuple[int, bool] | None] = deque()  # (ledger, whether it is open); None: look again
-        self._turn = threading.Lock()  # held by the one thread that handles them, and never waited for
+        self._handling = threading.Lock()  # held by the one thread that handles them, and never waited for
         self._open: set[int] = set()  # ledgers whose key should exist
         self._held: dict[int, int | None] = {}  # ledger -> version of its key; None: it may exist
         self._lease: Lease | None = None
         self._backoff = Backoff(RETRY_S, RETRY_MOST_S, random.random)
-        self._is_timed = self._is_closed = False
-        self._waits = False  # for another attempt, after one that failed
+        self._is_timer_set = self._is_closed = False
+        self._awaits_retry = False  # for another attempt, after one that failed
 
     def hold(self, ledger: int) -> None:
         """Create the key of a ledger soon, unless the ledger is released before."""
         self._events.append((ledger, True))
-        if not self._is_timed:
-            self._is_timed = True
-            self._runtime.wake_after(self._after_s, self._due)
+        if not self._is_timer_set:
+            self._is_timer_set = True
+            self._runtime.wake_after(self._create_after_s, self._on_timer)
 
     def release(self, ledger: int) -> None:
         """Delete the key of a ledger, if it was created. May be called twice, and by a finalizer."""
-        self._look((ledger, False))
+        self._post((ledger, False))
 
     def stop(self) -> None:
         """Change nothing more; the keys stay as they are until `close`."""
@@ -147,7 +147,7 @@ class WriterKeys:
     def close(self) -> None:
         """End the lease, and with it the keys. A thread that waits for the store keeps it until the store is closed."""
         self._is_closed = True
-        if self._turn.acquire(blocking=False):  # and keep it: nothing follows
+        if self._handling.acquire(blocking=False):  # and keep it: nothing follows
             lease, self._lease = self._lease, None
             if lease is not None:
                 with suppress(ClosedError):  # the store was closed before, and ends its leases by itself
@@ -155,43 +155,43 @@ class WriterKeys:
 
     # ---- the background -------------------------------------------------------------------------------------
 
-    def _due(self) -> None:
-        self._is_timed = False  # first: a ledger that comes now is seen by this look, or sets another timer
-        self._look(None)
+    def _on_timer(self) -> None:
+        self._is_timer_set = False  # first: a ledger that comes now is seen by this look, or sets another timer
+        self._post(None)
 
-    def _look(self, event: tuple[int, bool] | None) -> None:
+    def _post(self, event: tuple[int, bool] | None) -> None:
         self._events.append(event)
         if not self._is_closed:
             self._runtime.work(self._handle)
 
-    def _lost(self) -> None:
+    def _on_lease_lost(self) -> None:
         """Runs on the thread of the lease, which its `close` waits for."""
-        self._look(None)
+        self._post(None)
 
     def _handle(self) -> None:
         """Handle the events, unless another thread does; that one looks for events again when it is done."""
-        while self._events and not self._waits and not self._is_closed:
-            if not self._turn.acquire(blocking=False):
+        while self._events and not self._awaits_retry and not self._is_closed:
+            if not self._handling.acquire(blocking=False):
                 return
             try:
-                self._keep()
+                self._update_keys()
                 self._backoff.reset()
             except ClosedError:
                 return
             except ReplogError as error:
                 logger.warning("keys of ledgers that are open for appending: %s; another attempt follows", error)
-                self._waits = True
+                self._awaits_retry = True
                 self._runtime.wake_after(self._backoff.next_s(), self._retry)
             finally:
-                self._turn.release()
+                self._handling.release()
 
     def _retry(self) -> None:
-        self._waits = False
-        self._look(None)
+        self._awaits_retry = False
+        self._post(None)
 
-    def _keep(self) -> None:
+    def _update_keys(self) -> None:
         """Create and delete keys until they are those of the open ledgers. Raises errors of the store."""
-        self._take_events()
+        self._apply_events()
         while not self._is_closed:
             self._check_lease()
             closed = [ledger for ledger in self._held if ledger not in self._open]
@@ -201,12 +201,12 @@ class WriterKeys:
             for ledger in closed:
                 self._delete(ledger)
             for ledger in missing:
-                self._take_events()
+                self._apply_events()
                 if ledger in self._open and not self._is_closed:
                     self._create(ledger)
-            self._take_events()
+            self._apply_events()
 
-    def _take_events(self) -> None:
+    def _apply_events(self) -> None:
         while self._events:
             event = self._events.popleft()
             if event is not None:
@@ -226,10 +226,10 @@ class WriterKeys:
         """Create a key. One that exists is this client's: of a lost lease, or of a call whose reply was lost."""
         key = writer_key(ledger)
         if self._lease is None:
-            self._lease = self._runtime.metadata.lease(self._lease_s, weak_callback(self._lost))
-            whole = None if self._whole is None else self._whole()
-            if whole is not None:
-                make_part_of(self._lease, whole)  # not of the store alone, which others of this process may have, too
+            self._lease = self._runtime.metadata.lease(self._lease_s, weak_callback(self._on_lease_lost))
+            owner = None if self._owner is None else self._owner()
+            if owner is not None:
+                make_part_of(self._lease, owner)  # not of the store alone, which others of this process may have, too
         self._held[ledger] = None
         try:
             self._held[ledger] = self._lease.create(key, self._value)

@@ -15,7 +15,7 @@ from pyreplog.bookie.protocol import FEATURES, Flag, Reply, ReplyStatus, Request
 from pyreplog.errors import NotConnectedError
 from pyreplog.ledger.ledger_metadata import Fragment, LedgerMetadata, key_proof, ledger_key, metadata_key
 from pyreplog.ledger.ledger_store import StoredLedgers
-from pyreplog.ledger.remote import RemoteRuntime
+from pyreplog.ledger.remote_runtime import RemoteRuntime
 from pyreplog.metadata.layout import cluster_id
 from pyreplog.metadata.sqlite import SQLiteStore
 from tests.bookie.asking import ANY_SPACE, add

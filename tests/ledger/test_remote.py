@@ -32,7 +32,7 @@ from pyreplog.ledger.cluster import LedgerCluster
 from pyreplog.ledger.ledger_handle import WINDOW_BYTES
 from pyreplog.ledger.ledger_metadata import State
 from pyreplog.ledger.ledger_store import StoredLedgers
-from pyreplog.ledger.remote import QUEUED_BYTES
+from pyreplog.ledger.remote_runtime import QUEUED_BYTES
 from pyreplog.metadata.sqlite import SQLiteStore
 from pyreplog.net.channel import Channel
 from pyreplog.net.limits import Limits

@@ -15,7 +15,7 @@ from pyreplog.errors import ReplogError
 from pyreplog.future import AppendFuture
 from pyreplog.ledger.cluster import LedgerCluster
 from pyreplog.ledger.ledger_handle import Ledger
-from pyreplog.ledger.remote import QUEUED_BYTES
+from pyreplog.ledger.remote_runtime import QUEUED_BYTES
 from pyreplog.net.limits import Limits
 
 BATCH = 64

@@ -23,7 +23,7 @@ from pyreplog.topic.model.config import QUOTA_POLICIES, TopicConfig
 from pyreplog.topic.model.positions import ORIGIN, TopicPosition
 from pyreplog.topic.model.retention import Usage, expired, next_expiry, next_unused, unused
 from pyreplog.topic.model.wire import batches
-from pyreplog.topic.owner.managed.chain_reader import ChainReader, View
+from pyreplog.topic.owner.managed.chain_reader import ChainReader, ChainView
 from tests.topic.entries import decoded
 
 # ---- a chain of ledgers ----------------------------------------------------------------------------------------------
@@ -68,7 +68,7 @@ class Chained:
             ledgers=tuple(items),
         )
         entries_reader: Any = SimpleNamespace(read=self._read)
-        self.reader = ChainReader("t", entries_reader, lambda: View(chain, self.end), lambda: None)
+        self.reader = ChainReader("t", entries_reader, lambda: ChainView(chain, self.end), lambda: None)
 
     @staticmethod
     def _reader(

@@ -278,6 +278,6 @@ class Simulation(Rig):
         while self.reads:
             self.answer()
         status = self.status
-        left = status.in_hand, status.replay, status.delayed, status.aside, status.unacked, status.dead_letters
+        left = status.in_hand, status.replay, status.delayed, status.blocked, status.unacked, status.dead_letters
         assert left == (0, 0, 0, 0, 0, 0), status
         assert (status.reads, status.forgotten, status.redelivered) == (0, 0, 0), status

@@ -90,13 +90,13 @@ def test_a_key_moves_once_it_is_drained() -> None:
     harness.attach(2, 1000)
     harness.publish(50, keys=KEYS)
     stayed = harness.got(1)
-    assert harness.got(2) == [] and harness.status.aside == 50 - len(stayed) > 10
+    assert harness.got(2) == [] and harness.status.blocked == 50 - len(stayed) > 10
     waiting = sorted(set(range(50, 100)) - set(stayed))
     first = waiting[0]
     harness.ack(1, [first - 50])
     assert harness.got(2) == [first]
     harness.ack(1, list(range(50)))
-    assert harness.got(2) == waiting[1:] and harness.status.aside == 0
+    assert harness.got(2) == waiting[1:] and harness.status.blocked == 0
     assert harness.got(1) == []
 
 
@@ -133,16 +133,16 @@ def test_a_slow_consumer_holds_up_nobody_else(monkeypatch: pytest.MonkeyPatch) -
     for _ in range(5):
         harness.publish(50, keys=KEYS)
     quick = harness.got(2)
-    assert harness.got(1) == [] and len(quick) > 50 and harness.status.aside == 250 - len(quick)
+    assert harness.got(1) == [] and len(quick) > 50 and harness.status.blocked == 250 - len(quick)
     for _ in range(20):
         harness.publish(50, keys=KEYS)
-    assert harness.status.aside == 200, "beyond the look-ahead"
+    assert harness.status.blocked == 200, "beyond the look-ahead"
     assert any(reason.startswith("look-ahead: 200 messages") for reason in harness.status.waits)
     more = harness.got(2)
     harness.flow(1, 10_000)
     slow = harness.got(1)
     assert sorted([*quick, *more, *slow, *harness.got(2)]) == list(range(1250))
-    assert slow == sorted(slow) and harness.status.aside == 0
+    assert slow == sorted(slow) and harness.status.blocked == 0
 
 
 def test_with_one_consumer_nothing_is_put_aside() -> None:
@@ -153,7 +153,7 @@ def test_with_one_consumer_nothing_is_put_aside() -> None:
     for _ in range(300):
         harness.flow(1, 1)
     assert harness.got(1) == list(range(301)) and not harness.reads
-    assert harness.status.aside == 0 and harness.status.in_hand == 699
+    assert harness.status.blocked == 0 and harness.status.in_hand == 699
 
 
 def test_a_refused_message_goes_to_who_has_its_key() -> None:

@@ -51,6 +51,12 @@ def add_topic_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("topic", metavar="TOPIC", help="name of the topic")
 
 
+def add_subscription_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the options of a topic, and the name of one of its subscriptions."""
+    add_topic_arguments(parser)
+    parser.add_argument("subscription", metavar="SUBSCRIPTION", help="name of the subscription")
+
+
 def add_creating(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of commands that create a cluster in an empty directory."""
     parser.add_argument(

@@ -61,16 +61,16 @@ class _Fence(NamedTuple):
     place: int
 
 
-class _Look(NamedTuple):
-    """A read of those entries of [start, end) that one bookie stores. turn: number of the range."""
+class _StripeRead(NamedTuple):
+    """A read of those entries of [start, end) that one bookie stores. round: number of the range."""
 
     place: int
     start: int
     end: int
-    turn: int
+    round: int
 
 
-class _Total(NamedTuple):
+class _LengthRead(NamedTuple):
     """A read of an entry that tells the length of the ledger up to it. rank: of the replica, 0 is the first."""
 
     entry: int
@@ -103,7 +103,7 @@ class LedgerRecovery:
         self._storing: LedgerMetadata | None = None
         self._lacking: tuple[BadCopy, ...] = ()  # noted with the metadata that are being stored
         self._used: set[str] = set()  # bookies that have, or had, a place in the ensemble; none gets a second one
-        self._turn = 0  # number of the current range
+        self._round = 0  # number of the current range
 
     def start(self) -> list[Effect]:
         if self.metadata.state is State.CLOSED:
@@ -182,10 +182,10 @@ class LedgerRecovery:
             return self._fail(UnauthorizedError(self.metadata.ledger, f"bookie {send.bookie} refuses the password"))
         if isinstance(send.about, _Fence):
             return self._fenced(send.about.place, reply)
-        if isinstance(send.about, _Look):
-            return self._looked(send, send.about, reply)
-        if isinstance(send.about, _Total):
-            return self._totalled(send, send.about, reply)
+        if isinstance(send.about, _StripeRead):
+            return self._stripe_read(send, send.about, reply)
+        if isinstance(send.about, _LengthRead):
+            return self._length_read(send, send.about, reply)
         return self._written(send, reply)
 
     def failed(self, send: Send, error: Exception) -> list[Effect]:
@@ -195,16 +195,16 @@ class LedgerRecovery:
         fences = self._fences
         fences.note_reply(place, reply)
         if self._step is _Step.FENCE and fences.cover:
-            return self._begin_reading(self._start())
+            return self._begin_reading(self._read_behind())
         if self._step is _Step.FENCE and fences.refusal_reason is not None:
             return self._fail(UnreadableError(self.metadata.ledger, fences.refusal_reason))
-        if self._step in (_Step.READ, _Step.WRITE) and self._start() < self._push.tracker.first - 1:
-            return self._begin_reading(self._start())  # the bookie answers late, and lags behind the others
+        if self._step in (_Step.READ, _Step.WRITE) and self._read_behind() < self._push.tracker.first - 1:
+            return self._begin_reading(self._read_behind())  # the bookie answers late, and lags behind the others
         return self._maybe_close()
 
     # ---- 4: read on -----------------------------------------------------------------------------------------
 
-    def _start(self) -> int:
+    def _read_behind(self) -> int:
         """Return the entry before the first one to be read; by force, all entries of the last fragment are read."""
         return self.metadata.last_fragment.first - 1 if self._force else self._fences.start()
 
@@ -217,39 +217,39 @@ class LedgerRecovery:
         self._written_from = start + 1
         self._next = start + 1  # the first entry of which it is not decided whether the ledger has it
         self._length = self._messages = -1
-        return self._look()
+        return self._read_range()
 
-    def _look(self) -> list[Effect]:
+    def _read_range(self) -> list[Effect]:
         """Read the next range of entries from all bookies that store some of it."""
         start, end = self._next, self._next + self._batch_entries
-        self._turn += 1
+        self._round += 1
         self._entry_range = EntryRange(self.metadata, start, end)
         places = self._entry_range.places
-        return [self._read(self._ensemble[place], _Look(place, start, end, self._turn)) for place in places]
+        return [self._read(self._ensemble[place], _StripeRead(place, start, end, self._round)) for place in places]
 
-    def _read(self, bookie: str, look: _Look) -> Send:
+    def _read(self, bookie: str, read: _StripeRead) -> Send:
         """Read with a fence: "not here" counts only from a bookie that takes no entry later (BookKeeper #2614)."""
         request = Request(
-            RequestKind.READ, self.metadata.ledger, look.start, look.end - 1, self._key, Flag.FENCE, READ_BYTES_MAX
+            RequestKind.READ, self.metadata.ledger, read.start, read.end - 1, self._key, Flag.FENCE, READ_BYTES_MAX
         )
-        return Send(bookie, request, look)
+        return Send(bookie, request, read)
 
-    def _looked(self, send: Send, look: _Look, reply: Reply) -> list[Effect]:
+    def _stripe_read(self, send: Send, read: _StripeRead, reply: Reply) -> list[Effect]:
         entry_range = self._entry_range
-        if self._step is not _Step.READ or look.turn != self._turn or look.start >= entry_range.end:
+        if self._step is not _Step.READ or read.round != self._round or read.start >= entry_range.end:
             return []
         effects: list[Effect] = []
-        stop = look.start  # the reply tells which entries of [look.start, stop) the bookie has
-        if reply.status == ReplyStatus.OK and look.start <= reply.last + 1 and reply.first == look.start:
+        stop = read.start  # the reply tells which entries of [read.start, stop) the bookie has
+        if reply.status == ReplyStatus.OK and read.start <= reply.last + 1 and reply.first == read.start:
             stop = min(reply.last + 1, entry_range.end)
-            bad = entry_range.take(look.place, look.start, stop, reply.body, look.end - 1)
+            bad = entry_range.take(read.place, read.start, stop, reply.body, read.end - 1)
             effects += [] if bad is None else [BadCopy(send.bookie, bad)]
-        if look.start < stop < entry_range.end and entry_range.nbytes >= FOUND_BYTES_MAX:
+        if read.start < stop < entry_range.end and entry_range.nbytes >= FOUND_BYTES_MAX:
             entry_range.cut(stop)
-        elif look.start < stop < entry_range.end:
-            effects.append(self._read(send.bookie, look._replace(start=stop)))
+        elif read.start < stop < entry_range.end:
+            effects.append(self._read(send.bookie, read._replace(start=stop)))
         elif stop < entry_range.end:
-            entry_range.hear(look.place, stop, entry_range.end, None)
+            entry_range.hear(read.place, stop, entry_range.end, None)
         return [*effects, *self._decide()]
 
     def _decide(self) -> list[Effect]:
@@ -259,7 +259,7 @@ class LedgerRecovery:
         while entry < entry_range.end:
             if entry in entry_range.copies:
                 entry += 1
-            elif entry_range.absent[entry] >= self._absent_enough(entry):
+            elif entry_range.absent[entry] >= self._absent_quorum(entry):
                 return [*self._write_back(entry_range.start, entry), *self._end_reading()]
             elif entry_range.is_heard(entry):
                 return self._undecided(entry)
@@ -267,16 +267,16 @@ class LedgerRecovery:
                 return []
         effects = self._write_back(entry_range.start, entry_range.end)
         self._next = entry_range.end
-        self._turn += 1
-        return [*effects, *self._read_on()]
+        self._round += 1
+        return [*effects, *self._read_next_range()]
 
-    def _read_on(self) -> list[Effect]:
+    def _read_next_range(self) -> list[Effect]:
         """Read the next range, once few enough entries wait to be written back."""
         if self._step is not _Step.READ or self._next < self._entry_range.end:
             return []
-        return self._look() if self._push.pending_bytes < FOUND_BYTES_MAX else []
+        return self._read_range() if self._push.pending_bytes < FOUND_BYTES_MAX else []
 
-    def _absent_enough(self, entry: int) -> int:
+    def _absent_quorum(self, entry: int) -> int:
         """Return how many bookies must say that they do not have an entry, so that it cannot have reached Qa.
 
         A confirmed entry exists, whatever they say; by force, it exists if a silent bookie may have it.
@@ -323,7 +323,7 @@ class LedgerRecovery:
             return []
         self._push.tracker.confirm()
         self._push.release()
-        return [*self._read_on(), *self._maybe_close()]
+        return [*self._read_next_range(), *self._maybe_close()]
 
     def _replace(self, index: int) -> list[Effect]:
         """Replace a bookie that failed while entries are written back; the metadata change only when the ledger closes.
@@ -336,7 +336,7 @@ class LedgerRecovery:
         suspect = QuarantineBookie(self._push.ensemble[index])
         without = {index, *filter(self._push.tracker.is_excused, range(self.metadata.ensemble_size))}
         can_do_without = self._push.keeps_quorums(without)
-        chosen = self._choose(self._changed(), [index], self._used, not can_do_without)
+        chosen = self._choose(self._changed_metadata(), [index], self._used, not can_do_without)
         if not chosen and not can_do_without:
             error = f"ledger {self.metadata.ledger}: no bookie can replace {suspect.bookie} in its recovery"
             return self._fail(NotEnoughBookiesError(error))
@@ -359,7 +359,7 @@ class LedgerRecovery:
             return []
         self._step = _Step.CLOSE
         if self._length < 0 and self._last >= 0:
-            return self._ask_total(_Total(self._last, 0))
+            return self._read_length(_LengthRead(self._last, 0))
         self._length, self._messages = max(self._length, 0), max(self._messages, 0)
         return self._close()
 
@@ -367,7 +367,7 @@ class LedgerRecovery:
     def _last(self) -> int:
         return self._push.tracker.lap
 
-    def _ask_total(self, about: _Total) -> list[Effect]:
+    def _read_length(self, about: _LengthRead) -> list[Effect]:
         """Read the last entry, which tells the length of the ledger; no entry behind the LAC was written back."""
         meta, (entry, rank) = self.metadata, about
         replicas = write_set(entry, meta.ensemble_size, meta.write_quorum)
@@ -383,30 +383,30 @@ class LedgerRecovery:
                 )
             )
         if entry:
-            return self._ask_total(_Total(entry - 1, 0))
+            return self._read_length(_LengthRead(entry - 1, 0))
         self._length = self._messages = 0
         return self._close()
 
-    def _totalled(self, send: Send, about: _Total, reply: Reply) -> list[Effect]:
+    def _length_read(self, send: Send, about: _LengthRead, reply: Reply) -> list[Effect]:
         if self._step is not _Step.CLOSE or self._storing is not None:
             return []
         another = about._replace(rank=about.rank + 1)
         try:
             if reply.status != ReplyStatus.OK or not len(reply.body):
-                return self._ask_total(another)
+                return self._read_length(another)
             self._length, self._messages = totals(reply.body, self.metadata.ledger, about.entry)
         except InvalidRecordsError:
-            return [BadCopy(send.bookie, about.entry), *self._ask_total(another)]
+            return [BadCopy(send.bookie, about.entry), *self._read_length(another)]
         return self._close()
 
     def _close(self) -> list[Effect]:
-        closed = self._changed().closed(self._last, self._length, self._messages)
+        closed = self._changed_metadata().closed(self._last, self._length, self._messages)
         unsure = list(self._fences.unsure_copies(closed, self._written_from))
         unsure_bookies = {copy.bookie for copy in unsure}
         given_up = [copy for copy in self._push.lacking(self._last) if copy.bookie not in unsure_bookies]
         return self._store(closed, [*unsure, *given_up])
 
-    def _changed(self) -> LedgerMetadata:
+    def _changed_metadata(self) -> LedgerMetadata:
         """The metadata with the changes of the ensemble that are known here alone."""
         metadata = self.metadata
         for change in self._changes:

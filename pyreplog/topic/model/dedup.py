@@ -19,13 +19,12 @@ from enum import Enum
 from itertools import chain, islice
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
-import numpy
+import numpy as np
 from numpy.typing import NDArray
 
 from pyreplog._native.topic.rangeset import RangeSet
 from pyreplog.errors import InvalidArgumentError, SequenceError, WrongTypeError
-from pyreplog.topic.model import global_producer_snapshot
-from pyreplog.topic.model import producer_snapshot as producersnapshot
+from pyreplog.topic.model import global_producer_snapshot, producer_snapshot
 from pyreplog.topic.model.global_producer_snapshot import GlobalProducerState
 from pyreplog.topic.model.producer_snapshot import SEQUENCE_MAX, ProducerState
 
@@ -43,7 +42,7 @@ STORED_RANGES_MAX = 16_384
 TOTAL_RANGES_MAX = 131_072
 """Most ranges of all global producers of a topic; beyond, those that published longest ago are forgotten."""
 
-Sequences = range | NDArray[numpy.int64] | Sequence[int]
+Sequences = range | NDArray[np.int64] | Sequence[int]
 """Ascending sequence numbers."""
 
 
@@ -51,19 +50,19 @@ class StoredMessages(Protocol):
     """The part of a MessageBatch that `Producers.replay` uses."""
 
     @property
-    def sequence(self) -> NDArray[numpy.int64]: ...
+    def sequence(self) -> NDArray[np.int64]: ...
     @property
-    def publish_time(self) -> NDArray[numpy.int64]: ...
+    def publish_time(self) -> NDArray[np.int64]: ...
     @property
-    def entry_count(self) -> NDArray[numpy.int64]: ...
+    def entry_count(self) -> NDArray[np.int64]: ...
     @property
-    def entry_sequence(self) -> NDArray[numpy.int64]: ...
+    def entry_sequence(self) -> NDArray[np.int64]: ...
     @property
     def entry_producer(self) -> list[bytes]: ...
     @property
-    def entry_origin_first(self) -> NDArray[numpy.int64]: ...
+    def entry_origin_first(self) -> NDArray[np.int64]: ...
     @property
-    def entry_origin_key(self) -> NDArray[numpy.uint64]: ...
+    def entry_origin_key(self) -> NDArray[np.uint64]: ...
 
 
 class DedupVerdict(Enum):
@@ -101,7 +100,7 @@ class _Producer:
         if not self.in_flight:
             self.pushed = self.persisted
 
-    def fail(self, sequences: NDArray[numpy.int64]) -> None:
+    def fail(self, sequences: NDArray[np.int64]) -> None:
         if self.failed is None:
             self.failed = RangeSet()
         self.failed.add_offsets(sequences)
@@ -149,11 +148,11 @@ class Producers:
         producer = self._producers.get(name)
         return DedupVerdict.NEW if producer is None else producer.judge(sequence)
 
-    def find_new(self, name: bytes, sequences: Sequences) -> NDArray[numpy.bool_] | None:
+    def find_new(self, name: bytes, sequences: Sequences) -> NDArray[np.bool_] | None:
         """Return which messages of a batch are new; None: some are in doubt, so the whole batch has to wait."""
         producer = self._producers.get(name)
         if producer is None or sequences[0] > producer.pushed:
-            return numpy.ones(len(sequences), numpy.bool_)
+            return np.ones(len(sequences), np.bool_)
         column = _column(sequences)
         new = column > producer.pushed
         if producer.failed:
@@ -250,11 +249,11 @@ class Producers:
         """
         states = [_state(name, known, ahead_us) for name, known in self._producers.items()]
         self.has_new_failures = False
-        return producersnapshot.encode([state for state in states if state.persisted >= 0 or state.failed])
+        return producer_snapshot.encode([state for state in states if state.persisted >= 0 or state.failed])
 
     def restore(self, data: bytes, ahead_us: int = 0) -> None:
         """Set the state to that of a snapshot. Raises InvalidMetadataError if it is malformed."""
-        states = producersnapshot.decode(data)
+        states = producer_snapshot.decode(data)
         self._producers.clear()
         for state in states[-self._producers_max :]:
             producer = self._producers[state.name] = _Producer()
@@ -278,7 +277,7 @@ class Producers:
                 self._note(name, last, int(times[first]) - ahead_us, sequences[first : first + count])
             first += count
 
-    def _note(self, name: bytes, last: int, time_us: int, sequences: NDArray[numpy.int64]) -> None:
+    def _note(self, name: bytes, last: int, time_us: int, sequences: NDArray[np.int64]) -> None:
         producer = self._known(name)
         self._producers.move_to_end(name)
         producer.persisted = producer.pushed = max(producer.persisted, last)
@@ -373,10 +372,10 @@ class GlobalProducers(Producers):
 
     # ---- publishing -----------------------------------------------------------------------------------------
 
-    def find_new(self, name: bytes, sequences: Sequences) -> NDArray[numpy.bool_] | None:
+    def find_new(self, name: bytes, sequences: Sequences) -> NDArray[np.bool_] | None:
         producer = self._get(name)
         if producer is None or sequences[0] > producer.pushed:
-            return numpy.ones(len(sequences), numpy.bool_)
+            return np.ones(len(sequences), np.bool_)
         column = _column(sequences)
         stored = _mask(producer.stored.values(), column) | (column < producer.floor)
         flying = _mask(chain.from_iterable(producer.flying.values()), column)
@@ -482,18 +481,18 @@ class GlobalProducers(Producers):
             first += count
 
 
-def _mask(sets: Iterable[RangeSet], column: NDArray[numpy.int64]) -> NDArray[numpy.bool_]:
+def _mask(sets: Iterable[RangeSet], column: NDArray[np.int64]) -> NDArray[np.bool_]:
     """Return which numbers are in any of the sets."""
-    mask = numpy.zeros(len(column), numpy.bool_)
+    mask = np.zeros(len(column), np.bool_)
     for numbers in sets:
         mask |= numbers.mask(column)
     return mask
 
 
-def _column(sequences: Sequences) -> NDArray[numpy.int64]:
+def _column(sequences: Sequences) -> NDArray[np.int64]:
     if isinstance(sequences, range):
-        return numpy.arange(sequences.start, sequences.stop, dtype=numpy.int64)
-    return numpy.asarray(sequences, numpy.int64)
+        return np.arange(sequences.start, sequences.stop, dtype=np.int64)
+    return np.asarray(sequences, np.int64)
 
 
 def _state(name: bytes, producer: _Producer, ahead_us: int) -> ProducerState:
@@ -516,12 +515,12 @@ def check_sequence(sequence: int | None) -> int:
     return sequence
 
 
-def check_sequences(topic: str, sequences: ArrayLike, count: int) -> range | NDArray[numpy.int64]:
+def check_sequences(topic: str, sequences: ArrayLike, count: int) -> range | NDArray[np.int64]:
     """Return the numbers of `count` messages, as a range if they are consecutive.
 
     Raises SequenceError if they do not ascend; WrongTypeError; InvalidArgumentError.
     """
-    column = numpy.asarray(sequences)
+    column = np.asarray(sequences)
     if column.ndim != 1 or (column.dtype.kind not in "iu" and len(column)):
         raise WrongTypeError(f"sequences: expected integers in one dimension, found {column.dtype} of {column.shape}")
     if len(column) != count:
@@ -530,8 +529,8 @@ def check_sequences(topic: str, sequences: ArrayLike, count: int) -> range | NDA
         return range(0)
     for number in (int(column.min()), int(column.max())):
         check_sequence(number)
-    column = numpy.array(column, numpy.int64)  # the caller may change its array before it is used
-    descends = numpy.flatnonzero(column[1:] <= column[:-1])
+    column = np.array(column, np.int64)  # the caller may change its array before it is used
+    descends = np.flatnonzero(column[1:] <= column[:-1])
     if len(descends):
         at = int(descends[0]) + 1
         raise SequenceError(topic, f"sequences must ascend: message {at} has {column[at]} behind {column[at - 1]}")

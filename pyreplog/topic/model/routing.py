@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 import mmh3
-import numpy
+import numpy as np
 
 from pyreplog._native.topic.partitioning import hash_column, hash_keys
 from pyreplog.errors import InvalidArgumentError, WrongTypeError
@@ -63,7 +63,7 @@ class Router:
         """Return the partition of one message."""
         return self._next() if key is None else key_hash(key) % self.partitions
 
-    def split(self, keys: Iterable[ReadableBuffer | None]) -> list[NDArray[numpy.int64]]:
+    def split(self, keys: Iterable[ReadableBuffer | None]) -> list[NDArray[np.int64]]:
         """Return, for each partition, the ascending rows of a batch that go there.
 
         All messages without a key go to the same partition.
@@ -74,20 +74,20 @@ class Router:
             chosen[~keyed] = self._next()
         return self._group(chosen)
 
-    def split_column(self, keys: _Column) -> list[NDArray[numpy.int64]]:
+    def split_column(self, keys: _Column) -> list[NDArray[np.int64]]:
         """Split a batch as `split` does; the keys are a column: (offsets, data), a numpy or an Arrow array."""
         return self._group(self.route_column(keys))
 
-    def route_column(self, keys: _Column) -> NDArray[numpy.int64]:
+    def route_column(self, keys: _Column) -> NDArray[np.int64]:
         """Return the partition of each row, by its key."""
         return self._chosen(hash_column(keys))
 
     def _next(self) -> int:
         return next(self._turns) % self.partitions
 
-    def _chosen(self, hashes: NDArray[numpy.uint32]) -> NDArray[numpy.int64]:
-        return (hashes & numpy.uint32(_POSITIVE)).astype(numpy.int64) % self.partitions
+    def _chosen(self, hashes: NDArray[np.uint32]) -> NDArray[np.int64]:
+        return (hashes & np.uint32(_POSITIVE)).astype(np.int64) % self.partitions
 
-    def _group(self, chosen: NDArray[numpy.int64]) -> list[NDArray[numpy.int64]]:
-        rows = numpy.argsort(chosen, kind="stable")
-        return numpy.split(rows, numpy.searchsorted(chosen[rows], numpy.arange(1, self.partitions)))
+    def _group(self, chosen: NDArray[np.int64]) -> list[NDArray[np.int64]]:
+        rows = np.argsort(chosen, kind="stable")
+        return np.split(rows, np.searchsorted(chosen[rows], np.arange(1, self.partitions)))

@@ -1,4 +1,4 @@
-"""Finds the entries of acknowledged messages that were never delivered here, so that the cursor can note them."""
+"""Locator: finds the entries of acknowledged messages that were never delivered here, so that the cursor notes them."""
 
 from __future__ import annotations
 
@@ -40,6 +40,24 @@ class LocatedEntries(NamedTuple):
     ends: Offsets
 
 
+class UnreadRange(NamedTuple):
+    """A range of offsets whose entries could not be read. consumer, era: see `Locator.add`."""
+
+    consumer: int
+    era: int
+    start: int
+    end: int
+
+
+class _Pass(NamedTuple):
+    """Ranges of offsets that are still to be located, ascending."""
+
+    consumer: int
+    era: int
+    starts: Offsets
+    ends: Offsets
+
+
 class Locator:
     """Locates entries in passes, each in the order of the offsets; requests that come meanwhile are in the next pass.
 
@@ -52,8 +70,8 @@ class Locator:
         events: the caller's queue.
         wake_after: calls something after some seconds; None: it never will.
         on_located: called with entries as they are read.
-        on_retry: called with a consumer, an era, and a range of offsets whose entries could not be read. It calls `add`
-            in an event if they still have to be located.
+        on_retry: called later with each range whose entries could not be read. It calls `add` in an event if they still
+            have to be located.
     """
 
     def __init__(
@@ -64,7 +82,7 @@ class Locator:
         wake_after: Callable[[float, Callable[[], None]], TimerLike | None],
         *,
         on_located: Callable[[LocatedEntries], object],
-        on_retry: Callable[[int, int, int, int], object],
+        on_retry: Callable[[UnreadRange], object],
     ) -> None:
         self._label, self._managed, self._events, self._wake_after = label, managed, events, wake_after
         self._on_located, self._on_retry = on_located, on_retry
@@ -73,7 +91,7 @@ class Locator:
         self._behind = self._span = 0  # end and number of messages of the last read
         self._bytes = 1
         self._settled: list[AppendFuture[None]] = []
-        self._unread: list[tuple[int, int, int, int]] = []  # arguments of `on_retry`
+        self._unread: list[UnreadRange] = []
         self._retry_s = RETRY_FIRST_S
         self._timer: TimerLike | None = None
         self._is_stopped = False
@@ -122,8 +140,7 @@ class Locator:
     def _next_pass(self) -> None:
         if self._queue:
             (consumer, era), requests = self._queue.popitem()
-            starts, ends = joined(requests)
-            self._go_on(consumer, era, starts, ends)
+            self._read_next(_Pass(consumer, era, *joined(requests)))
             return
         self._is_busy = False
         if self._unread:
@@ -146,8 +163,8 @@ class Locator:
     def _retry(self) -> None:
         self._timer = None
         count = len(self._unread)
-        for consumer, era, start, end in self._unread:
-            self._on_retry(consumer, era, start, end)
+        for unread in self._unread:
+            self._on_retry(unread)
         self._events.post(partial(self._retried, count))  # behind the events that add the ranges again
 
     def _retried(self, count: int) -> None:
@@ -156,53 +173,54 @@ class Locator:
             self._is_busy = True
             self._next_pass()
 
-    def _go_on(self, consumer: int, era: int, starts: Offsets, ends: Offsets) -> None:
+    def _read_next(self, left: _Pass) -> None:
         """Read the first of the remaining entries."""
-        if not len(starts):
+        if not len(left.starts):
             self._events.post(self._next_pass)  # behind the events of the last step
             return
-        start = int(starts[0])
+        start = int(left.starts[0])
         is_near = 0 <= start - self._behind <= self._span
         self._bytes = min(max(8 * self._bytes, BYTES_FIRST), BYTES_MAX) if is_near else 1
 
-        def came(read: AppendFuture[MessageBatch]) -> None:
-            self._events.post(lambda: self._came(read, consumer, era, starts, ends))
-
         try:
-            self._read(start, int(ends[-1])).add_done_callback(came)
+            read = self._read(start, int(left.ends[-1]))
         except ReplogError as error:
-            self._not_found(error, consumer, era, starts, ends)
+            self._skip_first(error, left)
+        else:
+            read.add_done_callback(lambda _: self._events.post(lambda: self._entries_read(read, left)))
 
     def _read(self, start: int, end: int) -> AppendFuture[MessageBatch]:
         return self._managed.read(start, bytes_max=self._bytes, end=end)
 
-    def _came(self, read: AppendFuture[MessageBatch], consumer: int, era: int, starts: Offsets, ends: Offsets) -> None:
+    def _entries_read(self, read: AppendFuture[MessageBatch], left: _Pass) -> None:
         error = read.exception()
         if error is not None:
-            self._not_found(error, consumer, era, starts, ends)
+            self._skip_first(error, left)
             return
+        consumer, era, starts, ends = left
         batch, self._retry_s = read.result(), RETRY_FIRST_S
         self._behind, self._span = batch.end, len(batch)
         count = int(np.searchsorted(starts, batch.end))
         if batch.end <= starts[0]:
-            self._not_found(OSError("nothing was read"), consumer, era, starts, ends)
+            self._skip_first(OSError("nothing was read"), left)
             return
         self._on_located(LocatedEntries(consumer, era, batch, starts[:count], np.minimum(ends[:count], batch.end)))
         done = int(np.searchsorted(ends, batch.end, "right"))
         starts, ends = starts[done:], ends[done:]
-        self._go_on(consumer, era, np.maximum(starts, batch.end), ends)
+        self._read_next(_Pass(consumer, era, np.maximum(starts, batch.end), ends))
 
-    def _not_found(self, error: BaseException, consumer: int, era: int, starts: Offsets, ends: Offsets) -> None:
+    def _skip_first(self, error: BaseException, left: _Pass) -> None:
         """Skip the first range, until later if the error goes away; other ranges may be in another ledger."""
+        consumer, era, starts, ends = left
         goes_away = isinstance(error, ReplogError) and error.retriable and not self._is_stopped
         if isinstance(error, TopicFencedError | ClosedError):
             self._ended = error
         elif goes_away:
-            self._unread.append((consumer, era, int(starts[0]), int(ends[0])))
+            self._unread.append(UnreadRange(consumer, era, int(starts[0]), int(ends[0])))
         outcome = "not acknowledged yet" if goes_away else "not acknowledged"
         logger.info("%s: message %d is %s, its entry was not found: %s", self._label, starts[0], outcome, error)
-        left = len(starts) if isinstance(error, TopicFencedError | ClosedError) else 1
-        self._go_on(consumer, era, starts[left:], ends[left:])
+        skipped = len(starts) if isinstance(error, TopicFencedError | ClosedError) else 1
+        self._read_next(_Pass(consumer, era, starts[skipped:], ends[skipped:]))
 
 
 def joined(requests: list[Locate]) -> tuple[Offsets, Offsets]:

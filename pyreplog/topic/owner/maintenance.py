@@ -56,7 +56,7 @@ class TopicMaintenance:
         with self._lock:
             self._managed.roll_if_old(self._clock.now_us())
             steps = (
-                self._sample, self._watch_backlogs, self._drop_unused, self._subscriptions.store_settings,
+                self._sample_backlogs, self._enforce_quotas, self._drop_unused, self._subscriptions.store_settings,
                 self._system_cursors.store_if_due, self._trim,
             )  # fmt: skip
             for step in steps:
@@ -74,7 +74,7 @@ class TopicMaintenance:
             return True
         return self._unused_us is not None and self._unused_us <= self._clock.monotonic_us()
 
-    def _sample(self) -> None:
+    def _sample_backlogs(self) -> None:
         end, now_us = self._managed.end, self._clock.monotonic_us()
         for subscription in self._subscriptions.all():
             subscription.inspect(
@@ -83,7 +83,7 @@ class TopicMaintenance:
 
     # ---- backlogs -------------------------------------------------------------------------------------------
 
-    def _watch_backlogs(self) -> None:
+    def _enforce_quotas(self) -> None:
         config, now_us = self._managed.config, self._clock.now_us()
         ages = config.quota_ms is not None or config.ttl_ms is not None
         cursors = [
@@ -155,7 +155,7 @@ class TopicMaintenance:
 
     def _drop_unused(self) -> None:
         expiry_ms, now_us = self._managed.config.subscription_expiry_ms, self._clock.monotonic_us()
-        usages = [Usage(sub.name, sub.cursor.durable, sub.consumers, sub.used_us) for sub in self._unshared()]
+        usages = [Usage(sub.name, sub.cursor.durable, sub.consumers, sub.used_us) for sub in self._unwatched()]
         self._unused_us = next_unused(usages, expiry_ms, self._since_us)
         for name in unused(usages, expiry_ms, self._since_us, now_us):
             logger.warning(
@@ -164,7 +164,7 @@ class TopicMaintenance:
             self._context.check_open()
             self._subscriptions.delete(name, force=False)
 
-    def _unshared(self) -> list[Subscription]:
+    def _unwatched(self) -> list[Subscription]:
         """Return the subscriptions of this cluster alone: others may have consumers in another cluster."""
         return [subscription for subscription in self._subscriptions.all() if not subscription.is_watched]
 
@@ -185,16 +185,16 @@ class TopicMaintenance:
         done: AppendFuture[int] = AppendFuture()
         try:
             trims = self._managed.trim_end(below, now_us) is not None
-            waits = trims and self._waits({cursor.name for cursor in cursors})
+            expects_cursor = trims and self._expects_cursor({cursor.name for cursor in cursors})
         except ReplogError as error:
             set_exception(done, error)
             return done
-        if waits:
+        if expects_cursor:
             self._context.touch()  # so that it is asked again soon
             set_result(done, 0)
             return done
         trimmed = self._managed.trim(below, now_us)
-        then(trimmed, done, partial(self._trimmed, done))
+        then(trimmed, done, partial(self._on_trimmed, done))
         return done
 
     def _trim(self) -> None:
@@ -205,11 +205,11 @@ class TopicMaintenance:
         if error is not None and not isinstance(error, ClosedError | TopicFencedError):
             logger.warning("topic %s: its ledgers are not trimmed yet: %s", self._context.name, error)
 
-    def _waits(self, cursors: Collection[str]) -> bool:
-        """Return whether messages have to be kept for a cursor that is none of these, and will be created."""
+    def _expects_cursor(self, cursors: Collection[str]) -> bool:
+        """Return whether a cursor that is none of these will be created, and keeps messages."""
         return any(guard(cursors) for guard in self.trim_guards)
 
-    def _trimmed(self, done: AppendFuture[int], count: int) -> None:
+    def _on_trimmed(self, done: AppendFuture[int], count: int) -> None:
         if count:
             start = self._managed.start
             for subscription in self._subscriptions.all():

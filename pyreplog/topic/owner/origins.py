@@ -1,4 +1,4 @@
-"""Origins: what other clusters replicate into a topic, and what of it the topic has."""
+"""Origins: the topics of other clusters whose messages are replicated into a topic, and how far each is stored."""
 
 from __future__ import annotations
 
@@ -41,8 +41,8 @@ T = TypeVar("T")
 class Origins(SnapshotCursor):
     """The origins of one topic: `topic.origins`. Any thread; nothing waits.
 
-    It is a system cursor, which exists from the first `open` on: the state is the last snapshot, and the entries of the
-    topic behind it. It is kept whether the topic deduplicates or not.
+    It is a system cursor, which exists from the first `open` on. Its state is the last snapshot and the entries of the
+    topic behind it. The cursor does not depend on the topic's deduplication.
 
     Args:
         context: the topic.
@@ -58,7 +58,7 @@ class Origins(SnapshotCursor):
         self.own: Origin | None = None
         """The topic as an origin, once it is known."""
         self.former: tuple[tuple[Origin, int], ...] = ()
-        """What it was before as an origin, each up to an offset which is not part of it; ascending."""
+        """The former identities of the topic as an origin, each with the offset where it ends; ascending."""
         self._begin = begin
         self._sent_end = 0
         self._sent_lock = threading.Lock()
@@ -67,7 +67,7 @@ class Origins(SnapshotCursor):
         self._unknown: set[int] = set()  # keys of entries whose origin is not known
 
     def set_own(self, cluster: bytes, chain: LedgerChain) -> Origin:
-        """Note what the topic is as an origin, and was before; return the first."""
+        """Set the present and the former identities of the topic as an origin; return the present one."""
         tokens = [chain.token, *(token for token, _ in chain.renewals)]
         origins = [Origin(cluster, token) for token in tokens]
         ends = [offset for _, offset in chain.renewals]
@@ -75,7 +75,7 @@ class Origins(SnapshotCursor):
         return self.own
 
     def former_of(self, offset: int) -> Origin | None:
-        """Return the former origin of a message that was published here; None: it has the present one."""
+        """Return the former identity of a message that was published here; None: it has the present one."""
         return next((origin for origin, end in self.former if offset < end), None)
 
     def sent(self, end: int) -> int:
@@ -102,8 +102,8 @@ class Origins(SnapshotCursor):
             session: its number, 0 or more; that of a later session is higher.
 
         Returns:
-            A future of what is stored of the origin, done once the session is stored and everything that earlier ones
-            sent has an outcome. It fails with OriginSessionError if a newer session was opened; with
+            A future of the stored position of the origin. It is done once the session is stored, and all messages that
+            earlier sessions sent have an outcome. It fails with OriginSessionError if a newer session was opened; with
             InvalidArgumentError if the topic has too many origins; with errors of the metadata store, and of `publish`.
 
         Raises:
@@ -162,11 +162,11 @@ class Origins(SnapshotCursor):
             gaps: gaps behind the last entry, ascending. Those below `stored` are skipped.
 
         Returns:
-            A future of what is stored then: all entries are, and all gaps are noted. It fails with OriginSessionError
-            if a newer session was opened; with OriginGapError if the entries do not follow those that were sent before:
-            open again, and go on from `stored`; with OriginHistoryError if they contradict what is stored; and with the
-            errors of `publish`. After an error that says that an outcome is unknown nothing is taken until the topic is
-            opened again.
+            A future of the offset at the origin below which all is stored then: all entries, and all gaps. It fails
+            with OriginSessionError if a newer session was opened; with OriginGapError if the entries do not follow
+            those that were sent before: open again, and go on from `stored`; with OriginHistoryError if they contradict
+            stored entries; and with the errors of `publish`. After an error whose outcome is unknown, no entries are
+            taken until the topic is opened again.
 
         Raises:
             InvalidEntryError: entries or gaps are malformed; nothing was stored.
@@ -182,14 +182,14 @@ class Origins(SnapshotCursor):
             raise OriginSessionError(self._context.name, f"no session of {origin} is open: open one before")
         return publisher.replicate(gate, session, entries, gaps)
 
-    # ---- the vector -----------------------------------------------------------------------------------------
+    # ---- positions ------------------------------------------------------------------------------------------
 
     def all(self) -> dict[Origin, OriginState]:
-        """Return what is stored of each origin."""
+        """Return how far each origin is stored."""
         return self._with_gates(lambda _: {gate.origin: gate.state for gate in self.gates})
 
     def names(self, key: int) -> Origin | None:
-        """Return the origin that stands in records as `key`; None: there is none."""
+        """Return the origin whose key in records is `key`; None: no origin has it."""
         gate = self.gates.by_key(int(key))
         return None if gate is None else gate.origin
 
@@ -269,7 +269,7 @@ class Origins(SnapshotCursor):
         self._with_gates(note)
 
     def _store_news(self) -> None:
-        """Store a snapshot, for which callers wait; while one is being stored, those that come share the next one."""
+        """Store a snapshot, for which callers wait. Callers that come while one is being stored share the next one."""
         with self._lock:
             if self._persister is None:
                 return

@@ -41,8 +41,10 @@ from pyreplog.topic.model.dispatch.effects import (
 from pyreplog.topic.model.interfaces import AckedOffsets, DeliveredMessages, DeliveryTarget
 from pyreplog.topic.model.positions import EntryPosition, Start, TopicPosition, position
 from pyreplog.topic.owner.delayed_count import DelayedCount
-from pyreplog.topic.owner.locator import LocatedEntries, Locator, offsets_in
+from pyreplog.topic.owner.locator import LocatedEntries, Locator, UnreadRange, offsets_in
 from pyreplog.topic.owner.managed.managed_ledger import ManagedLedger
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass
@@ -97,8 +99,6 @@ class SubscriptionCounters:
         self.redelivered += len(redelivered)
         self.last_delivered_us = now_us
 
-
-logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 RESUME_S, RESUME_RETRY_S = 5.0, 0.1
@@ -601,8 +601,9 @@ class Subscription:
 
         self._do(acknowledge)
 
-    def _locate_again(self, consumer: int, era: int, start: int, end: int) -> None:
+    def _locate_again(self, unread: UnreadRange) -> None:
         """Acknowledge messages of entries that could not be located, as far as they are not acknowledged meanwhile."""
+        consumer, era, start, end = unread
         self._do(lambda now: self._dispatcher.acknowledge_range(consumer, start, end, now) if era == self._era else [])
 
     def _settled(self) -> AppendFuture[None]:

@@ -69,7 +69,8 @@ class Subscriptions:
         self._error: ReplogError | None = None
         """Why no more subscriptions are created."""
         self._watcher: SubscriptionWatcher | None = None
-        self._is_held = self._is_changing = False  # all wait for a watcher; some have not got the present one yet
+        self._is_held = False  # all wait for a watcher
+        self._is_changing = False  # some do not have the present watcher yet
 
     # ---- the table ------------------------------------------------------------------------------------------
 
@@ -179,22 +180,22 @@ class Subscriptions:
         if config != former:
             subscription.configure(config)
         try:
-            self._store(subscription)
+            self._store_settings_of(subscription)
         except (MetadataUnavailableError, OutcomeUnknownError) as error:
             if not later:
-                self._put_back(subscription, former)
+                self._restore_settings(subscription, former)
                 raise
             logger.warning("topic %s: settings of %s are not stored yet: %s", self._topic, subscription.name, error)
             self._context.touch()
         except BaseException:
-            self._put_back(subscription, former)
+            self._restore_settings(subscription, former)
             raise
 
-    def _put_back(self, subscription: Subscription, settings: SubscriptionConfig) -> None:
+    def _restore_settings(self, subscription: Subscription, settings: SubscriptionConfig) -> None:
         with suppress(SubscriptionBusyError):
             subscription.configure(settings)
 
-    def _store(self, subscription: Subscription) -> None:
+    def _store_settings_of(self, subscription: Subscription) -> None:
         """Store the settings of a durable subscription, unless the metadata store has them."""
         config = subscription.settings
         if subscription.persister is None or subscription.stored_settings == config:
@@ -215,7 +216,7 @@ class Subscriptions:
             return
         try:
             for subscription in self.all():
-                self._store(subscription)
+                self._store_settings_of(subscription)
         finally:
             self._changing.release()
 
@@ -284,12 +285,12 @@ class Subscriptions:
 
     @property
     def is_held(self) -> bool:
-        """Whether some wait for a watcher, or have not got it yet: it knows what other clusters know of them."""
+        """Whether some subscriptions wait for a watcher, which alone knows the acknowledgements in other clusters."""
         with self._lock:
             return self._is_held or self._is_changing
 
     def _new(self, cursor: Cursor, settings: SubscriptionConfig) -> Subscription:
-        subscription = self._make(cursor, settings)
+        subscription = self._make_subscription(cursor, settings)
         with self._lock:
             watcher, is_held = self._watcher, self._is_held
         if cursor.durable and (is_held or watcher is not None):
@@ -297,7 +298,7 @@ class Subscriptions:
             subscription.limit_to(0)
         return subscription
 
-    def _make(self, cursor: Cursor, settings: SubscriptionConfig) -> Subscription:
+    def _make_subscription(self, cursor: Cursor, settings: SubscriptionConfig) -> Subscription:
         context = self._context
         return Subscription(
             cursor.name, context.managed, cursor, settings, context.runtime, context.clock,

@@ -138,7 +138,7 @@ class SystemCursors:
         for name in names:
             if name in self._dormant:
                 self._live[name] = self._dormant[name]
-            if name in self._live or (name in self._obsolete and self._drop(name)):
+            if name in self._live or (name in self._obsolete and self._delete_obsolete(name)):
                 continue
             stored = self._read(name)
             if stored is not None:
@@ -188,7 +188,7 @@ class SystemCursors:
         self._context.touch()
         return True
 
-    def _drop(self, name: str) -> bool:
+    def _delete_obsolete(self, name: str) -> bool:
         """Delete an obsolete cursor. Returns False, and leaves it, if its metadata cannot be decoded."""
         context = self._context
         owner = owner_token(secrets.token_hex(8), 0, context.managed.topic_epoch)
@@ -220,10 +220,10 @@ class SystemCursors:
             stored = StoredMark(stored_mark(name, [metadata.snapshot], managed.end).mark, str(error))
         mark = managed.start if stored.mark is None else max(stored.mark, managed.start)
         if stored.problem or not (name.startswith(ADOPTED_PREFIX) or name == JOURNAL):
-            self._warn(name, mark, stored.problem)
+            self._warn_of_stored(name, mark, stored.problem)
         return _StoredCursor(SystemCursorStatus(name, mark, "unknown" if stored.problem else "stored", ledger), owner)
 
-    def _warn(self, name: str, mark: TopicPosition, problem: str) -> None:
+    def _warn_of_stored(self, name: str, mark: TopicPosition, problem: str) -> None:
         if problem:
             logger.warning(
                 "topic %s: the stored cursor %s cannot be read, so all messages from offset %d on are kept; serve the "

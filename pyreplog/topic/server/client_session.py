@@ -28,6 +28,8 @@ from pyreplog.topic.owner.topic import ExchangePeer, Topic
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
 
+logger = logging.getLogger(__name__)
+
 
 SendReply = Callable[..., object]
 
@@ -44,9 +46,9 @@ class ProducerSession:
         self._reply = reply
         self._events = EventQueue()
         self._waiting: deque[tuple[int, ForwardedBatch]] = deque()  # batches that wait for room
-        self._asks = False  # a future of `room` is pending
-        self._over: bytes | None = None  # answer to all further requests
-        self._left: Callable[[], object] | None = None  # called when nothing waits after `leave`
+        self._awaits_room = False  # a future of `room` is pending
+        self._refusal: bytes | None = None  # answer to all further requests
+        self._left: Callable[[], object] | None = None  # the callback of `leave`
 
     def publish(self, request: int, entries: Sequence[bytes], attributes: Sequence[bytes | None] | None = None) -> None:
         """Publish entries, and answer when they have an outcome. attributes: as in ForwardedBatch.
@@ -57,7 +59,7 @@ class ProducerSession:
 
         def publish() -> None:
             self._waiting.append((request, forwarded))
-            self._go_on()
+            self._advance()
 
         self._events.post(publish)
 
@@ -66,49 +68,49 @@ class ProducerSession:
         done: AppendFuture[None] = AppendFuture()
 
         def end() -> None:
-            self._over = self._over or answer
-            self._go_on()
+            self._refusal = self._refusal or answer
+            self._advance()
             set_result(done, None)
 
         self._events.post(end)
         return done
 
-    def leave(self, left: Callable[[], object]) -> None:
-        """Publish the waiting batches, because the client sends no more, and call `left` when none waits.
+    def leave(self, on_left: Callable[[], object]) -> None:
+        """Publish the waiting batches, because the client sends no more, and call `on_left` when none waits.
 
         If a quota holds publishers, waiting batches are refused.
         """
 
         def leave() -> None:
-            self._left = left
-            self._go_on()
+            self._left = on_left
+            self._advance()
 
         self._events.post(leave)
 
-    def _go_on(self) -> None:
+    def _advance(self) -> None:
         while self._waiting:
-            if self._left is not None and self._over is None and (held := self._publisher.quota_error()) is not None:
-                self._over = encode_fault(held)  # no later batch may be stored
-            if self._over is not None:
-                self._reply(self._waiting.popleft()[0], self._over)
+            if self._left is not None and self._refusal is None and (held := self._publisher.quota_error()) is not None:
+                self._refusal = encode_fault(held)  # no later batch may be stored
+            if self._refusal is not None:
+                self._reply(self._waiting.popleft()[0], self._refusal)
                 continue
-            if self._asks:
+            if self._awaits_room:
                 return
             try:
                 if not self._publisher.has_room:
-                    self._asks = True
+                    self._awaits_room = True
                     self._publisher.room().add_done_callback(lambda _: self._events.post(self._has_room))
                     return
                 self._forward(*self._waiting.popleft())
             except ReplogError as error:  # the topic was closed, or taken over: no later batch may be stored
-                self._over = encode_fault(error)
+                self._refusal = encode_fault(error)
         if self._left is not None:
-            left, self._left = self._left, None
-            left()
+            on_left, self._left = self._left, None
+            on_left()
 
     def _has_room(self) -> None:
-        self._asks = False
-        self._go_on()
+        self._awaits_room = False
+        self._advance()
 
     def _forward(self, request: int, forwarded: ForwardedBatch) -> None:
         try:
@@ -133,8 +135,6 @@ def encode_published(forwarded: ForwardedBatch, offsets: range) -> bytes:
     head = bytes((OK,)) + PUBLISHED.encode((offsets[0] if offsets else -1, total, len(offsets)))
     return head if kept is None or not offsets else head + np.packbits(kept).tobytes()
 
-
-logger = logging.getLogger(__name__)
 
 WAITING_BYTES = 4 << 20
 """Approximate bytes that wait in a ConsumerSession; the consumer's permits are passed on as there is room."""
@@ -179,11 +179,11 @@ class ConsumerSession:
             if isinstance(self._error, ClosedError):
                 source.detach(number)
             else:
-                self._pass_on()
+                self._pass_permits_on()
 
         self._events.post(attached)
 
-    def check_wanted(self) -> None:
+    def check_attached(self) -> None:
         """Raise ClosedError if the consumer was detached before it is attached."""
         if self._error is not None:
             raise ClosedError(f"consumer {self.name}: {self._error}")
@@ -227,7 +227,7 @@ class ConsumerSession:
     def flow(self, messages: int) -> None:
         def flow() -> None:
             self._permits += messages
-            self._pass_on()
+            self._pass_permits_on()
 
         self._events.post(flow)
 
@@ -343,7 +343,7 @@ class ConsumerSession:
             if not self._queue and self._reported == (self.generation, self._active):
                 break
             self._reply(self._fetches.popleft(), *self._next())
-        self._pass_on()
+        self._pass_permits_on()
 
     def _next(self) -> list[ReadableBuffer]:
         self._reported = (self.generation, self._active)
@@ -359,7 +359,7 @@ class ConsumerSession:
                 self._queued_bytes += rest_size
         return encode_delivered(Delivered(*self._reported, batch, redelivered, self.state[1]))
 
-    def _pass_on(self) -> None:
+    def _pass_permits_on(self) -> None:
         """Pass permits on, if waiting and expected messages leave room."""
         if self._source is None or self._error is not None or not self._permits:
             return

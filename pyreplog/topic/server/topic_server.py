@@ -337,7 +337,7 @@ class TopicService:
     def _attach(self, session: ClientSession, consumer_session: ConsumerSession, request: protocol.Subscribe) -> None:
         settings = _settings(request.settings)
         topic = self._topics.open(request.topic, create=False)
-        consumer_session.check_wanted()
+        consumer_session.check_attached()
         address = session.connection.remote_address
         source, attached = topic.attach(
             consumer_session, request.subscription, request.start, request.durable, settings, request.priority, address

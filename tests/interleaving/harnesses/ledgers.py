@@ -295,7 +295,7 @@ def keys_of_writers(world: World) -> None:
     """A ledger is closed while the lease is lost: in the end the keys are those of the ledgers that are open."""
     store = KeyStore()
     runtime = JoinedRuntime(world, store)
-    keys = WriterKeys(runtime, after_s=0.001)  # type: ignore[arg-type]
+    keys = WriterKeys(runtime, create_after_s=0.001)  # type: ignore[arg-type]
     keys.hold(1)
     keys.hold(2)
     runtime.join()
@@ -309,7 +309,7 @@ def keys_of_more_writers(world: World) -> None:
     """Ledgers come while others go."""
     store = KeyStore()
     runtime = JoinedRuntime(world, store)
-    keys = WriterKeys(runtime, after_s=0.001)  # type: ignore[arg-type]
+    keys = WriterKeys(runtime, create_after_s=0.001)  # type: ignore[arg-type]
     keys.hold(1)
     runtime.join()
     run_all(world, a=lambda: keys.hold(2), b=lambda: keys.hold(3), c=lambda: keys.release(1))

@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
-import numpy
+import numpy as np
 from numpy.typing import NDArray
 
 from pyreplog._native.topic.messageencoder import Messages, compress_entry
@@ -236,9 +236,9 @@ class SubmittedBatch(BatchEntrant):
             self._keep(new)
         return None
 
-    def _keep(self, new: NDArray[numpy.bool_]) -> None:
+    def _keep(self, new: NDArray[np.bool_]) -> None:
         """Keep only the new messages."""
-        edges = numpy.flatnonzero(numpy.diff(new, prepend=False, append=False))
+        edges = np.flatnonzero(np.diff(new, prepend=False, append=False))
         self._runs = list(zip(edges[::2].tolist(), edges[1::2].tolist(), strict=True))
         self.messages = int(new.sum())
 

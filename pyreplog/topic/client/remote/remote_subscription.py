@@ -44,6 +44,8 @@ from pyreplog.topic.model.wire.batches import Delivered, decode_delivered
 from pyreplog.topic.model.wire.fields import OFFSETS_MAX, WireReader
 from pyreplog.topic.model.wire.protocol import Done, Moved, MovedTo, Reply, Request, Resumed
 
+logger = logging.getLogger(__name__)
+
 
 class WeakConsumer:
     """A DeliveryTarget that passes all calls to its consumer, while that exists.
@@ -173,8 +175,6 @@ class UnconfirmedAcks:
         return np.stack(merged.intersect(), axis=1)
 
 
-logger = logging.getLogger(__name__)
-
 T = TypeVar("T")
 FLUSH_AFTER_S = 1.0
 """Seconds after which acknowledgements are flushed, if the application does not flush."""
@@ -227,7 +227,7 @@ class RemoteSubscription:
         self._seeking = False  # its own seek is pending
         self._waiting: list[Callable[[], None]] = []  # requests that are sent when it is attached
         self._error: ReplogError | None = None
-        self._next = -1  # offset behind the last message that arrived
+        self._next_offset = -1  # offset behind the last message that arrived
         self._failing_since: float | None = None
         self._retry_s = RETRY_S
         self._is_over = False
@@ -242,7 +242,7 @@ class RemoteSubscription:
 
     def _subscribe(self, done: AppendFuture[None] | None = None) -> None:
         handle, options = self._pool.next_handle(), self._options
-        start = options.start if options.durable or self._next < 0 else self._next
+        start = options.start if options.durable or self._next_offset < 0 else self._next_offset
         request = protocol.Subscribe(
             handle, options.priority, options.durable, start, options.topic, options.subscription, self.consumer.name,
             options.settings,
@@ -291,7 +291,7 @@ class RemoteSubscription:
         self._has_era = reply is not None
         self._generation, era, counts = (0, 0, False) if reply is None else reply
         if done is None and not counts:
-            self._consumer_forgets()
+            self._drop_unconfirmed()
             self.consumer.forget_acks(era)
         self._era = era
         for start, end in self._unconfirmed.ranges(self._resumed_cut).tolist():  # acknowledged after that RESUME
@@ -307,7 +307,7 @@ class RemoteSubscription:
             send()
         self._flush_soon()
 
-    def _consumer_forgets(self) -> None:
+    def _drop_unconfirmed(self) -> None:
         """Note that acknowledgements without a flush do not count, or that this is not known."""
         if self._unconfirmed and self._options.durable and not self._seeking:
             options = self._options
@@ -336,7 +336,7 @@ class RemoteSubscription:
         if (is_transient(error) or error.retriable) and now - self._failing_since < self._pool.timeout:
             timer = self.wake_after(self._retry_s, lambda: self._events.post(lambda: self._subscribe_again(done)))
         if timer is None:
-            self._end(error, done)
+            self._fail(error, done)
             return
         options = self._options
         logger.info("topic %s, subscription %s: not attached yet: %s", options.topic, options.subscription, error)
@@ -366,7 +366,7 @@ class RemoteSubscription:
         else:
             self._subscribe_again()
 
-    def _end(self, error: ReplogError, done: AppendFuture[None] | None = None) -> None:
+    def _fail(self, error: ReplogError, done: AppendFuture[None] | None = None) -> None:
         if isinstance(error, StaleError):  # a message for people
             error = NotConnectedError(f"consumer {self.consumer.name} could not be attached again in time: {error}")
         if done is not None:
@@ -406,16 +406,16 @@ class RemoteSubscription:
         self._fetches -= 1
         error = delivered.exception()
         if error is None:
-            self._take(delivered.result())
+            self._take_delivered(delivered.result())
             if self._fetches < FETCHES_LEAST:
                 self._fetch()
         elif isinstance(error, ReplogError) and is_transient(error):
             self._lost(handle, error)
         elif isinstance(error, ReplogError):
-            self._end(error)
+            self._fail(error)
 
-    def _take(self, delivered: Delivered) -> None:
-        self._moved_to(delivered.generation, delivered.era)
+    def _take_delivered(self, delivered: Delivered) -> None:
+        self._begin_generation(delivered.generation, delivered.era)
         if delivered.active != self.consumer.is_active:
             self.consumer.set_active(delivered.active)
         batch = delivered.batch
@@ -425,10 +425,10 @@ class RemoteSubscription:
             self._send(protocol.Flow(self._handle, len(batch)))
             return
         self._permits -= len(batch)
-        self._next = batch.last + 1
+        self._next_offset = batch.last + 1
         self.consumer.deliver(DeliveredMessages(batch, delivered.redelivered))
 
-    def _moved_to(self, generation: int, era: int | None) -> None:
+    def _begin_generation(self, generation: int, era: int | None) -> None:
         """Drop messages after a change of the generation; after a change of the era, drop acknowledgements as well."""
         if generation <= self._generation:
             return
@@ -549,7 +549,7 @@ class RemoteSubscription:
     def _flush_soon(self) -> None:
         """Schedule a flush, so that acknowledgements need not be kept if the application does not flush."""
         if self._unconfirmed.count > RANGES_MAX:
-            self._consumer_forgets()
+            self._drop_unconfirmed()
         if self._unconfirmed and not self._flush_scheduled:
             self._flush_scheduled = True
             self.wake_after(FLUSH_AFTER_S, lambda: self._events.post(self._flush_now))
@@ -711,7 +711,7 @@ class RemoteSubscription:
             else:
                 reply = future.result()
                 if isinstance(reply, Moved | MovedTo) and handle == self._handle:  # else it was attached again
-                    self._moved_to(reply.generation, reply.era if isinstance(reply, MovedTo) else None)
+                    self._begin_generation(reply.generation, reply.era if isinstance(reply, MovedTo) else None)
                 set_result(done, result(reply))
 
         self._events.post(send)

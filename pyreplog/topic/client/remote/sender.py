@@ -8,7 +8,6 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import numpy
 import numpy as np
 from numpy.typing import NDArray
 
@@ -40,6 +39,8 @@ from pyreplog.topic.model.dedup import DedupVerdict, Producers, Sequences
 from pyreplog.topic.model.wire.fields import ENTRIES_MAX, WireReader
 from pyreplog.topic.model.wire.origins import LISTS
 from pyreplog.topic.model.wire.protocol import PUBLISHED, CloseProducer, Open, Opened, Publish, PublishTo
+
+logger = logging.getLogger(__name__)
 
 
 class SequenceAllocator(Producers):
@@ -74,17 +75,15 @@ class SequenceAllocator(Producers):
         verdict = super().judge(name, sequence)
         return DedupVerdict.NEW if verdict is DedupVerdict.DUPLICATE else verdict
 
-    def find_new(self, name: bytes, sequences: Sequences) -> NDArray[numpy.bool_] | None:
+    def find_new(self, name: bytes, sequences: Sequences) -> NDArray[np.bool_] | None:
         new = super().find_new(name, sequences)
-        return None if new is None else numpy.ones(len(sequences), numpy.bool_)
+        return None if new is None else np.ones(len(sequences), np.bool_)
 
     def failed(self, name: bytes, sequences: Sequences) -> list[Any]:
         waiting = super().failed(name, sequences)
         self.has_new_failures = False  # the owner remembers them
         return waiting
 
-
-logger = logging.getLogger(__name__)
 
 BATCH_BYTES_MAX = LIMITS.max_body_bytes - (1 << 20)
 RETRY_S, RETRY_MOST_S = 0.05, 1.0
@@ -111,7 +110,7 @@ class EntrySender:
         self._unsent: deque[PublishBatch] = deque()  # those that are not sent
         self._handle = 0  # of the lane; 0: there is none
         self._address: Address = ("", 0)
-        self._opening = self._waits = False  # a lane is being opened; the next attempt is delayed
+        self._opening = self._is_delayed = False  # a lane is being opened; the next attempt is delayed
         self._opened: AppendFuture[Opened] | None = None
         self._retry_s = RETRY_S
         self._failing_since: float | None = None
@@ -136,7 +135,7 @@ class EntrySender:
                 accepted.append(batch)
             else:
                 batch.settle(refusal)
-        self._events.post(lambda: self._enter(accepted))
+        self._events.post(lambda: self._add_batches(accepted))
 
     def _refusal(self, batch: PublishBatch) -> RecordTooLargeError | None:
         """Return why a batch cannot be sent."""
@@ -170,7 +169,7 @@ class EntrySender:
         def leave() -> None:
             self._is_leaving = True
             if self._queue:
-                self._go_on()
+                self._advance()
 
         self._events.post(leave)
 
@@ -179,18 +178,18 @@ class EntrySender:
 
         def close() -> None:
             self._error = error
-            self._go_on()
+            self._advance()
 
         self._events.post(close)
 
     # ---- the lane -------------------------------------------------------------------------------------------
 
-    def _enter(self, batches: list[PublishBatch]) -> None:
+    def _add_batches(self, batches: list[PublishBatch]) -> None:
         self._queue += batches
         self._unsent += batches
-        self._go_on()
+        self._advance()
 
-    def _go_on(self) -> None:
+    def _advance(self) -> None:
         if self._error is not None:
             self._fail_all(self._error)
             self._give_up_lane()
@@ -209,7 +208,7 @@ class EntrySender:
             self._handle = 0
 
     def _open(self) -> None:
-        if self._opening or self._waits or self._error is not None:
+        if self._opening or self._is_delayed or self._error is not None:
             return
         self._opening = True
         if self._queue and self._failing_since is None:
@@ -238,12 +237,12 @@ class EntrySender:
         if waiting is not None:
             set_exception(waiting, error) if error is not None else set_result(waiting, opened.result())
         if error is None:
-            self._go_on()
+            self._advance()
         elif isinstance(error, ReplogError):
-            self._try_later(error)
+            self._retry_later(error)
 
-    def _try_later(self, error: ReplogError) -> None:
-        if not self._queue or self._waits:
+    def _retry_later(self, error: ReplogError) -> None:
+        if not self._queue or self._is_delayed:
             return
         now = time.monotonic()
         if self._failing_since is None:
@@ -253,12 +252,12 @@ class EntrySender:
             self._fail_all(error)
             return
         logger.info("topic %s: publishing waits: %s", self._topic, error)
-        self._waits = self._pool.wake_after(self._retry_s, lambda: self._events.post(self._try_again)) is not None
+        self._is_delayed = self._pool.wake_after(self._retry_s, lambda: self._events.post(self._retry)) is not None
         self._retry_s = min(2 * self._retry_s, RETRY_MOST_S)
 
-    def _try_again(self) -> None:
-        self._waits = False
-        self._go_on()
+    def _retry(self) -> None:
+        self._is_delayed = False
+        self._advance()
 
     def _fail_all(self, error: ReplogError) -> None:
         if isinstance(error, StaleError):  # a message for people
@@ -298,14 +297,14 @@ class EntrySender:
         elif isinstance(error, UnsupportedRequestError):  # an older server would replicate it everywhere
             batch.settle(_unknown(error) if was_sent else error)
         elif isinstance(error, ReplogError) and is_transient(error):
-            self._lost(batch, handle, error)
+            self._send_again_or_fail(batch, handle, error)
         else:
             if self._is_leaving and isinstance(error, BacklogFullError):
                 self.refused = error
             batch.settle(error if isinstance(error, ReplogError) else OutcomeUnknownError(str(error)))
         self._forget_settled()
 
-    def _lost(self, batch: PublishBatch, handle: int, error: ReplogError) -> None:
+    def _send_again_or_fail(self, batch: PublishBatch, handle: int, error: ReplogError) -> None:
         """Send a batch again, or fail it, because its lane is lost; it may be stored."""
         if handle == self._handle:
             self._handle = 0
@@ -317,9 +316,9 @@ class EntrySender:
         batch.session = 0
         self._collect_unsent()
         if self._handle or isinstance(error, NotConnectedError):
-            self._go_on()
+            self._advance()
         else:
-            self._try_later(error)
+            self._retry_later(error)
 
     def _collect_unsent(self) -> None:
         self._unsent = deque(batch for batch in self._queue if not batch.session and not batch.is_settled)

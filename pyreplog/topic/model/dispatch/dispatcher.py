@@ -91,7 +91,7 @@ class DispatchStatus(NamedTuple):
         in_hand: messages that were read, and for which no consumer has room.
         replay: messages to be read again, now or later.
         delayed: messages that wait for their deliver_at.
-        aside: messages that wait for their key or its consumer.
+        blocked: messages that wait for their key or its consumer.
         unacked: messages that were delivered and not acknowledged.
         dead_letters: messages that are being published to the dead-letter topic.
         redelivered: messages whose redeliveries are counted.
@@ -108,7 +108,7 @@ class DispatchStatus(NamedTuple):
     in_hand: int
     replay: int
     delayed: int
-    aside: int
+    blocked: int
     unacked: int
     dead_letters: int
     redelivered: int
@@ -185,7 +185,7 @@ class Dispatcher:
         self._reading = Reading(self._floor)
         self._has_acked = False  # some messages in hand may be acknowledged
         self._is_blocked = False  # too many messages are unacknowledged
-        self._look_us = 0  # when to search for late acknowledgements
+        self._ack_timeouts_us = 0  # when to search for late acknowledgements
         self._armed_us: int | None = None  # time of the last WakeAt
 
     def configure(self, settings: SubscriptionConfig) -> None:
@@ -263,7 +263,7 @@ class Dispatcher:
         if start > self._start:
             before, self._start = self._start, start
             self._settle_range(before, start)
-        return self._go_on(now_us)
+        return self._go_on_after_acks(now_us)
 
     def entries(self, read_id: int, batch: MessageBatch, now_us: int) -> list[Effect]:
         """Take the result of a read. A result without entries counts as a failure."""
@@ -327,7 +327,7 @@ class Dispatcher:
         if len(known):
             released = self._pending.release(known)
             self._settle(known, released)
-            self._count(consumer, len(released.offsets))
+            self._count_acked(consumer, len(released.offsets))
         return self._acknowledged(consumer, runs(ascending(unknown)), now_us, is_dirty=len(known) > 0)
 
     def acknowledge_range(self, consumer: int, start: int, end: int, now_us: int) -> list[Effect]:
@@ -336,12 +336,12 @@ class Dispatcher:
             return []
         unknown = self._cursor.acknowledge_range(start, end, self.end, now_us)
         if not unknown:
-            self._count(consumer, self._settle_range(start, end))
-            return [CursorChanged(), *self._go_on(now_us)]
+            self._count_acked(consumer, self._settle_range(start, end))
+            return [CursorChanged(), *self._go_on_after_acks(now_us)]
         at = start
         for low, high in [*unknown, (end, end)]:
             if at < low:
-                self._count(consumer, self._settle_range(at, low))
+                self._count_acked(consumer, self._settle_range(at, low))
             at = high
         ranges = np.array(unknown, np.int64)
         left = end - start - int((ranges[:, 1] - ranges[:, 0]).sum())
@@ -356,15 +356,15 @@ class Dispatcher:
             raise InvalidArgumentError(f"a {self.settings.type} subscription acknowledges messages one by one")
         before = self._floor
         self._cursor.cumulative(place, to, self.end, now_us)
-        self._count(consumer, self._settle_range(before, self._floor))
-        return [CursorChanged(), *self._go_on(now_us)]
+        self._count_acked(consumer, self._settle_range(before, self._floor))
+        return [CursorChanged(), *self._go_on_after_acks(now_us)]
 
     def moved(self, before: int, now_us: int) -> list[Effect]:
         """Note that the owner moved the cursor's mark forward from offset `before`, and changed nothing else of the
         cursor.
         """
         self._settle_range(before, self._floor)
-        return [CursorChanged(), *self._go_on(now_us)]
+        return [CursorChanged(), *self._go_on_after_acks(now_us)]
 
     def advance(self, total: TopicPosition, now_us: int) -> list[Effect]:
         """Skip everything before the entry at `total`; see `Cursor.advance`.
@@ -402,7 +402,7 @@ class Dispatcher:
             self._has_acked = True
         return count
 
-    def _count(self, consumer: int, messages: int) -> None:
+    def _count_acked(self, consumer: int, messages: int) -> None:
         attached = self._consumers.by_id.get(consumer)
         if attached is not None:
             attached.acknowledged += messages
@@ -413,9 +413,9 @@ class Dispatcher:
         effects: list[Effect] = [CursorChanged()] if is_dirty else []
         if len(unknown[0]):
             effects.append(Locate(consumer, *unknown))
-        return effects + self._go_on(now_us)
+        return effects + self._go_on_after_acks(now_us)
 
-    def _go_on(self, now_us: int) -> list[Effect]:
+    def _go_on_after_acks(self, now_us: int) -> list[Effect]:
         """Continue after messages were acknowledged."""
         self._reading.pass_over(self._floor)
         self._unblock()
@@ -536,7 +536,7 @@ class Dispatcher:
             in_hand=reread + sum(len(batch) for batch in self._fresh),
             replay=self._replay.messages,
             delayed=self._delayed.messages,
-            aside=self._selector.waiting(),
+            blocked=self._selector.waiting(),
             unacked=self._pending.total - dead,
             dead_letters=dead,
             redelivered=len(self._redeliveries),
@@ -623,9 +623,9 @@ class Dispatcher:
         for bucket in due:
             self._replay.add_ranges(bucket.intersect(self._floor))
         timeout_us = 1000 * (self.settings.ack_timeout_ms or 0)
-        if timeout_us and now_us >= self._look_us:
+        if timeout_us and now_us >= self._ack_timeouts_us:
             self._give_back(self._pending.release_since(now_us - timeout_us), RedeliveryCause.ACK_TIMEOUT)
-            self._look_us = now_us + max(TICK_MIN_US, timeout_us // 8)
+            self._ack_timeouts_us = now_us + max(TICK_MIN_US, timeout_us // 8)
             self._unblock()
 
     # ---- filtering ------------------------------------------------------------------------------------------
@@ -671,7 +671,7 @@ class Dispatcher:
         if self.settings.max_redeliveries is not None:
             dead = self._redeliveries.beyond(offsets[wanted], self.settings.max_redeliveries)
             if len(dead):
-                self._make_dead_letters(batch, dead, effects, now_us)
+                self._publish_dead_letters(batch, dead, effects, now_us)
                 wanted &= ~np.isin(offsets, dead)
         return batch if wanted.all() else batch.select(np.flatnonzero(wanted))
 
@@ -689,7 +689,7 @@ class Dispatcher:
             and (self.settings.max_redeliveries is None or not self._redeliveries.awaited)
         )
 
-    def _make_dead_letters(self, batch: MessageBatch, dead: Offsets, effects: list[Effect], now_us: int) -> None:
+    def _publish_dead_letters(self, batch: MessageBatch, dead: Offsets, effects: list[Effect], now_us: int) -> None:
         """Publish as many dead letters as messages may be unacknowledged; the others are read again later."""
         room = max(self.settings.max_unacked - self._pending.total, 0)
         self._selector.forget(dead)
@@ -789,7 +789,7 @@ class Dispatcher:
         if self._reading.retry_us > now_us:
             times.append(self._reading.retry_us)
         if self.settings.ack_timeout_ms is not None and self._pending.total:
-            times.append(self._look_us)
+            times.append(self._ack_timeouts_us)
         return min((time for time in times if time is not None), default=None) if times else None
 
     def _delayed_due_us(self, first_us: int, now_us: int) -> int:

@@ -24,7 +24,7 @@ HINTS_MAX = 256
 """Positions where reads ended that are remembered, so that the next read needs no search."""
 
 
-class View(NamedTuple):
+class ChainView(NamedTuple):
     """A chain, and the confirmed end of the topic at the same moment."""
 
     chain: LedgerChain
@@ -80,7 +80,7 @@ class ChainReader:
         self,
         name: str,
         entries: ClosedLedgerReaders,
-        view: Callable[[], View],
+        view: Callable[[], ChainView],
         open_ledger: Callable[[], Ledger | None],
     ) -> None:
         self._name, self._entries, self._view, self._open_ledger = name, entries, view, open_ledger
@@ -122,7 +122,7 @@ class ChainReader:
         )
         return done
 
-    def _refuse(self, offset: int, view: View, done: AppendFuture[Any]) -> bool:
+    def _refuse(self, offset: int, view: ChainView, done: AppendFuture[Any]) -> bool:
         if offset < 0:
             return set_exception(done, OutOfRangeError(f"topic {self._name}: offsets begin at 0, there is no {offset}"))
         return offset < view.chain.start.offset and set_exception(done, self._trimmed(offset))
@@ -152,7 +152,7 @@ class ChainReader:
     ) -> None:  # fmt: skip
         read = self._read_entries(part.item.ledger, entry, part.entries, bytes_max)
 
-        def came(_: AppendFuture[RecordBatch]) -> None:
+        def on_read(_: AppendFuture[RecordBatch]) -> None:
             try:
                 records = read.result()
                 batch = make(part.item, _before(records, part.item.start.offset, limit))
@@ -162,7 +162,7 @@ class ChainReader:
             else:
                 set_result(done, batch)
 
-        read.add_done_callback(came)
+        read.add_done_callback(on_read)
 
     def _read_entries(self, ledger: int, start: int, end: int, bytes_max: int) -> AppendFuture[RecordBatch]:
         """Read entries, see `ClosedLedgerReaders.read`."""
@@ -213,7 +213,7 @@ class ChainReader:
         view = self._view()
         ledgers = (item for item in view.chain.ledgers if not item.is_closed or item.last_us >= time_us)
 
-        def go_on() -> None:
+        def search_on() -> None:
             item = next(ledgers, None)
             part = None if item is None else _bounded(item, view)
             if item is None or part is None or not part.entries:
@@ -225,11 +225,11 @@ class ChainReader:
 
         def on_found(place: EntryPosition | None) -> None:
             if place is None:  # the ledger does not contain its last entries
-                go_on()
+                search_on()
             else:
                 set_result(done, place.first)
 
-        go_on()
+        search_on()
         return done
 
     def offset_at_size(self, size: int) -> AppendFuture[int]:
@@ -263,7 +263,7 @@ class ChainReader:
     ) -> None:
         """Read one entry after the other, as `search` asks."""
 
-        def saw(read: AppendFuture[RecordBatch]) -> bool:
+        def observe(read: AppendFuture[RecordBatch]) -> bool:
             try:
                 records = read.result()
                 batch = _decode(part.item, records)
@@ -273,31 +273,31 @@ class ChainReader:
                 return False
             return True
 
-        def came(read: AppendFuture[RecordBatch]) -> None:
-            if saw(read):
-                go_on()
+        def on_read(read: AppendFuture[RecordBatch]) -> None:
+            if observe(read):
+                search_on()
 
-        def go_on() -> None:
+        def search_on() -> None:
             try:
                 while (entry := search.next()) is not None:
                     read = self._read_entries(part.item.ledger, entry, entry + 1, 1)
                     if not read.done():
-                        read.add_done_callback(came)
+                        read.add_done_callback(on_read)
                         return
-                    if not saw(read):
+                    if not observe(read):
                         return
                 on_found(search.found)
             except ReplogError as error:
                 fail(error)
 
-        go_on()
+        search_on()
 
 
-def _part(view: View, offset: int) -> _LedgerRange:
+def _part(view: ChainView, offset: int) -> _LedgerRange:
     return _bounded(view.chain.ledgers[view.chain.index_of(offset)], view)
 
 
-def _bounded(item: ChainLedger, view: View) -> _LedgerRange:
+def _bounded(item: ChainLedger, view: ChainView) -> _LedgerRange:
     if item.is_closed:
         return _LedgerRange(item, item.entries, item.end)
     return _LedgerRange(item, view.end.entries - item.start.entries, view.end)

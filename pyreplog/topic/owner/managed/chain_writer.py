@@ -174,7 +174,7 @@ class ChainWriter:
         if self.error is not None:
             raise self.error
         self._incoming.extend(batches)
-        self._events.post(self._take)
+        self._events.post(self._take_incoming)
 
     def roll(self) -> AppendFuture[None]:
         """Close the open ledger once the metadata store answers; the next publish opens another one."""
@@ -207,7 +207,7 @@ class ChainWriter:
 
     # ---- publishing -----------------------------------------------------------------------------------------
 
-    def _take(self) -> None:
+    def _take_incoming(self) -> None:
         """Queue all submitted batches together."""
         batches = [self._incoming.popleft() for _ in range(len(self._incoming))]
         if self.error is not None:
@@ -215,9 +215,9 @@ class ChainWriter:
             return
         self._pipeline.add(batches)
         if self._pipeline.is_due:  # otherwise they are sent after the next confirmation
-            self._flow()
+            self._send_queued()
 
-    def _flow(self) -> None:
+    def _send_queued(self) -> None:
         """Hand queued batches to the open ledger, then do the next step."""
         pipeline = self._pipeline
         while pipeline.is_due and self._ledger is not None and not self._is_ending:
@@ -225,7 +225,7 @@ class ChainWriter:
             if pipeline.is_full(config, self._clock.now_us()) and not self.jobs.is_paused:
                 break
             self._send(self._ledger, pipeline.take(max(config.roll_entries - pipeline.entries, 1)))
-        self._step()
+        self._begin_next_job()
 
     def _send(self, ledger: Ledger, batches: list[PublishBatch]) -> None:
         if self._has_broken_runs:
@@ -275,7 +275,7 @@ class ChainWriter:
             self._settle(confirmed)
         if error is not None and not self._is_ending:
             self._failed(error)
-        self._flow()
+        self._send_queued()
 
     def _settle(self, batches: list[PublishBatch], error: BaseException | None = None) -> None:
         for batch in batches:
@@ -372,20 +372,20 @@ class ChainWriter:
             self._settle_unstored(self._pipeline.note_refusal(), failed)
         if failed is not None:
             self._pause_after(failed)
-        self._flow()
+        self._send_queued()
 
     def _pause_after(self, failed: BaseException) -> None:
         """Pause before the next ledger if the failed one was young, because the next one may fail, too."""
         if self._clock.monotonic_us() - self._began_us >= YOUNG_S * 1e6:
             self._pauses.reset()
         else:
-            self.jobs.pause(self._pauses.next_s(), self._flow)
+            self.jobs.pause(self._pauses.next_s(), self._send_queued)
         if isinstance(failed, NotEnoughBookiesError):
             self._note_missing_bookies(failed)
 
     # ---- the next ledger ------------------------------------------------------------------------------------
 
-    def _step(self) -> None:
+    def _begin_next_job(self) -> None:
         """Start the next job of a worker, if one is needed."""
         if self.error is not None or self.jobs.is_busy or self._is_ending:
             return
@@ -395,7 +395,7 @@ class ChainWriter:
                 self._end_ledger(ledger)
             elif pipeline.is_queued and not self.jobs.is_paused and self._is_full():
                 if self._preallocated is None:
-                    self._work(self._maker.make, self._made)
+                    self._work(self._maker.make, self._ledger_made)
                 else:
                     self._end_ledger(ledger)
             elif self._rolls and not self.jobs.is_paused:
@@ -403,13 +403,13 @@ class ChainWriter:
         elif self.jobs.is_paused and (pipeline.is_queued or self._counts is not None):
             return
         elif pipeline.is_queued and self._preallocated is None:
-            self._work(self._maker.make, self._made)
+            self._work(self._maker.make, self._ledger_made)
         elif self._counts is not None or pipeline.is_queued:
             self._store_chain()
         else:
             self._become_idle()
 
-    def _made(self, ledger: Ledger) -> None:
+    def _ledger_made(self, ledger: Ledger) -> None:
         self._preallocated = PreallocatedLedger(ledger, self._maker, self._runtime)
         self.jobs.succeeded()
 
@@ -449,7 +449,7 @@ class ChainWriter:
             set_exception(future, self.error)
             return
         self._rolls.append(future)
-        self._step()
+        self._begin_next_job()
 
     def _rolled(self, error: BaseException | None = None) -> None:
         rolls, self._rolls = self._rolls, []
@@ -470,7 +470,7 @@ class ChainWriter:
                 PreallocatedLedger(result, self._maker, self._runtime).discard(certain=True)
             return
         then(result)
-        self._flow()
+        self._send_queued()
 
     def _job_failed(self, error: Exception) -> None:
         if self.error is not None:
@@ -486,8 +486,8 @@ class ChainWriter:
         else:
             if isinstance(error, NotEnoughBookiesError) and self._ledger is None:
                 self._note_missing_bookies(error)
-            self.jobs.retry_later(error, self._flow)
-            self._flow()  # a full ledger takes more entries rather than none
+            self.jobs.retry_later(error, self._send_queued)
+            self._send_queued()  # a full ledger takes more entries rather than none
 
     def _note_missing_bookies(self, error: ReplogError) -> None:
         """Note that too few bookies answer for a ledger. If that lasts, or cannot change, the queued batches fail."""
@@ -501,7 +501,7 @@ class ChainWriter:
         """Fail all queued batches as not stored, except those that a failed ledger stored in part."""
         self._settle_unstored(self._pipeline.drop_queued(), error)
         self._discard_preallocated()
-        self._step()
+        self._begin_next_job()
 
     # ---- the end --------------------------------------------------------------------------------------------
 
@@ -509,7 +509,7 @@ class ChainWriter:
         self._is_closing = True
         if self._stuck is not None and self._ledger is None and not self.jobs.is_busy:
             self._note_missing_bookies(self._stuck[1])
-        self._step()
+        self._begin_next_job()
 
     def _fence(self, error: TopicFencedError) -> None:
         if self.error is None:

@@ -33,12 +33,14 @@ from pyreplog.topic.model.config import TopicConfig
 from pyreplog.topic.model.positions import EntryPosition, TopicPosition
 from pyreplog.topic.model.retention import ClosedLedger, trimmable
 from pyreplog.topic.model.stats import Stats
-from pyreplog.topic.owner.managed.chain_reader import ChainReader, View
+from pyreplog.topic.owner.managed.chain_reader import ChainReader, ChainView
 from pyreplog.topic.owner.managed.chain_store import ChainStore, Change
 from pyreplog.topic.owner.managed.chain_writer import ChainWriter
 from pyreplog.topic.owner.managed.closed_ledger_readers import ClosedLedgerReaders
 from pyreplog.topic.owner.managed.entry_reader import EntryReader
 from pyreplog.topic.owner.managed.ledgers import LedgerDeleter, LedgerMaker, counts_of
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,9 +80,6 @@ class ManagedLedgerStats(Stats):
     readers: int
     failures: int
     waits_for: str
-
-
-logger = logging.getLogger(__name__)
 
 
 class TakeoverResult(NamedTuple):
@@ -168,7 +167,7 @@ class ManagedLedger(Handle):
             self.name, store, maker, self._runtime, clock,
             check_open=self._check_open, on_end=self._entries.ended, on_change=self._changed, on_fenced=self._fenced,
         )  # fmt: skip
-        self._view = View(store.chain, self._writer.end)
+        self._view = ChainView(store.chain, self._writer.end)
         self._reader = ChainReader(self.name, self._entries, lambda: self._view, lambda: self._writer.ledger)
         self.entries = EntryReader(self._reader, self._check)
         self._close_s: float | None = CLOSE_S
@@ -420,7 +419,7 @@ class ManagedLedger(Handle):
 
     def _changed(self) -> None:
         before, chain = self._view.end, self._store.chain
-        self._view = View(chain, self._writer.end)
+        self._view = ChainView(chain, self._writer.end)
         if self._view.end != before:
             for call in list(self.on_grow):
                 call()

@@ -130,10 +130,10 @@ class RemoteRuntime(RemoteRuntimeBase, RuntimeBase):
     # ---- requests -------------------------------------------------------------------------------------------
 
     def send(self, bookie: str, request: Request, on_reply: Callable[[Reply | Exception], None]) -> None:
-        if (request.flags & COPY or request.kind >= HOLDINGS) and not self._is_known(bookie, request, on_reply):
+        if (request.flags & COPY or request.kind >= HOLDINGS) and not self._supports(bookie, request, on_reply):
             return
         if request.kind == ADD:
-            adds = self._adds.get((bookie, request.ledger)) or self._adds_to(bookie, request.ledger)
+            adds = self._adds.get((bookie, request.ledger)) or self._merger_of(bookie, request.ledger)
             adds.send(request, on_reply)
             return
         timeout = self._request_timeout_s + (request.limit / 1000 if request.kind == RequestKind.WAIT_LAC else 0.0)
@@ -144,7 +144,7 @@ class RemoteRuntime(RemoteRuntimeBase, RuntimeBase):
         except ReplogError as error:
             on_reply(error)
 
-    def _is_known(self, bookie: str, request: Request, on_reply: Callable[[Reply | Exception], None]) -> bool:
+    def _supports(self, bookie: str, request: Request, on_reply: Callable[[Reply | Exception], None]) -> bool:
         """Whether a bookie said in its hello that it knows a feature; otherwise answer the request, now or later."""
         try:
             peer = self._channel(bookie).peer
@@ -153,7 +153,9 @@ class RemoteRuntime(RemoteRuntimeBase, RuntimeBase):
             return False
         if peer is None:  # wait for the hello
             self.send(
-                bookie, Request(RequestKind.STATUS), lambda reply: self._have_met(bookie, request, reply, on_reply)
+                bookie,
+                Request(RequestKind.STATUS),
+                lambda reply: self._have_met(bookie, request, reply, on_reply),
             )
             return False
         if request.feature is not None and request.feature not in peer.features:
@@ -171,7 +173,7 @@ class RemoteRuntime(RemoteRuntimeBase, RuntimeBase):
         else:
             self.send(bookie, request, on_reply)
 
-    def _adds_to(self, bookie: str, ledger: int) -> AddMerger:
+    def _merger_of(self, bookie: str, ledger: int) -> AddMerger:
         if len(self._adds) >= _ADDS_MAX:
             self._adds = {key: adds for key, adds in list(self._adds.items()) if not adds.is_idle}
         return self._adds.setdefault((bookie, ledger), AddMerger(partial(self._send_adds, bookie)))
