@@ -134,6 +134,24 @@ def test_a_topic_has_partitions_in_one_cluster_alone(tmp_path: Path, here: int |
         assert sum(len(b.topic(name)) for name in b.topics.names()) == 1
 
 
+def test_the_topic_is_deleted_at_the_target(a: Site, b: Site) -> None:
+    a.topic().publish_batch([b"1", b"2"])
+    replicator = a.replicate("b", b.server.address)
+    has_all(replicator, 2)
+    b.topic().delete()
+    a.topic().publish(b"3")
+    until(lambda: "it was deleted" in replicator.status().alarm)
+    again(replicator)
+    until(lambda: replicator.status().state == "diverged")
+    alarm = replicator.status().alarm
+    assert "the topic was deleted there, or one of the two clusters was rolled back" in alarm and "`resync`" in alarm
+    assert values(b.topic()) == []
+    replicator.resync()
+    has_all(replicator, 3)
+    assert values(b.topic()) == [b"1", b"2", b"3"] and not replicator.status().alarm
+    replicator.close()
+
+
 # ---- topologies ------------------------------------------------------------------------------------------------------
 
 

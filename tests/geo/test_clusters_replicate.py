@@ -193,6 +193,20 @@ def test_a_target_may_have_more_partitions(pair: Pair) -> None:
     assert [values(there.partition(at)) for at in range(2)] == [values(clicks.partition(at)) for at in range(2)]
 
 
+def test_a_topic_that_is_created_again_is_another_origin(pair: Pair) -> None:
+    """Its messages have the offsets of former ones; the target keeps those, and takes none of the new ones for them."""
+    pair.connect()
+    pair.a.geo.set_policy("orders", targets=["b"])
+    opened(pair.a).publish_batch([b"1", b"2", b"3"])
+    pair.is_sent(end=3)
+    pair.a.topic("orders").delete()
+    opened(pair.a).publish_batch([b"4", b"5"])
+    there = opened(pair.b)
+    until(lambda: there.end == 5)
+    pair.is_sent(end=2)
+    assert values(there) == [b"1", b"2", b"3", b"4", b"5"] and not pair.row().alarm
+
+
 def test_orders_hold_at_once_and_over_a_restart(tmp_path: Path) -> None:
     with Cluster.embedded(tmp_path / "b", bookies=1) as b, TopicServer(b) as server:
         with Cluster.embedded(tmp_path / "a", bookies=1) as a:

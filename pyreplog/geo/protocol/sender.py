@@ -342,8 +342,8 @@ class Sender:
         elif note is not None and state.stored < note.stored:
             self._diverge(
                 f"the target reports all messages of {_label(origin)} below {state.stored}, and reported all messages "
-                f"below {note.stored} before: one of the two clusters was rolled back. If it is the target, order "
-                "`resync`: it sends the messages that are stored here"
+                f"below {note.stored} before: the topic was deleted there, or one of the two clusters was rolled back. "
+                "Unless it is this one, order `resync`: it sends the messages that are stored here"
             )
         elif origin != self.own:
             self._check_forwarded(stream, state, None if note is None else note.last)
