@@ -141,6 +141,7 @@ class CommitLog(LogView, Appender):
         self._is_dormant = False  # it is open, and its next append has to open or make a file first
         self._closed_segment: ClosedSegment | None = None  # of a dormant log; None: it has no active segment
         self._used_at, self._used_end = 0.0, -1  # when files were needed last, and the end then; see `_close_idle`
+        self._is_tail_behind = False  # readers of other processes do not know yet what changed while it was dormant
         self._first_times = dict[int, int]()  # by base, of segments that retention has looked at
         self._first = 0, 0  # position and entry number where a log without segments begins
         self._has_rolled = False  # since it was opened or dormant: then segments are prepared ahead of need
@@ -245,6 +246,7 @@ class CommitLog(LogView, Appender):
         self._used_at, self._used_end = time.monotonic(), end
         if self._is_dormant:
             self._checkpoint.close()
+            self.tail.unmap()
             del active
             if not self._sealed:  # they have indexes that are in no file yet
                 self._unmap_unpinned()
@@ -328,6 +330,7 @@ class CommitLog(LogView, Appender):
             if not self._is_dormant or self._error is not None:  # another thread was quicker
                 return
             try:
+                self._map_tail()
                 self._checkpoint.open()
                 if self._closed_segment is not None:
                     self._reopen_active(self._closed_segment)
@@ -376,6 +379,28 @@ class CommitLog(LogView, Appender):
 
     # ---- files of an idle log -------------------------------------------------------------------------------
 
+    def _map_tail(self) -> None:
+        """Map the tail page of a dormant log. It stays mapped until the log has been idle again, see `_note_use`."""
+        if not self.tail.is_mapped:
+            with startup.open_tail_file(self.path, self._files) as file:
+                try:
+                    self.tail.map(file)
+                except ValueError as error:
+                    raise CorruptionError(
+                        self.path / names.TAIL, 0, "the page that was unmapped while the log was idle", "another one"
+                    ) from error
+            self._is_tail_behind = False
+
+    def _tell_readers(self) -> None:
+        """Have readers of other processes see a change of the tail page of a dormant log; soon, if it cannot be mapped
+        now."""
+        try:
+            self._map_tail()
+        except (OSError, ReplogError) as error:
+            logger.warning("%s: readers of other processes see a change later: %s", self.path, error)
+            self._is_tail_behind = True
+        self._note_use()
+
     def _note_use(self) -> None:
         """Files of a log with a runtime are open or mapped from now on: see to it that they are closed again."""
         self._used_at = time.monotonic()
@@ -400,7 +425,11 @@ class CommitLog(LogView, Appender):
             pinned = self._unmap_unpinned()
             self._pool.close()
             self._checkpoint.close()
-            return idle_s if pinned or self._sealed else WHEN_WOKEN
+            if self._is_tail_behind:
+                with opening_told(self.path):
+                    self._map_tail()
+            is_unmapped = self.tail.unmap()
+            return idle_s if pinned or self._sealed or not is_unmapped else WHEN_WOKEN
 
     def _close_files(self) -> None:
         """Make a log dormant that nobody appends to. What it waits for, it waits for before it keeps appends out."""
@@ -885,6 +914,8 @@ class CommitLog(LogView, Appender):
             raise self._poison("trim", error) from error
         dropped = self._drop_segments(count)
         self.tail.start = self.start_position
+        if not self.tail.is_mapped:
+            self._tell_readers()
         self._forget_sealed(bases[-1])
         for base in bases:
             self._first_times.pop(base, None)
@@ -1317,6 +1348,8 @@ class CommitLog(LogView, Appender):
             with self._lock:
                 self._pool.close()
                 self._checkpoint.close()
+                with contextlib.suppress(OSError, ReplogError):  # else readers take the writer for killed
+                    self._map_tail()
                 self._publish(is_open=False)
                 self._set_segments([])
                 self._forget_sealed(1 << 62)
