@@ -159,7 +159,7 @@ class CommitLog(LogView, Appender):
         self._clock: Clock = clock if clock is not None else SystemClock()
         with opening_told(path):
             startup.prepare_directory(path, self._files, create=create, mirror=mirror, grouped=gated)
-            self._writer_lock = WriterLock(path)
+            self._writer_lock = WriterLock(path, None if runtime is None else runtime.locks.get(path.parent))
             try:
                 self._open(create, clock)
             except BaseException:

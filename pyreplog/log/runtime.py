@@ -7,11 +7,13 @@ import itertools
 import logging
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from pathlib import Path
 
 from pyreplog.arguments import as_int
 from pyreplog.errors import InvalidArgumentError
 from pyreplog.handles import Closeable
+from pyreplog.log.lock import WriterLock
 from pyreplog.log.tail_listeners import TailListeners
 
 logger = logging.getLogger(__name__)
@@ -171,17 +173,19 @@ class LogRuntime(Closeable):
     """The threads of many logs that one owner has open in a process, for example the partitions of a broker.
 
     A log that is opened with a runtime starts no thread of its own for its upkeep, its group commits, and the tasks of
-    event loops that wait for its entries. An idle one
-    is not looked at: 1,000 of them use no CPU time. It has no file open, and two pages mapped: the tail page, and one
-    that keeps the writer's lock. Its next append opens its segment again; in an event loop `submit` raises
-    WindowFullError then, as if it had to wait for a segment, and `room()` is awaited. Reading maps a segment for as
-    long as it is in use. The owner closes its logs, and then the runtime.
+    event loops that wait for its entries. An idle one is not looked at: 1,000 of them use no CPU time. It has no file
+    open, and none mapped, but for one page that keeps the writer's lock, if `locks` has none for it. Its next append
+    opens its segment and its tail page again; in an event loop `submit` raises WindowFullError then, as if it had to
+    wait for a segment, and `room()` is awaited. Reading maps a segment for as long as it is in use. The owner closes
+    its logs, and then the runtime.
 
     Any thread may call the methods; `close` waits for what the threads are doing.
 
     Args:
         idle_ms: a log to which nothing was appended for so long, milliseconds, at least 1, is synced, and its files are
             closed.
+        locks: by directory, locks that the owner holds until its logs are closed. They hold those of the logs in these
+            directories, too.
 
     Example:
         ```python
@@ -193,10 +197,11 @@ class LogRuntime(Closeable):
         ```
     """
 
-    def __init__(self, *, idle_ms: int = IDLE_MS) -> None:
+    def __init__(self, *, idle_ms: int = IDLE_MS, locks: Mapping[Path, WriterLock] | None = None) -> None:
         if as_int("idle_ms", idle_ms) < 1:
             raise InvalidArgumentError(f"idle_ms: expected at least 1, found {idle_ms}")
         self.idle_s = idle_ms / 1000
+        self.locks: Mapping[Path, WriterLock] = {} if locks is None else locks
         self.preparing = WorkerPool("prepare", PREPARING_THREADS)
         """Makes segments, and removes old ones."""
         self.syncing = WorkerPool("sync", SYNCING_THREADS)

@@ -1,4 +1,5 @@
-"""An idle log of a runtime has no file open, and none mapped but its lock; its next use goes on as if nothing had been."""
+"""An idle log of a runtime has no file open, and none mapped but its lock, which that of its directory may hold; its next
+use goes on as if nothing had been."""
 
 from __future__ import annotations
 
@@ -30,6 +31,7 @@ from pyreplog.errors import (
 from pyreplog.log import commitlog, names
 from pyreplog.log.commitlog import CommitLog
 from pyreplog.log.files import RealFiles
+from pyreplog.log.lock import WriterLock, writer_of
 from pyreplog.log.runtime import LogRuntime
 from tests.waiting import until
 
@@ -168,6 +170,21 @@ def test_a_follower_and_a_reader_of_an_idle_log_see_the_next_entry(tmp_path: Pat
             for thread in threads:
                 thread.join(WAIT_S)
             assert values == [b"one"] * 2 and reader[:] == [b"zero", b"one"]
+
+
+def test_an_idle_log_has_no_map_if_the_lock_of_its_directory_holds_its_own(tmp_path: Path):
+    lock = WriterLock(tmp_path)
+    with LogRuntime(idle_ms=20, locks={tmp_path: lock}) as runtime, contextlib.ExitStack() as opened:
+        logs = [opened.enter_context(open_log(tmp_path / str(i), runtime)) for i in range(20)]
+        assert [name for log in logs for name in (*mapped_files(log.path), *open_files(log.path))] == []
+        for log in logs:
+            log.append(KILOBYTE)
+        for log in logs:
+            until(lambda log=log: not mapped_files(log.path) and not open_files(log.path))  # type: ignore[misc]
+            assert log.is_dormant and writer_of(log.path) == os.getpid()
+        for log in logs:
+            assert log.append(b"next") == 1 and log[:] == [KILOBYTE, b"next"]
+    lock.release()
 
 
 def test_processes_go_on_reading_a_log_that_is_idle_in_between(tmp_path: Path, runtime: LogRuntime):
