@@ -220,7 +220,7 @@ class CommitLog(LogView, Appender):
             if segment.sealed:
                 self._note_sealed(segment)
         if self._runtime is not None:
-            self._close_at_opening()
+            self._close_at_opening(self._runtime)
         if self._version > 1 and not self._is_dormant:  # else the first batch sees to it
             self._enter()
             try:
@@ -228,7 +228,7 @@ class CommitLog(LogView, Appender):
             finally:
                 self._leave()
 
-    def _close_at_opening(self) -> None:
+    def _close_at_opening(self, runtime: LogRuntime) -> None:
         """Have no file open before the first append: a broker may open more logs than it may have files."""
         active, end, _, _ = self._state
         if self._is_dormant:
@@ -243,6 +243,7 @@ class CommitLog(LogView, Appender):
                 active.close_file()
         elif active is not None:
             self._files.allocate(active.fileno(), Path(active.path), active.size)
+            runtime.open_logs.add(self._housekeeper)
         self._used_at, self._used_end = time.monotonic(), end
         if self._is_dormant:
             self._checkpoint.close()
@@ -322,6 +323,8 @@ class CommitLog(LogView, Appender):
         if not waits and _get_running_loop() is not None:
             self._want_room(1, None)
             raise WindowFullError(f"{self.path}: files of the log are being opened; await room() before submit()")
+        if self._runtime is not None:
+            self._runtime.open_logs.wait()
         self._wake_up()
 
     def _wake_up(self) -> None:
@@ -343,6 +346,8 @@ class CommitLog(LogView, Appender):
             self._closed_segment = None
             self._set_open(True)  # before: who finds it neither open nor dormant is refused
             self._is_dormant = False
+            if self._runtime is not None:
+                self._runtime.open_logs.add(self._housekeeper)
 
     def _begin_first(self) -> None:
         """Begin the segment that the next append goes into."""
@@ -414,11 +419,15 @@ class CommitLog(LogView, Appender):
         if end != self._used_end:
             self._used_at, self._used_end = time.monotonic(), end
         left = self._used_at + idle_s - time.monotonic()
-        if left > 0:
+        if left > 0 and not self._housekeeper.is_asked_to_close:
             return left
+        self._housekeeper.is_asked_to_close = False
         self._used_at = time.monotonic()  # when it does not succeed
-        if not self._is_dormant:
-            self._close_files()
+        try:
+            if not self._is_dormant:
+                self._close_files()
+        finally:
+            self._runtime.open_logs.note_attempt(self._housekeeper)
         with self._lock:
             if not self._is_dormant or self._error is not None:
                 return idle_s
@@ -468,6 +477,8 @@ class CommitLog(LogView, Appender):
         segment, end, _, _ = self._state
         self._is_dormant = True  # before it is not open: see `_reopen`
         self._set_open(False)
+        if self._runtime is not None:
+            self._runtime.open_logs.remove(self._housekeeper)
         self._has_rolled = False  # further segments are prepared when the next one is full
         if segment is not None:
             assert segment.index is not None, "the active segment has its index"
@@ -576,7 +587,8 @@ class CommitLog(LogView, Appender):
             return WHEN_WOKEN
         self._room_error = None
         try:
-            if self._is_dormant:
+            if self._is_dormant and self._runtime is not None:
+                self._runtime.open_logs.wait()
                 self._wake_up()
             elif not self._staged:
                 self._pool.prepare(wanted)
@@ -654,6 +666,8 @@ class CommitLog(LogView, Appender):
         poisoned.__cause__ = error
         self._error = self._error or poisoned
         self._set_open(False)
+        if self._runtime is not None:
+            self._runtime.open_logs.remove(self._housekeeper)  # nothing of it is tried any more
         self._submitted.fail(poisoned)
         self._end_room()
         logger.error("%s", poisoned)
@@ -1342,6 +1356,8 @@ class CommitLog(LogView, Appender):
         self._error = ClosedError(f"{self.path} was closed")
         self._commits.stop()
         self._housekeeper.stop()
+        if self._runtime is not None:
+            self._runtime.open_logs.remove(self._housekeeper)
         self._watcher.stop(self._error)
         self._end_room()
         try:

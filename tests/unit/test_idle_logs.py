@@ -32,7 +32,7 @@ from pyreplog.log import commitlog, names
 from pyreplog.log.commitlog import CommitLog
 from pyreplog.log.files import RealFiles
 from pyreplog.log.lock import WriterLock, writer_of
-from pyreplog.log.runtime import LogRuntime
+from pyreplog.log.runtime import LogRuntime, OpenLogs
 from tests.waiting import until
 
 SEGMENT_BYTES = 64 << 10
@@ -185,6 +185,35 @@ def test_an_idle_log_has_no_map_if_the_lock_of_its_directory_holds_its_own(tmp_p
         for log in logs:
             assert log.append(b"next") == 1 and log[:] == [KILOBYTE, b"next"]
     lock.release()
+
+
+def test_about_as_many_logs_as_may_have_files_open(tmp_path: Path):
+    """None of them is idle for long enough. A log that cannot close its files keeps no other from going on."""
+    most = 4
+    with LogRuntime(open_logs=OpenLogs(most)) as runtime, contextlib.ExitStack() as opened:
+        logs = [opened.enter_context(open_log(tmp_path / str(i), runtime)) for i in range(120)]
+        for number in range(2):
+            for log in logs:
+                assert log.append(b"%d" % number) == number
+                assert sum(not other.is_dormant for other in logs) < 60
+        until(lambda: sum(not log.is_dormant for log in logs) == most)
+        assert not logs[-1].is_dormant
+        assert all(log[:] == [b"0", b"1"] for log in logs)
+
+
+def test_an_event_loop_goes_on_with_more_logs_than_may_have_files_open(tmp_path: Path):
+    async def append(log: CommitLog) -> int:
+        while True:
+            await log.room()
+            with contextlib.suppress(WindowFullError):
+                return await log.submit(b"value")
+
+    async def append_all(logs: list[CommitLog]) -> list[int]:
+        return await asyncio.wait_for(asyncio.gather(*map(append, logs * 2)), WAIT_S)
+
+    with LogRuntime(open_logs=OpenLogs(2)) as runtime, contextlib.ExitStack() as opened:
+        logs = [opened.enter_context(open_log(tmp_path / str(i), runtime)) for i in range(50)]
+        assert sorted(asyncio.run(append_all(logs))) == [0] * 50 + [1] * 50
 
 
 def test_processes_go_on_reading_a_log_that_is_idle_in_between(tmp_path: Path, runtime: LogRuntime):
