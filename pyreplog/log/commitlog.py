@@ -141,6 +141,7 @@ class CommitLog(LogView, Appender):
         self._is_dormant = False  # it is open, and its next append has to open or make a file first
         self._closed_segment: ClosedSegment | None = None  # of a dormant log; None: it has no active segment
         self._used_at, self._used_end = 0.0, -1  # when files were needed last, and the end then; see `_close_idle`
+        self._is_tail_behind = False  # readers of other processes do not know yet what changed while it was dormant
         self._first_times = dict[int, int]()  # by base, of segments that retention has looked at
         self._first = 0, 0  # position and entry number where a log without segments begins
         self._has_rolled = False  # since it was opened or dormant: then segments are prepared ahead of need
@@ -158,7 +159,7 @@ class CommitLog(LogView, Appender):
         self._clock: Clock = clock if clock is not None else SystemClock()
         with opening_told(path):
             startup.prepare_directory(path, self._files, create=create, mirror=mirror, grouped=gated)
-            self._writer_lock = WriterLock(path)
+            self._writer_lock = WriterLock(path, None if runtime is None else runtime.locks.get(path.parent))
             try:
                 self._open(create, clock)
             except BaseException:
@@ -219,7 +220,7 @@ class CommitLog(LogView, Appender):
             if segment.sealed:
                 self._note_sealed(segment)
         if self._runtime is not None:
-            self._close_at_opening()
+            self._close_at_opening(self._runtime)
         if self._version > 1 and not self._is_dormant:  # else the first batch sees to it
             self._enter()
             try:
@@ -227,7 +228,7 @@ class CommitLog(LogView, Appender):
             finally:
                 self._leave()
 
-    def _close_at_opening(self) -> None:
+    def _close_at_opening(self, runtime: LogRuntime) -> None:
         """Have no file open before the first append: a broker may open more logs than it may have files."""
         active, end, _, _ = self._state
         if self._is_dormant:
@@ -242,9 +243,11 @@ class CommitLog(LogView, Appender):
                 active.close_file()
         elif active is not None:
             self._files.allocate(active.fileno(), Path(active.path), active.size)
+            runtime.open_logs.add(self._housekeeper)
         self._used_at, self._used_end = time.monotonic(), end
         if self._is_dormant:
             self._checkpoint.close()
+            self.tail.unmap()
             del active
             if not self._sealed:  # they have indexes that are in no file yet
                 self._unmap_unpinned()
@@ -320,6 +323,8 @@ class CommitLog(LogView, Appender):
         if not waits and _get_running_loop() is not None:
             self._want_room(1, None)
             raise WindowFullError(f"{self.path}: files of the log are being opened; await room() before submit()")
+        if self._runtime is not None:
+            self._runtime.open_logs.wait()
         self._wake_up()
 
     def _wake_up(self) -> None:
@@ -328,6 +333,7 @@ class CommitLog(LogView, Appender):
             if not self._is_dormant or self._error is not None:  # another thread was quicker
                 return
             try:
+                self._map_tail()
                 self._checkpoint.open()
                 if self._closed_segment is not None:
                     self._reopen_active(self._closed_segment)
@@ -340,6 +346,8 @@ class CommitLog(LogView, Appender):
             self._closed_segment = None
             self._set_open(True)  # before: who finds it neither open nor dormant is refused
             self._is_dormant = False
+            if self._runtime is not None:
+                self._runtime.open_logs.add(self._housekeeper)
 
     def _begin_first(self) -> None:
         """Begin the segment that the next append goes into."""
@@ -376,6 +384,28 @@ class CommitLog(LogView, Appender):
 
     # ---- files of an idle log -------------------------------------------------------------------------------
 
+    def _map_tail(self) -> None:
+        """Map the tail page of a dormant log. It stays mapped until the log has been idle again, see `_note_use`."""
+        if not self.tail.is_mapped:
+            with startup.open_tail_file(self.path, self._files) as file:
+                try:
+                    self.tail.map(file)
+                except ValueError as error:
+                    raise CorruptionError(
+                        self.path / names.TAIL, 0, "the page that was unmapped while the log was idle", "another one"
+                    ) from error
+            self._is_tail_behind = False
+
+    def _tell_readers(self) -> None:
+        """Have readers of other processes see a change of the tail page of a dormant log; soon, if it cannot be mapped
+        now."""
+        try:
+            self._map_tail()
+        except (OSError, ReplogError) as error:
+            logger.warning("%s: readers of other processes see a change later: %s", self.path, error)
+            self._is_tail_behind = True
+        self._note_use()
+
     def _note_use(self) -> None:
         """Files of a log with a runtime are open or mapped from now on: see to it that they are closed again."""
         self._used_at = time.monotonic()
@@ -389,18 +419,26 @@ class CommitLog(LogView, Appender):
         if end != self._used_end:
             self._used_at, self._used_end = time.monotonic(), end
         left = self._used_at + idle_s - time.monotonic()
-        if left > 0:
+        if left > 0 and not self._housekeeper.is_asked_to_close:
             return left
+        self._housekeeper.is_asked_to_close = False
         self._used_at = time.monotonic()  # when it does not succeed
-        if not self._is_dormant:
-            self._close_files()
+        try:
+            if not self._is_dormant:
+                self._close_files()
+        finally:
+            self._runtime.open_logs.note_attempt(self._housekeeper)
         with self._lock:
             if not self._is_dormant or self._error is not None:
                 return idle_s
             pinned = self._unmap_unpinned()
             self._pool.close()
             self._checkpoint.close()
-            return idle_s if pinned or self._sealed else WHEN_WOKEN
+            if self._is_tail_behind:
+                with opening_told(self.path):
+                    self._map_tail()
+            is_unmapped = self.tail.unmap()
+            return idle_s if pinned or self._sealed or not is_unmapped else WHEN_WOKEN
 
     def _close_files(self) -> None:
         """Make a log dormant that nobody appends to. What it waits for, it waits for before it keeps appends out."""
@@ -439,6 +477,8 @@ class CommitLog(LogView, Appender):
         segment, end, _, _ = self._state
         self._is_dormant = True  # before it is not open: see `_reopen`
         self._set_open(False)
+        if self._runtime is not None:
+            self._runtime.open_logs.remove(self._housekeeper)
         self._has_rolled = False  # further segments are prepared when the next one is full
         if segment is not None:
             assert segment.index is not None, "the active segment has its index"
@@ -547,7 +587,8 @@ class CommitLog(LogView, Appender):
             return WHEN_WOKEN
         self._room_error = None
         try:
-            if self._is_dormant:
+            if self._is_dormant and self._runtime is not None:
+                self._runtime.open_logs.wait()
                 self._wake_up()
             elif not self._staged:
                 self._pool.prepare(wanted)
@@ -625,6 +666,8 @@ class CommitLog(LogView, Appender):
         poisoned.__cause__ = error
         self._error = self._error or poisoned
         self._set_open(False)
+        if self._runtime is not None:
+            self._runtime.open_logs.remove(self._housekeeper)  # nothing of it is tried any more
         self._submitted.fail(poisoned)
         self._end_room()
         logger.error("%s", poisoned)
@@ -885,6 +928,8 @@ class CommitLog(LogView, Appender):
             raise self._poison("trim", error) from error
         dropped = self._drop_segments(count)
         self.tail.start = self.start_position
+        if not self.tail.is_mapped:
+            self._tell_readers()
         self._forget_sealed(bases[-1])
         for base in bases:
             self._first_times.pop(base, None)
@@ -1311,12 +1356,16 @@ class CommitLog(LogView, Appender):
         self._error = ClosedError(f"{self.path} was closed")
         self._commits.stop()
         self._housekeeper.stop()
+        if self._runtime is not None:
+            self._runtime.open_logs.remove(self._housekeeper)
         self._watcher.stop(self._error)
         self._end_room()
         try:
             with self._lock:
                 self._pool.close()
                 self._checkpoint.close()
+                with contextlib.suppress(OSError, ReplogError):  # else readers take the writer for killed
+                    self._map_tail()
                 self._publish(is_open=False)
                 self._set_segments([])
                 self._forget_sealed(1 << 62)

@@ -98,6 +98,8 @@ class Housekeeper(Generic[T]):
         self._log, self._poison = weakref.ref(log), poison
         self._preparing, self._syncing = preparing, syncing
         self._stopping = False
+        self.is_asked_to_close = False
+        """Whether the files of the log are to be closed, though it may be in use; for the task that does that."""
         self._wake_preparing, self._wake_syncing = threading.Event(), threading.Event()
         self._threads: list[threading.Thread] = []
         self._shared: tuple[SharedTask, SharedTask] | None = None  # preparing, syncing
@@ -154,6 +156,11 @@ class Housekeeper(Generic[T]):
             self._wake_syncing.set()
         elif THREADS:
             self._shared[1].wake()
+
+    def ask_close(self) -> None:
+        """As `FileUser` has it."""
+        self.is_asked_to_close = True
+        self.wake_syncing()
 
     @property
     def trouble(self) -> str:

@@ -5,13 +5,18 @@ from __future__ import annotations
 import heapq
 import itertools
 import logging
+import resource
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from functools import cache
+from pathlib import Path
+from typing import Protocol
 
 from pyreplog.arguments import as_int
 from pyreplog.errors import InvalidArgumentError
 from pyreplog.handles import Closeable
+from pyreplog.log.lock import WriterLock
 from pyreplog.log.tail_listeners import TailListeners
 
 logger = logging.getLogger(__name__)
@@ -24,6 +29,12 @@ IDLE_MS = 10_000
 
 PREPARING_THREADS, SYNCING_THREADS, COMMITTING_THREADS = 1, 2, 4
 """Threads of a runtime at most; each is started when there is work that no other thread has time for."""
+
+
+_ASKED_MAX = 32
+"""Logs that are asked to close their files, and have not tried yet, before others wait for them to open theirs."""
+
+_WAIT_S = 5.0
 
 
 class SharedTask:
@@ -167,21 +178,97 @@ class WorkerPool:
             del task  # while this thread waits, it keeps no log
 
 
+class FileUser(Protocol):
+    """What has files open for a log."""
+
+    def ask_close(self) -> None:
+        """Have the files closed soon, if that can be. Any thread; it does not wait."""
+
+
+class OpenLogs:
+    """Keeps the number of logs that have files open about at a limit: each takes two descriptors, and a few mappings.
+
+    When there are too many, the log that opened its files first is asked to close them, and counts as the last one. A
+    log that is in use opens them again. A log that is about to open its files waits while others have not done yet what
+    they were asked for.
+
+    Args:
+        most: logs that have files open; None: as many as take half of the descriptors, and about half of the mappings,
+            that this process may have.
+    """
+
+    def __init__(self, most: int | None = None) -> None:
+        self._most = most
+        self._changed = threading.Condition()
+        self._users: dict[FileUser, None] = {}  # the first one opened its files before all others
+        self._asked: set[FileUser] = set()  # to close them
+
+    def wait(self) -> None:
+        """Wait, not for ever, until there may be room for one more log. The caller has locked no log."""
+        with self._changed:
+            self._changed.wait_for(lambda: len(self._asked) <= _ASKED_MAX, _WAIT_S)
+
+    def add(self, user: FileUser) -> None:
+        """Note that a log has opened its files."""
+        most = _most_open() if self._most is None else self._most
+        with self._changed:
+            self._users[user] = None
+            first = next((other for other in self._users if other not in self._asked), None)
+            if first is None or len(self._users) - len(self._asked) <= most:
+                return
+            del self._users[first]  # it goes to the end: perhaps it cannot close them now
+            self._users[first] = None
+            self._asked.add(first)
+        first.ask_close()
+
+    def remove(self, user: FileUser) -> None:
+        """Note that a log has closed its files."""
+        with self._changed:
+            self._users.pop(user, None)
+        self.note_attempt(user)
+
+    def note_attempt(self, user: FileUser) -> None:
+        """Note that a log that may have been asked to close its files has done so, if it could."""
+        with self._changed:
+            if user in self._asked:
+                self._asked.remove(user)
+                self._changed.notify_all()
+
+
+def _most_open() -> int:
+    descriptors, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return max(min(descriptors // 4, _maps_max() // 8), 1)
+
+
+@cache
+def _maps_max() -> int:
+    try:
+        return int(Path("/proc/sys/vm/max_map_count").read_text())
+    except (OSError, ValueError):
+        return 65_530  # the kernel's default
+
+
+_open_logs = OpenLogs()
+
+
 class LogRuntime(Closeable):
     """The threads of many logs that one owner has open in a process, for example the partitions of a broker.
 
     A log that is opened with a runtime starts no thread of its own for its upkeep, its group commits, and the tasks of
-    event loops that wait for its entries. An idle one
-    is not looked at: 1,000 of them use no CPU time. It has no file open, and two pages mapped: the tail page, and one
-    that keeps the writer's lock. Its next append opens its segment again; in an event loop `submit` raises
-    WindowFullError then, as if it had to wait for a segment, and `room()` is awaited. Reading maps a segment for as
-    long as it is in use. The owner closes its logs, and then the runtime.
+    event loops that wait for its entries. An idle one is not looked at: 1,000 of them use no CPU time. It has no file
+    open, and none mapped, but for one page that keeps the writer's lock, if `locks` has none for it. Its next append
+    opens its segment and its tail page again; in an event loop `submit` raises WindowFullError then, as if it had to
+    wait for a segment, and `room()` is awaited. Reading maps a segment for as long as it is in use. The owner closes
+    its logs, and then the runtime.
 
     Any thread may call the methods; `close` waits for what the threads are doing.
 
     Args:
         idle_ms: a log to which nothing was appended for so long, milliseconds, at least 1, is synced, and its files are
             closed.
+        locks: by directory, locks that the owner holds until its logs are closed. They hold those of the logs in these
+            directories, too.
+        open_logs: limit of the logs that have files open; None: that which the runtimes of this process share.
 
     Example:
         ```python
@@ -193,10 +280,15 @@ class LogRuntime(Closeable):
         ```
     """
 
-    def __init__(self, *, idle_ms: int = IDLE_MS) -> None:
+    def __init__(
+        self, *, idle_ms: int = IDLE_MS, locks: Mapping[Path, WriterLock] | None = None,
+        open_logs: OpenLogs | None = None,
+    ) -> None:  # fmt: skip
         if as_int("idle_ms", idle_ms) < 1:
             raise InvalidArgumentError(f"idle_ms: expected at least 1, found {idle_ms}")
         self.idle_s = idle_ms / 1000
+        self.open_logs = _open_logs if open_logs is None else open_logs
+        self.locks: Mapping[Path, WriterLock] = {} if locks is None else locks
         self.preparing = WorkerPool("prepare", PREPARING_THREADS)
         """Makes segments, and removes old ones."""
         self.syncing = WorkerPool("sync", SYNCING_THREADS)

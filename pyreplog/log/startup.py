@@ -7,6 +7,7 @@ import os
 import uuid as uuid_module
 from dataclasses import dataclass
 from pathlib import Path
+from typing import BinaryIO
 
 from pyreplog._native.log.tail_page import PAGE, Tail
 from pyreplog.config import LogConfig
@@ -110,17 +111,28 @@ def _finish_truncation(path: Path, files: Files) -> None:
     file.close()
 
 
+def open_tail_file(path: Path, files: Files) -> BinaryIO:
+    """Open the file of the tail page for a writer, making it if need be. Errors: OSError, ReplogError."""
+    page = path / names.TAIL
+    if not page.exists() or page.stat().st_size < PAGE:
+        files.replace_small(page, bytes(PAGE))
+    file = open_changing(page)
+    try:
+        files.allocate(file.fileno(), page, PAGE)
+    except BaseException:
+        file.close()
+        raise
+    return file
+
+
 def open_tail(path: Path, files: Files, started: StartupResult) -> Tail:
     """Map the tail page for a writer, making the file if need be.
 
     Readers trust it as soon as it names this boot and this log, if its visible end is not 0: words of another boot or
     log are cleared before it does. Those of this boot stay, for readers that go by them; but for what recovery has cut.
     """
-    page, uuid, recovered = path / names.TAIL, started.checkpoint.uuid, started.found
-    if not page.exists() or page.stat().st_size < PAGE:
-        files.replace_small(page, bytes(PAGE))
-    with open_changing(page) as file:
-        files.allocate(file.fileno(), page, PAGE)
+    uuid, recovered = started.checkpoint.uuid, started.found
+    with open_tail_file(path, files) as file:
         tail = Tail(file, writable=True)
     is_own = tail.belongs_to(boot_id(), uuid)
     if is_own and tail.visible > recovered.end:

@@ -208,7 +208,7 @@ class Broker(Handle):
                 self._lock_directory(other, undo)
             self.member = register_broker(directory, name, store, self._files, rack=rack, replaces=replaces)
             self._high_watermarks = HighWatermarkFile(directory, self._files)
-            self._runtime = LogRuntime()
+            self._runtime = LogRuntime(locks=self._locks)
             undo.callback(self._runtime.close)
             self._syncer = LogSyncer()
             undo.callback(self._syncer.close)

@@ -1,4 +1,5 @@
-"""An idle log of a runtime has no file open, and two pages mapped; its next use goes on as if nothing had been."""
+"""An idle log of a runtime has no file open, and none mapped but its lock, which that of its directory may hold; its next
+use goes on as if nothing had been."""
 
 from __future__ import annotations
 
@@ -18,11 +19,20 @@ from typing import Any
 import pytest
 
 import pyreplog
-from pyreplog.errors import CorruptionError, DiskFullError, InvalidArgumentError, LockedError, WindowFullError
+from pyreplog._native.log.apply_replicated import marks_of
+from pyreplog.errors import (
+    CorruptionError,
+    DiskError,
+    DiskFullError,
+    InvalidArgumentError,
+    LockedError,
+    WindowFullError,
+)
 from pyreplog.log import commitlog, names
 from pyreplog.log.commitlog import CommitLog
 from pyreplog.log.files import RealFiles
-from pyreplog.log.runtime import LogRuntime
+from pyreplog.log.lock import WriterLock, writer_of
+from pyreplog.log.runtime import LogRuntime, OpenLogs
 from tests.waiting import until
 
 SEGMENT_BYTES = 64 << 10
@@ -59,10 +69,15 @@ def mapped_files(path: Path) -> list[str]:
 def is_at_rest(log: CommitLog) -> bool:
     if not log.is_dormant:
         return False
-    if not open_files(log.path) and mapped_files(log.path) == ["lock", "tail"]:
+    if not open_files(log.path) and mapped_files(log.path) == ["lock"]:
         return True
     gc.collect()  # an earlier handle of the log that was closed
     return False
+
+
+def is_unmapped(log: CommitLog) -> bool:
+    """Of the log as this process writes it; readers of this process may have its files mapped."""
+    return log.is_dormant and not log.tail.is_mapped
 
 
 def blocks(path: Path) -> int:
@@ -92,13 +107,15 @@ def test_an_idle_log_has_no_file_open_and_appends_go_on(tmp_path: Path, runtime:
 
 
 def test_logs_are_opened_without_keeping_a_file_open(tmp_path: Path):
-    for _ in range(2):
+    logs = list[CommitLog]()
+    for number in range(2):
+        logs.clear()
+        gc.collect()  # handles that were closed
         with LogRuntime() as runtime, contextlib.ExitStack() as opened:  # it would take 10 s to close them
-            logs = [opened.enter_context(open_log(tmp_path / str(i), runtime)) for i in range(20)]
+            logs += [opened.enter_context(open_log(tmp_path / str(i), runtime)) for i in range(20)]
             assert all(log.is_dormant and not open_files(log.path) for log in logs)
-            assert {name for log in logs for name in mapped_files(log.path)} == {"lock", "tail"}
-            for log in logs:
-                log.append(KILOBYTE)
+            assert {name for log in logs for name in mapped_files(log.path)} == {"lock"}
+            assert {log.append(KILOBYTE) for log in logs} == {number}
             assert open_files(logs[0].path) == ["00000000000000000000.log", "checkpoint"]
 
 
@@ -117,7 +134,7 @@ def test_reading_an_idle_log_maps_a_segment_as_long_as_it_is_used(tmp_path: Path
         assert (record.value, first[0].value) == (values[299], values[0])
         until(lambda: "checkpoint" not in open_files(log.path))
         last = f"{names.segment_bases(log.path)[-1]:020d}"
-        assert mapped_files(log.path) == [f"{0:020d}.idx", f"{0:020d}.log", f"{last}.log", "lock", "tail"]
+        assert mapped_files(log.path) == [f"{0:020d}.idx", f"{0:020d}.log", f"{last}.log", "lock"]
         assert log.is_dormant and not open_files(log.path)
         assert log.append(b"next") == 300
         assert (record.value, first[0].value, log[300]) == (values[299], values[0], b"next")
@@ -153,6 +170,177 @@ def test_a_follower_and_a_reader_of_an_idle_log_see_the_next_entry(tmp_path: Pat
             for thread in threads:
                 thread.join(WAIT_S)
             assert values == [b"one"] * 2 and reader[:] == [b"zero", b"one"]
+
+
+def test_an_idle_log_has_no_map_if_the_lock_of_its_directory_holds_its_own(tmp_path: Path):
+    lock = WriterLock(tmp_path)
+    with LogRuntime(idle_ms=20, locks={tmp_path: lock}) as runtime, contextlib.ExitStack() as opened:
+        logs = [opened.enter_context(open_log(tmp_path / str(i), runtime)) for i in range(20)]
+        assert [name for log in logs for name in (*mapped_files(log.path), *open_files(log.path))] == []
+        for log in logs:
+            log.append(KILOBYTE)
+        for log in logs:
+            until(lambda log=log: not mapped_files(log.path) and not open_files(log.path))  # type: ignore[misc]
+            assert log.is_dormant and writer_of(log.path) == os.getpid()
+        for log in logs:
+            assert log.append(b"next") == 1 and log[:] == [KILOBYTE, b"next"]
+    lock.release()
+
+
+def test_about_as_many_logs_as_may_have_files_open(tmp_path: Path):
+    """None of them is idle for long enough. A log that cannot close its files keeps no other from going on."""
+    most = 4
+    with LogRuntime(open_logs=OpenLogs(most)) as runtime, contextlib.ExitStack() as opened:
+        logs = [opened.enter_context(open_log(tmp_path / str(i), runtime)) for i in range(120)]
+        for number in range(2):
+            for log in logs:
+                assert log.append(b"%d" % number) == number
+                assert sum(not other.is_dormant for other in logs) < 60
+        until(lambda: sum(not log.is_dormant for log in logs) == most)
+        assert not logs[-1].is_dormant
+        assert all(log[:] == [b"0", b"1"] for log in logs)
+
+
+def test_an_event_loop_goes_on_with_more_logs_than_may_have_files_open(tmp_path: Path):
+    async def append(log: CommitLog) -> int:
+        while True:
+            await log.room()
+            with contextlib.suppress(WindowFullError):
+                return await log.submit(b"value")
+
+    async def append_all(logs: list[CommitLog]) -> list[int]:
+        return await asyncio.wait_for(asyncio.gather(*map(append, logs * 2)), WAIT_S)
+
+    with LogRuntime(open_logs=OpenLogs(2)) as runtime, contextlib.ExitStack() as opened:
+        logs = [opened.enter_context(open_log(tmp_path / str(i), runtime)) for i in range(50)]
+        assert sorted(asyncio.run(append_all(logs))) == [0] * 50 + [1] * 50
+
+
+def test_processes_go_on_reading_a_log_that_is_idle_in_between(tmp_path: Path, runtime: LogRuntime):
+    command = [sys.executable, "-c", FOLLOWER, tmp_path / "log"]
+    with (
+        open_log(tmp_path / "log", runtime) as log,
+        subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as follower,
+    ):
+        assert follower.stdout is not None and follower.stdout.readline() == "ready\n"
+        for entry in range(5):
+            until(lambda: is_at_rest(log))  # the follower sleeps, or is about to
+            log.append(b"%d" % entry)
+            assert follower.stdout.readline() == f"{entry}\n"
+        until(lambda: is_at_rest(log))
+        log.append(b"last")
+        assert follower.stdout.read() == "last\n" and follower.wait(WAIT_S) == 0
+
+
+FOLLOWER = """
+import sys, pyreplog
+with pyreplog.open(sys.argv[1], "r") as reader:
+    print("ready", flush=True)
+    for record in reader.follow(0):
+        print(record.value.decode(), flush=True)
+        if record.value == b"last":
+            break
+"""
+
+
+def test_readers_see_what_changes_while_a_log_is_idle(tmp_path: Path, runtime: LogRuntime):
+    """The commit point moves, and segments go: neither needs the segment that is appended to."""
+    config = pyreplog.LogConfig(segment_bytes=SEGMENT_BYTES)
+    path = tmp_path / "log"
+    with CommitLog(path, config, create=True, clock=None, files=None, gated=True, runtime=runtime) as log:
+        (path / names.TERMS).touch()  # what a log with a commit point has
+        places = []
+        for _ in range(2):
+            log.append_batch([KILOBYTE] * 100)
+            places.append(marks_of(log)[0])
+        with pyreplog.open(path, "r") as reader:
+            for position, entry in places:
+                until(lambda: is_unmapped(log))
+                assert reader.live and reader.end == log.end == entry - 100
+                follower, values = reader.follow(entry - 1, timeout=WAIT_S), list[bytes]()
+                thread = threading.Thread(target=lambda f=follower, v=values: v.append(next(f).value))  # type: ignore[misc]
+                thread.start()
+                log.show_up_to(position, entry)
+                thread.join(WAIT_S)
+                assert values == [KILOBYTE] and reader.end == log.end == entry
+            until(lambda: is_unmapped(log))
+            log.trim(100)
+            assert reader.start == log.start > 0
+            until(lambda: is_unmapped(log))
+
+
+def test_a_thread_that_sleeps_on_the_page_of_an_idle_log_is_woken(tmp_path: Path, runtime: LogRuntime):
+    """Whether it fell asleep before the log was idle, or since."""
+    with open_log(tmp_path / "log", runtime) as log:
+        for is_idle in (False, True, True, False):
+            if is_idle:
+                until(lambda: is_unmapped(log))
+            else:
+                log.append(b"before")
+            follower, values = log.follow(log.end, timeout=WAIT_S), list[bytes]()
+            thread = threading.Thread(target=lambda f=follower, v=values: v.append(next(f).value))  # type: ignore[misc]
+            thread.start()
+            until(lambda: log.is_dormant)
+            began = time.monotonic()
+            log.append(b"value")
+            thread.join(WAIT_S)
+            assert values == [b"value"] and time.monotonic() - began < WAIT_S / 2
+
+
+@pytest.mark.parametrize("kind", ["removed", "empty", "cut"])
+def test_a_tail_page_that_was_lost_while_its_log_was_idle_is_made_again(tmp_path: Path, runtime: LogRuntime, kind: str):
+    with open_log(tmp_path / "log", runtime) as log:
+        log.append(b"zero")
+        until(lambda: is_at_rest(log))
+        page = log.path / names.TAIL
+        if kind == "removed":
+            page.unlink()
+        else:
+            os.truncate(page, 0)
+            os.truncate(page, 0 if kind == "cut" else 4096)
+        assert log.append(b"one") == 1
+        with pyreplog.open(log.path, "r") as reader:
+            assert reader.live and reader[:] == [b"zero", b"one"]
+
+
+def test_the_tail_page_of_another_log_is_refused(tmp_path: Path, runtime: LogRuntime):
+    with open_log(tmp_path / "log", runtime) as log, open_log(tmp_path / "other", runtime) as other:
+        log.append(b"zero")
+        other.append(b"zero")
+        until(lambda: is_at_rest(log) and is_at_rest(other))
+        (other.path / names.TAIL).replace(log.path / names.TAIL)
+        for _ in range(2):
+            with pytest.raises(CorruptionError, match="while the log was idle"):
+                log.append(b"one")
+        assert log[:] == [b"zero"] and other.append(b"one") == 1
+
+
+def test_readers_are_told_later_if_the_tail_page_cannot_be_mapped_now(tmp_path: Path, runtime: LogRuntime):
+    class Failing(RealFiles):
+        fails = False
+
+        def allocate(self, fd: int, path: Path, size: int) -> None:
+            if self.fails and path.name == names.TAIL:
+                raise OSError(errno.EMFILE, "too many open files")
+            super().allocate(fd, path, size)
+
+    files, config = Failing(), pyreplog.LogConfig(segment_bytes=SEGMENT_BYTES)
+    path = tmp_path / "log"
+    with CommitLog(path, config, create=True, clock=None, files=files, gated=True, runtime=runtime) as log:
+        (path / names.TERMS).touch()
+        log.append(b"zero")
+        until(lambda: is_at_rest(log))
+        with pyreplog.open(path, "r") as reader:
+            files.fails = True
+            log.show_up_to(log.end_position + 1000, 1)
+            assert (log.end, reader.end) == (1, 0)
+            with pytest.raises(DiskError):
+                log.append(b"one")
+            until(lambda: "idle log" in log.stats().trouble)
+            files.fails = False
+            until(lambda: reader.end == 1)
+            assert log.append(b"one") == 1
+            until(lambda: not log.stats().trouble)
 
 
 def test_an_idle_log_is_synced_trimmed_truncated_and_closed(tmp_path: Path, runtime: LogRuntime):

@@ -50,6 +50,7 @@ cdef class Appender(LogViewBase):
     cdef void encode_counted(self, const Part *part, int64_t length, int64_t stride, int64_t time) noexcept nogil
     cdef Py_ssize_t encode_run(self, const Part *parts, Py_ssize_t count, int64_t time) noexcept nogil
     cdef Py_ssize_t encode_batches(self, const Part *parts, Py_ssize_t count, int64_t time) noexcept nogil
+    cdef int tell_readers(self) except -1
     cdef int make_room(self, int64_t stride) except -1
     cdef int reserve(self, int64_t segments) except -1
     cdef int put(self, const Part *parts, Py_ssize_t count, int64_t total) except -1

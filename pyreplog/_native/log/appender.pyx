@@ -4,7 +4,8 @@ Threads: every call runs under the GIL; large batches release it while `inside` 
 subclass implements `_make_room` (roll, or flush the stage), `_begin_next` (roll), `_begin_counted` (have a
 segment whose records may take several entry numbers, or refuse), `_check_room` and `_check_inside` (raise
 WindowFullError if the caller must not wait for that), `_reserve` (segments for a whole batch), `_reopen` (open the
-files of a dormant log, or raise the reason why the log is not open), `wait_synced` and `_request_commit`.
+files of a dormant log, or raise the reason why the log is not open), `_tell_readers`, `wait_synced` and
+`_request_commit`.
 """
 
 from cpython.buffer cimport Py_buffer, PyBuffer_Release
@@ -123,6 +124,10 @@ cdef class Appender(LogViewBase):
 
     def _reopen(self, waits):
         """Open the files of a dormant log; waits: as of `enter`. Raises the reason if the log is not open otherwise."""
+        raise NotImplementedError
+
+    def _tell_readers(self):
+        """Have readers of other processes see a change of the tail page of a dormant log."""
         raise NotImplementedError
 
     def _make_room(self, stride):
@@ -262,6 +267,12 @@ cdef class Appender(LogViewBase):
         store(&self.tail.page.end, position)
         store(&self.tail.page.end_entry, self.next_entry)
         self.show(position, self.next_entry)
+
+    cdef int tell_readers(self) except -1:
+        """Have readers of other processes see what was changed in the tail page, though the log may be dormant."""
+        if self.tail.page == &self.tail.kept:
+            self._tell_readers()
+        return 0
 
     # ---- room --------------------------------------------------------------------------------------------------
 

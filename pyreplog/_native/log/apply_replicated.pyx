@@ -200,6 +200,7 @@ def show_up_to(Appender log not None, int64_t position, int64_t entry):
     order()
     if load32(&log.tail.page.sleepers):  # as an append does: mostly no reader sleeps here
         wake_sleepers(log.tail)
+    log.tell_readers()
 
 
 cdef object synced_of(Appender log, int64_t end, int64_t end_entry):

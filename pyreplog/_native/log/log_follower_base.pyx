@@ -102,7 +102,7 @@ cdef class LogFollowerBase:
         cdef const uint8_t *p
         cdef int64_t offset, stride
         cdef Record record
-        if self.held is None or not self.log.count or self.entry >= load(self.log.visible_entry) or not self.is_told():
+        if self.held is None or not self.log.count or self.entry >= self.log.visible_entry() or not self.is_told():
             return None
         segment = self.held.segment
         offset = self.position - segment.base
@@ -161,12 +161,12 @@ cdef class LogFollowerBase:
             if not log.live or not log.tail.writable:  # no writer would wake this thread
                 return log.poll_for(self, None if deadline < 0 else deadline / 1e6)
             seen = load(&log.tail.page.visible)  # read before the entry number, which a writer stores first
-            if self.entry < load(log.visible_entry) or not self.is_told():
+            if self.entry < log.visible_entry() or not self.is_told():
                 return True
             left = SLEEP_US if deadline < 0 else min(SLEEP_US, deadline - monotonic_us())
             if left <= 0:
                 return False
             log.tail.wait(seen, left, True)
             PyErr_CheckSignals()
-            if self.entry < load(log.visible_entry):
+            if self.entry < log.visible_entry():
                 return True

@@ -12,11 +12,11 @@ cdef class LogViewBase:
     cdef int64_t *bases           # position of each segment
     cdef int64_t *firsts          # first entry number of each segment
     cdef Py_ssize_t count
-    cdef const int64_t *visible_entry
     cdef int64_t own_visible_entry
     cdef uint32_t truncations     # how often the log had been truncated when the table was made
     cdef bint live                # the tail page is up to date
     cdef Segment located            # segment of the last result of `locate`; valid until the GIL is released
+    cdef int64_t visible_entry(self) noexcept
     cdef Py_ssize_t segment_of(self, const int64_t *keys, int64_t key) noexcept
     cdef int check_table(self) except -1
     cdef bint poll_for(self, object follower, object deadline) except -1

@@ -24,7 +24,6 @@ cdef class LogViewBase:
 
     def __cinit__(self, *args, **kwargs):
         self.segments = []
-        self.visible_entry = &self.own_visible_entry
 
     def __dealloc__(self):
         free(self.bases)
@@ -36,7 +35,6 @@ cdef class LogViewBase:
         """Read the visible end from the tail page; if it is not trusted, from `_set_visible_entry`."""
         self.tail = tail
         self.live = trusted
-        self.visible_entry = &tail.page.visible_entry if trusted else &self.own_visible_entry
 
     def _set_visible_entry(self, int64_t entry):
         self.own_visible_entry = entry
@@ -45,6 +43,10 @@ cdef class LogViewBase:
     def truncation_count(self):
         """Number of the log's truncations, as the tail page tells it."""
         return load32(&self.tail.page.truncations) if self.live else 0
+
+    cdef int64_t visible_entry(self) noexcept:
+        """Return the number of the first entry that readers may not read yet."""
+        return load(&self.tail.page.visible_entry) if self.live else self.own_visible_entry
 
     @property
     def _own_visible_entry(self):
@@ -230,9 +232,9 @@ cdef class LogViewBase:
         cdef SparseIndex index
         cdef const uint8_t *p
         self.check_table()
-        if not 0 <= entry < load(self.visible_entry):
+        if not 0 <= entry < self.visible_entry():
             self._check_numbered()
-            raise OutOfRangeError(f"entry {entry}: the log's visible entries end before {load(self.visible_entry)}")
+            raise OutOfRangeError(f"entry {entry}: the log's visible entries end before {self.visible_entry()}")
         while True:
             row = self.segment_of(self.firsts, entry)
             if row < 0:
@@ -307,7 +309,7 @@ cdef class LogViewBase:
             return self._values(item)
         entry = number(item)
         if entry < 0:
-            entry += load(self.visible_entry)
+            entry += self.visible_entry()
         p = self.locate(entry)
         return PyBytes_FromStringAndSize(<const char *>rec.value_of(p), rec.value_length_of(p))
 

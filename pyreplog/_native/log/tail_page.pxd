@@ -32,7 +32,9 @@ cdef struct SharedWakeups:
 
 
 cdef class Tail:
-    cdef TailPage *page
+    cdef TailPage *page           # the mapping; or `kept`, as long as there is none. Changed under the GIL
+    cdef TailPage kept
+    cdef int sleeping             # threads of this process in `wait`; they keep the mapping
     cdef readonly object path
     cdef readonly bint writable
     cdef SharedWakeups *shared    # where wake-ups are noted, too; NULL: nowhere
@@ -40,6 +42,7 @@ cdef class Tail:
     cdef void *next_woken
     cdef bint is_woken            # it is in the list of `shared`
     cdef bint fenced              # the writer needs a fence between its store and its load of `sleepers`
+    cdef TailPage *map_file(self, file) except NULL
     cdef int64_t wait(self, int64_t seen, int64_t timeout_us, bint visible) except -1
 
 

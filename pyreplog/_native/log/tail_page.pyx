@@ -9,7 +9,7 @@ from functools import partial
 
 cimport cython
 from libc.stdint cimport INT32_MAX
-from libc.string cimport memcmp, memcpy, memset
+from libc.string cimport memcmp, memcpy
 
 from pyreplog._native.layout cimport FORMAT_VERSION, TAIL_MAGIC
 from pyreplog._native.system.scheduling cimport Seam
@@ -73,29 +73,109 @@ cdef void note_wakeup(Tail tail) noexcept nogil:
     futex_wake_all(&tail.shared.wake)
 
 
+cdef void set_words(TailPage *page, const TailPage *words) noexcept:
+    """Set the words that `publish` sets."""
+    store(&page.start, words.start)
+    store(&page.end, words.end)
+    store(&page.end_entry, words.end_entry)
+    store(&page.synced_end, words.synced_end)
+    store(&page.synced_entry, words.synced_entry)
+    store(&page.visible_entry, words.visible_entry)
+    store(&page.visible, words.visible)  # a reader of a page that was just claimed trusts it from here on
+    store32(&page.open, words.open)
+
+
 @cython.final
 cdef class Tail:
     """The page, mapped from `file` (at least 4096 bytes; open for reading, and also for writing if `writable`).
 
     Positions are bytes, entries are entry numbers; each is one atomic word. The mapping takes no descriptor. Raises
     ValueError if the file is too short.
+
+    The writer may do without the mapping while it changes nothing (`unmap`). All words are kept then, and can be
+    changed, but readers of other processes see a change only after `map`.
     """
 
     def __cinit__(self, file, *, bint writable):
-        cdef int fd = file.fileno()
-        cdef void *address
+        self.page = &self.kept
         self.path = file.name
         self.writable = writable
-        if os.fstat(fd).st_size < PAGE:
-            raise ValueError(f"{file.name}: expected {PAGE} bytes, found {os.fstat(fd).st_size}")
-        address = c_mmap(NULL, PAGE, PROT_READ | (PROT_WRITE if writable else 0), MAP_SHARED, fd, 0)
-        if address == MAP_FAILED:
-            raise OSError(get_errno(), f"cannot map {file.name}: {os.strerror(get_errno())}")
-        self.page = <TailPage *>address
+        self.page = self.map_file(file)
 
     def __dealloc__(self):
-        if self.page != NULL:
+        if self.page != &self.kept:
             c_munmap(self.page, PAGE)
+
+    cdef TailPage *map_file(self, file) except NULL:
+        """Map a file; return `page`, and map nothing, if another thread did while the size of the file was asked for."""
+        cdef int fd = file.fileno()
+        cdef void *address
+        size = os.fstat(fd).st_size
+        if size < PAGE:
+            raise ValueError(f"{file.name}: expected {PAGE} bytes, found {size}")
+        if self.page != &self.kept:
+            return self.page
+        address = c_mmap(NULL, PAGE, PROT_READ | (PROT_WRITE if self.writable else 0), MAP_SHARED, fd, 0)
+        if address == MAP_FAILED:
+            raise OSError(get_errno(), f"cannot map {file.name}: {os.strerror(get_errno())}")
+        return <TailPage *>address
+
+    @property
+    def is_mapped(self):
+        """Whether readers of other processes see changes at once."""
+        return self.page != &self.kept
+
+    def unmap(self):
+        """Give up the mapping of a page of which this process is the writer, until `map`.
+
+        No thread may be inside the append path of the log. The GIL is not released.
+
+        Returns:
+            False, and nothing happened, if a thread of this process sleeps on the page.
+        """
+        cdef TailPage *page = self.page
+        if page != &self.kept and not self.sleeping:
+            memcpy(&self.kept, page, sizeof(TailPage))
+            self.page = &self.kept
+            c_munmap(page, PAGE)
+        return self.page == &self.kept
+
+    def map(self, file, /):
+        """Map the page again, and store what was changed since `unmap`. Does nothing if it is mapped.
+
+        A new file in the place of the former one is claimed, unless it is that of another log.
+
+        Args:
+            file: as for the constructor.
+
+        Raises:
+            ValueError: the file is too short, or belongs to another log.
+            OSError: it cannot be mapped.
+        """
+        cdef TailPage *page = self.map_file(file)
+        cdef bint is_behind
+        if page == self.page:
+            return
+        if page.magic == TAIL_MAGIC and memcmp(page.uuid, self.kept.uuid, 16) != 0:
+            c_munmap(page, PAGE)
+            raise ValueError(f"{file.name}: expected the page that was mapped before, found that of another log")
+        is_behind = (memcmp(page, &self.kept, <char *>&page.wake - <char *>page) != 0
+                     or page.unreplicated != self.kept.unreplicated)
+        if is_behind:
+            store32(&page.unreplicated, self.kept.unreplicated)
+            store32(&page.truncations, self.kept.truncations)
+            set_words(page, &self.kept)
+            fence()
+            memcpy(page, &self.kept, <char *>&page.start - <char *>page)
+        if self.kept.sleepers:
+            store32(&page.sleepers, 1)
+        self.page = page
+        if self.sleeping:  # on the words that nobody changes any more
+            add32(&page.wake, 1)
+            add32(&self.kept.wake, 1)
+            futex_wake_all(&self.kept.wake)
+        if is_behind:
+            wake_sleepers(self)
 
     def begin(self, *, bytes boot_id not None, bytes uuid not None, uint32_t pid):
         """Claim the page for the writer `pid`, and store its boot and log. The words keep their values."""
@@ -123,14 +203,11 @@ cdef class Tail:
     def publish(self, *, int64_t start, int64_t end, int64_t end_entry, int64_t synced_end, int64_t synced_entry,
                 int64_t visible, int64_t visible_entry, bint is_open):
         """Set all words, as the writer does at open, truncate, trim and close, and wake all sleepers."""
-        store(&self.page.start, start)
-        store(&self.page.end, end)
-        store(&self.page.end_entry, end_entry)
-        store(&self.page.synced_end, synced_end)
-        store(&self.page.synced_entry, synced_entry)
-        store(&self.page.visible_entry, visible_entry)
-        store(&self.page.visible, visible)  # a reader of a page that was just claimed trusts it from here on
-        store32(&self.page.open, is_open)
+        cdef TailPage words
+        words.start, words.end, words.end_entry = start, end, end_entry
+        words.synced_end, words.synced_entry = synced_end, synced_entry
+        words.visible, words.visible_entry, words.open = visible, visible_entry, is_open
+        set_words(self.page, &words)
         wake_sleepers(self)
 
     def note_truncation(self):
@@ -201,24 +278,28 @@ cdef class Tail:
 
     cdef int64_t wait(self, int64_t seen, int64_t timeout_us, bint visible) except -1:
         """Sleep until the end, or the visible one, passes `seen`; return it, also after a time-out or a signal."""
-        cdef const int64_t *word = &self.page.visible if visible else &self.page.end
-        cdef uint32_t wake
+        cdef TailPage *page = self.page  # `unmap` leaves it alone as long as `sleeping` counts this thread
+        cdef const int64_t *word = &page.visible if visible else &page.end
+        cdef uint32_t wake = load32(&page.wake)  # before the GIL is released: `map` changes it
         cdef bint is_asked = seam.scheduler is not None, sleeps = False
         if not self.writable:
             raise ValueError("a read-only tail page cannot be waited on")
-        with nogil:
-            wake = load32(&self.page.wake)
-            if load(word) <= seen:
-                store32(&self.page.sleepers, 1)
-                if fence_writers() != 0 and timeout_us > UNFENCED_US:
-                    timeout_us = UNFENCED_US  # a wake-up may be missed: look again soon
-                sleeps = load(word) <= seen
-            if sleeps and not is_asked:
-                futex_wait(&self.page.wake, wake, timeout_us)
-        if sleeps and is_asked and not seam.scheduler.wait_while(partial(self._is_not_woken, wake), timeout_us):
+        self.sleeping += 1
+        try:
             with nogil:
-                futex_wait(&self.page.wake, wake, timeout_us)
-        return load(word)
+                if load(word) <= seen:
+                    store32(&page.sleepers, 1)
+                    if fence_writers() != 0 and timeout_us > UNFENCED_US:
+                        timeout_us = UNFENCED_US  # a wake-up may be missed: look again soon
+                    sleeps = load(word) <= seen
+                if sleeps and not is_asked:
+                    futex_wait(&page.wake, wake, timeout_us)
+            if sleeps and is_asked and not seam.scheduler.wait_while(partial(self._is_not_woken, wake), timeout_us):
+                with nogil:
+                    futex_wait(&page.wake, wake, timeout_us)
+        finally:
+            self.sleeping -= 1
+        return load(&self.page.visible if visible else &self.page.end)
 
     def _is_not_woken(self, uint32_t wake, /):
         return load32(&self.page.wake) == wake
