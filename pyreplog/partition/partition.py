@@ -240,6 +240,13 @@ class Partition:
             `needs_sync` tells so.
     """
 
+    __slots__ = (  # more than 30 attributes in a dictionary are read slowly, and an append reads many
+        "_brokers", "_cleaned_reports", "_cleaned_segments", "_cleaner", "_clock", "_failed", "_fetcher", "_files",
+        "_following", "_is_closed", "_is_leaving", "_leading", "_lock", "_log", "_low_shown", "_low_wanted",
+        "_peer_snapshot", "_producers", "_purgatory", "_replays", "_request_sync", "_role", "_role_watcher", "_sending",
+        "_state", "_store", "_unknown_from", "_version", "config", "failure", "member", "name",
+    )  # fmt: skip
+
     def __init__(
         self, partition: TopicPartition, log: PartitionLog, member: Member, config: TopicConfig, *,
         store: PartitionStateStore, fetcher: FetchSender, purgatory: Purgatory, clock: Clock, brokers: Brokers,
