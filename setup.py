@@ -106,6 +106,7 @@ setup(
             extension("quorum/acktracker"),
             extension("net/add_replies"),
             extension("machines/effects"),
+            extension("machines/named_tuples"),
             extension("machines/serial_executor"),
             extension("ledger/driver_base"),
             extension("system/mutex"),

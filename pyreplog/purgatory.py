@@ -173,17 +173,21 @@ class Purgatory:
         """
         self._inbox.append((Purgatory._advance, key, number))
 
-    def is_watched(self, key: Hashable) -> bool:
-        """Whether `advance` may be needed for `key`. False only while nobody waits for it.
+    def is_watched(self, *keys: Hashable) -> bool:
+        """Whether `advance` may be needed for one of these keys. False only while nobody waits for any of them.
 
-        For an owner that keeps the number where its waiters can read it, and stores it there first. A caller of `watch`
-        whose registration this call did not see reads the number after `watch` returns: it finds the new one. The inbox
-        is read before the line, because a registration is in the inbox until its line counts it.
+        For an owner that keeps the numbers where their waiters can read them, and stores them there first. A caller of
+        `watch` whose registration this call did not see reads the number after `watch` returns: it finds the new one.
+        The inbox is read before the lines, because a registration is in the inbox until its line counts it.
         """
         if self._inbox:
             return True
-        line = self._lines.get(key)
-        return line is not None and line.live > 0
+        lines = self._lines
+        for key in keys:
+            line = lines.get(key)
+            if line is not None and line.live:
+                return True
+        return False
 
     def drain(self) -> None:
         """Completes the waiters of all numbers that were advanced."""

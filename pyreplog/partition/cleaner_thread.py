@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from pyreplog._native.kafka.log_cleaner import first_without_key
 from pyreplog.errors import InvalidRecordBatchError, MissingExtraError, ReplogError
 from pyreplog.partition.cleaned_segment_fetcher import CleanedSegmentFetcher, SegmentTransport
-from pyreplog.partition.protocol.record_batch import HEAD_BYTES, CheckedBatch
+from pyreplog.partition.protocol.record_batch import HEAD_BYTES
 from pyreplog.record_batches.compression import decompress
 
 if TYPE_CHECKING:
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
     from _typeshed import ReadableBuffer
 
+    from pyreplog._native.kafka.record_batch import RecordBatchHeader
     from pyreplog.partition.partition import Partition
 
 logger = logging.getLogger(__name__)
@@ -24,16 +25,15 @@ logger = logging.getLogger(__name__)
 _UNCOMPRESSED_MAX = 256 << 20
 
 
-def keyless(data: ReadableBuffer, checked: CheckedBatch) -> str:
+def keyless(data: ReadableBuffer, head: RecordBatchHeader) -> str:
     """Return why a compacted topic refuses a batch whose head is checked; "": it takes it.
 
     Args:
         data: the batch.
-        checked: the result of the checks of its head.
+        head: its header.
     """
-    if checked.batch is None or checked.batch.header.control:
+    if head.control:
         return ""
-    head = checked.batch.header
     try:
         body = decompress(head.attributes & 7, memoryview(data)[HEAD_BYTES:], _UNCOMPRESSED_MAX)
         number = first_without_key(data, body)

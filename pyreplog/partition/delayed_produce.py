@@ -3,24 +3,14 @@
 from __future__ import annotations
 
 from _thread import allocate_lock
-from typing import NamedTuple
 
 from pyreplog.errors import OutcomeUnknownError
 from pyreplog.future import AppendFuture, set_result
-from pyreplog.partition.partition import AppendResult, Partition
+from pyreplog.partition.partition import PendingAppend
 from pyreplog.partition.protocol.error_codes import ErrorCode
 from pyreplog.partition.requests import FetchIsolation, ProduceResponses
 from pyreplog.partition.topic_partition import TopicPartition
 from pyreplog.purgatory import Purgatory
-from pyreplog.stream.log_position import LogPosition
-
-
-class PendingAppend(NamedTuple):
-    """Records of one partition that are not known to be committed."""
-
-    partition: Partition
-    appended: AppendResult
-    required: LogPosition
 
 
 class _Wait(AppendFuture[None]):
@@ -61,9 +51,9 @@ class DelayedProduce:
         for name, pending in list(self._pending.items()):
             wait = _Wait(name)
             wait.add_done_callback(self._woken)
-            key = pending.appended.role.keys[FetchIsolation.HIGH_WATERMARK]
+            key = pending.role.keys[FetchIsolation.HIGH_WATERMARK]
             entry = purgatory.watch(key, pending.required.position, wait, deadline_us)
-            code = pending.partition.check_enough_replicas(pending.appended.role, pending.required)
+            code = pending.partition.check_enough_replicas(pending.role, pending.required)
             if code is not None:
                 purgatory.cancel(entry)
                 self._complete(name, code)
@@ -73,7 +63,7 @@ class DelayedProduce:
         pending = self._pending.get(wait.name)
         if pending is None:
             return
-        code = pending.partition.check_enough_replicas(pending.appended.role, pending.required)
+        code = pending.partition.check_enough_replicas(pending.role, pending.required)
         if code is None:
             assert isinstance(wait.exception(), OutcomeUnknownError), "a high watermark that went back"
             code = ErrorCode.REQUEST_TIMED_OUT
@@ -85,7 +75,7 @@ class DelayedProduce:
             pending = self._pending.pop(name, None)
             if pending is None:
                 return
-            self._responses[name] = pending.appended.response._replace(code=code)
+            self._responses[name] = pending.response._replace(code=code)
             is_last = not self._pending
         if is_last:
             set_result(self._future, self._responses)

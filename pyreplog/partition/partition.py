@@ -11,6 +11,7 @@ from typing import NamedTuple, Protocol, TypeAlias
 from pyreplog._native.kafka.record_batch import ProducedBatch, RecordBatchHeader, peek_header
 from pyreplog._native.log.log_position import AppendedOffsets
 from pyreplog._native.log.record import Record
+from pyreplog._native.machines.named_tuples import make_named
 from pyreplog.clock import Clock
 from pyreplog.errors import (
     ClosedError,
@@ -53,7 +54,7 @@ from pyreplog.partition.protocol.following import FollowingReplica
 from pyreplog.partition.protocol.leading import LeadingReplica
 from pyreplog.partition.protocol.messages import DivergingEpoch, Fetch, FetchedRecords, FetchRefused, FetchResponse
 from pyreplog.partition.protocol.partition_state import Brokers, Member, PartitionState
-from pyreplog.partition.protocol.record_batch import EPOCH_MAX, CheckedBatch, marker_of, producer_of
+from pyreplog.partition.protocol.record_batch import EPOCH_MAX, marker_of, producer_of
 from pyreplog.partition.protocol.transactions import NO_SEQUENCE, EndedTransaction, TransactionMarker
 from pyreplog.partition.requests import (
     AbortedTransaction,
@@ -68,7 +69,6 @@ from pyreplog.partition.requests import (
     PartitionOffsets,
     PartitionProduceResponse,
     PartitionQuery,
-    Records,
     SegmentPiece,
 )
 from pyreplog.partition.role import ReplicaRole
@@ -134,18 +134,24 @@ class FetchSender(Protocol):
         ...
 
 
-class AppendResult(NamedTuple):
-    """An append to one partition.
+class PendingAppend(NamedTuple):
+    """An append with acks=-1 to one partition, which is not known to be committed.
 
     Attributes:
-        response: to the producer, if it does not wait.
+        partition: the partition.
+        response: to the producer, when the append is committed.
         role: in which it was appended.
-        required: the end of the records, for which acks=-1 waits; None: the response is final.
+        required: the end of the records, for which it waits.
     """
 
+    partition: Partition
     response: PartitionProduceResponse
     role: ReplicaRole
-    required: LogPosition | None = None
+    required: LogPosition
+
+
+AppendResult: TypeAlias = PartitionProduceResponse | PendingAppend
+"""The outcome of an append, if it is known, or what it waits for."""
 
 
 class DeletedRecords(NamedTuple):
@@ -233,6 +239,13 @@ class Partition:
         request_sync: called without locks when somebody waits for the disk: `sync` is to follow soon; None: only
             `needs_sync` tells so.
     """
+
+    __slots__ = (  # more than 30 attributes in a dictionary are read slowly, and an append reads many
+        "_brokers", "_cleaned_reports", "_cleaned_segments", "_cleaner", "_clock", "_failed", "_fetcher", "_files",
+        "_following", "_is_closed", "_is_leaving", "_leading", "_lock", "_log", "_low_shown", "_low_wanted",
+        "_peer_snapshot", "_producers", "_purgatory", "_replays", "_request_sync", "_role", "_role_watcher", "_sending",
+        "_state", "_store", "_unknown_from", "_version", "config", "failure", "member", "name",
+    )  # fmt: skip
 
     def __init__(
         self, partition: TopicPartition, log: PartitionLog, member: Member, config: TopicConfig, *,
@@ -1178,9 +1191,9 @@ class Partition:
             self._role.advance(self._purgatory, FetchIsolation.HIGH_WATERMARK, mark)
             self._role.advance(self._purgatory, FetchIsolation.TXN_COMMITTED, self._last_stable(mark))
         else:
-            mark = leading.high_watermark
-            stable = self._known_producers().transactions.last_stable(mark)
-            self._role.advance_all(self._purgatory, leading.end, mark, stable)
+            mark, producers = leading.high_watermark, self._producers
+            assert producers is not None, "a leader has replayed its log"
+            self._role.advance_all(self._purgatory, leading.end, mark, producers.transactions.last_stable(mark))
 
     def _last_stable(self, high_watermark: LogPosition) -> LogPosition:
         if self._leading is None and not self._replays:
@@ -1232,14 +1245,12 @@ class Partition:
     # ---- appends --------------------------------------------------------------------------------------------
 
     def append(
-        self, records: Records, checked: CheckedBatch | None, checks: OriginChecks, acks: int,
-        verification: int | None,
+        self, records: Messages | ProducedBatch, checks: OriginChecks, acks: int, verification: int | None
     ) -> AppendResult:  # fmt: skip
         """Append as leader; nothing is synced.
 
         Args:
-            records: what is appended.
-            checked: the batch, after the checks that need no log; None: native messages.
+            records: messages, or a batch after the checks that need no log.
             checks: of the origin.
             acks: of the produce.
             verification: of the transaction, from `begin_verification`; None: its coordinator was not asked.
@@ -1247,7 +1258,7 @@ class Partition:
         deferred: Deferred = []
         try:
             with self._lock:
-                return self._append(records, checked, checks, acks, verification, deferred)
+                return self._append(records, checks, acks, verification, deferred)
         finally:
             self._finish(deferred)
 
@@ -1273,8 +1284,8 @@ class Partition:
             return transactions.begin_verification(producer_id, first_sequence)
 
     def _append(
-        self, records: Records, checked: CheckedBatch | None, checks: OriginChecks, acks: int,
-        verification: int | None, deferred: Deferred,
+        self, records: Messages | ProducedBatch, checks: OriginChecks, acks: int, verification: int | None,
+        deferred: Deferred,
     ) -> AppendResult:  # fmt: skip
         leading = self._leading
         if self.failure is not None:
@@ -1289,21 +1300,24 @@ class Partition:
             return self._refused(
                 code, f"{leading.isr.committed.isr}: expected {leading.isr.committed.effective_min_isr}"
             )
-        if checked is not None:
-            duplicate, code = self._check_producer(checked, checks, verification)
+        change: ProducerChange | None = None
+        if isinstance(records, ProducedBatch) and records.header.producer_id >= 0:
+            head = records.header
+            marker = marker_of(records.data) if head.control else None
+            duplicate, code = self._check_producer(head, marker, checks, verification)
             if duplicate is not None:
-                return duplicate
+                return duplicate if acks == ACKS_ALL else duplicate.response
             if code is not NO_ERROR:
-                return self._refused(code, f"producer {checked.batch.header.producer_id if checked.batch else ''}")
+                return self._refused(code, f"producer {head.producer_id}")
+            change = _change_of(head, marker)
         before, log_append_time_ms = leading.end, -1
         try:
             if isinstance(records, Messages):
-                appended = self._log.append_messages(*records)
+                appended = self._log.append_messages(records.values, records.keys, records.event_times)
             else:
-                assert checked is not None and checked.batch is not None
                 if self.config.log_append_time:
                     log_append_time_ms = self._clock.now_us() // 1000
-                appended = self._append_batch(checked.batch, before.entry, leading.epoch, log_append_time_ms)
+                appended = self._append_batch(records, before.entry, leading.epoch, log_append_time_ms)
         except RecordTooLargeError as error:
             return self._refused(ErrorCode.RECORD_LIST_TOO_LARGE, str(error))
         except WindowFullError as error:
@@ -1316,33 +1330,37 @@ class Partition:
             elif isinstance(error, OSError):  # another broker may have room
                 deferred.append(self._leave_isr)
             return self._refused(ErrorCode.KAFKA_STORAGE_ERROR, str(error))
-        change = None if checked is None or checked.batch is None else _change_of(checked.batch.header, checked.marker)
         now_us = 0 if change is None else self._clock.now_us()
-        self._known_producers().appended(change, before, appended, now_us)
+        producers = self._producers
+        assert producers is not None, "a leader has replayed its log"
+        producers.appended(change, before, appended, now_us)
         return self._appended(leading, appended, acks, log_append_time_ms, deferred)
 
     def _appended(
         self, leading: LeadingReplica, appended: AppendedOffsets, acks: int, log_append_time_ms: int,
         deferred: Deferred,
     ) -> AppendResult:  # fmt: skip
-        """Tell the machine of an append. With acks=-1 nothing is required any more if the outcome is known at once."""
+        """Tell the machine of an append. With acks=-1 nothing is pending if the outcome is known at once."""
         role, end, offsets = self._role, appended.end, appended.offsets
-        if leading.config.requires_sync:
+        requires_sync = leading.config.requires_sync
+        if requires_sync:
             effects = leading.appended(*self._log.ends, self._clock.monotonic_us())
         else:  # how much is synced does not matter
             effects = leading.appended(end, leading.synced, self._clock.monotonic_us())
-        self._perform(effects, deferred)
+        if effects:
+            self._perform(effects, deferred)
         role.advance_log_end(self._purgatory, end)
-        code = NO_ERROR
-        required: LogPosition | None = end
+        code: ErrorCode | None = NO_ERROR
         if acks == ACKS_ALL:
-            self._sync_soon(deferred)
-            outcome = leading.check_enough_replicas_reach_offset(end)
-            if outcome is not None:
-                code, required = outcome, None
+            if requires_sync:
+                self._sync_soon(deferred)
+            code = leading.check_enough_replicas_reach_offset(end)
         log_start = max(leading.log_start, leading.start.entry)
-        response = PartitionProduceResponse(code, offsets.start, offsets.stop, log_start, log_append_time_ms)
-        return AppendResult(response, role, required)
+        response = make_named(
+            PartitionProduceResponse, NO_ERROR if code is None else code, offsets.start, offsets.stop, log_start,
+            log_append_time_ms, "",
+        )  # fmt: skip
+        return response if code is not None else PendingAppend(self, response, role, end)
 
     def _append_batch(
         self, batch: ProducedBatch, offset: int, epoch: LeaderEpoch, append_time_ms: int
@@ -1355,20 +1373,16 @@ class Partition:
         )
 
     def _check_producer(
-        self, checked: CheckedBatch, checks: OriginChecks, verification: int | None
-    ) -> tuple[AppendResult | None, ErrorCode]:  # fmt: skip
-        """Return the answer to a batch that the log holds already, or whether it may be appended."""
-        assert checked.batch is not None
-        head = checked.batch.header
-        if head.producer_id < 0 and checked.marker is None:
-            return None, NO_ERROR
+        self, head: RecordBatchHeader, marker: TransactionMarker | None, checks: OriginChecks, verification: int | None
+    ) -> tuple[PendingAppend | None, ErrorCode]:  # fmt: skip
+        """Return what waits for a batch that the log holds already, or whether it may be appended."""
         known = self._known_producers()
         producers, transactions = known.producers, known.transactions
-        if checked.marker is not None:
+        if marker is not None:
             if not checks.coordinator_epochs:
                 return None, NO_ERROR
             return None, transactions.check_marker(
-                checked.marker, checks.transaction_version or self.config.transaction_version
+                marker, checks.transaction_version or self.config.transaction_version
             )
         producer = producer_of(head)
         if producer is not None and checks.producer_epochs:
@@ -1377,7 +1391,7 @@ class Partition:
                 response = PartitionProduceResponse(
                     NO_ERROR, duplicate.first_offset, duplicate.last_offset + 1, self._log.log_start
                 )
-                return AppendResult(response, self._role, self._end_of(duplicate.last_offset)), NO_ERROR
+                return PendingAppend(self, response, self._role, self._end_of(duplicate.last_offset)), NO_ERROR
             if code is not NO_ERROR and (checks.sequences or code is ErrorCode.INVALID_PRODUCER_EPOCH):
                 return None, code
         if head.transactional and checks.transactions:
@@ -1391,9 +1405,9 @@ class Partition:
         except OutOfRangeError:  # trimmed
             return self._log.start_mark
 
-    def _refused(self, code: ErrorCode, message: str = "") -> AppendResult:
+    def _refused(self, code: ErrorCode, message: str = "") -> PartitionProduceResponse:
         start = -1 if self.failure is not None else self._log.log_start
-        return AppendResult(PartitionProduceResponse(code, log_start=start, message=message), self._role)
+        return PartitionProduceResponse(code, log_start=start, message=message)
 
     def check_enough_replicas(self, role: ReplicaRole, required: LogPosition) -> ErrorCode | None:
         """Return the error code of a produce with acks=-1 that was appended in a role; None: it has to wait."""

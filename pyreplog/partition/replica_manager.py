@@ -19,9 +19,16 @@ from pyreplog.partition.delayed_delete_records import (
     DeleteRecordsResponses,
 )
 from pyreplog.partition.delayed_fetch import DelayedFetch, WatchedPart
-from pyreplog.partition.delayed_produce import DelayedProduce, PendingAppend
+from pyreplog.partition.delayed_produce import DelayedProduce
 from pyreplog.partition.fetch_session import FetchSessionCache
-from pyreplog.partition.partition import AppendResult, DeletedRecords, Partition, PartitionRead, RoleWatcher
+from pyreplog.partition.partition import (
+    AppendResult,
+    DeletedRecords,
+    Partition,
+    PartitionRead,
+    PendingAppend,
+    RoleWatcher,
+)
 from pyreplog.partition.protocol.append_origin import CHECKS, AppendOrigin, OriginChecks
 from pyreplog.partition.protocol.error_codes import ACKS_ALL, NO_ERROR, REQUIRED_ACKS, ErrorCode
 from pyreplog.partition.protocol.partition_state import Brokers
@@ -77,7 +84,7 @@ class ReplicaManager:
         self._partitions: dict[TopicPartition, Partition] = {}
         self.durable_partitions: tuple[Partition, ...] = ()
         """Those whose topics count what is synced (`requires_sync`)."""
-        self._no_role = ReplicaRole(TopicPartition("", 0), is_leader=False)  # in reads and appends that failed
+        self._no_role = ReplicaRole(TopicPartition("", 0), is_leader=False)  # in reads that failed
         self._lock = threading.Lock()  # around changes of the partitions and watchers, which are replaced as a whole
         self._role_watchers: tuple[RoleWatcher, ...] = ()
         self._marker_watchers: tuple[MarkerWatcher, ...] = ()
@@ -229,22 +236,22 @@ class ReplicaManager:
         if origin is AppendOrigin.REPLICATION:
             raise InvalidArgumentError(f"origin: expected a client or a coordinator, found {origin.value}")
         future: AppendFuture[ProduceResponses] = AppendFuture()  # subscripted, the call is five times as slow
+        if acks not in REQUIRED_ACKS or (durable and acks != ACKS_ALL):
+            message = f"acks: expected {'-1 for durable records' if durable else '-1, 0 or 1'}, found {acks}"
+            refusal = _refused(ErrorCode.INVALID_REQUIRED_ACKS, message)
+            set_result(future, dict.fromkeys(records, refusal))
+            return future
         responses: ProduceResponses = {}
         pending: dict[TopicPartition, PendingAppend] = {}
         checks = CHECKS[origin]
         if transaction_version is not None or leader_epoch is not None:
             checks = checks._replace(transaction_version=transaction_version, leader_epoch=leader_epoch)
         for name, data in records.items():
-            partition = self._partitions.get(name)
-            code, message = self._admit(name, partition, acks, durable=durable, internal=internal_topics_allowed)
-            if partition is None or code is not NO_ERROR:
-                responses[name] = PartitionProduceResponse(code, message=message)
-                continue
             verification = None if verifications is None else verifications.get(name)
-            result = self._append(partition, data, checks, acks, verification)
-            responses[name] = result.response
-            if acks == ACKS_ALL and result.required is not None:
-                pending[name] = PendingAppend(partition, result, result.required)
+            result = self._append(name, data, checks, acks, verification, internal_topics_allowed, durable)
+            if isinstance(result, PendingAppend):
+                pending[name], result = result, result.response
+            responses[name] = result
         if pending:
             deadline_us = self._clock.monotonic_us() + timeout_ms * 1000
             DelayedProduce(responses, pending, future).watch(self._purgatory, deadline_us)
@@ -252,45 +259,40 @@ class ReplicaManager:
             set_result(future, responses)
         return future
 
-    def _admit(
-        self, name: TopicPartition, partition: Partition | None, acks: int, *, durable: bool, internal: bool
-    ) -> tuple[ErrorCode, str]:  # fmt: skip
-        """Check what needs no state of the partition; return the error code and its message."""
-        if acks not in REQUIRED_ACKS or (durable and acks != ACKS_ALL):
-            wanted = "-1 for durable records" if durable else "-1, 0 or 1"
-            return ErrorCode.INVALID_REQUIRED_ACKS, f"acks: expected {wanted}, found {acks}"
-        if name.topic in INTERNAL_TOPICS and not internal:
-            return ErrorCode.INVALID_TOPIC_EXCEPTION, f"{name.topic}: expected a topic of users, found an internal one"
-        if partition is None:
-            return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"{name}: this broker has no such replica"
-        if durable and not partition.config.replicas.requires_sync:
-            return ErrorCode.INVALID_REQUIRED_ACKS, f"{name}: expected a topic with requires_sync for durable records"
-        return NO_ERROR, ""
-
     def _append(
-        self, partition: Partition, data: Records, checks: OriginChecks, acks: int, verification: int | None
+        self, name: TopicPartition, data: Records, checks: OriginChecks, acks: int, verification: int | None,
+        internal: bool, durable: bool,
     ) -> AppendResult:  # fmt: skip
+        """Make the checks that need no log, and append to one partition."""
+        partition = self._partitions.get(name)
+        if name.topic in INTERNAL_TOPICS and not internal:
+            message = f"{name.topic}: expected a topic of users, found an internal one"
+            return _refused(ErrorCode.INVALID_TOPIC_EXCEPTION, message)
+        if partition is None:
+            message = f"{name}: this broker has no such replica"
+            return _refused(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, message)
+        config = partition.config
+        if durable and not config.replicas.requires_sync:
+            message = f"{name}: expected a topic with requires_sync for durable records"
+            return _refused(ErrorCode.INVALID_REQUIRED_ACKS, message)
         try:
-            limits, checked = partition.config.limits, None
-            if not isinstance(data, Messages):
-                checked = check_batch(data, checks, limits, self._clock.now_us() // 1000)
-                if checked.code is not NO_ERROR:
-                    return self._refuse(checked.code, checked.message)
-                if partition.config.compaction is not None and (message := keyless(data, checked)):
-                    return self._refuse(ErrorCode.INVALID_RECORD, message)
-            elif partition.config.compaction is not None:
-                return self._refuse(ErrorCode.INVALID_RECORD, "expected a record batch: the topic is compacted")
-            elif longest_of(data.values) > limits.max_message_bytes:
-                return self._refuse(
-                    ErrorCode.MESSAGE_TOO_LARGE, f"expected values of at most {limits.max_message_bytes} bytes"
-                )
-            return partition.append(data, checked, checks, acks, verification)
+            if isinstance(data, Messages):
+                if config.compaction is not None:
+                    return _refused(ErrorCode.INVALID_RECORD, "expected a record batch: the topic is compacted")
+                if longest_of(data.values) > config.limits.max_message_bytes:
+                    message = f"expected values of at most {config.limits.max_message_bytes} bytes"
+                    return _refused(ErrorCode.MESSAGE_TOO_LARGE, message)
+                return partition.append(data, checks, acks, verification)
+            batch = check_batch(data, checks, config.limits, self._clock.now_us() // 1000)
+            if isinstance(batch, tuple):
+                return _refused(batch[0], batch[1])
+            if config.compaction is not None and (message := keyless(data, batch.header)):
+                return _refused(ErrorCode.INVALID_RECORD, message)
+            return partition.append(batch, checks, acks, verification)
         except Exception as error:  # the other partitions go on
-            logger.exception("%s: an append failed", partition.name)
-            return self._refuse(ErrorCode.UNKNOWN_SERVER_ERROR, f"{type(error).__name__}: {error}")
-
-    def _refuse(self, code: ErrorCode, message: str) -> AppendResult:
-        return AppendResult(PartitionProduceResponse(code, message=message), self._no_role)
+            logger.exception("%s: an append failed", name)
+            message = f"{type(error).__name__}: {error}"
+            return _refused(ErrorCode.UNKNOWN_SERVER_ERROR, message)
 
     # ---- markers --------------------------------------------------------------------------------------------
 
@@ -494,6 +496,10 @@ class ReplicaManager:
             logger.exception("%s: a fetch failed", name)
             code, message = ErrorCode.UNKNOWN_SERVER_ERROR, f"{type(error).__name__}: {error}"
             return PartitionRead(FetchPartitionData(code, message=message), self._no_role)
+
+
+def _refused(code: ErrorCode, message: str) -> PartitionProduceResponse:
+    return PartitionProduceResponse(code, message=message)
 
 
 def _data(reads: Mapping[TopicPartition, PartitionRead]) -> FetchResponses:

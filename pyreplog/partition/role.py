@@ -45,7 +45,10 @@ class ReplicaRole:
         low_watermark_key: that of the offset before which all replicas that live have deleted the records.
     """
 
-    __slots__ = ("changes", "changes_key", "is_leader", "is_over", "keys", "log_end", "low_watermark_key", "marks")
+    __slots__ = (
+        "_leader_keys", "changes", "changes_key", "is_leader", "is_over", "keys", "log_end", "low_watermark_key",
+        "marks",
+    )  # fmt: skip
 
     def __init__(self, partition: TopicPartition, *, is_leader: bool) -> None:
         self.is_leader, self.is_over = is_leader, False
@@ -54,6 +57,7 @@ class ReplicaRole:
         self.log_end = self.changes = 0
         self.changes_key = WaitKey(partition, "number of changes")
         self.low_watermark_key = WaitKey(partition, "low watermark")
+        self._leader_keys = self.keys[_HIGH_WATERMARK], self.keys[_TXN_COMMITTED], self.changes_key
 
     def advance(self, purgatory: Purgatory, isolation: FetchIsolation, mark: LogPosition) -> None:
         """Note up to where consumers read, and wake the requests that wait for it.
@@ -69,17 +73,25 @@ class ReplicaRole:
     def advance_all(
         self, purgatory: Purgatory, log_end: LogPosition, high_watermark: LogPosition, stable: LogPosition
     ) -> None:
-        """Note all marks of a leader, as `advance` does, and wake the fetches of followers."""
+        """Note all marks of a leader, as `advance` does, and wake the fetches of followers.
+
+        One look at the purgatory is for all keys: at most of these calls nobody waits for any.
+        """
         marks = self.marks
         is_changed = log_end.position > self.log_end
         if high_watermark.position > marks[_HIGH_WATERMARK].position:
-            self.advance(purgatory, _HIGH_WATERMARK, high_watermark)
+            marks[_HIGH_WATERMARK] = high_watermark
             is_changed = True
         if stable.position > marks[_TXN_COMMITTED].position:
-            self.advance(purgatory, _TXN_COMMITTED, stable)
+            marks[_TXN_COMMITTED] = stable
         if is_changed:
             self.log_end = log_end.position
-            self.wake_followers(purgatory)
+            self.changes += 1
+        high_watermark_key, stable_key, changes_key = self._leader_keys
+        if purgatory.is_watched(high_watermark_key, stable_key, changes_key):
+            purgatory.advance(high_watermark_key, marks[_HIGH_WATERMARK].position)
+            purgatory.advance(stable_key, marks[_TXN_COMMITTED].position)
+            purgatory.advance(changes_key, self.changes)
 
     def advance_log_end(self, purgatory: Purgatory, log_end: LogPosition) -> None:
         """Note where a leader's log ends, and wake the fetches of followers."""

@@ -497,6 +497,13 @@ def test_a_duplicate_waits_until_the_first_one_is_committed(cluster: Cluster, a:
     assert outcome(produce(a, of_producer(0), ACKS_ALL)).code is ErrorCode.NONE
 
 
+def test_a_duplicate_waits_for_nobody_without_acks_all(a: Broker) -> None:
+    assert appended(a, of_producer(0), 1).base_offset == 0
+    for acks in (0, 1):
+        again = appended(a, of_producer(0), acks)
+        assert (again.code, again.base_offset, again.end_offset) == (ErrorCode.NONE, 0, 1)
+
+
 def test_a_new_leader_knows_the_producers_of_the_old_one(cluster: Cluster, a: Broker) -> None:
     for sequence in range(6):
         produce(a, of_producer(sequence))
@@ -802,9 +809,9 @@ def test_a_mark_moves_before_the_role_looks_for_those_who_wait() -> None:
     """Who comes between the two reads the mark again when it has its place in the purgatory."""
 
     class Room(Purgatory):
-        def is_watched(self, key: Hashable) -> bool:
+        def is_watched(self, *keys: Hashable) -> bool:
             seen.append(role.marks[FetchIsolation.HIGH_WATERMARK].position)
-            return super().is_watched(key)
+            return super().is_watched(*keys)
 
     seen: list[int] = []
     role, room, future = ReplicaRole(EVENTS, is_leader=True), Room(), AppendFuture[None](None)
@@ -814,6 +821,28 @@ def test_a_mark_moves_before_the_role_looks_for_those_who_wait() -> None:
     room.drain()
     assert future.done()
     assert seen == [5, 6]
+
+
+def test_the_marks_of_a_leader_move_before_the_role_looks_for_those_who_wait() -> None:
+    """One look is for all of them."""
+
+    class Room(Purgatory):
+        def is_watched(self, *keys: Hashable) -> bool:
+            seen.append((*role.marks.values(), role.log_end, role.changes))
+            return super().is_watched(*keys)
+
+    seen: list[tuple[int, ...]] = []
+    role, room = ReplicaRole(EVENTS, is_leader=True), Room()
+    role.advance_all(room, LogPosition(9, 3), LogPosition(7, 2), LogPosition(5, 1))
+    assert seen == [(7, 5, 9, 1)]
+    keys = [*role.keys.values(), role.changes_key]
+    for waiting in keys:
+        future = AppendFuture[None](None)
+        room.watch(waiting, role.changes + 1 if waiting is role.changes_key else role.log_end + 1, future)
+        room.drain()
+        role.advance_all(room, *[LogPosition(role.log_end + 9, 3)] * 3)
+        room.drain()
+        assert future.done(), f"who waits for {waiting} is woken"
 
 
 # ---- fetches of followers ---------------------------------------------------------------------------------------

@@ -112,6 +112,17 @@ def test_a_key_is_watched_from_the_call_of_watch_until_nobody_waits() -> None:
     assert not purgatory.is_watched("a")
 
 
+def test_one_look_is_for_several_keys() -> None:
+    purgatory, future = Purgatory(), AppendFuture[None](None)
+    purgatory.advance_and_drain("a", 1)
+    assert not purgatory.is_watched("a", "b", "c")
+    purgatory.watch("b", 5, future)
+    purgatory.drain()
+    assert purgatory.is_watched("a", "b", "c")
+    purgatory.advance_and_drain("b", 5)
+    assert not purgatory.is_watched("a", "b", "c")
+
+
 def test_a_watch_between_advance_and_drain_is_completed() -> None:
     purgatory = Purgatory()
     purgatory.advance("log", 1)

@@ -8,7 +8,8 @@ from datetime import datetime
 cimport cython
 from cpython.buffer cimport Py_buffer, PyBuffer_Release, PyObject_GetBuffer, PyBUF_SIMPLE
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_CheckExact, PyBytes_GET_SIZE
-from cpython.list cimport PyList_AsTuple
+from cpython.list cimport PyList_AsTuple, PyList_GET_SIZE
+from cpython.object cimport PyObject
 from cpython.tuple cimport PyTuple_GET_ITEM
 from libc.stdint cimport INT32_MAX, INT64_MAX, INT64_MIN, uint8_t, uint16_t
 from libc.stdlib cimport free, malloc
@@ -19,6 +20,9 @@ from pyreplog._native.log.record cimport part_length, short_length, stride_of
 from pyreplog._native.system.blocks cimport give_block, take_block
 from pyreplog.errors import InvalidArgumentError, RecordTooLargeError, WrongTypeError
 from pyreplog.times import moment_us
+
+cdef extern from "Python.h":
+    PyObject *PyList_GET_ITEM(object list, Py_ssize_t i)  # borrowed
 
 cdef int64_t NUMBERS_MAX = INT32_MAX  # entry numbers of one call: less than a segment can have
 
@@ -207,9 +211,24 @@ cdef tuple as_tuple(object items, str name):
     return tuple(items)
 
 
+cdef Py_ssize_t longest_of_bytes(PyObject *items) noexcept:
+    """Return the length of the longest item of a list, without counting references; -1: some are no plain bytes."""
+    cdef Py_ssize_t i, longest = 0
+    cdef PyObject *item
+    for i in range(PyList_GET_SIZE(<object>items)):
+        item = PyList_GET_ITEM(<object>items, i)
+        if not PyBytes_CheckExact(<object>item):
+            return -1
+        longest = max(longest, PyBytes_GET_SIZE(<object>item))
+    return longest
+
+
 def longest_of(items):
     """Return the length of the longest of some bytes-like objects; 0: there are none."""
-    cdef Py_ssize_t longest = 0, length
+    cdef Py_ssize_t longest = longest_of_bytes(<PyObject *>items) if type(items) is list else -1, length
+    if longest >= 0:
+        return longest
+    longest = 0
     for each in items:
         length = PyBytes_GET_SIZE(each) if PyBytes_CheckExact(each) else len(each)
         if length > longest:

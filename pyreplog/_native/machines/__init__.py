@@ -5,4 +5,5 @@
 | effects | what state machines ask for with every message |
 | serial_executor | steps that one thread at a time takes, and none waits for |
 | named | named tuples of what every message makes |
+| named_tuples | the same for Python code |
 """

@@ -8,9 +8,10 @@ one lacks: the new one was a member of its maximal ISR, or the ISR was under min
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 
+from pyreplog._native.machines.named_tuples import make_named
 from pyreplog.partition.protocol.effects import (
     AlterIsr,
     AppendLeaderEpoch,
@@ -243,18 +244,16 @@ class LeadingReplica:
     def _advance(self, now_us: int) -> list[LeadingEffect]:
         if self.is_deposed or self.isr.is_under_min:
             return []
-        if not self._high_watermark.advance(self._marks(now_us)):
+        own = self.synced if self.config.requires_sync else self.end
+        marks = (own, *self._marks_of_others(now_us)) if self._followers or len(self.isr.maximal) > 1 else (own,)
+        if not self._high_watermark.advance(marks):
             return []
-        moved = HighWatermarkAdvanced(self._high_watermark.value)
+        moved = make_named(HighWatermarkAdvanced, self._high_watermark.value)
         return [moved, *self._expand(now_us)] if self._followers else [moved]
 
-    def _marks(self, now_us: int) -> Iterable[LogPosition | None]:
-        """Return the marks of all that count: those that may be in the ISR, and those that are about to join it.
-        Without these a leader that is alone would for ever be ahead of a follower that is close behind."""
-        own = self.synced if self.config.requires_sync else self.end
-        return (own, *self._marks_of_others(now_us)) if self._followers or len(self.isr.maximal) > 1 else (own,)
-
     def _marks_of_others(self, now_us: int) -> Iterator[LogPosition | None]:
+        """Iterate over the marks of all others that count: those that may be in the ISR, and those that are about to
+        join it. Without these a leader that is alone would for ever be ahead of a follower that is close behind."""
         maximal = self.isr.maximal
         for member in maximal:
             if member != self.member:

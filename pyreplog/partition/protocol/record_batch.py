@@ -18,7 +18,7 @@ from pyreplog._native.kafka.record_batch import (
 )
 from pyreplog._native.system.checksum import crc32c
 from pyreplog.partition.protocol.append_origin import OriginChecks
-from pyreplog.partition.protocol.error_codes import NO_ERROR, ErrorCode
+from pyreplog.partition.protocol.error_codes import ErrorCode
 from pyreplog.partition.protocol.producers import ProducerBatch
 from pyreplog.partition.protocol.transactions import TransactionMarker
 
@@ -48,23 +48,9 @@ class AppendLimits(NamedTuple):
     after_ms: int | None = 3_600_000
 
 
-class CheckedBatch(NamedTuple):
-    """A batch after the checks that need no log.
-
-    Attributes:
-        code: NONE, or why it is refused.
-        message: the error in words.
-        batch: a copy of it, which the log stamps; None: it was refused.
-        marker: the marker of a transaction that it holds.
-    """
-
-    code: ErrorCode
-    message: str = ""
-    batch: ProducedBatch | None = None
-    marker: TransactionMarker | None = None
-
-
-def check_batch(data: ReadableBuffer, checks: OriginChecks, limits: AppendLimits, now_ms: int) -> CheckedBatch:
+def check_batch(
+    data: ReadableBuffer, checks: OriginChecks, limits: AppendLimits, now_ms: int
+) -> ProducedBatch | tuple[ErrorCode, str]:  # fmt: skip
     """Copy a batch, and make the checks of an origin that need no log.
 
     Args:
@@ -72,26 +58,24 @@ def check_batch(data: ReadableBuffer, checks: OriginChecks, limits: AppendLimits
         checks: of the origin.
         limits: of the topic.
         now_ms: the wall time in milliseconds.
+
+    Returns:
+        The copy, which the log stamps; or why it is refused, and that in words.
     """
-    oldest, newest = _EARLIEST, _LATEST
+    oldest, newest, (max_bytes, before_ms, after_ms) = _EARLIEST, _LATEST, limits
     if checks.timestamps:
-        if limits.before_ms is not None:
-            oldest = max(now_ms - limits.before_ms, _EARLIEST)
-        if limits.after_ms is not None:
-            newest = min(now_ms + limits.after_ms, _LATEST)
-    taken = take_produced(
-        data, max_bytes=min(limits.max_message_bytes, _LATEST) if checks.size else _LATEST, sent_by_client=checks.shape,
-        oldest=oldest, newest=newest,
-    )  # fmt: skip
+        if before_ms is not None:
+            oldest = max(now_ms - before_ms, _EARLIEST)
+        if after_ms is not None and now_ms + after_ms < newest:
+            newest = now_ms + after_ms
+    if not checks.size or max_bytes > _LATEST:
+        max_bytes = _LATEST
+    taken = take_produced(data, max_bytes=max_bytes, sent_by_client=checks.shape, oldest=oldest, newest=newest)
     if isinstance(taken, tuple):
-        return CheckedBatch(ErrorCode(taken[0]), taken[1])
-    if not taken.header.control:
-        return CheckedBatch(NO_ERROR, "", taken)
-    marker = _marker_of(taken.header, memoryview(taken.data))
-    if marker is None:
-        message = "expected the marker of a transaction, found another control batch"
-        return CheckedBatch(ErrorCode.INVALID_RECORD, message)
-    return CheckedBatch(NO_ERROR, "", taken, marker)
+        return ErrorCode(taken[0]), taken[1]
+    if taken.header.control and marker_of(taken.data) is None:
+        return ErrorCode.INVALID_RECORD, "expected the marker of a transaction, found another control batch"
+    return taken
 
 
 def producer_of(head: RecordBatchHeader) -> ProducerBatch | None:

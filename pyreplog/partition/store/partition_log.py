@@ -811,7 +811,8 @@ class PartitionLog(MirrorLog):
 
     def show_high_watermark(self, high_watermark: LogPosition) -> None:
         """Let readers see all before the high watermark, as far as the log goes. It never goes back. Any thread."""
-        if not self.show_reached(*high_watermark):
+        position, entry = high_watermark
+        if not self.show_reached(position, entry):
             self.show(*min(high_watermark, self.end_mark))
 
     @property

@@ -70,6 +70,10 @@ class ProducerStateManager:
         read_change: returns what a record batch says, None if it says nothing.
         files: the disk; None: the system's.
 
+    Attributes:
+        producers: the idempotent producers.
+        transactions: the transactions.
+
     Raises:
         FormatVersionError: a later version wrote a snapshot.
         CorruptionError: a record is damaged.
@@ -86,16 +90,6 @@ class ProducerStateManager:
         self._writing = threading.Lock()  # held while snapshots are written; guards what follows
         self._is_closed = False
         self._load()
-
-    @property
-    def producers(self) -> ProducerStates:
-        """The idempotent producers."""
-        return self._producers
-
-    @property
-    def transactions(self) -> LogTransactions:
-        """The transactions."""
-        return self._transactions
 
     @property
     def is_complete(self) -> bool:
@@ -150,14 +144,14 @@ class ProducerStateManager:
         Raises:
             CorruptionError, ClosedError: as `replay`.
         """
-        segment_bytes = self._log.segment_bytes
-        is_behind = before == self._replayed and before.position % segment_bytes != 0
-        if not is_behind or appended.end.position // segment_bytes != before.position // segment_bytes:
+        segment_bytes, (position, _), end = self._log.segment_bytes, before, appended.end
+        offset = position % segment_bytes
+        if not offset or offset + end.position - position >= segment_bytes or before != self._replayed:
             self.replay(write=False)
             return
         if change is not None:
-            self._apply(change, LogPosition(before.position, appended.offsets.start), appended.end, time_us)
-        self._replayed = appended.end
+            self._apply(change, LogPosition(position, appended.offsets.start), end, time_us)
+        self._replayed = end
 
     def _replay_batch(self, batch: RecordBatch) -> None:
         segment_bytes = self._log.segment_bytes
@@ -185,12 +179,12 @@ class ProducerStateManager:
 
     def _apply(self, change: ProducerChange, first: LogPosition, end: LogPosition, time_us: int) -> None:
         if change.batch is not None:
-            self._producers.append(change.batch, first.entry, time_us)
+            self.producers.append(change.batch, first.entry, time_us)
         if change.transaction is not None:
-            self._transactions.append(*change.transaction, first)
+            self.transactions.append(*change.transaction, first)
         if change.marker is not None:
-            self._transactions.end(change.marker, end)
-            self._producers.note_use(change.marker.producer_id, time_us)
+            self.transactions.end(change.marker, end)
+            self.producers.note_use(change.marker.producer_id, time_us)
 
     def expire(self, before_us: int) -> int:
         """Forget producers that were idle since a time, but none with an unfinished transaction.
@@ -201,8 +195,8 @@ class ProducerStateManager:
         Returns:
             How many are forgotten.
         """
-        idle = self._producers.expire(before_us, self._transactions.unfinished())
-        self._transactions.forget(idle)
+        idle = self.producers.expire(before_us, self.transactions.unfinished())
+        self.transactions.forget(idle)
         return len(idle)
 
     # ---- snapshots ------------------------------------------------------------------------------------------
@@ -222,11 +216,11 @@ class ProducerStateManager:
             snapshot = later
             aborted += (transaction for transaction in later.aborted if transaction.end > start)
         if snapshot is None:
-            self._producers, self._transactions = ProducerStates(), LogTransactions()
+            self.producers, self.transactions = ProducerStates(), LogTransactions()
         else:
-            self._producers = ProducerStates(snapshot.producers)
-            self._transactions = LogTransactions(snapshot.transactions, aborted)
-        self._transactions.trimmed(start)
+            self.producers = ProducerStates(snapshot.producers)
+            self.transactions = LogTransactions(snapshot.transactions, aborted)
+        self.transactions.trimmed(start)
         self._replayed = start if snapshot is None else snapshot.end
         self._segment = self._replayed.position
         self.replay()
@@ -248,10 +242,10 @@ class ProducerStateManager:
             return
         starts = self._log.history.starts
         epoch = [start for start in starts if start.start.position < base][-1]
-        aborted = self._transactions.aborted_since(LogPosition(self._segment, 0))
+        aborted = self.transactions.aborted_since(LogPosition(self._segment, 0))
         snapshot = ProducerSnapshot(
-            self._log.uuid, epoch, LogPosition(base, self._replayed.entry), self._producers.snapshot(),
-            self._transactions.snapshot(), tuple(aborted),
+            self._log.uuid, epoch, LogPosition(base, self._replayed.entry), self.producers.snapshot(),
+            self.transactions.snapshot(), tuple(aborted),
         )  # fmt: skip
         self._unwritten.append((snapshot_path(self._log.path, base), encode_snapshot(snapshot)))
 
@@ -302,7 +296,7 @@ class ProducerStateManager:
         last = max((base for base in bases if base <= min(start.position, self._replayed.position)), default=0)
         begins = log.trim_to(min(start, LogPosition(last, start.entry)))
         self._remove(base for base in bases if base < begins.position)
-        self._transactions.trimmed(begins)
+        self.transactions.trimmed(begins)
         return begins
 
     def _remove(self, bases: Iterable[int]) -> None:

@@ -1,0 +1,5 @@
+from typing import TypeVar
+
+T = TypeVar("T")
+
+def make_named(kind: type[T], /, *fields: object) -> T: ...
