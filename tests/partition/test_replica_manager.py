@@ -828,7 +828,7 @@ def test_the_marks_of_a_leader_move_before_the_role_looks_for_those_who_wait() -
 
     class Room(Purgatory):
         def is_watched(self, *keys: Hashable) -> bool:
-            seen.append((*role.marks.values(), role.log_end, role.changes))
+            seen.append((*(mark.position for mark in role.marks.values()), role.log_end, role.changes))
             return super().is_watched(*keys)
 
     seen: list[tuple[int, ...]] = []
