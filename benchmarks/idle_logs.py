@@ -16,7 +16,7 @@ from pathlib import Path
 import pyreplog
 from benchmarks.idle_costs import print_table, process_sizes
 from pyreplog.disk_usage import size_on_disk
-from pyreplog.log.commitlog import CommitLog
+from pyreplog.log.commit_log import CommitLog
 from pyreplog.log.runtime import LogRuntime
 
 _IDLE_MS = 200

@@ -29,7 +29,7 @@
 | `config`, `clock` | settings of a log, and how all settings are made; time |
 | `metrics`, `metrics_http_server` | numbers for Prometheus; what they are served by |
 | `handles`, `defer_sigint` | what open handles have in common; Ctrl-C put off |
-| `loglike` | `LogLike` and `AppenderLike`: what reads and follows a log, and what appends to it, as types |
+| `log_like` | `LogLike` and `AppenderLike`: what reads and follows a log, and what appends to it, as types |
 | `times` | moments: datetimes, and microseconds since 1970 |
 | `purgatory`, `timing_wheel` | waits for numbers to be reached, or for deadlines; deadlines of many waiters |
 | `arguments` | checks of what callers give |
@@ -196,11 +196,11 @@ if TYPE_CHECKING:
     from pyreplog.future import AppendFuture
     from pyreplog.ledger.ledger_handle import Ledger
     from pyreplog.ledger.reader import LedgerReader
-    from pyreplog.log.commitlog import CommitLog
+    from pyreplog.log.commit_log import CommitLog
     from pyreplog.log.log_cursor import LogCursor
     from pyreplog.log.opening import open
     from pyreplog.log.reader import LogReader
-    from pyreplog.loglike import AppenderLike, LogLike
+    from pyreplog.log_like import AppenderLike, LogLike
     from pyreplog.partition.client.partition_client import PartitionClient
     from pyreplog.topic.client.consumer import Consumer
     from pyreplog.topic.client.partitions.partitioned_consumer import PartitionedConsumer
@@ -216,18 +216,18 @@ if TYPE_CHECKING:
 
 _LATER = {
     "AppendFuture": "future",
-    "AppenderLike": "loglike",
+    "AppenderLike": "log_like",
     "Client": "topic.client.remote.client",
     "Clock": "clock",
     "Cluster": "cluster",
-    "CommitLog": "log.commitlog",
+    "CommitLog": "log.commit_log",
     "Consumer": "topic.client.consumer",
     "ConsumerLike": "topic.client.topic_like",
     "Ledger": "ledger.ledger_handle",
     "LedgerReader": "ledger.reader",
     "LogConfig": "config",
     "LogCursor": "log.log_cursor",
-    "LogLike": "loglike",
+    "LogLike": "log_like",
     "LogReader": "log.reader",
     "ManualClock": "clock",
     "PartitionClient": "partition.client.partition_client",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from pyreplog._native.ledgerlog.entries import CONTROL, encode_control, encode_entries, parse_entries
+from pyreplog._native.ledger_log.entries import CONTROL, encode_control, encode_entries, parse_entries
 from pyreplog._native.log.record import Record
 from pyreplog.bookie.ledger_log import LedgerLog
 from pyreplog.config import LogConfig

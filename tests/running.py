@@ -6,7 +6,7 @@ import shutil
 from pathlib import Path
 
 from pyreplog._native.log.segment import Segment
-from pyreplog.log.commitlog import CommitLog
+from pyreplog.log.commit_log import CommitLog
 
 
 def copied(log: CommitLog, directory: Path, to: Path) -> Path:

@@ -13,7 +13,7 @@ from benchmarks.logs import recycled, settle
 from benchmarks.plan import Plan
 from benchmarks.result import Comparison, Figure, Section
 from benchmarks.sampling import interleave
-from pyreplog._native.ledgerlog.entries import Entries, encode_entries
+from pyreplog._native.ledger_log.entries import Entries, encode_entries
 from pyreplog.bookie.ledger_log import LedgerLog
 from pyreplog.config import LogConfig
 

@@ -16,7 +16,7 @@ from benchmarks.plan import Plan
 from benchmarks.proc import job
 from benchmarks.result import Comparison, Figure, Section
 from benchmarks.sampling import interleave
-from pyreplog._native.ledgerlog.entries import encode_entries
+from pyreplog._native.ledger_log.entries import encode_entries
 from pyreplog.bookie.ledger_log import LedgerLog
 from pyreplog.config import LogConfig
 

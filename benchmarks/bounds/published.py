@@ -11,8 +11,8 @@ from benchmarks.logs import recycled
 from benchmarks.plan import Plan
 from benchmarks.result import Comparison, Figure, Section
 from benchmarks.sampling import interleave
-from pyreplog._native.ledgerlog.entries import Entries, encode_entries
-from pyreplog._native.topic.messageencoder import encode_messages
+from pyreplog._native.ledger_log.entries import Entries, encode_entries
+from pyreplog._native.topic.message_encoder import encode_messages
 
 _SIZE = 100
 _TOGETHER = 8

@@ -9,7 +9,7 @@ takes are here, as bases of Python classes that have the rest. FORMAT.md says wh
 | system/ | what the machine gives: memory, mapped files, descriptors, threads, the CPU's checksums |
 | machines/ | what state machines and those who run them share |
 | log/ | the commit log: records, segments, appending, reading, waiting |
-| ledgerlog/ | entries of many ledgers in one log, and the way from (ledger, entry) to a record |
+| ledger_log/ | entries of many ledgers in one log, and the way from (ledger, entry) to a record |
 | quorum/ | write sets, what bookies have acked of them, and what of a batch goes to whom |
 | net/ | frames, and their way into and out of sockets |
 | bookie/ | what a bookie does for every entry that is added |

@@ -16,7 +16,7 @@ import logging
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from typing import NamedTuple, Protocol, TypeVar
 
-from pyreplog._native.ledgerlog.entries import CONTROL, parse_entries
+from pyreplog._native.ledger_log.entries import CONTROL, parse_entries
 from pyreplog.bookie.bookie import Bookie
 from pyreplog.bookie.config import BookieConfig
 from pyreplog.bookie.entry_log import DiskLog

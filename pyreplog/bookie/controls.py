@@ -10,7 +10,7 @@ from enum import IntEnum
 from typing import NamedTuple
 
 from pyreplog._native.bookie.inspect_records import inspect_controls
-from pyreplog._native.ledgerlog.entries import CONTROL, encode_control
+from pyreplog._native.ledger_log.entries import CONTROL, encode_control
 from pyreplog.bookie.entry_log import EntryLog
 from pyreplog.bookie.protocol import KEY_BYTES
 from pyreplog.errors import CorruptionError, InvalidRecordsError

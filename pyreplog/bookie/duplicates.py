@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from pyreplog._native.ledgerlog.entries import compare_entries, parse_entries
+from pyreplog._native.ledger_log.entries import compare_entries, parse_entries
 from pyreplog._native.log.batch import RecordBatch
 from pyreplog._native.log.record import Record
 from pyreplog.bookie.entry_log import EntryReader

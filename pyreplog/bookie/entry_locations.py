@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 
-from pyreplog._native.ledgerlog.intake import copy_entries
-from pyreplog._native.ledgerlog.lending import lend_entries
+from pyreplog._native.ledger_log.intake import copy_entries
+from pyreplog._native.ledger_log.lending import lend_entries
 from pyreplog._native.log.segment import Segment
 from pyreplog.bookie.dead_entries import DeadEntries
 from pyreplog.bookie.multi_ledger_log import EntryLocations

@@ -12,8 +12,8 @@ from typing import Self
 import numpy as np
 import numpy.typing as npt
 
-from pyreplog._native.ledgerlog.digest import holdings_digest
-from pyreplog._native.ledgerlog.entries import parse_entries
+from pyreplog._native.ledger_log.digest import holdings_digest
+from pyreplog._native.ledger_log.entries import parse_entries
 from pyreplog.bookie.protocol import Reply, ReplyStatus, Request
 from pyreplog.errors import InvalidMessageError, InvalidRecordsError
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from pyreplog._native.ledgerlog.intake import EntryIntake, append_entries, copy_entries
+from pyreplog._native.ledger_log.intake import EntryIntake, append_entries, copy_entries
 from pyreplog.bookie.dead_entries import DeadEntries
 from pyreplog.bookie.entry_locations import alive, copy_located, lend_located
 from pyreplog.bookie.ledger_map import BadRange, LedgerExtent
@@ -33,7 +33,7 @@ _ENTRY_MAX = (1 << 63) - 2
 
 
 class LedgerLog(Closeable):
-    """A log of encoded entries (`_native.ledgerlog`), which are addressed by (ledger, entry) or by position.
+    """A log of encoded entries (`_native.ledger_log`), which are addressed by (ledger, entry) or by position.
 
     path, config, create, clock, files: as of `pyreplog.open`. Settings of retention raise ConfigError: use `trim` and
     `punch_hole`. Any thread may use it. Close it, or use `with`. Every method raises ClosedError and ForkedError.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from pyreplog._native.ledgerlog.entries import CONTROL
+from pyreplog._native.ledger_log.entries import CONTROL
 from pyreplog._native.system.histogram import Histogram
 from pyreplog.bookie.collector import Collector
 from pyreplog.bookie.local_bookie import LocalBookie

@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, NamedTuple, NoReturn, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from pyreplog._native.ledgerlog.index import LedgerIndex
-from pyreplog._native.ledgerlog.intake import index_entries
+from pyreplog._native.ledger_log.index import LedgerIndex
+from pyreplog._native.ledger_log.intake import index_entries
 from pyreplog._native.log.group_commit_base import StagedSync
 from pyreplog._native.log.segment import HEADER_BYTES, Segment
-from pyreplog._native.log.segmentheader import decode_header, encode_header
+from pyreplog._native.log.segment_header import decode_header, encode_header
 from pyreplog._native.log.sparse import SparseIndex
 from pyreplog.bookie.ledger_map import BadRange, LedgerExtent, LedgerMap
 from pyreplog.errors import (
@@ -29,7 +29,7 @@ from pyreplog.errors import (
     UnnumberedError,
 )
 from pyreplog.log import hole_punch, indexes, names, recovery
-from pyreplog.log.commitlog import CommitLog
+from pyreplog.log.commit_log import CommitLog
 from pyreplog.log.files import disk_error
 from pyreplog.log.headers import find_epoch
 from pyreplog.log.hole_punch import is_hole_punched
@@ -37,7 +37,7 @@ from pyreplog.log.segments import UNNUMBERED
 from pyreplog.regular_files import open_reading
 
 if TYPE_CHECKING:
-    from pyreplog._native.ledgerlog.sealed import SealedIndex
+    from pyreplog._native.ledger_log.sealed import SealedIndex
     from pyreplog._native.log.segment import Pin
 
 T = TypeVar("T")

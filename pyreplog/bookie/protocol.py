@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from pyreplog._native.ledgerlog.entries import CONTROL
+from pyreplog._native.ledger_log.entries import CONTROL
 from pyreplog.errors import InvalidMessageError, UnsupportedRequestError
 
 if TYPE_CHECKING:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from pyreplog._native.ledgerlog.entries import parse_entries
+from pyreplog._native.ledger_log.entries import parse_entries
 from pyreplog.bookie.entry_log import EntryReader
 from pyreplog.bookie.ledger_state import LedgerState
 from pyreplog.bookie.protocol import READ_BYTES_MAX, Reply, ReplyStatus, Request

@@ -23,10 +23,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from pyreplog._native.ledgerlog.entries import encode_control
-from pyreplog._native.ledgerlog.sealed import SealedIndex
+from pyreplog._native.ledger_log.entries import encode_control
+from pyreplog._native.ledger_log.sealed import SealedIndex
 from pyreplog._native.log.segment import HEADER_BYTES, Segment
-from pyreplog._native.log.segmentheader import SegmentHeader, encode_header
+from pyreplog._native.log.segment_header import SegmentHeader, encode_header
 from pyreplog._native.log.sparse import SparseIndex
 from pyreplog.bookie.protocol import ID_MAX
 from pyreplog.checksummed_json import dump_checksummed, load_checksummed

@@ -25,7 +25,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from pyreplog._native.ledgerlog.entries import CONTROL
+from pyreplog._native.ledger_log.entries import CONTROL
 from pyreplog.bookie.bookie import Bookie
 from pyreplog.bookie.config import BookieConfig
 from pyreplog.bookie.entry_log import DiskLog

@@ -14,10 +14,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from pyreplog._native.ledgerlog.index import LedgerIndex
-from pyreplog._native.ledgerlog.verification import BLANK, CUT, INTACT, ledger_index_fault, verify_records
+from pyreplog._native.ledger_log.index import LedgerIndex
+from pyreplog._native.ledger_log.verification import BLANK, CUT, INTACT, ledger_index_fault, verify_records
 from pyreplog._native.log.segment import HEADER_BYTES, Segment
-from pyreplog._native.log.segmentheader import encode_header
+from pyreplog._native.log.segment_header import encode_header
 from pyreplog._native.log.sparse import SparseIndex
 from pyreplog._native.system.checksum import crc32c
 from pyreplog.bookie.multi_ledger_log import IndexRows, MultiLedgerLog

@@ -26,7 +26,7 @@ from collections import deque
 from collections.abc import Callable, Collection, Iterator, Sequence, Set
 from typing import Protocol
 
-from pyreplog._native.ledgerlog.entries import CONTROL
+from pyreplog._native.ledger_log.entries import CONTROL
 from pyreplog.bookie.bookie import Bookie
 from pyreplog.bookie.config import BookieConfig
 from pyreplog.bookie.dead_entries import DeadEntries, are_among, count_among

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple, TypeVar
 import numpy as np
 
 from pyreplog._native.topic.messages import MessageBatch
-from pyreplog._native.topic.rangeset import OFFSET_END, RangeSet
+from pyreplog._native.topic.range_set import OFFSET_END, RangeSet
 from pyreplog.errors import (
     ClosedError,
     InvalidArgumentError,

@@ -9,7 +9,7 @@ from pyreplog.ha.protocol import messages
 from pyreplog.ha.protocol.messages import Accept, Commit, ProgressReport, Refuse
 from pyreplog.ha.replica_stream import ReplicaStream
 from pyreplog.net.connection import Connection
-from pyreplog.stream.mirrorlog import MirrorLog
+from pyreplog.stream.mirror_log import MirrorLog
 from pyreplog.stream.tail_watcher import TailWatcher
 
 

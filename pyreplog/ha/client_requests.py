@@ -42,7 +42,7 @@ from pyreplog.ha.protocol.client_messages import (
     encode_entries,
     encode_refused,
 )
-from pyreplog.log.commitlog import CommitLog
+from pyreplog.log.commit_log import CommitLog
 from pyreplog.net.connection import Connection
 from pyreplog.net.fair_executor import FairExecutor
 from pyreplog.net.reactor import Reactor

@@ -15,9 +15,9 @@ from pyreplog.ha.protocol.effects import StorePromise
 from pyreplog.ha.protocol.election import Effect, Election, ElectionLost, ElectionWon, SendPrepare
 from pyreplog.ha.protocol.messages import Command, Message, PreVote, Promise, VoteRejected
 from pyreplog.ha.replica import ends_of_replica
-from pyreplog.log.commitlog import CommitLog
+from pyreplog.log.commit_log import CommitLog
 from pyreplog.stream.log_position import LogPosition
-from pyreplog.stream.mirrorlog import MirrorLog, canonical
+from pyreplog.stream.mirror_log import MirrorLog, canonical
 from pyreplog.stream.terms import Term
 
 logger = logging.getLogger(__name__)

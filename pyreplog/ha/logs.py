@@ -6,11 +6,11 @@ from pyreplog._native.log.tail_page import PAGE, Tail
 from pyreplog.ha.node_context import NodeContext
 from pyreplog.log import checkpoint as checkpoints
 from pyreplog.log import names, replica
-from pyreplog.log.commitlog import CommitLog
+from pyreplog.log.commit_log import CommitLog
 from pyreplog.log.files import boot_id
 from pyreplog.regular_files import open_reading
 from pyreplog.stream.fields import FieldWriter
-from pyreplog.stream.mirrorlog import MirrorLog
+from pyreplog.stream.mirror_log import MirrorLog
 from pyreplog.stream.terms import Term, write_term
 
 TERM_MARK = b"RPTERM"

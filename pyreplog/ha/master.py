@@ -40,7 +40,7 @@ from pyreplog.ha.protocol.members import Members
 from pyreplog.ha.protocol.messages import Accept, Join, MembersStored, Message, ProgressReport, VoteRejected
 from pyreplog.ha.protocol.stats import GroupStats
 from pyreplog.ha.replica_stream import ReplicaStream
-from pyreplog.log.commitlog import CommitLog
+from pyreplog.log.commit_log import CommitLog
 from pyreplog.net.connection import Connection
 from pyreplog.net.sockets import weak_callback
 from pyreplog.stream.log_position import LogPosition

@@ -51,7 +51,7 @@ from pyreplog.ha.service import Service, Streams
 from pyreplog.ha.status import describe_group, describe_members
 from pyreplog.handles import Handle
 from pyreplog.log import replica as replicas
-from pyreplog.log.commitlog import CommitLog
+from pyreplog.log.commit_log import CommitLog
 from pyreplog.log.files import Files, RealFiles
 from pyreplog.log.opening import as_path
 from pyreplog.net.connection import Connection
@@ -62,7 +62,7 @@ from pyreplog.net.server import Server
 from pyreplog.net.server_connection import ServerConnection
 from pyreplog.net.sockets import Address, address_text, parse_address
 from pyreplog.stream.log_position import ORIGIN, LogPosition
-from pyreplog.stream.mirrorlog import MirrorLog, canonical
+from pyreplog.stream.mirror_log import MirrorLog, canonical
 from pyreplog.stream.terms import NO_TERM, Term, Terms, TermsFile
 from pyreplog.times import Time
 

@@ -13,7 +13,7 @@ from pyreplog.ha.config import NodeConfig
 from pyreplog.ha.long_polls import CommitLongPolls
 from pyreplog.ha.protocol.client_messages import CLIENT_VERSION
 from pyreplog.ha.protocol.members import MembersFile
-from pyreplog.log.commitlog import CommitLog
+from pyreplog.log.commit_log import CommitLog
 from pyreplog.log.files import Files
 from pyreplog.net.handshake import NodeIdentity, Secret
 from pyreplog.net.limits import Limits

@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 from pyreplog._native.log.batch import RecordBatch
 from pyreplog.ha.protocol.client_messages import CLIENT_ID_BYTES, Run
-from pyreplog.log.commitlog import CommitLog
+from pyreplog.log.commit_log import CommitLog
 
 MAGIC = b"RPCLNT"
 """What the control records begin with."""

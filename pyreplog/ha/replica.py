@@ -40,7 +40,7 @@ from pyreplog.net.dialer import ReconnectingConnection
 from pyreplog.net.handshake import NodeIdentity
 from pyreplog.net.sockets import Address
 from pyreplog.stream.log_position import ORIGIN, LogPosition
-from pyreplog.stream.mirrorlog import MirrorLog
+from pyreplog.stream.mirror_log import MirrorLog
 from pyreplog.stream.receiver import StreamReceiver
 from pyreplog.stream.terms import Terms
 

@@ -11,7 +11,7 @@ from pyreplog.stream.sender import StreamSender
 
 if TYPE_CHECKING:
     from pyreplog.ha.node_context import NodeContext
-    from pyreplog.log.commitlog import CommitLog
+    from pyreplog.log.commit_log import CommitLog
     from pyreplog.net.connection import Connection
     from pyreplog.stream.log_position import LogPosition
     from pyreplog.stream.tail_watcher import TailWatcher

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import cast
 
 from pyreplog._native.ledger.pending_adds_base import EntryBatch
-from pyreplog._native.ledgerlog.entries import parse_entries
+from pyreplog._native.ledger_log.entries import parse_entries
 from pyreplog._native.log.batch import RecordBatch
 from pyreplog._native.machines.serial_executor import SerialExecutor
 

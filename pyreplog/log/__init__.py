@@ -2,7 +2,7 @@
 
 | file | holds |
 |---|---|
-| commitlog | CommitLog: the writer |
+| commit_log | CommitLog: the writer |
 | replica | the file that marks a log as a copy of another |
 | hole_punch | giving back the space of a segment in the middle of a log |
 | reader | LogReader: read-only handle, in any process |
@@ -33,7 +33,7 @@
 | fsck/ | verify every byte, explain and repair damage |
 """
 
-from pyreplog.log.commitlog import CommitLog
+from pyreplog.log.commit_log import CommitLog
 from pyreplog.log.reader import LogReader
 
 __all__ = ["CommitLog", "LogReader"]

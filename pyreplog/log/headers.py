@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from pyreplog._native.log.segment import HEADER_BYTES
-from pyreplog._native.log.segmentheader import SegmentHeader, compute_stamp, decode_header
+from pyreplog._native.log.segment_header import SegmentHeader, compute_stamp, decode_header
 from pyreplog.regular_files import open_reading
 
 

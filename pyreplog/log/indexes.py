@@ -8,12 +8,12 @@ from __future__ import annotations
 import logging
 from pathlib import Path
 
-from pyreplog._native.ledgerlog.index import LedgerIndex
-from pyreplog._native.ledgerlog.intake import index_entries
-from pyreplog._native.ledgerlog.sealed import SealedIndex
+from pyreplog._native.ledger_log.index import LedgerIndex
+from pyreplog._native.ledger_log.intake import index_entries
+from pyreplog._native.ledger_log.sealed import SealedIndex
 from pyreplog._native.log.disk import Steps
 from pyreplog._native.log.segment import HEADER_BYTES, Segment
-from pyreplog._native.log.segmentheader import COUNTED
+from pyreplog._native.log.segment_header import COUNTED
 from pyreplog._native.log.sparse import SparseIndex
 from pyreplog.errors import CorruptionError, ReplogError
 from pyreplog.log import names

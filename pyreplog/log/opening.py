@@ -10,7 +10,7 @@ from pyreplog.arguments import check_type
 from pyreplog.clock import Clock
 from pyreplog.config import LogConfig, LogSettings
 from pyreplog.errors import InvalidArgumentError, NotALogError, WrongTypeError
-from pyreplog.log.commitlog import CommitLog
+from pyreplog.log.commit_log import CommitLog
 from pyreplog.log.files import Files
 from pyreplog.log.reader import LogReader
 

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from pyreplog._native.log.disk import Steps
 from pyreplog._native.log.segment import Segment
-from pyreplog._native.log.segmentheader import COUNTED, encode_header
+from pyreplog._native.log.segment_header import COUNTED, encode_header
 from pyreplog.errors import DiskError, ReplogError
 from pyreplog.log import names
 from pyreplog.log.files import Files, disk_error, lock_range

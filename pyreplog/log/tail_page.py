@@ -11,7 +11,7 @@ import time
 from pathlib import Path
 
 from pyreplog._native.log.segment import HEADER_BYTES
-from pyreplog._native.log.segmentheader import COUNTED
+from pyreplog._native.log.segment_header import COUNTED
 from pyreplog._native.log.tail_page import PAGE, Tail
 from pyreplog.errors import CorruptionError
 from pyreplog.log import checkpoint as checkpoints

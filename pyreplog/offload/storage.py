@@ -22,7 +22,7 @@ from pyreplog.errors import (
     StorageError,
 )
 from pyreplog.log.files import Files, RealFiles
-from pyreplog.offload import localfiles
+from pyreplog.offload import local_files
 from pyreplog.regular_files import check_regular
 
 BLOCK_BYTES = 16 << 20
@@ -149,7 +149,7 @@ class Storage:
         system, folder, path = self._opened
         with self._doing(f"{name} cannot be written"):
             if folder is not None:
-                localfiles.put(folder / name, parts, self.files)
+                local_files.put(folder / name, parts, self.files)
                 return
             file = system.open(f"{path}/{name}", "wb", block_size=BLOCK_BYTES, autocommit=False)
             try:
@@ -170,7 +170,7 @@ class Storage:
         try:
             with self._doing(f"{name} cannot be created", FileExistsError):
                 if folder is not None:
-                    localfiles.create(folder / name, data, self.files)
+                    local_files.create(folder / name, data, self.files)
                 else:
                     system.pipe_file(f"{path}/{name}", data, mode="create")
         except FileExistsError:
@@ -194,7 +194,7 @@ class Storage:
         folder = self.folder
         if folder is not None:
             with self._doing(f"{under} cannot be cleared"):
-                localfiles.sweep(folder / under, self.files)
+                local_files.sweep(folder / under, self.files)
 
     # ---- errors -------------------------------------------------------------------------------------------------
 

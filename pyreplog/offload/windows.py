@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from pyreplog._native.log.segment import HEADER_BYTES, Segment
-from pyreplog._native.log.segmentheader import decode_header
+from pyreplog._native.log.segment_header import decode_header
 from pyreplog.errors import ObjectCorruptionError
 from pyreplog.offload.index import in_memory
 from pyreplog.offload.manifest import LogIdentity, SealedObject

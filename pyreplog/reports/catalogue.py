@@ -28,7 +28,7 @@ REPORTS: dict[str, tuple[str, str]] = {
     "retention_forecast": ("subscriptions.retention_report", "RetentionForecast"),
     "dead_subscriptions": ("subscriptions.retention_report", "DeadSubscriptions"),
     "replica_holes": ("copies.holes", "ReplicaHoles"),
-    "under_replicated": ("copies.underreplicated", "UnderReplicated"),
+    "under_replicated": ("copies.under_replicated", "UnderReplicated"),
     "crc_audit": ("copies.audit", "CrcAudit"),
     "replica_divergence": ("copies.divergence", "ReplicaDivergence"),
     "cluster_health": ("copies.recovery", "ClusterHealthReport"),
@@ -41,7 +41,7 @@ REPORTS: dict[str, tuple[str, str]] = {
     "replica_lag": ("partitions.state_report", "ReplicaLag"),
     "leader_skew": ("partitions.state_report", "LeaderSkew"),
     "group_lag": ("partitions.group_report", "GroupLag"),
-    "replication_lag": ("copies.replicationlag", "ReplicationLag"),
+    "replication_lag": ("copies.replication_lag", "ReplicationLag"),
 }
 """Reports by name: (module of this package, class)."""
 

@@ -8,7 +8,7 @@ from functools import partial
 
 import numpy as np
 
-from pyreplog._native.topic.ackset import AckSet
+from pyreplog._native.topic.ack_set import AckSet
 from pyreplog.cursors.cursor_pages import Key, parse_page
 from pyreplog.cursors.cursor_record import CursorRecord
 from pyreplog.cursors.subscription_metadata import SubscriptionMetadata, list_subscriptions, load_subscription

@@ -19,7 +19,7 @@ from pyreplog.reports.suite import EVERY_TOPIC
 from pyreplog.tables import schema
 from pyreplog.tables.arrays import schema_of
 from pyreplog.tables.cluster.cluster_slices import survey_of
-from pyreplog.tables.logslices import Part
+from pyreplog.tables.log_slices import Part
 from pyreplog.tables.options import ReadOptions
 from pyreplog.tables.paths import cluster_of
 from pyreplog.tables.planning import plan

@@ -35,14 +35,14 @@ from pyreplog.reports.snapshot import (
     UnknownState,
 )
 from pyreplog.tables.cluster.cluster_slices import survey_of
-from pyreplog.tables.cluster.entryslices import slim
-from pyreplog.tables.cluster.ledgerends import Unasked, amounts_known
+from pyreplog.tables.cluster.entry_slices import slim
+from pyreplog.tables.cluster.ledger_ends import Unasked, amounts_known
 from pyreplog.tables.cluster.ledgers import each
 from pyreplog.tables.cluster.origins import ClusterSnapshot, RemoteCluster
 from pyreplog.tables.cluster.topics import PlannedTopic, find_known_topics, rows_of
 from pyreplog.tables.locked_segment import map_locked
+from pyreplog.tables.log_slices import look_at_all
 from pyreplog.tables.logs import LogSnapshot, SegmentToRead
-from pyreplog.tables.logslices import look_at_all
 from pyreplog.tables.options import ReadOptions
 from pyreplog.tables.paths import cluster_of
 from pyreplog.tables.ranges import is_among, partition_of

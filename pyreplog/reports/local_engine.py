@@ -13,7 +13,7 @@ from pyreplog.reports.parameters import reads_of
 from pyreplog.reports.partials import partial_of, read_options, tagged
 from pyreplog.reports.report import Report, ReportRead
 from pyreplog.reports.snapshot import Snapshot
-from pyreplog.tables.logslices import Part
+from pyreplog.tables.log_slices import Part
 from pyreplog.tables.options import ReadOptions
 from pyreplog.tables.planning import plan
 

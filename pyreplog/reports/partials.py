@@ -10,7 +10,7 @@ import pyarrow as pa
 from pyreplog.reports.catalogue import report_of_view
 from pyreplog.reports.report import Report
 from pyreplog.tables import schema
-from pyreplog.tables.logslices import Part
+from pyreplog.tables.log_slices import Part
 from pyreplog.tables.options import ReadOptions
 from pyreplog.tables.reading import read
 

@@ -2,7 +2,7 @@
 
 | module | holds |
 |---|---|
-| `rawlog` | `RawLog`: a broker's commit log in files (`rawfile`); crashes (`raw_log_recovery`, `synced_position`) |
+| `raw_log` | `RawLog`: a broker's commit log in files (`raw_file`); crashes (`raw_log_recovery`, `synced_position`) |
 | `records` | RocketMQ's records: `RocketMQMessage`, encode, decode, walk |
 | `slave_feed_machine` | the master's side of a connection, without I/O |
 | `slave_machine` | the slave's side, without I/O |
@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from pyreplog.rocketmq.effects import Timeouts
 from pyreplog.rocketmq.master import RocketMQMaster
-from pyreplog.rocketmq.rawlog import FILE_BYTES, RawLog
+from pyreplog.rocketmq.raw_log import FILE_BYTES, RawLog
 from pyreplog.rocketmq.records import RocketMQMessage
 from pyreplog.rocketmq.slave import RocketMQSlave
 from pyreplog.rocketmq.slave_connection import SlaveStatus

@@ -22,7 +22,7 @@ from pyreplog.net.reactor import Reactor
 from pyreplog.net.sockets import Address, weak_callback
 from pyreplog.purgatory import Purgatory
 from pyreplog.rocketmq.effects import Timeouts
-from pyreplog.rocketmq.rawlog import RawLog
+from pyreplog.rocketmq.raw_log import RawLog
 from pyreplog.rocketmq.records import RocketMQMessage
 from pyreplog.rocketmq.slave_connection import SlaveConnection, SlaveStatus
 from pyreplog.rocketmq.slave_feed_machine import SlaveFeedMachine

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from pyreplog.errors import CorruptionError, NotALogError
 from pyreplog.log.files import Files
-from pyreplog.rocketmq.rawfile import RawFile, path_of, remove
+from pyreplog.rocketmq.raw_file import RawFile, path_of, remove
 from pyreplog.rocketmq.records import BLANK_BYTES, MAGIC_V1, MAGIC_V2, RecordFault, walk
 from pyreplog.rocketmq.synced_position import SyncedPosition
 

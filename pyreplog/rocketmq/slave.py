@@ -17,7 +17,7 @@ from pyreplog.net.endpoint import Endpoint
 from pyreplog.net.reactor import READ, WRITE, Reactor
 from pyreplog.net.sockets import Address, resolve_address, set_socket_options, weak_callback
 from pyreplog.rocketmq.effects import AppendToLog, Close, Connect, Effect, ReportToMaster, Timeouts
-from pyreplog.rocketmq.rawlog import RawLog
+from pyreplog.rocketmq.raw_log import RawLog
 from pyreplog.rocketmq.slave_machine import SlaveMachine, SlaveState
 
 logger = logging.getLogger(__name__)

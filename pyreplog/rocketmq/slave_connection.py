@@ -12,7 +12,7 @@ from pyreplog.errors import DisconnectedError, ReplogError
 from pyreplog.net.reactor import READ, WRITE, Reactor
 from pyreplog.net.sockets import Address
 from pyreplog.rocketmq.effects import FRAME_BYTES, Close, Effect, SendFrame, SlaveAcked
-from pyreplog.rocketmq.rawlog import RawLog
+from pyreplog.rocketmq.raw_log import RawLog
 from pyreplog.rocketmq.slave_feed_machine import SlaveFeedMachine
 from pyreplog.stream.rate_limiter import RateLimiter
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from pyreplog.spark.stream.reader import LogStreamReader
     from pyreplog.spark.write.writer import TopicStreamWriter, TopicWriter
-    from pyreplog.tables.logslices import Part
+    from pyreplog.tables.log_slices import Part
 
 
 class PyreplogDataSource(DataSource):

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from pyspark.sql.datasource import InputPartition
 
 if TYPE_CHECKING:
-    from pyreplog.tables.logslices import Part
+    from pyreplog.tables.log_slices import Part
 
 
 class ReadTask(InputPartition):

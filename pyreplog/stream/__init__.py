@@ -7,7 +7,7 @@
 | `frame_feed` | the next part of a log, cut into frames for one connection |
 | `sender`, `rate_limiter` | writes the feed into a connection, as fast as the connection takes it or a limit allows |
 | `receiver` | the other end: applies the received frames to a mirror |
-| `mirrorlog` | a log that holds its leader's bytes at their positions |
+| `mirror_log` | a log that holds its leader's bytes at their positions |
 | `syncer` | syncs a mirror repeatedly while it grows |
 | `tail_watcher` | calls back when a log has grown |
 | `fields` | reads and writes the fields of messages and files |

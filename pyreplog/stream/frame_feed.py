@@ -8,10 +8,10 @@ from pyreplog._native.log.segment import HEADER_BYTES, Segment
 from pyreplog._native.net.frame import encode_header
 from pyreplog._native.net.frame_feed_base import FrameFeedBase
 from pyreplog.errors import TruncatedError
-from pyreplog.stream.mirrorlog import BLANK_BYTES, STREAM_HEADER_BYTES, canonical
+from pyreplog.stream.mirror_log import BLANK_BYTES, STREAM_HEADER_BYTES, canonical
 
 if TYPE_CHECKING:
-    from pyreplog.log.commitlog import CommitLog
+    from pyreplog.log.commit_log import CommitLog
 
 TRANSFER_BYTES = 256 << 10
 

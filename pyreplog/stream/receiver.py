@@ -13,7 +13,7 @@ from pyreplog.stream.syncer import Syncer
 if TYPE_CHECKING:
     from pyreplog._native.net.frame import FrameBatch
     from pyreplog.net.connection import Connection
-    from pyreplog.stream.mirrorlog import MirrorLog
+    from pyreplog.stream.mirror_log import MirrorLog
 
 
 _REPORT_BYTES = 1 << 20

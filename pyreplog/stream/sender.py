@@ -13,7 +13,7 @@ from pyreplog.stream.tail_watcher import TailWatcher
 
 if TYPE_CHECKING:
     from pyreplog.clock import Clock
-    from pyreplog.log.commitlog import CommitLog
+    from pyreplog.log.commit_log import CommitLog
     from pyreplog.net.connection import Connection
     from pyreplog.net.reactor import Reactor
 

@@ -10,7 +10,7 @@ from pyreplog.errors import ReplogError
 from pyreplog.log.runtime import WHEN_WOKEN, LogRuntime, SharedTask
 
 if TYPE_CHECKING:
-    from pyreplog.log.commitlog import CommitLog
+    from pyreplog.log.commit_log import CommitLog
 
 
 class Syncer:

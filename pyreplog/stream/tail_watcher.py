@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from pyreplog.log.commitlog import CommitLog
+    from pyreplog.log.commit_log import CommitLog
     from pyreplog.log.runtime import LogRuntime
     from pyreplog.log.tail_listeners import TailListener
 

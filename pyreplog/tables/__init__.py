@@ -7,10 +7,10 @@ Nothing here imports Spark.
 | `options`, `offsets`, `schema` | the options of a read, and its columns |
 | `paths`, `logs` | the logs that paths lead to; the segments of a log at one moment |
 | `partitions` | the logs of partitions among them, up to what readers may see |
-| `ranges`, `logslices`, `planning`, `slices` | the parts of logs that are read, and the task that reads each |
+| `ranges`, `log_slices`, `planning`, `slices` | the parts of logs that are read, and the task that reads each |
 | `reading` | the work of one task |
-| `objects`, `objectscan` | the same for offloaded logs |
+| `objects`, `object_scan` | the same for offloaded logs |
 | `locked_segment`, `scan`, `damage` | verified records; damaged bytes |
-| `arrays`, `batchrows`, `buffers` | records, and those of record batches, as Arrow columns |
+| `arrays`, `batch_rows`, `buffers` | records, and those of record batches, as Arrow columns |
 | `cluster` | the same for ledgers and topics, whose entries have several copies |
 """

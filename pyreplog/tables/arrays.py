@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pyarrow as pa
 
 from pyreplog._native.log.batch import RecordBatch
-from pyreplog._native.tables import arrowcolumns
+from pyreplog._native.tables import arrow_columns
 from pyreplog.tables.buffers import HEADER, as_bytes, as_headers, as_numbers, as_some_numbers, as_text, constant
 from pyreplog.tables.slices import SliceOrigin
 
@@ -74,30 +74,30 @@ _OF_PARTS = {"key", "producerName", "sequenceId", "eventTime"}
 Maker = Callable[[RecordBatch, SliceOrigin], pa.Array]
 
 _MAKERS: dict[str, Maker] = {
-    "key": lambda batch, _: as_bytes(pa.binary(), arrowcolumns.key_column(batch)),
-    "value": lambda batch, _: as_bytes(pa.binary(), arrowcolumns.value_column(batch)),
+    "key": lambda batch, _: as_bytes(pa.binary(), arrow_columns.key_column(batch)),
+    "value": lambda batch, _: as_bytes(pa.binary(), arrow_columns.value_column(batch)),
     "topic": lambda batch, origin: constant(origin.topic, pa.string(), len(batch)),
     "partition": lambda batch, origin: constant(origin.partition, pa.int32(), len(batch)),
     "offset": lambda batch, _: as_numbers(pa.int64(), len(batch), batch.entry),
     "timestamp": lambda batch, _: as_numbers(TIME, len(batch), batch.timestamp),
     "timestampType": lambda batch, _: constant(APPEND_TIME, pa.int32(), len(batch)),
-    "headers": lambda batch, _: as_headers(len(batch), arrowcolumns.property_columns(batch)),
-    "size": lambda batch, _: as_numbers(pa.int32(), len(batch), arrowcolumns.size_column(batch)),
+    "headers": lambda batch, _: as_headers(len(batch), arrow_columns.property_columns(batch)),
+    "size": lambda batch, _: as_numbers(pa.int32(), len(batch), arrow_columns.size_column(batch)),
     "ledgerId": lambda batch, _: as_numbers(pa.int64(), len(batch), batch.ledger),
     "entryId": lambda batch, _: as_numbers(pa.int64(), len(batch), batch.entry),
     "segment": lambda batch, origin: constant(origin.segment, pa.string(), len(batch)),
     "position": _positions,
-    "producerName": lambda batch, _: as_text(arrowcolumns.attribute_column(batch, arrowcolumns.TAG_PRODUCER)),
+    "producerName": lambda batch, _: as_text(arrow_columns.attribute_column(batch, arrow_columns.TAG_PRODUCER)),
     "sequenceId": lambda batch, _: as_some_numbers(
-        pa.int64(), len(batch), arrowcolumns.number_column(batch, arrowcolumns.TAG_SEQUENCE)
+        pa.int64(), len(batch), arrow_columns.number_column(batch, arrow_columns.TAG_SEQUENCE)
     ),
     "publishTime": lambda batch, _: as_numbers(TIME, len(batch), batch.timestamp),
     "eventTime": lambda batch, _: as_some_numbers(
-        TIME, len(batch), arrowcolumns.number_column(batch, arrowcolumns.TAG_EVENT_TIME)
+        TIME, len(batch), arrow_columns.number_column(batch, arrow_columns.TAG_EVENT_TIME)
     ),
     "crcOk": lambda batch, _: constant(True, pa.bool_(), len(batch)),
     "bookie": lambda batch, origin: constant(origin.bookie, pa.string(), len(batch)),
-    "crc": lambda batch, _: as_numbers(pa.int64(), len(batch), arrowcolumns.crc_column(batch)),
+    "crc": lambda batch, _: as_numbers(pa.int64(), len(batch), arrow_columns.crc_column(batch)),
     "storedSize": lambda batch, _: pa.array(batch.stride, pa.int32()),
     "originCluster": lambda batch, _: constant(None, pa.string(), len(batch)),
     "originOffset": lambda batch, _: constant(None, pa.int64(), len(batch)),

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from pyreplog._native.log.segment import HEADER_BYTES
-from pyreplog._native.log.segmentheader import decode_header
+from pyreplog._native.log.segment_header import decode_header
 from pyreplog.errors import CorruptionError, FormatVersionError, NotALogError, ReplogError
 from pyreplog.log import checkpoint as checkpoints
 from pyreplog.log import names, tail_page, truncation

@@ -15,7 +15,7 @@ from pyreplog.log import indexes
 from pyreplog.tables import objects
 from pyreplog.tables.cluster.cluster_slices import cluster_slices
 from pyreplog.tables.locked_segment import map_locked
-from pyreplog.tables.logslices import Part, log_slices
+from pyreplog.tables.log_slices import Part, log_slices
 from pyreplog.tables.options import ReadOptions
 from pyreplog.tables.paths import cluster_of
 from pyreplog.tables.slices import Slice

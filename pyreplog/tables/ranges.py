@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from pyreplog._native.ledgerlog.sealed import SealedIndex
+from pyreplog._native.ledger_log.sealed import SealedIndex
 from pyreplog._native.log.segment import HEADER_BYTES, Segment
 from pyreplog.errors import ConfigError, CorruptionError, OutOfRangeError, ReplogError, TrimmedError
 from pyreplog.log import indexes, names

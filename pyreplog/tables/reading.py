@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING, cast
 
 import pyarrow as pa
 
-from pyreplog.tables.objectscan import ObjectScan
+from pyreplog.tables.object_scan import ObjectScan
 from pyreplog.tables.options import ReadOptions
 from pyreplog.tables.schema import Column, is_verified
 from pyreplog.tables.slices import Slice
 
 if TYPE_CHECKING:
-    from pyreplog.tables.cluster.entryslices import EntrySlice
-    from pyreplog.tables.logslices import Part
+    from pyreplog.tables.cluster.entry_slices import EntrySlice
+    from pyreplog.tables.log_slices import Part
 
 
 def read(parts: tuple[Part, ...], columns: tuple[Column, ...], options: ReadOptions) -> Iterator[pa.RecordBatch]:
@@ -39,7 +39,7 @@ def read(parts: tuple[Part, ...], columns: tuple[Column, ...], options: ReadOpti
     if not parts or isinstance(parts[0], Slice):
         scan = ObjectScan(names, options, verified=verified)
         return scan.read(cast("tuple[Slice, ...]", parts))
-    from pyreplog.tables.cluster.entryscan import EntryScan
+    from pyreplog.tables.cluster.entry_scan import EntryScan
 
     return gathered(EntryScan(names, options).read(cast("tuple[EntrySlice, ...]", parts)), options)
 

@@ -13,8 +13,8 @@ import pyarrow as pa
 from pyreplog._native.kafka.logged_batches import find_batch, read_rows
 from pyreplog._native.log.batch import RecordBatch
 from pyreplog._native.log.segment import HEADER_BYTES, Segment
-from pyreplog._native.log.segmentheader import COUNTED
-from pyreplog._native.tables.arrowcolumns import walk
+from pyreplog._native.log.segment_header import COUNTED
+from pyreplog._native.tables.arrow_columns import walk
 from pyreplog.errors import CorruptionError, InvalidRecordBatchError, ReplogError, TrimmedError, TruncatedError
 from pyreplog.log.hole_punch import is_hole_punched
 from pyreplog.log.recovery import BLANK
@@ -23,7 +23,7 @@ from pyreplog.record_batches.batches import UNCOMPRESSED_MAX
 from pyreplog.record_batches.compression import decompress
 from pyreplog.regular_files import open_reading
 from pyreplog.tables.arrays import arrow_batch, corrupt_row, schema_of
-from pyreplog.tables.batchrows import logged_batch
+from pyreplog.tables.batch_rows import logged_batch
 from pyreplog.tables.damage import DamagedRange, damage_at
 from pyreplog.tables.locked_segment import map_locked
 from pyreplog.tables.logs import ends_of

@@ -6,14 +6,14 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from pyreplog._native.bookie.fast_add import FastAdd
-from pyreplog._native.ledgerlog.entries import encode_entries, parse_entries
+from pyreplog._native.ledger_log.entries import encode_entries, parse_entries
 from pyreplog._native.net.frame import FrameParser
 from pyreplog.bookie.bookie import Bookie
 from pyreplog.bookie.config import BookieConfig
 from pyreplog.bookie.ledger_list import ClosedLedgerHoldings
 from pyreplog.bookie.protocol import Flag, Reply, ReplyStatus, Request, RequestKind, decode_reply
 from pyreplog.metadata.store import MetadataStore
-from tests.bookie.memorylog import MemoryLog
+from tests.bookie.memory_log import MemoryLog
 
 KEY, OTHER_KEY = b"k" * 16, b"o" * 16
 LEDGER = 7

@@ -8,7 +8,7 @@ import pytest
 
 from pyreplog.bookie.protocol import ID_MAX, READ_BYTES_MAX, WAIT_MS_MAX, Flag, Reply, ReplyStatus, Request, RequestKind
 from tests.bookie.asking import KEY, LEDGER, OTHER_KEY, Node, add, entries_in, last, read, records_of, set_lac, wait_lac
-from tests.bookie.memorylog import MemoryLog
+from tests.bookie.memory_log import MemoryLog
 
 # ---- adds ------------------------------------------------------------------------------------------------------
 

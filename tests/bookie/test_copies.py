@@ -12,7 +12,7 @@ from pyreplog.bookie.controls import ControlCode, Controls, load_controls
 from pyreplog.bookie.key_verifier import KeyVerdict
 from pyreplog.bookie.protocol import ID_MAX, Flag, Reply, ReplyStatus, Request
 from tests.bookie.asking import KEY, LEDGER, OTHER_KEY, Node, add, entries_in, last, read, records_of, set_lac
-from tests.bookie.memorylog import MemoryLog
+from tests.bookie.memory_log import MemoryLog
 from tests.bookie.test_fast_add import plain_of
 
 PROOF, OTHER_PROOF = b"p" * 16, b"q" * 16

@@ -7,12 +7,12 @@ import random
 
 import pytest
 
-from pyreplog._native.ledgerlog.entries import compare_entries
+from pyreplog._native.ledger_log.entries import compare_entries
 from pyreplog.bookie.duplicates import are_stored
 from pyreplog.bookie.protocol import ReplyStatus, Request, RequestKind
 from pyreplog.errors import CorruptionError, InvalidRecordsError, OtherRecordError, WrongTypeError
 from tests.bookie.asking import KEY, LEDGER, Node, add, entries_in, read, records_of
-from tests.bookie.memorylog import MemoryLog, split
+from tests.bookie.memory_log import MemoryLog, split
 
 
 class CountingLog(MemoryLog):

@@ -11,14 +11,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pyreplog._native.ledgerlog.digest import holdings_digest
-from pyreplog._native.ledgerlog.entries import encode_entries
+from pyreplog._native.ledger_log.digest import holdings_digest
+from pyreplog._native.ledger_log.entries import encode_entries
 from pyreplog.bookie import holdings
 from pyreplog.bookie.holdings import DIGEST_MODULUS, RANGES_MAX, Holdings
 from pyreplog.bookie.protocol import Flag, Reply, ReplyStatus, Request, RequestKind
 from pyreplog.errors import InvalidMessageError, InvalidRecordsError, WrongTypeError
 from tests.bookie.asking import KEY, LEDGER, Node, add, last, read, records_of
-from tests.bookie.memorylog import MemoryLog, split
+from tests.bookie.memory_log import MemoryLog, split
 
 MASK = DIGEST_MODULUS - 1
 

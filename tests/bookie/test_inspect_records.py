@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pyreplog._native.bookie.inspect_records import inspect_controls, inspect_entries
-from pyreplog._native.ledgerlog.entries import encode_control
+from pyreplog._native.ledger_log.entries import encode_control
 from pyreplog.errors import InvalidRecordsError
 from tests.bookie.asking import LEDGER, records_of
 

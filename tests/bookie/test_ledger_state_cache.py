@@ -14,7 +14,7 @@ from pyreplog.bookie.ledger_state_cache import LedgerStateCache
 from pyreplog.bookie.local_bookie import LocalBookie
 from pyreplog.bookie.protocol import ID_MAX, Flag, Reply, ReplyStatus, Request, RequestKind
 from tests.bookie.asking import ANY_SPACE, KEY, OTHER_KEY, Node, add, entries_in, last, read, set_lac, wait_lac
-from tests.bookie.memorylog import MemoryLog
+from tests.bookie.memory_log import MemoryLog
 
 LIMIT = 4
 ALL = range(100, 140)

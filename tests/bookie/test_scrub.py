@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from pyreplog._native.ledgerlog.entries import CONTROL
+from pyreplog._native.ledger_log.entries import CONTROL
 from pyreplog._native.log.segment import HEADER_BYTES
 from pyreplog.bookie import segment_check
 from pyreplog.bookie.collector import Collector
@@ -355,7 +355,7 @@ def test_damaged_control_records_are_written_again(cached: bool, ram_path: Path)
 
 
 def test_a_header_of_a_segment_that_is_not_mapped_is_restored(ram_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pyreplog.log.commitlog.MAPPED_MAX", 1)
+    monkeypatch.setattr("pyreplog.log.commit_log.MAPPED_MAX", 1)
     with closing(Lab(ram_path / "b")) as lab:
         lab.fill(range(100))
         base = lab.sealed[0]

@@ -15,7 +15,7 @@ from pyreplog.cli.explaining import layout
 from pyreplog.cli.explaining.raw_segment import RawSegment
 from pyreplog.log import names
 from tests.cli.support import SEGMENT_BYTES, Run
-from tests.recordbatches import open_log
+from tests.record_batches import open_log
 from tests.unit.test_format import documented
 
 DAMAGED = 4

@@ -13,7 +13,7 @@ from pyreplog.reports import local_engine
 from pyreplog.reports.catalogue import REPORTS
 from pyreplog.reports.records import gaps
 from pyreplog.tables import planning
-from pyreplog.tables.logslices import Part
+from pyreplog.tables.log_slices import Part
 from pyreplog.tables.options import ReadOptions
 from tests.cli.support import Run
 from tests.spark.clusters import embedded

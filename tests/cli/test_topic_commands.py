@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from pyreplog._native.topic.messageencoder import encode_messages
+from pyreplog._native.topic.message_encoder import encode_messages
 from pyreplog._native.topic.messages import Message
 from pyreplog.cli.app import main
 from pyreplog.cli.topics import topic_consume

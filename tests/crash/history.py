@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from pyreplog._native.log.batch import RecordBatch
-from pyreplog.log.commitlog import CommitLog
+from pyreplog.log.commit_log import CommitLog
 from pyreplog.log.reader import LogReader
 
 BATCH, CONTROL = 2, 3

@@ -20,7 +20,7 @@ from typing import Any
 
 import pyreplog
 from pyreplog.config import LogConfig
-from pyreplog.log.commitlog import CommitLog
+from pyreplog.log.commit_log import CommitLog
 from pyreplog.log.reader import LogReader
 
 from .process import in_background

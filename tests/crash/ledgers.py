@@ -12,7 +12,7 @@ from random import Random
 from pyreplog.bookie.ledger_log import LedgerLog
 from pyreplog.bookie.ledger_map import LedgerExtent
 from pyreplog.errors import DiskError, PoisonedError
-from pyreplog.log import commitlog, housekeeper
+from pyreplog.log import commit_log, housekeeper
 from tests.ledgers import SEGMENT_BYTES, open_log, read_all, record_of, without_stamp
 
 from .disk import ORDERS, Disk, PowerCutFiles
@@ -190,7 +190,7 @@ class LedgerLife(Life[LedgerHistory]):
 
     def _live(self, home: Path, target: Path, history: LedgerHistory) -> tuple[Disk, LedgerLog | None]:
         rng = Random(self.seed)
-        commitlog.LAZY_SYNC_S = rng.choice((-1.0, 1e9))
+        commit_log.LAZY_SYNC_S = rng.choice((-1.0, 1e9))
         housekeeper.THREADS = False
         disk = Disk(home, target, rng, cut_at=self.cut_at)
         disk.failing_sync, disk.share, disk.order = self.failing_sync, self.share, self.order

@@ -12,8 +12,8 @@ from typing import Any
 import pyreplog
 from pyreplog.config import LogConfig
 from pyreplog.errors import PoisonedError
-from pyreplog.log import commitlog, housekeeper
-from pyreplog.log.commitlog import CommitLog
+from pyreplog.log import commit_log, housekeeper
+from pyreplog.log.commit_log import CommitLog
 
 from .disk import ORDERS, Disk, PowerCutFiles
 from .history import History, Item, Recorder
@@ -42,7 +42,7 @@ class LogLife(Life[History]):
 
     def _live(self, home: Path, target: Path, history: History) -> tuple[Disk, CommitLog]:
         rng = Random(self.seed)
-        commitlog.LAZY_SYNC_S = rng.choice((0.0, 0.001, 2.0)) if self.threads else rng.choice((-1.0, 1e9))
+        commit_log.LAZY_SYNC_S = rng.choice((0.0, 0.001, 2.0)) if self.threads else rng.choice((-1.0, 1e9))
         if self.threads:
             sys.setswitchinterval(rng.choice((5e-3, 1e-5)))
         else:

@@ -13,7 +13,7 @@ import pytest
 
 import pyreplog
 from pyreplog.errors import OutOfRangeError
-from pyreplog.log.commitlog import CommitLog
+from pyreplog.log.commit_log import CommitLog
 
 SEGMENT_BYTES = 64 << 10
 DURATION_S = 1.0

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import pyreplog
-from pyreplog.log.commitlog import CommitLog
+from pyreplog.log.commit_log import CommitLog
 
 from .disk import PowerCutFiles
 from .operation import Operation, Report, cut_at_every_step, kill_at_every_step

@@ -13,7 +13,7 @@ import pytest
 
 import pyreplog
 from pyreplog.errors import DiskError, PoisonedError
-from pyreplog.log.commitlog import CommitLog
+from pyreplog.log.commit_log import CommitLog
 from tests.thorough import one_in
 
 from .disk import ORDERS

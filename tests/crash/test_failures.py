@@ -13,9 +13,9 @@ import pytest
 
 import pyreplog
 from pyreplog.errors import DiskFullError, PoisonedError, ReplogError
-from pyreplog.log import checkpoint, commitlog, housekeeper
+from pyreplog.log import checkpoint, commit_log, housekeeper
 from pyreplog.log import files as log_files
-from pyreplog.log.commitlog import CommitLog
+from pyreplog.log.commit_log import CommitLog
 from pyreplog.log.files import RealFiles
 
 from .faults import FaultyFiles
@@ -142,7 +142,7 @@ def test_housekeeping_after_a_failed_sync_proves_nothing(
     tmp_path: Path, files: FaultyFiles, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The pages that a failed sync lost count as clean: syncing the same segment again succeeds at once."""
-    monkeypatch.setattr(commitlog, "LAZY_SYNC_S", 1e9)
+    monkeypatch.setattr(commit_log, "LAZY_SYNC_S", 1e9)
     log = open_log(tmp_path / "log", files, "appended")
     log.append_batch([KILOBYTE] * 100)
     was = checkpoint.load(log.path)
@@ -150,7 +150,7 @@ def test_housekeeping_after_a_failed_sync_proves_nothing(
     with pytest.raises(PoisonedError):
         log.sync()
     files.failing.clear()
-    monkeypatch.setattr(commitlog, "LAZY_SYNC_S", -1.0)
+    monkeypatch.setattr(commit_log, "LAZY_SYNC_S", -1.0)
     log.run_background_tasks()
     with log.freeze_files():
         log._sync_sealed()  # as its thread would that waited for the lock meanwhile

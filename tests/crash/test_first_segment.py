@@ -6,7 +6,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pyreplog
-from pyreplog.log.commitlog import CommitLog
+from pyreplog.log.commit_log import CommitLog
 from pyreplog.log.runtime import LogRuntime
 
 from .disk import PowerCutFiles

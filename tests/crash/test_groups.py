@@ -14,13 +14,13 @@ from pyreplog.ha.config import NodeConfig
 from pyreplog.ha.node_context import NodeContext
 from pyreplog.ha.protocol.members import Members, MembersFile
 from pyreplog.ha.relay.position import Advance, Applied
-from pyreplog.ha.relay.positionfile import PositionFile
+from pyreplog.ha.relay.position_file import PositionFile
 from pyreplog.ha.relay.refetch import discard
 from pyreplog.log.files import RealFiles
 from pyreplog.net.reactor import Reactor
-from pyreplog.rocketmq.rawlog import RawLog
+from pyreplog.rocketmq.raw_log import RawLog
 from pyreplog.stream.log_position import LogPosition
-from pyreplog.stream.mirrorlog import MirrorLog
+from pyreplog.stream.mirror_log import MirrorLog
 from pyreplog.stream.terms import History, Term, TermsFile
 from tests.ha.rocketmq.records import FILE_BYTES, fill
 from tests.ha.streams import config, copy, make_mirror, open_master, values

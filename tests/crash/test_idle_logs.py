@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import pyreplog
-from pyreplog.log.commitlog import CommitLog
+from pyreplog.log.commit_log import CommitLog
 from pyreplog.log.runtime import LogRuntime
 
 from .disk import PowerCutFiles

@@ -9,7 +9,7 @@ from random import Random
 
 from pyreplog.errors import DiskError, PoisonedError, TrimmedError
 from pyreplog.future import AppendFuture
-from pyreplog.log.commitlog import CommitLog
+from pyreplog.log.commit_log import CommitLog
 
 from .history import BATCH, CONTROL, History, Item, Recorder, count_of
 

@@ -12,7 +12,7 @@ from types import FunctionType
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
-from pyreplog._native.topic.messageencoder import encode_messages
+from pyreplog._native.topic.message_encoder import encode_messages
 from pyreplog.errors import InvalidEntryError
 from tests.fuzz.seeds import seeded
 from tests.topic import twin

@@ -11,14 +11,14 @@ from pathlib import Path
 from crc32c import crc32c
 
 import pyreplog
-from pyreplog._native.ledgerlog.entries import encode_entries
+from pyreplog._native.ledger_log.entries import encode_entries
 from pyreplog._native.log.record import Record
 from pyreplog._native.log.segment import HEADER_BYTES, SIZE_MIN, Segment
-from pyreplog._native.log.segmentheader import COUNTED, encode_header
+from pyreplog._native.log.segment_header import COUNTED, encode_header
 from pyreplog._native.log.sparse import SparseIndex
 from pyreplog.errors import CorruptionError
 from tests import twin
-from tests.recordbatches import open_log
+from tests.record_batches import open_log
 
 UUID = bytes(range(16))
 _HEAD = struct.Struct("<IIIBBHq")

@@ -15,7 +15,7 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from pyreplog._native.topic.rangeset import RangeSet
+from pyreplog._native.topic.range_set import RangeSet
 from pyreplog.geo.protocol.effects import OriginNote
 from pyreplog.geo.replicator import Replicator
 from pyreplog.geo.subscription_replication import Neighbour, SubscriptionReadiness, SubscriptionReplication

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from pyreplog._native.system.checksum import crc32c
-from pyreplog._native.topic.messageencoder import encode_messages
+from pyreplog._native.topic.message_encoder import encode_messages
 from pyreplog.cursors.subscription_metadata import SubscriptionMetadata, create_subscription
 from pyreplog.errors import BacklogFullError, InvalidArgumentError
 from pyreplog.geo.geo_cursor import GeoState, cursor_name

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pyreplog._native.topic.rangeset import RangeSet
+from pyreplog._native.topic.range_set import RangeSet
 from pyreplog.errors import InvalidArgumentError, InvalidRecordsError, MetadataVersionError, ReplogError
 from pyreplog.geo.acks.digests import block_bits, differences, digest_line
 from pyreplog.geo.acks.journal import encode_record, replay, snapshot_items

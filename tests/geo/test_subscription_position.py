@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pyreplog._native.topic.rangeset import RangeSet
+from pyreplog._native.topic.range_set import RangeSet
 from pyreplog.errors import InvalidMessageError
 from pyreplog.geo.acks.subscription_position import SubscriptionPosition, place
 from pyreplog.geo.geo_replication import decode_position

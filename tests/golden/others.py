@@ -19,7 +19,7 @@ import pyreplog
 from pyreplog import ha
 from pyreplog.config import LogConfig
 from pyreplog.ha.relay.position import Applied
-from pyreplog.ha.relay.positionfile import PositionFile
+from pyreplog.ha.relay.position_file import PositionFile
 from pyreplog.log.backup.copying import backup
 from pyreplog.offload.copying import offload
 

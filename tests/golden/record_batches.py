@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pyreplog
 from pyreplog.config import LogConfig
-from pyreplog.log.commitlog import CommitLog
+from pyreplog.log.commit_log import CommitLog
 
 ARCHIVE = Path(__file__).with_name("record-batches-v2.tar.gz")
 CLOCK_US = 1_750_000_000_000_000

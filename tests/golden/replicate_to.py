@@ -8,8 +8,8 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from pyreplog._native.ledgerlog.entries import encode_entries
-from pyreplog._native.topic.messageencoder import encode_messages
+from pyreplog._native.ledger_log.entries import encode_entries
+from pyreplog._native.topic.message_encoder import encode_messages
 from pyreplog.origins.attribute import OriginAttribute
 from pyreplog.origins.replicate_to import encode_attribute
 

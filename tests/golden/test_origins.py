@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from pyreplog._native.ledgerlog.entries import parse_entries
+from pyreplog._native.ledger_log.entries import parse_entries
 from pyreplog._native.topic.messages import decode_messages
 from pyreplog.origins.attribute import OriginAttribute
 from pyreplog.origins.snapshot import VERSION, decode, encode

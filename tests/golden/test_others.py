@@ -10,7 +10,7 @@ import pytest
 import pyreplog
 from pyreplog.errors import LockedError, MetadataLayoutError
 from pyreplog.ha.protocol.members import MembersFile
-from pyreplog.ha.relay.positionfile import PositionFile
+from pyreplog.ha.relay.position_file import PositionFile
 from pyreplog.ledger.migration import migrate_embedded
 from pyreplog.log.backup.restoring import restore
 from pyreplog.log.files import RealFiles

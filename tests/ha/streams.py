@@ -12,10 +12,10 @@ from pyreplog._native.net.frame import FrameParser
 from pyreplog.config import LogConfig
 from pyreplog.errors import ClosedError
 from pyreplog.log import names
-from pyreplog.log.commitlog import CommitLog
+from pyreplog.log.commit_log import CommitLog
 from pyreplog.log.reader import LogReader
 from pyreplog.stream.frame_feed import FrameFeed
-from pyreplog.stream.mirrorlog import STREAM_HEADER_BYTES, MirrorLog
+from pyreplog.stream.mirror_log import STREAM_HEADER_BYTES, MirrorLog
 
 SEGMENT_BYTES = 64 << 10
 PER_SEGMENT = 42  # values of `values` that one segment takes

@@ -9,12 +9,12 @@ from typing import Any
 
 from pyreplog._native.net.frame import CONTROL_OFFSET, FrameBatch
 from pyreplog.errors import ReplogError
-from pyreplog.log.commitlog import CommitLog
+from pyreplog.log.commit_log import CommitLog
 from pyreplog.log.replica import is_replica
 from pyreplog.net.connection import Connection
 from pyreplog.net.reactor import Reactor
 from pyreplog.stream.log_position import LogPosition
-from pyreplog.stream.mirrorlog import MirrorLog
+from pyreplog.stream.mirror_log import MirrorLog
 from pyreplog.stream.receiver import StreamReceiver
 from pyreplog.stream.sender import StreamSender
 from tests.ha.streams import config

@@ -28,7 +28,7 @@ from pyreplog.ha.node import Node
 from pyreplog.ha.node_context import ends_of
 from pyreplog.ha.protocol.messages import Message, Prepare, Promise
 from pyreplog.stream.log_position import LogPosition
-from pyreplog.stream.mirrorlog import MirrorLog
+from pyreplog.stream.mirror_log import MirrorLog
 from pyreplog.stream.terms import Term, TermsFile
 from tests.crash.faults import FaultyFiles
 from tests.ha import streams

@@ -22,7 +22,7 @@ from pyreplog.metadata import MetadataStore, open_store
 from pyreplog.metadata.lease import Lease
 from pyreplog.metadata.store import Versioned
 from pyreplog.stream.log_position import LogPosition
-from pyreplog.stream.mirrorlog import MirrorLog
+from pyreplog.stream.mirror_log import MirrorLog
 from pyreplog.stream.terms import NO_TERM, Term
 from tests.ha.inside import context_of
 from tests.ha.nodes import Lab, level, until

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import pyreplog
-from pyreplog.log.commitlog import CommitLog
+from pyreplog.log.commit_log import CommitLog
 from tests.ha.streams import PER_SEGMENT, config, held, uncommitted, values
 
 ALL = 1 << 62

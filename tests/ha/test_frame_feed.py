@@ -13,7 +13,7 @@ from pyreplog._native.ha.reports import encode_report, report_alone
 from pyreplog._native.net.frame import FrameBatch, FrameParser, encode
 from pyreplog._native.net.send_queue import FrameSendQueue
 from pyreplog.errors import InvalidMessageError
-from pyreplog.log.commitlog import CommitLog
+from pyreplog.log.commit_log import CommitLog
 from pyreplog.stream.frame_feed import FrameFeed
 from tests.ha.streams import PER_SEGMENT, open_master, values
 

@@ -10,7 +10,7 @@ import pytest
 from pyreplog._native.net.frame import FrameBatch, FrameParser
 from pyreplog.errors import StreamError, TrimmedError, TruncatedError
 from pyreplog.stream.frame_feed import FrameFeed
-from pyreplog.stream.mirrorlog import MirrorLog
+from pyreplog.stream.mirror_log import MirrorLog
 from tests.ha.streams import (
     PER_SEGMENT,
     SEGMENT_BYTES,

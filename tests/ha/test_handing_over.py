@@ -15,7 +15,7 @@ from pyreplog.errors import NotMasterError, OutcomeUnknownError, PromotionRefuse
 from pyreplog.ha.node import Node
 from pyreplog.ha.protocol.election import Effect, Election
 from pyreplog.ha.protocol.messages import Promise
-from pyreplog.stream.mirrorlog import MirrorLog
+from pyreplog.stream.mirror_log import MirrorLog
 from tests.ha.inside import master_of, replica_of
 from tests.ha.nodes import Lab, level, until, values
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pyreplog
 from pyreplog.log.runtime import LogRuntime
-from pyreplog.stream.mirrorlog import MirrorLog
+from pyreplog.stream.mirror_log import MirrorLog
 from tests.ha.streams import SEGMENT_BYTES, assert_same_files, config, copy, frames_of, open_master, stream, values
 from tests.waiting import until
 

@@ -13,10 +13,10 @@ import pytest
 
 import pyreplog
 from pyreplog.errors import NotALogError, NotAReplicaError
-from pyreplog.log import commitlog, housekeeper
-from pyreplog.log.commitlog import CommitLog
+from pyreplog.log import commit_log, housekeeper
+from pyreplog.log.commit_log import CommitLog
 from pyreplog.log.replica import is_replica
-from pyreplog.stream.mirrorlog import MirrorLog
+from pyreplog.stream.mirror_log import MirrorLog
 from tests.crash.disk import Disk, PowerCutFiles
 from tests.crash.moments import Moment, Moments
 from tests.crash.process import in_process
@@ -161,7 +161,7 @@ def _live(
 
     def live() -> None:
         housekeeper.THREADS = False
-        commitlog.LAZY_SYNC_S = -1.0
+        commit_log.LAZY_SYNC_S = -1.0
         disk = Disk(folder / "run", folder / "end", Random(seed))
         moments.watch(disk, folder / "reports")
         files = PowerCutFiles(disk)

@@ -10,11 +10,11 @@ import pytest
 
 from pyreplog._native.net.frame import FrameBatch, FrameParser, encode
 from pyreplog.errors import StreamError
-from pyreplog.log.commitlog import CommitLog
+from pyreplog.log.commit_log import CommitLog
 from pyreplog.net.connection import Connection
 from pyreplog.stream.frame_feed import FrameFeed
 from pyreplog.stream.log_position import LogPosition
-from pyreplog.stream.mirrorlog import MirrorLog
+from pyreplog.stream.mirror_log import MirrorLog
 from pyreplog.stream.receiver import StreamReceiver
 from tests.ha.streams import make_mirror, open_master
 

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from pyreplog.errors import ClosedError, DisconnectedError, StreamError, TrimmedError
-from pyreplog.log.commitlog import CommitLog
+from pyreplog.log.commit_log import CommitLog
 from pyreplog.log.names import segment_bases
 from pyreplog.net.connection import Connection
 from pyreplog.net.dialer import ReconnectingConnection

@@ -7,7 +7,7 @@ from random import Random
 
 import pytest
 
-from pyreplog._native.ledgerlog.entries import encode_entries, parse_entries
+from pyreplog._native.ledger_log.entries import encode_entries, parse_entries
 from pyreplog._native.log.attributes import encode_attributes
 from pyreplog._native.topic.messages import decode_messages
 from pyreplog.errors import InvalidArgumentError

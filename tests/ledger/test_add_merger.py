@@ -9,7 +9,7 @@ import pytest
 
 from pyreplog._native.net.add_replies import Answer, settle
 from pyreplog._native.net.frame import FrameParser, encode
-from pyreplog._native.quorum.acktracker import AckTracker, Part
+from pyreplog._native.quorum.ack_tracker import AckTracker, Part
 from pyreplog.bookie.protocol import Reply, ReplyStatus, Request, RequestKind, encode_reply
 from pyreplog.errors import DisconnectedError
 from pyreplog.ledger.protocol.add_merger import MERGED_BYTES_MAX, AddMerger

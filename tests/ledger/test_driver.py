@@ -13,7 +13,7 @@ import pytest
 
 from pyreplog._native.machines.effects import Send, Settle
 from pyreplog._native.machines.serial_executor import check_may_wait, in_callback
-from pyreplog._native.quorum.acktracker import AckTracker, Part
+from pyreplog._native.quorum.ack_tracker import AckTracker, Part
 from pyreplog.bookie.protocol import Reply, ReplyStatus, Request, RequestKind
 from pyreplog.defer_sigint import defer_sigint
 from pyreplog.errors import InvalidArgumentError

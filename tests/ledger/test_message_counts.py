@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from pyreplog._native.ledgerlog.entries import encode_entries, merge_entries, parse_entries
-from pyreplog._native.topic.messageencoder import encode_messages, encode_slices
+from pyreplog._native.ledger_log.entries import encode_entries, merge_entries, parse_entries
+from pyreplog._native.topic.message_encoder import encode_messages, encode_slices
 from pyreplog._native.topic.messages import decode_messages
 from pyreplog.bookie.protocol import Request, RequestKind
 from pyreplog.errors import InvalidArgumentError, NotEnoughBookiesError, WrongTypeError

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pyreplog._native.ledger.pending_adds_base import EntryBatch
-from pyreplog._native.ledgerlog.entries import encode_entries
+from pyreplog._native.ledger_log.entries import encode_entries
 from pyreplog._native.machines.effects import Send
 from pyreplog._native.quorum.quorum import write_set
 from pyreplog._native.quorum.stripe import members

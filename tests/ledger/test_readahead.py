@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from pyreplog._native.ledgerlog.entries import encode_entries, parse_entries
+from pyreplog._native.ledger_log.entries import encode_entries, parse_entries
 from pyreplog._native.log.batch import RecordBatch
 from pyreplog.future import AppendFuture, set_result
 from pyreplog.ledger.readahead import AHEAD_BYTES, RANGE_BYTES_MAX, REPLY_BYTES, read_ahead

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from pyreplog._native.ledger.pending_adds_base import EntryBatch
-from pyreplog._native.ledgerlog.entries import encode_entries
+from pyreplog._native.ledger_log.entries import encode_entries
 from pyreplog._native.log.batch import RecordBatch
 from pyreplog._native.machines.serial_executor import SerialExecutor
 from pyreplog.bookie.protocol import RequestKind

@@ -33,7 +33,7 @@ TARGETS = (
     ),
     Target(
         "bookie",
-        ("bookie/*.py", "_native/bookie/*.pyx", "_native/ledgerlog/*.pyx"),
+        ("bookie/*.py", "_native/bookie/*.pyx", "_native/ledger_log/*.pyx"),
         ("tests/unit/test_index.py", "tests/unit/test_ledger_log.py", "tests/property", "tests/bookie", "tests/crash/test_ledgers.py"),
         ("tests/crash/test_ledgers.py", "tests/crash/test_bookies.py"),
     ),
@@ -55,7 +55,7 @@ TARGETS = (
             "topic/model/*.py", "topic/model/dispatch/*.py", "topic/owner/*.py", "topic/owner/managed/*.py", "cursors/*.py",
             "topic/client/*.py", "topic/client/publishing/*.py", "topic/client/partitions/*.py", "_native/topic/*.pyx",
         ),
-        ("tests/unit/test_messages.py", "tests/unit/test_ackset.py", "tests/unit/test_rangeset.py", "tests/topic", "tests/simulation/topic"),
+        ("tests/unit/test_messages.py", "tests/unit/test_ack_set.py", "tests/unit/test_range_set.py", "tests/topic", "tests/simulation/topic"),
     ),
     Target("topic server and client", ("topic/client/remote/*.py", "topic/model/wire/*.py", "topic/server/*.py"), ("tests/topic",)),
     Target("requests", ("net/*.py", "_native/net/*.pyx", "purgatory.py", "timing_wheel.py"), ("tests/unit", "tests/net", "tests/ha/test_frame_feed.py")),

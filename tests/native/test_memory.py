@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 
 import pyreplog
-from pyreplog._native.ledgerlog.entries import encode_entries, parse_entries
-from pyreplog._native.ledgerlog.index import LedgerIndex
-from pyreplog._native.topic.messageencoder import encode_messages
+from pyreplog._native.ledger_log.entries import encode_entries, parse_entries
+from pyreplog._native.ledger_log.index import LedgerIndex
+from pyreplog._native.topic.message_encoder import encode_messages
 from pyreplog._native.topic.messages import decode_messages
-from pyreplog._native.topic.rangeset import RangeSet
+from pyreplog._native.topic.range_set import RangeSet
 
 ROUNDS, LIMIT = 40, 12 << 20
 """A round has half a MiB or more; the process may grow by so many bytes in all of them."""

@@ -13,7 +13,7 @@ import pytest
 
 from pyreplog.errors import ConfigError, MissingExtraError, NotALogError, ObjectCorruptionError, StorageError
 from pyreplog.log.files import RealFiles
-from pyreplog.offload import localfiles
+from pyreplog.offload import local_files
 from pyreplog.offload.storage import Storage, options_text
 from pyreplog.tables.planning import plan
 from tests import samples
@@ -69,11 +69,11 @@ def test_drafts_of_the_living_stay(tmp_path: Path) -> None:
 
     def parts() -> Iterator[bytes]:
         yield b"12"
-        localfiles.sweep(tmp_path, RealFiles())
-        seen.extend(tmp_path.glob(f"*{localfiles.PART}"))
+        local_files.sweep(tmp_path, RealFiles())
+        seen.extend(tmp_path.glob(f"*{local_files.PART}"))
         yield b"34"
 
-    localfiles.put(tmp_path / "a", parts(), RealFiles())
+    local_files.put(tmp_path / "a", parts(), RealFiles())
     assert len(seen) == 1
     assert [path.name for path in tmp_path.iterdir()] == ["a"]
 

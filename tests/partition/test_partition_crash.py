@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from pyreplog.errors import NotALogError, StreamError
-from pyreplog.log import commitlog
+from pyreplog.log import commit_log
 from pyreplog.log.fsck.check import check
 from pyreplog.partition.store.partition_log import LogSlice, PartitionLog
 from pyreplog.stream.log_position import LogPosition
@@ -302,7 +302,7 @@ class OfReplica(Operation):
             log.close()
 
     def act(self, home: Path, files: PowerCutFiles, report: Report) -> None:
-        commitlog.LAZY_SYNC_S = -1.0
+        commit_log.LAZY_SYNC_S = -1.0
         log = open_log(home / "log", self._durability, files)
         replica = Replica(log, self._world, report)
         try:

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pyreplog._native.ledgerlog.entries import encode_entries
+from pyreplog._native.ledger_log.entries import encode_entries
 from pyreplog.ha.relay.applier_machine import Allowance, Applied, ApplierMachine, StopBefore
 from pyreplog.ledger.ledger_metadata import Fragment, LedgerMetadata
 from pyreplog.ledger.protocol import pending_adds

@@ -19,7 +19,7 @@ from pyreplog.reports.records.duplicates import _is_within
 from pyreplog.reports.snapshot import SubscriptionSnapshot
 from pyreplog.spark.stream.logs import LogPartition
 from pyreplog.tables import objects, scan
-from pyreplog.tables.cluster import entryscan
+from pyreplog.tables.cluster import entry_scan
 from pyreplog.tables.objects import ObjectSlice
 from pyreplog.tables.offsets import LAST
 from pyreplog.tables.ranges import bounded, common, is_among
@@ -107,7 +107,7 @@ def test_rows_that_are_wanted(
         if is_within(number, entries) and is_within(time, times) and (ledgers is None or ledger in numbers_in(ledgers))
     ]  # fmt: skip
     batch = _Columns(*columns)
-    entryscan._select(batch, RecordFilter(entries, times), np.array(apart, np.int64).tobytes())
+    entry_scan._select(batch, RecordFilter(entries, times), np.array(apart, np.int64).tobytes())
     assert batch.kept == [
         at for at, (number, time, _) in enumerate(rows)
         if is_within(number, entries) and is_within(time, times) and number not in numbers_in(acked)
@@ -124,7 +124,7 @@ def test_rows_of_one_arrow_batch(sizes: list[int], most: int, rows: int) -> None
             stop += 1
         expected.append((start, stop))
         start = stop
-    assert list(entryscan._cuts(np.array(sizes, np.int64), options)) == expected
+    assert list(entry_scan._cuts(np.array(sizes, np.int64), options)) == expected
 
 
 @given(

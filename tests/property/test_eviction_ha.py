@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from pyreplog.ha.protocol.replica_progress import Progress
 from pyreplog.ha.protocol.retention_hold import RetentionHold, floor_of_copy
-from pyreplog.rocketmq import rawlog
-from pyreplog.rocketmq.rawlog import RawLog
+from pyreplog.rocketmq import raw_log
+from pyreplog.rocketmq.raw_log import RawLog
 from pyreplog.stream import terms
 from pyreplog.stream.log_position import LogPosition
 from pyreplog.stream.terms import History, Term, TermStart
@@ -95,7 +95,7 @@ FILES = 6
 
 
 @pytest.fixture(scope="module")
-def raw_log(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RawLog]:
+def broker_log(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RawLog]:
     path = tmp_path_factory.mktemp("raw") / "log"
     with RawLog(path, file_bytes=FILE_BYTES) as log:
         fill(log, 40 * FILES)
@@ -108,14 +108,14 @@ places = st.tuples(st.integers(0, FILES - 1), st.sampled_from([0, 1, FILE_BYTES 
 
 
 @given(most=st.integers(1, 3), reads=st.lists(places, max_size=30))
-def test_files_read_longest_ago_are_unmapped(raw_log: RawLog, most: int, reads: list[tuple[int, int]]) -> None:
+def test_files_read_longest_ago_are_unmapped(broker_log: RawLog, most: int, reads: list[tuple[int, int]]) -> None:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(rawlog, "_MAPPED_MAX", most)
-        raw_log._mapped.clear()
+        patch.setattr(raw_log, "_MAPPED_MAX", most)
+        broker_log._mapped.clear()
         mapped: list[int] = []  # the last read at the end
         for number, beside in reads:
             position = number * FILE_BYTES + beside
-            assert len(raw_log.view(position, 1)) == 1
+            assert len(broker_log.view(position, 1)) == 1
             base = number * FILE_BYTES
             mapped = [*(mapping for mapping in mapped if mapping != base), base][-most:]
-            assert list(raw_log._mapped) == mapped
+            assert list(broker_log._mapped) == mapped

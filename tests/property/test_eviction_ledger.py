@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pyreplog._native.ledger.pending_adds_base import EntryBatch
-from pyreplog._native.ledgerlog.entries import encode_entries
+from pyreplog._native.ledger_log.entries import encode_entries
 from pyreplog.clock import ManualClock
 from pyreplog.ledger import quarantine, tail_cache
 from pyreplog.ledger.quarantine import Quarantine

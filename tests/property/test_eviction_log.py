@@ -11,10 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pyreplog.errors import ClosedError
-from pyreplog.log import commitlog, retention
-from pyreplog.log.commitlog import CommitLog
-from pyreplog.tables.cluster import storedlog
-from pyreplog.tables.cluster.storedlog import StoredLog
+from pyreplog.log import commit_log, retention
+from pyreplog.log.commit_log import CommitLog
+from pyreplog.tables.cluster import stored_log
+from pyreplog.tables.cluster.stored_log import StoredLog
 
 rows = st.lists(st.sampled_from(["mapped", "mapped", "unmapped", "pinned", "being sealed"]), min_size=1, max_size=8)
 
@@ -33,7 +33,7 @@ def test_the_oldest_segments_that_nobody_reads_are_unmapped(most: int, kinds: li
         _segment_table=lambda: [(row, row, segment) for row, segment in enumerate(segments)], _unmap=unmapped.append
     )
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(commitlog, "MAPPED_MAX", most)
+        patch.setattr(commit_log, "MAPPED_MAX", most)
         CommitLog._unmap_surplus(log)
     surplus = max(sum(kind != "unmapped" for kind in kinds) - most, 0)
     assert unmapped == [row for row, kind in enumerate(kinds[:-1]) if kind == "mapped"][:surplus]
@@ -50,8 +50,8 @@ def test_segments_of_a_stored_log_used_longest_ago_are_let_go(most: int, bases: 
         return SimpleNamespace(base=base)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(storedlog, "SEGMENTS_MAX", most)
-        patch.setattr(storedlog, "_open", open_segment)
+        patch.setattr(stored_log, "SEGMENTS_MAX", most)
+        patch.setattr(stored_log, "_open", open_segment)
         log, held = StoredLog(Path(), bytes(16), {}), list[int]()
         for base in bases:
             opened.clear()

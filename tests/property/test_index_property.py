@@ -15,8 +15,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from pyreplog._native.ledgerlog.index import LedgerIndex
-from pyreplog._native.ledgerlog.sealed import SealedIndex
+from pyreplog._native.ledger_log.index import LedgerIndex
+from pyreplog._native.ledger_log.sealed import SealedIndex
 from pyreplog.errors import CorruptionError, InvalidArgumentError
 
 SEGMENT = {"uuid": bytes(range(16)), "base": 1 << 30, "stamp": 77, "end": 1 << 30}

@@ -8,7 +8,7 @@ import mmh3
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pyreplog._native.topic.messageencoder import compress_entry, encode_slices
+from pyreplog._native.topic.message_encoder import compress_entry, encode_slices
 from pyreplog._native.topic.partitioning import key_hash
 from tests.fuzz import fuzz_messages as fuzz
 from tests.topic import twin

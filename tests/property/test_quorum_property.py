@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from pyreplog._native.quorum.acktracker import AckTracker
+from pyreplog._native.quorum.ack_tracker import AckTracker
 from pyreplog._native.quorum.quorum import coverage, covers_cohort, kth_largest, write_set
 from pyreplog._native.quorum.stripe import gather, member_count, members
 from pyreplog.errors import InvalidArgumentError, OutOfRangeError

@@ -16,7 +16,7 @@ import pyreplog
 from pyreplog.log.fsck import check
 from tests import twin
 from tests.ha.streams import kill
-from tests.recordbatches import Row, check_reads, open_log
+from tests.record_batches import Row, check_reads, open_log
 
 COUNTS = st.integers(1, 5) | st.sampled_from([100, 70_000, (1 << 31) - 1])
 VALUES = st.binary(max_size=40) | st.integers(0, 9000).map(lambda n: b"v" * n)

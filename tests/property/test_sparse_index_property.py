@@ -16,7 +16,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from pyreplog._native.log.segment import HEADER_BYTES, SIZE_MAX, SIZE_MIN, Segment
-from pyreplog._native.log.segmentheader import COUNTED, encode_header
+from pyreplog._native.log.segment_header import COUNTED, encode_header
 from pyreplog._native.log.sparse import SparseIndex
 from pyreplog.errors import InvalidArgumentError
 from tests import twin

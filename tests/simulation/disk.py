@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
-from pyreplog._native.ledgerlog.entries import CONTROL
+from pyreplog._native.ledger_log.entries import CONTROL
 from pyreplog.errors import CorruptionError, DiskFullError, PoisonedError
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from pyreplog._native.machines.effects import Send
 from pyreplog._native.net.add_replies import Answer
-from pyreplog._native.quorum.acktracker import Part
+from pyreplog._native.quorum.ack_tracker import Part
 from pyreplog.bookie.protocol import Reply, Request
 from pyreplog.errors import DisconnectedError, NotConnectedError, PeerTimeoutError
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 
-from tests.spark.sparkhome import JAVA
+from tests.spark.spark_home import JAVA
 
 SETTINGS = {
     "spark.ui.enabled": "false",

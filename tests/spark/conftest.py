@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from .sparkhome import JAVA, python_path, socket_settings, spark_home
+from .spark_home import JAVA, python_path, socket_settings, spark_home
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -22,7 +22,7 @@ from pyspark.sql.types import StructType
 from pyreplog.spark.source import PyreplogDataSource
 from pyreplog.spark.write.options import WriteOptions
 from pyreplog.spark.write.writer import TopicStreamWriter, TopicWriter
-from tests.spark.sparkhome import JAVA
+from tests.spark.spark_home import JAVA
 
 if TYPE_CHECKING:
     from pyarrow import RecordBatch

@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from pyreplog.tables import schema
 from pyreplog.tables.arrays import schema_of
-from pyreplog.tables.logslices import Part
+from pyreplog.tables.log_slices import Part
 from pyreplog.tables.options import ReadOptions
 from pyreplog.tables.planning import plan
 from pyreplog.tables.reading import read

@@ -11,7 +11,7 @@ from pathlib import Path
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
-from tests.spark.sparkhome import JAVA, socket_settings
+from tests.spark.spark_home import JAVA, socket_settings
 
 ROWS = 300
 """In a batch, at most."""

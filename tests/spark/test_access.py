@@ -21,7 +21,7 @@ from pyreplog.ledger.ledger_store import StoredLedgers
 from pyreplog.metadata.sqlite import SQLiteStore
 from pyreplog.net.credentials import Credentials
 from pyreplog.net.handshake import Secret
-from pyreplog.reports.copies.replicationlag import ReplicationLag
+from pyreplog.reports.copies.replication_lag import ReplicationLag
 from pyreplog.spark.write.options import WriteOptions
 from pyreplog.tables.options import ReadOptions
 from pyreplog.tables.planning import plan

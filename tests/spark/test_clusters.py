@@ -16,7 +16,7 @@ from pyreplog.errors import ConfigError, NoSuchLedgerError, NotALogError, Unauth
 from pyreplog.ledger.ledger_metadata import ledger_key
 from pyreplog.ledger.ledger_store import load_ledger
 from pyreplog.ledger.reader import LedgerReader
-from pyreplog.tables.cluster import storedlog
+from pyreplog.tables.cluster import stored_log
 from pyreplog.tables.cluster.origins import survey_stored
 from pyreplog.tables.planning import plan
 from tests.spark.clusters import Place, copies, corrupt, embedded, fill, value_of, values
@@ -125,7 +125,7 @@ def test_a_range_of_a_directory_with_an_entry_that_nobody_has(sample: Made) -> N
 
 
 def test_few_segments_are_held_at_a_time(origin: Made, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(storedlog, "SEGMENTS_MAX", 1)
+    monkeypatch.setattr(stored_log, "SEGMENTS_MAX", 1)
     check(*origin)
 
 

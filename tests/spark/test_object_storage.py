@@ -12,7 +12,7 @@ import pyreplog
 from pyreplog.offload.copying import offload
 from tests.offload.places import SECRET, serve_s3
 from tests.spark.clusters import Nodes
-from tests.spark.sparkhome import spark_home
+from tests.spark.spark_home import spark_home
 
 ROOT = Path(__file__).resolve().parents[2]
 LIMIT_S = 900.0

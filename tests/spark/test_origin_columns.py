@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import pyreplog
-from pyreplog._native.topic.messageencoder import encode_messages
+from pyreplog._native.topic.message_encoder import encode_messages
 from pyreplog.cursors.subscription_metadata import (
     SubscriptionMetadata,
     create_subscription,
@@ -20,8 +20,8 @@ from pyreplog.errors import InvalidMetadataError
 from pyreplog.metadata.layout import cluster_id
 from pyreplog.metadata.store import MetadataStore
 from pyreplog.origins.origin import Gap, GapCause, Origin, OriginEntry
-from pyreplog.tables.cluster.entryslices import EntrySlice
-from pyreplog.tables.cluster.storedmetadata import StoredMetadata
+from pyreplog.tables.cluster.entry_slices import EntrySlice
+from pyreplog.tables.cluster.stored_metadata import StoredMetadata
 from pyreplog.tables.paths import METADATA
 from pyreplog.tables.planning import plan
 from pyreplog.topic.model.positions import TopicPosition

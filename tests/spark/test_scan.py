@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 
 import pyreplog
-from pyreplog._native.ledgerlog.entries import encode_entries
+from pyreplog._native.ledger_log.entries import encode_entries
 from pyreplog._native.log.attributes import encode_attributes
 from pyreplog._native.log.batch import RecordBatch
 from pyreplog._native.log.record import NO_EVENT_TIME
-from pyreplog._native.tables.arrowcolumns import attribute_column, number_column, value_column, walk
+from pyreplog._native.tables.arrow_columns import attribute_column, number_column, value_column, walk
 from pyreplog.bookie.ledger_log import LedgerLog
 from pyreplog.config import LogConfig
 from pyreplog.errors import InvalidArgumentError

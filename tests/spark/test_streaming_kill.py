@@ -21,7 +21,7 @@ import pytest
 
 import pyreplog
 from tests.spark import streaming_driver
-from tests.spark.sparkhome import python_path, spark_home
+from tests.spark.spark_home import python_path, spark_home
 from tests.spark.streams import append, open_log, value_of
 
 if TYPE_CHECKING:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from dataclasses import dataclass, field
 
-from pyreplog._native.topic.messageencoder import encode_messages
+from pyreplog._native.topic.message_encoder import encode_messages
 from pyreplog._native.topic.messages import MessageBatch, decode_messages
 from pyreplog.topic.model.dedup import DedupVerdict
 from tests.topic.entries import records_of

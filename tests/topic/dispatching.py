@@ -7,8 +7,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from pyreplog._native.ledgerlog.entries import encode_entries, merge_entries
-from pyreplog._native.topic.messageencoder import encode_messages
+from pyreplog._native.ledger_log.entries import encode_entries, merge_entries
+from pyreplog._native.topic.message_encoder import encode_messages
 from pyreplog._native.topic.messages import MessageBatch, decode_messages
 from pyreplog.cursors.subscription_config import SubscriptionConfig
 from pyreplog.topic.model.cursor import Cursor

@@ -6,9 +6,9 @@ import random
 from collections.abc import Sequence
 from typing import Any
 
-from pyreplog._native.ledgerlog.entries import encode_entries, parse_entries
+from pyreplog._native.ledger_log.entries import encode_entries, parse_entries
 from pyreplog._native.log.batch import RecordBatch
-from pyreplog._native.topic.messageencoder import encode_messages
+from pyreplog._native.topic.message_encoder import encode_messages
 from pyreplog._native.topic.messages import Message, MessageBatch, decode_messages
 from tests.topic.twin import TwinMessage
 

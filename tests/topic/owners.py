@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from pyreplog._native.topic.messageencoder import encode_messages
+from pyreplog._native.topic.message_encoder import encode_messages
 from pyreplog.clock import SystemClock
 from pyreplog.errors import ClosedError, MetadataUnavailableError, OutcomeUnknownError, ReplogError
 from pyreplog.future import AppendFuture

@@ -9,7 +9,7 @@ import tracemalloc
 
 import pytest
 
-from pyreplog._native.topic.messageencoder import compress_entry, encode_messages
+from pyreplog._native.topic.message_encoder import compress_entry, encode_messages
 from pyreplog.errors import InvalidEntryError, MissingExtraError
 from pyreplog.topic.model import compression
 from pyreplog.topic.model.compression import LZ4, RAW_BYTES_MAX, ZSTD, codec_number, compressor, decompress

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from pyreplog._native.topic.messageencoder import encode_messages
+from pyreplog._native.topic.message_encoder import encode_messages
 from pyreplog.cluster import Cluster
 from pyreplog.errors import ClosedError, RecordTooLargeError, TrimmedError
 from pyreplog.origins.attribute import OriginAttribute

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from pyreplog._native.topic.messageencoder import encode_messages
+from pyreplog._native.topic.message_encoder import encode_messages
 from pyreplog.cluster import Cluster
 from pyreplog.errors import ConfigError, InvalidArgumentError, OriginSessionError, TopicFullError
 from pyreplog.future import AppendFuture

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from pyreplog._native.system.checksum import crc32c
-from pyreplog._native.topic.messageencoder import encode_messages
+from pyreplog._native.topic.message_encoder import encode_messages
 from pyreplog.bookie.protocol import ReplyStatus, RequestKind
 from pyreplog.cluster import Cluster
 from pyreplog.cursors.subscription_metadata import SubscriptionMetadata, create_subscription, delete_subscription

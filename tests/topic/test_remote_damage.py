@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from pyreplog._native.topic.messageencoder import encode_messages
+from pyreplog._native.topic.message_encoder import encode_messages
 from pyreplog.errors import DamagedMessageError, InvalidMessageError, OutcomeUnknownError
 from pyreplog.origins.origin import Gap, GapCause, OriginEntry
 from pyreplog.topic.client.remote.connection_pool import is_transient, outcome_of

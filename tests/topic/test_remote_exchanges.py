@@ -7,7 +7,7 @@ from typing import cast
 
 import pytest
 
-from pyreplog._native.topic.messageencoder import encode_messages
+from pyreplog._native.topic.message_encoder import encode_messages
 from pyreplog._native.topic.messages import decode_messages
 from pyreplog.topic.client.remote.client import Client
 from pyreplog.topic.client.remote.remote_subscription import FETCHES

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from pyreplog._native.topic.messageencoder import encode_messages
+from pyreplog._native.topic.message_encoder import encode_messages
 from pyreplog.errors import NotConnectedError
 from pyreplog.origins.origin import Origin, OriginEntry
 from pyreplog.topic.client.remote.client import connect

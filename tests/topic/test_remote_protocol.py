@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pyreplog import errors
-from pyreplog._native.topic.messageencoder import encode_messages
+from pyreplog._native.topic.message_encoder import encode_messages
 from pyreplog._native.topic.messages import MessageBatch, decode_messages
 from pyreplog.errors import (
     InvalidMessageError,

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from pyreplog._native.topic.messageencoder import encode_messages
+from pyreplog._native.topic.message_encoder import encode_messages
 from pyreplog.errors import BacklogFullError
 from pyreplog.future import AppendFuture, set_result
 from pyreplog.topic.model.wire.fields import WireReader

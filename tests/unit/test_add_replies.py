@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from pyreplog._native.net.add_replies import AddGroup, AddQueue, Answer, settle
 from pyreplog._native.net.frame import FrameBatch, FrameParser, encode
-from pyreplog._native.quorum.acktracker import AckTracker, Part
+from pyreplog._native.quorum.ack_tracker import AckTracker, Part
 from pyreplog.bookie.protocol import Reply, ReplyStatus, encode_reply
 
 LEDGER = 7

@@ -22,7 +22,7 @@ from pyreplog.errors import (
     PoisonedError,
     WindowFullError,
 )
-from pyreplog.log.commitlog import WINDOW_BYTES
+from pyreplog.log.commit_log import WINDOW_BYTES
 from pyreplog.log.files import RealFiles
 from tests import samples
 

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 import pyreplog
-from pyreplog._native.ledgerlog.entries import encode_entries, parse_entries
-from pyreplog._native.topic.messageencoder import compress_entry, encode_messages
+from pyreplog._native.ledger_log.entries import encode_entries, parse_entries
+from pyreplog._native.topic.message_encoder import compress_entry, encode_messages
 from pyreplog._native.topic.messages import decode_messages
 from pyreplog.errors import InvalidEntryError, ReplogError
 from tests.fuzz import fuzz_messages as fuzz

@@ -37,7 +37,7 @@ EXCEPTED = {
     # nobody else's eyes; a power cut that takes it takes nothing.
     "pyreplog/offload/storage.py": ["open wb"],
     "pyreplog/metadata/database.py": ["os.open", "sqlite3.connect"],
-    "pyreplog/tables/cluster/storedmetadata.py": ["sqlite3.connect"],  # to be read
+    "pyreplog/tables/cluster/stored_metadata.py": ["sqlite3.connect"],  # to be read
     # Drafts: written beside their place, by a library or as text, synced and renamed through the layer. Those that were
     # left behind are removed; who loses that does it again.
     "pyreplog/cli/report.py": ["Path.write_text", "parquet.write_table"],

@@ -37,7 +37,7 @@ FILE_VERSIONS = {
     "`checkpoint`": ("pyreplog.log.checkpoint", "VERSION"),
     "`identity` of a bookie": ("pyreplog.bookie.identity", "VERSION"),
     "`terms`, `members` of a replica group": ("pyreplog.stream.terms", "VERSION"),
-    "applied position of a relay": ("pyreplog.ha.relay.positionfile", "VERSION"),
+    "applied position of a relay": ("pyreplog.ha.relay.position_file", "VERSION"),
     "cursor ledgers": ("pyreplog.cursors.cursor_pages", "VERSION"),
     "metadata of ledgers, subscriptions, partitions": ("pyreplog.ledger.ledger_metadata", "LedgerMetadata.VERSION"),
     "metadata of topics": ("pyreplog.topic.model.chain", "LedgerChain.VERSION"),

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 from pyreplog._native.log.append_arguments import ColumnParts, SequenceParts
-from pyreplog._native.topic.messageencoder import Messages, encode_messages, encode_slices
+from pyreplog._native.topic.message_encoder import Messages, encode_messages, encode_slices
 from pyreplog.errors import InvalidArgumentError, RecordTooLargeError, WrongTypeError
 from tests.topic.entries import decoded
 

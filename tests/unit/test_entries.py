@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pyreplog._native.ledgerlog.entries import CONTROL, encode_control, encode_entries, merge_entries, parse_entries
+from pyreplog._native.ledger_log.entries import CONTROL, encode_control, encode_entries, merge_entries, parse_entries
 from pyreplog.errors import InvalidArgumentError, InvalidRecordsError, RecordTooLargeError, WrongTypeError
 from tests import twin
 from tests.ledgers import control_of, record_of, records_of

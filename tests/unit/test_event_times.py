@@ -9,7 +9,7 @@ import pytest
 
 import pyreplog
 from pyreplog._native.log.segment import Segment
-from pyreplog.log import commitlog
+from pyreplog.log import commit_log
 
 
 @pytest.fixture(params=["appended", "synced"])
@@ -45,7 +45,7 @@ def test_same_as_a_filter_over_all(log, reading):
 
 
 def test_blocks_out_of_the_range_are_not_scanned(log, monkeypatch):
-    monkeypatch.setattr(commitlog, "LAZY_SYNC_S", -1.0)
+    monkeypatch.setattr(commit_log, "LAZY_SYNC_S", -1.0)
     log.sync()
     log.run_background_tasks()
     whole = sum(1 for _ in log.read(batch_bytes=1 << 16))

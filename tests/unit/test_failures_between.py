@@ -16,7 +16,7 @@ import pytest
 
 import pyreplog
 import pyreplog.log.commit
-import pyreplog.log.commitlog
+import pyreplog.log.commit_log
 from pyreplog.log import housekeeper
 from pyreplog.log.files import RealFiles
 from tests import samples
@@ -219,7 +219,7 @@ def asleep(thread: threading.Thread) -> bool:
     return Path(f"/proc/self/task/{thread.native_id}/stat").read_text().rpartition(")")[2].split()[0] == "S"
 
 
-COMMITTING = {pyreplog.log.commit.__file__, pyreplog.log.commitlog.__file__}
+COMMITTING = {pyreplog.log.commit.__file__, pyreplog.log.commit_log.__file__}
 
 
 class NoSync(RealFiles):

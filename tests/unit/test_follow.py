@@ -13,7 +13,7 @@ import pytest
 import pyreplog
 from pyreplog._native.log.segment import Segment
 from pyreplog.log import names
-from pyreplog.log.commitlog import CommitLog
+from pyreplog.log.commit_log import CommitLog
 from tests.waiting import PATIENCE_S, until
 
 FOLLOWER = """

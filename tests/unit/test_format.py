@@ -15,9 +15,9 @@ from tests import twin
 NATIVE = Path(pyreplog.__file__).parent / "_native"
 FORMAT = (NATIVE / "FORMAT.md").read_text()
 SOURCE = re.findall(
-    r'cdef extern from \*:\n    """\n(.*?)"""', (NATIVE / "ledgerlog" / "indexfile.pxd").read_text(), re.DOTALL
+    r'cdef extern from \*:\n    """\n(.*?)"""', (NATIVE / "ledger_log" / "index_file.pxd").read_text(), re.DOTALL
 )[0]
-"""What indexfile.pxd has in C; includes layout.h."""
+"""What index_file.pxd has in C; includes layout.h."""
 
 TABLE = re.compile(r"<!-- table: (\w+) -->\n\|[^\n]*\n\|[-|]*\n((?:\|[^\n]*\n)+)")
 

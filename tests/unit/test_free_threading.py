@@ -72,7 +72,7 @@ def test_a_row_says_what_the_source_shows(file: str) -> None:
     assert not missing, "classes that the row does not name"
     if row.guard == "none":
         assert not CLASS.search(text) and "global" not in row.signs
-    if row.guard == "lock" and file != "ledgerlog/intake.pyx":
+    if row.guard == "lock" and file != "ledger_log/intake.pyx":
         assert {"lock", "atomic"} & {*row.signs.split()}
     if THE_GIL_IS_THE_LOCK.search(text) or "refcount" in row.signs:
         assert row.guard == "GIL"

@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import pyreplog
-from pyreplog._native.log.segmentheader import encode_header
+from pyreplog._native.log.segment_header import encode_header
 from pyreplog.log import checkpoint as checkpoints
 from pyreplog.log import headers, names, truncation
 from pyreplog.log.files import RealFiles

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 import pyreplog
-from pyreplog._native.ledgerlog.entries import parse_entries
+from pyreplog._native.ledger_log.entries import parse_entries
 from pyreplog.bookie.ledger_log import LedgerLog
 from pyreplog.errors import DiskError, DiskFullError, InvalidArgumentError
-from pyreplog.log import commitlog, names
+from pyreplog.log import commit_log, names
 from pyreplog.log.backup.copying import backup
 from pyreplog.log.backup.restoring import restore
 from pyreplog.log.files import RealFiles
@@ -170,7 +170,7 @@ def test_a_segment_not_mapped_and_not_indexed(path: Path, monkeypatch: pytest.Mo
         base = fill(log)[0]
     for side in (names.index_path(path, base), names.ledgers_path(path, base)):
         side.unlink()
-    monkeypatch.setattr(commitlog, "MAPPED_MAX", 0)
+    monkeypatch.setattr(commit_log, "MAPPED_MAX", 0)
     with open_log(path) as log:
         log.commit_log.run_background_tasks()  # unmaps what is sealed
         log.punch_hole(base)

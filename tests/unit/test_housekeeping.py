@@ -14,7 +14,7 @@ import pyreplog
 from pyreplog._native.log.disk import Steps
 from pyreplog.errors import CorruptionError, DiskError, DiskFullError, PoisonedError
 from pyreplog.log import housekeeper, names, retention, truncation
-from pyreplog.log.commitlog import CommitLog
+from pyreplog.log.commit_log import CommitLog
 from pyreplog.log.files import RealFiles
 from pyreplog.log.housekeeper import BackgroundTask
 from tests.crash.disk import run_each

@@ -28,8 +28,8 @@ from pyreplog.errors import (
     LockedError,
     WindowFullError,
 )
-from pyreplog.log import commitlog, names
-from pyreplog.log.commitlog import CommitLog
+from pyreplog.log import commit_log, names
+from pyreplog.log.commit_log import CommitLog
 from pyreplog.log.files import RealFiles
 from pyreplog.log.lock import WriterLock, writer_of
 from pyreplog.log.runtime import LogRuntime, OpenLogs
@@ -380,7 +380,7 @@ KILLED = """
 import os, sys, time
 from pathlib import Path
 import pyreplog
-from pyreplog.log.commitlog import CommitLog
+from pyreplog.log.commit_log import CommitLog
 from pyreplog.log.runtime import LogRuntime
 runtime = LogRuntime(idle_ms=1)
 logs = [
@@ -446,7 +446,7 @@ def test_an_event_loop_does_not_wait_for_the_files_of_an_idle_log(tmp_path: Path
 def test_retention_removes_what_is_too_old_of_an_idle_log(
     tmp_path: Path, runtime: LogRuntime, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(commitlog, "_RETENTION_S", 0.01)
+    monkeypatch.setattr(commit_log, "_RETENTION_S", 0.01)
     with open_log(tmp_path / "log", runtime, retention_ms=300, spare_segments=1) as log:
         log.append_batch([KILOBYTE] * 200)
         until(lambda: log.stats().segments == 1)

@@ -10,9 +10,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from pyreplog._native.ledgerlog.entries import CONTROL, encode_control, encode_entries
-from pyreplog._native.ledgerlog.index import LedgerIndex
-from pyreplog._native.ledgerlog.sealed import SealedIndex
+from pyreplog._native.ledger_log.entries import CONTROL, encode_control, encode_entries
+from pyreplog._native.ledger_log.index import LedgerIndex
+from pyreplog._native.ledger_log.sealed import SealedIndex
 from pyreplog.bookie.ledger_log import LedgerLog
 from pyreplog.config import LogConfig
 from pyreplog.errors import ClosedError, CorruptionError, InvalidArgumentError

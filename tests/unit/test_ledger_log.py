@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 
 import pyreplog
-from pyreplog._native.ledgerlog.entries import CONTROL
-from pyreplog._native.ledgerlog.index import LedgerIndex
-from pyreplog._native.ledgerlog.intake import append_entries, copy_entries, index_entries
+from pyreplog._native.ledger_log.entries import CONTROL
+from pyreplog._native.ledger_log.index import LedgerIndex
+from pyreplog._native.ledger_log.intake import append_entries, copy_entries, index_entries
 from pyreplog.bookie.ledger_log import LedgerLog
 from pyreplog.bookie.ledger_map import LedgerExtent
 from pyreplog.bookie.multi_ledger_log import MultiLedgerLog

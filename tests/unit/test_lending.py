@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from pyreplog._native.ledgerlog.lending import lend_entries
+from pyreplog._native.ledger_log.lending import lend_entries
 from pyreplog._native.system.blocks import KEPT_MAX, kept_bytes
 from pyreplog.bookie.ledger_log import LedgerLog
 from pyreplog.config import LogConfig

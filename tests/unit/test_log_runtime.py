@@ -15,8 +15,8 @@ import pytest
 
 import pyreplog
 from pyreplog.errors import ClosedError, DiskFullError, InvalidArgumentError, WindowFullError
-from pyreplog.log import commitlog, names
-from pyreplog.log.commitlog import CommitLog
+from pyreplog.log import commit_log, names
+from pyreplog.log.commit_log import CommitLog
 from pyreplog.log.files import RealFiles
 from pyreplog.log.runtime import (
     COMMITTING_THREADS,
@@ -182,7 +182,7 @@ def test_idle_logs_are_not_looked_at(tmp_path: Path):
 
 
 def test_sealed_segments_are_synced_when_they_are_due(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(commitlog, "LAZY_SYNC_S", 0.05)
+    monkeypatch.setattr(commit_log, "LAZY_SYNC_S", 0.05)
     with LogRuntime(idle_ms=3_600_000) as runtime, open_log(tmp_path / "log", runtime) as log:
         while log.stats().segments < 3:
             log.append(KILOBYTE)
@@ -200,7 +200,7 @@ def test_a_log_that_syncs_at_intervals_does(tmp_path: Path, runtime: LogRuntime)
 def test_retention_removes_what_is_too_old_though_nobody_appends(
     tmp_path: Path, runtime: LogRuntime, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(commitlog, "_RETENTION_S", 0.01)
+    monkeypatch.setattr(commit_log, "_RETENTION_S", 0.01)
     with open_log(tmp_path / "log", runtime, retention_ms=200, spare_segments=1) as log:
         log.append_batch([KILOBYTE] * 200)
         until(lambda: log.start > 100)

@@ -15,9 +15,9 @@ import mmh3
 import numpy as np
 import pytest
 
-from pyreplog._native.ledgerlog.entries import encode_entries, parse_entries
+from pyreplog._native.ledger_log.entries import encode_entries, parse_entries
 from pyreplog._native.log.record import NO_EVENT_TIME
-from pyreplog._native.topic.messageencoder import compress_entry, encode_messages
+from pyreplog._native.topic.message_encoder import compress_entry, encode_messages
 from pyreplog._native.topic.messages import Message, MessageBatch, decode_messages
 from pyreplog._native.topic.partitioning import key_hash
 from pyreplog.errors import InvalidArgumentError, WrongTypeError

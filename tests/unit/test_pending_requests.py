@@ -17,7 +17,7 @@ from pyreplog._native.net.add_replies import AddGroup, AddQueue, Answer, Replies
 from pyreplog._native.net.frame import HEADER_SIZE, FrameBatch, FrameParser, encode, heartbeat
 from pyreplog._native.net.pending_requests_base import PendingRequestsBase, send_alone
 from pyreplog._native.net.send_queue import FrameSendQueue
-from pyreplog._native.quorum.acktracker import AckTracker, Part
+from pyreplog._native.quorum.ack_tracker import AckTracker, Part
 from pyreplog._native.system.mutex import Mutex
 from pyreplog.bookie.protocol import Reply, ReplyStatus, Request, RequestKind, encode_reply, encode_request
 from pyreplog.errors import ClosedError, DisconnectedError, FrameError, InvalidArgumentError

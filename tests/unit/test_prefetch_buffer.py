@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pyreplog._native.topic.messageencoder import encode_messages
+from pyreplog._native.topic.message_encoder import encode_messages
 from pyreplog._native.topic.messages import Message, MessageBatch
 from pyreplog._native.topic.prefetch_buffer import PrefetchBuffer
 from tests.topic.entries import decoded

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from pyreplog._native.quorum import quorum
-from pyreplog._native.quorum.acktracker import MAX_WAITING, AckTracker
+from pyreplog._native.quorum.ack_tracker import MAX_WAITING, AckTracker
 from pyreplog._native.quorum.quorum import MAX_ENSEMBLE, MAX_ENTRY, check_quorums
 from pyreplog._native.quorum.stripe import gather, member_count, members
 from pyreplog.errors import InvalidArgumentError, OutOfRangeError

@@ -15,7 +15,7 @@ import pytest
 
 import pyreplog
 from pyreplog import CorruptionError, TruncatedError
-from pyreplog._native.log.segmentheader import encode_header
+from pyreplog._native.log.segment_header import encode_header
 from pyreplog._native.log.tail_page import PAGE, Tail
 from pyreplog.log import checkpoint as checkpoints
 from pyreplog.log import headers, names, reader, startup, truncation

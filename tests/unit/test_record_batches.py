@@ -15,9 +15,9 @@ import numpy
 import pytest
 
 import pyreplog
-from pyreplog._native.log.segmentheader import COUNTED, encode_header
+from pyreplog._native.log.segment_header import COUNTED, encode_header
 from pyreplog._native.system.checksum import crc32c
-from pyreplog._native.tables.arrowcolumns import walk
+from pyreplog._native.tables.arrow_columns import walk
 from pyreplog.config import LogConfig
 from pyreplog.errors import (
     CorruptionError,
@@ -37,14 +37,14 @@ from pyreplog.log import checkpoint as checkpoints
 from pyreplog.log import names
 from pyreplog.log.backup.copying import backup
 from pyreplog.log.backup.restoring import restore
-from pyreplog.log.commitlog import CommitLog
+from pyreplog.log.commit_log import CommitLog
 from pyreplog.log.fsck import check, repair
 from pyreplog.log.headers import read_header
 from pyreplog.offload.copying import offload
 from pyreplog.tables.planning import plan
 from tests import samples, twin
 from tests.ha.streams import assert_same_files, copy, make_mirror, stream, take_in
-from tests.recordbatches import SEGMENT_BYTES, Row, check_reads, fill, open_log, rows_of
+from tests.record_batches import SEGMENT_BYTES, Row, check_reads, fill, open_log, rows_of
 from tests.spark.reading import options_of, read_slices, read_table
 
 DURABILITIES = ["appended", "interval", "synced"]

@@ -10,7 +10,7 @@ import pytest
 import pyreplog
 from pyreplog._native.log.segment import HEADER_BYTES
 from pyreplog.log import names
-from pyreplog.log.commitlog import CommitLog
+from pyreplog.log.commit_log import CommitLog
 from pyreplog.log.files import RealFiles
 
 SEGMENT = 64 << 10

@@ -16,7 +16,7 @@ from pyreplog.cli.shared import serving, tls
 from pyreplog.cli.shared.settings import settings
 from pyreplog.errors import CorruptionError, InvalidArgumentError, ReplogError
 from pyreplog.ha.protocol.members import MembersFile
-from pyreplog.ha.relay.positionfile import PositionFile
+from pyreplog.ha.relay.position_file import PositionFile
 from pyreplog.log import names
 from pyreplog.log.files import RealFiles
 from pyreplog.log.fsck import check as fsck
@@ -28,7 +28,7 @@ from pyreplog.regular_files import check_regular, open_regular, read_regular
 from pyreplog.rocketmq import synced_position
 from pyreplog.stream.terms import TermsFile
 from pyreplog.tables import logs
-from pyreplog.tables.cluster.storedmetadata import StoredMetadata
+from pyreplog.tables.cluster.stored_metadata import StoredMetadata
 
 KINDS: dict[str, Callable[[Path], object]] = {
     "pipe": os.mkfifo,

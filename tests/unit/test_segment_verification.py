@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 import pyreplog
-from pyreplog._native.ledgerlog.verification import BLANK, CUT, INTACT, ledger_index_fault, verify_records
+from pyreplog._native.ledger_log.verification import BLANK, CUT, INTACT, ledger_index_fault, verify_records
 from pyreplog._native.log.segment import HEADER_BYTES, Segment
-from pyreplog._native.log.segmentheader import compute_stamp
+from pyreplog._native.log.segment_header import compute_stamp
 from pyreplog.errors import InvalidArgumentError
 from pyreplog.log import names
 from pyreplog.log.files import RealFiles

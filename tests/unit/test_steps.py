@@ -13,7 +13,7 @@ import pytest
 import pyreplog
 from pyreplog._native.log.disk import Steps
 from pyreplog._native.log.segment import Segment
-from pyreplog._native.log.segmentheader import encode_header
+from pyreplog._native.log.segment_header import encode_header
 from pyreplog.log.files import RealFiles, lock_range
 
 SIZE = 1 << 20

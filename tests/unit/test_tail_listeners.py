@@ -14,7 +14,7 @@ import pytest
 
 import pyreplog
 from pyreplog.errors import ClosedError
-from pyreplog.log.commitlog import CommitLog
+from pyreplog.log.commit_log import CommitLog
 from pyreplog.log.runtime import LogRuntime
 from pyreplog.stream.syncer import Syncer
 from pyreplog.stream.tail_watcher import TailWatcher

@@ -43,7 +43,7 @@ LAYERS = [
 RANK = {part: rank for rank, row in enumerate(LAYERS) for part in row}
 # Single modules that count as one part.
 BASE = {
-    "arguments", "config", "clock", "handles", "metrics", "metrics_http_server", "future", "purgatory", "checksummed_json", "timing_wheel", "defer_sigint", "regular_files", "disk_usage", "loglike", "plurals", "coroutines",
+    "arguments", "config", "clock", "handles", "metrics", "metrics_http_server", "future", "purgatory", "checksummed_json", "timing_wheel", "defer_sigint", "regular_files", "disk_usage", "log_like", "plurals", "coroutines",
     "event_queue", "fair_lock", "topic_names", "waiting_threads",
 }  # fmt: skip
 
@@ -248,7 +248,7 @@ def test_import_is_light() -> None:
     first, loaded = (set(line.split()) for line in run.stdout.splitlines())
     ours = {module for module in first if module.startswith("pyreplog.")}
     assert {module.split(".")[1] for module in ours} == {"errors", "_version"} and "asyncio" not in first
-    assert "pyreplog.log.commitlog" in loaded
+    assert "pyreplog.log.commit_log" in loaded
     assert not LAZY & loaded
     assert not {"pyreplog.cli", "pyreplog.spark"} & loaded
 
@@ -366,7 +366,7 @@ NATIVE_LAYERS = [
     "system",
     "machines",
     "log",
-    "ledgerlog",
+    "ledger_log",
     "quorum",
     "net",
     "bookie",

@@ -14,7 +14,7 @@ from benchmarks.plan import Plan
 from benchmarks.result import Comparison, Figure, Goal, Section, Table
 from benchmarks.rows.geo.pair import AHEAD, WAIT_S, wait
 from benchmarks.sampling import interleave
-from pyreplog._native.topic.messageencoder import encode_messages
+from pyreplog._native.topic.message_encoder import encode_messages
 from pyreplog.cluster import Cluster
 from pyreplog.future import AppendFuture
 from pyreplog.geo.position_pages import pages_key

@@ -12,7 +12,7 @@ from benchmarks.entries import BATCH, SIZES, make_values
 from benchmarks.plan import Plan
 from benchmarks.result import Comparison, Figure, Goal, Section
 from benchmarks.sampling import interleave
-from pyreplog._native.ledgerlog.entries import encode_entries
+from pyreplog._native.ledger_log.entries import encode_entries
 from pyreplog._native.system.checksum import crc32c
 from pyreplog.bookie.config import BookieConfig
 from pyreplog.bookie.local_bookie import LocalBookie

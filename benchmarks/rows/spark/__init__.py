@@ -7,7 +7,7 @@
 | `works` | what is asked of it |
 | `minutes` | reports without Spark beside it |
 | `reading` | the source beside Spark's own, and beside reading without a source |
-| `planning`, `tinyledgers` | what planning looks at; a cluster of many ledgers |
+| `planning`, `tiny_ledgers` | what planning looks at; a cluster of many ledgers |
 | `memory` | what a task holds |
 | `striped` | a ledger whose copies are missing or damaged |
 | `writing` | rows into a topic |

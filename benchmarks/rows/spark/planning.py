@@ -11,13 +11,13 @@ import pyreplog
 from benchmarks.entries import make_values, stride
 from benchmarks.plan import Plan
 from benchmarks.result import Comparison, Figure, Goal, Section
-from benchmarks.rows.spark.tinyledgers import make_ledgers
+from benchmarks.rows.spark.tiny_ledgers import make_ledgers
 from benchmarks.sampling import interleave, timed
 from pyreplog._native.log.segment import HEADER_BYTES
 from pyreplog.clock import ManualClock
 from pyreplog.log.files import RealFiles
 from pyreplog.tables import schema
-from pyreplog.tables.cluster.entryslices import EntrySlice
+from pyreplog.tables.cluster.entry_slices import EntrySlice
 from pyreplog.tables.options import ReadOptions
 from pyreplog.tables.planning import Part
 from pyreplog.tables.planning import plan as plan_tasks

@@ -3,7 +3,7 @@ from libc.stdint cimport int64_t, uint8_t
 
 from pyreplog._native.bookie.inspect_records cimport Seen
 from pyreplog._native.bookie.ledger_state_base cimport LedgerStateBase, Uncommitted
-from pyreplog._native.ledgerlog.intake cimport EntryIntake
+from pyreplog._native.ledger_log.intake cimport EntryIntake
 from pyreplog._native.net.frame cimport FrameBatch
 from pyreplog._native.system.histogram cimport Histogram
 from pyreplog._native.system.mutex cimport Mutex

@@ -11,11 +11,11 @@ from cpython.memoryview cimport PyMemoryView_FromObject
 from libc.string cimport memset
 
 from pyreplog._native.bookie.inspect_records cimport look
-from pyreplog._native.ledgerlog.entries cimport LEDGERS
+from pyreplog._native.ledger_log.entries cimport LEDGERS
 from pyreplog._native.log.append_arguments cimport get_buffer
 from pyreplog._native.log.group_commit_base cimport StagedSync
 from pyreplog._native.net.frame cimport FRAME_HEADER, load_i64, put_header, store_i64
-from pyreplog._native.net.requesthead cimport (
+from pyreplog._native.net.request_head cimport (
     AT_FIRST, AT_FLAGS, AT_KEY, AT_LAST, AT_LEDGER, AT_RUN, AT_STEP, FLAG_UNSYNCED, KEY_BYTES, KIND_ADD, REQUEST_BYTES,
 )
 

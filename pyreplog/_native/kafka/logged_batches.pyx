@@ -20,7 +20,7 @@ from pyreplog._native.log cimport record as rec
 from pyreplog._native.log.batch cimport RecordBatch
 from pyreplog._native.log.record cimport span
 from pyreplog._native.system.blocks cimport Block, make_block
-from pyreplog._native.tables.arrowcolumns cimport zeros
+from pyreplog._native.tables.arrow_columns cimport zeros
 from pyreplog.errors import InvalidArgumentError, InvalidRecordBatchError, OutOfRangeError
 
 cdef enum:

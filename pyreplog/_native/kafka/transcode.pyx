@@ -10,8 +10,8 @@ from libc.string cimport memcpy
 from pyreplog._native.kafka.wire cimport put_uvarint, uvarint_size, zigzag
 from pyreplog._native.layout cimport RecordHead, TAG_PROPERTY
 from pyreplog._native.log.record cimport attributes_of
-from pyreplog._native.topic.messagecolumns cimport Place
-from pyreplog._native.topic.messageentry cimport (
+from pyreplog._native.topic.message_columns cimport Place
+from pyreplog._native.topic.message_entry cimport (
     MessageEntry, PROPERTY_HEADER, event_time_at, key_size, key_start, load_u32, value_size, value_start,
 )
 from pyreplog._native.topic.messages cimport MessageBatch

@@ -10,7 +10,7 @@ from pyreplog._native.log.future cimport settle_each
 from pyreplog._native.machines.effects cimport Send, Settle
 from pyreplog._native.machines.serial_executor cimport SerialExecutor
 from pyreplog._native.net.add_replies cimport Answer
-from pyreplog._native.quorum.acktracker cimport Part
+from pyreplog._native.quorum.ack_tracker cimport Part
 from pyreplog._native.system.interrupts cimport DeferSigint
 from pyreplog._native.system.mutex cimport Mutex
 

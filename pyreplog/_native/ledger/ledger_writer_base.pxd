@@ -2,7 +2,7 @@
 from libc.stdint cimport int64_t, uint64_t
 
 from pyreplog._native.ledger.pending_adds_base cimport EntryBatch, PendingAddsBase
-from pyreplog._native.ledgerlog.entries cimport Entries
+from pyreplog._native.ledger_log.entries cimport Entries
 
 
 cdef class LedgerWriterBase:

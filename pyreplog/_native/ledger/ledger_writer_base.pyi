@@ -6,7 +6,7 @@ from _typeshed import ReadableBuffer
 from typing_extensions import disjoint_base
 
 from pyreplog._native.ledger.pending_adds_base import EntryBatch, PendingAddsBase
-from pyreplog._native.ledgerlog.entries import Entries
+from pyreplog._native.ledger_log.entries import Entries
 from pyreplog._native.log.future import AppendFuture
 from pyreplog.times import Time
 

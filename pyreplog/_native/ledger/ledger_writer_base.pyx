@@ -9,7 +9,7 @@ from collections import deque
 from libc.stdint cimport int64_t
 
 from pyreplog._native.ledger.pending_adds_base cimport EntryBatch, PendingAddsBase, whole
-from pyreplog._native.ledgerlog.entries cimport Entries, encode
+from pyreplog._native.ledger_log.entries cimport Entries, encode
 from pyreplog._native.log.future cimport AppendFuture
 from pyreplog._native.machines.effects cimport Settle
 

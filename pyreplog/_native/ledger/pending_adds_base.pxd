@@ -1,8 +1,8 @@
 # Batches of encoded entries that bookies of an ensemble have not all stored yet.
 from libc.stdint cimport int64_t
 
-from pyreplog._native.ledgerlog.entries cimport Entries
-from pyreplog._native.quorum.acktracker cimport AckTracker
+from pyreplog._native.ledger_log.entries cimport Entries
+from pyreplog._native.quorum.ack_tracker cimport AckTracker
 
 
 cdef class EntryBatch:

@@ -5,7 +5,7 @@ from _typeshed import ReadableBuffer
 from typing_extensions import disjoint_base
 
 from pyreplog._native.machines.effects import Send
-from pyreplog._native.quorum.acktracker import AckTracker
+from pyreplog._native.quorum.ack_tracker import AckTracker
 
 @final
 class EntryBatch:

@@ -7,11 +7,11 @@ from collections import deque
 
 from libc.stdint cimport int64_t
 
-from pyreplog._native.ledgerlog.entries cimport Entries
+from pyreplog._native.ledger_log.entries cimport Entries
 from pyreplog._native.machines.effects cimport make_send
 from pyreplog._native.machines.named cimport named
-from pyreplog._native.net.requesthead cimport KIND_ADD
-from pyreplog._native.quorum.acktracker cimport AckTracker, Part
+from pyreplog._native.net.request_head cimport KIND_ADD
+from pyreplog._native.quorum.ack_tracker cimport AckTracker, Part
 
 from pyreplog._native.quorum.stripe import gather
 

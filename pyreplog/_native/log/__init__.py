@@ -3,12 +3,12 @@
 | file | holds |
 |---|---|
 | record, attributes, batch | one record, its attributes, and many records as columns |
-| segmentheader | the first block of a segment file |
+| segment_header | the first block of a segment file |
 | segment | one mapped segment file |
 | sparse | index from entry number and event time to offset |
 | apply_replicated | records of another log's stream, verified after they were written; the commit point |
 | append_arguments, appender | the arguments of an append, and the append path |
-| groupbuffer | records that wait for their group commit |
+| group_buffer | records that wait for their group commit |
 | log_view_base | lookup of a record by entry number |
 | log_follower_base | the position of a follower, and waiting for its next record |
 | tail_page | the page that a writer shares with readers, and sleeping on it |

@@ -2,7 +2,7 @@
 from libc.stdint cimport int64_t, uint8_t, uint32_t, uintptr_t
 
 from pyreplog._native.log.future cimport AppendFuture
-from pyreplog._native.log.groupbuffer cimport GroupBuffer
+from pyreplog._native.log.group_buffer cimport GroupBuffer
 from pyreplog._native.log.log_view_base cimport LogViewBase
 from pyreplog._native.log.record cimport Part
 from pyreplog._native.log.segment cimport Segment

@@ -20,7 +20,7 @@ from libc.string cimport memset
 
 from pyreplog._native.layout cimport KIND_BATCH, KIND_DATA, LAG_NONE, SEGMENT_HEADER, SHORT_HEADER
 from pyreplog._native.log cimport record as rec
-from pyreplog._native.log.groupbuffer cimport GroupBuffer
+from pyreplog._native.log.group_buffer cimport GroupBuffer
 from pyreplog._native.log.append_arguments cimport (
     EVENT_ATTRIBUTE_BYTES, BatchParts, ColumnParts, SequenceParts, check_time, fill_part, fill_plain, get_buffer, measure,
     rolls, write_event_attribute,

@@ -1,7 +1,7 @@
 from typing import Final, Self, final
 
-from pyreplog._native.ledgerlog.index import LedgerIndex
-from pyreplog._native.ledgerlog.sealed import SealedIndex
+from pyreplog._native.ledger_log.index import LedgerIndex
+from pyreplog._native.ledger_log.sealed import SealedIndex
 from pyreplog._native.log.batch import RecordBatch
 from pyreplog._native.log.record import Record
 from pyreplog._native.log.sparse import SparseIndex

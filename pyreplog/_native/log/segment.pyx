@@ -16,10 +16,10 @@ from pyreplog._native.layout cimport (
 )
 from pyreplog._native.log cimport record as rec
 from pyreplog._native.log.batch cimport RecordBatch, make_batch
-from pyreplog._native.log.segmentheader cimport stamp_of
+from pyreplog._native.log.segment_header cimport stamp_of
 from pyreplog._native.log.status cimport corruption
 from pyreplog._native.system.blocks cimport give_block, take_block
-from pyreplog._native.log.segmentheader import decode_header
+from pyreplog._native.log.segment_header import decode_header
 from pyreplog.errors import CorruptionError, DiskFullError, InvalidArgumentError, UnsupportedFilesystemError
 
 HEADER_BYTES = SEGMENT_HEADER

@@ -15,7 +15,7 @@ from pyreplog._native.layout cimport (
     ALIGN, FORMAT_COUNTED, FORMAT_VERSION, INDEX_BLOCK, INDEX_MAGIC, IndexHeader, PLACE_MASK, SEGMENT_HEADER, SEGMENT_MAX,
     SEGMENT_MIN, TIME_BLOCK, UNIFORM, crc32c,
 )
-from pyreplog._native.system.mapfile cimport map_file
+from pyreplog._native.system.map_file cimport map_file
 from pyreplog.errors import CorruptionError, FormatVersionError, InvalidArgumentError
 
 

@@ -1,6 +1,6 @@
 from libc.stdint cimport int64_t, uint8_t
 
-from pyreplog._native.quorum.acktracker cimport Part
+from pyreplog._native.quorum.ack_tracker cimport Part
 
 
 cdef class Answer:

@@ -4,7 +4,7 @@ from typing import Any, Protocol, final, type_check_only
 from typing_extensions import disjoint_base
 
 from pyreplog._native.net.frame import FrameBatch
-from pyreplog._native.quorum.acktracker import Part
+from pyreplog._native.quorum.ack_tracker import Part
 
 @type_check_only
 class _Driver(Protocol):

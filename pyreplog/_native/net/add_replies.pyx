@@ -13,7 +13,7 @@ from libc.stdint cimport int64_t, uint8_t
 from pyreplog._native.net.frame cimport FrameBatch, FrameParser, load_i64
 from pyreplog._native.net.send_queue cimport FrameSendQueue
 from pyreplog._native.net.socket_io cimport take_in
-from pyreplog._native.quorum.acktracker cimport AckTracker, Part
+from pyreplog._native.quorum.ack_tracker cimport AckTracker, Part
 
 from pyreplog.errors import DisconnectedError
 

@@ -11,7 +11,7 @@ from libc.string cimport memcpy, memset
 from pyreplog._native.net.add_replies cimport AddGroup, AddQueue
 from pyreplog._native.net.frame cimport store_i64
 from pyreplog._native.net.send_queue cimport FrameSendQueue
-from pyreplog._native.net.requesthead cimport (
+from pyreplog._native.net.request_head cimport (
     AT_FIRST, AT_FLAGS, AT_KEY, AT_LAST, AT_LEDGER, AT_RUN, AT_STEP, KEY_BYTES, KIND_ADD, REQUEST_BYTES,
 )
 from pyreplog._native.system.mutex cimport Mutex

@@ -3,6 +3,6 @@
 | file | holds |
 |---|---|
 | quorum | write sets, coverage, order statistic |
-| acktracker | what the bookies of an ensemble have acked; the commit point |
+| ack_tracker | what the bookies of an ensemble have acked; the commit point |
 | stripe | what of a batch of entries goes to one bookie |
 """

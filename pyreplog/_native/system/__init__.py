@@ -3,7 +3,7 @@
 | file | holds |
 |---|---|
 | checksum | CRC-32C, for Python |
-| mapfile | index files mapped for reading |
+| map_file | index files mapped for reading |
 | blocks | large buffers whose memory is used again |
 | polling | epoll, with and without sleeping |
 | interrupts | Ctrl-C put off while something must not stop half way |

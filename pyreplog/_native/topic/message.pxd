@@ -1,7 +1,7 @@
 # One message.
 from libc.stdint cimport uint32_t
 
-from pyreplog._native.topic.messageentry cimport MessageEntry, MessageTable
+from pyreplog._native.topic.message_entry cimport MessageEntry, MessageTable
 
 
 cdef class Message:

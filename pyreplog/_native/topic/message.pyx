@@ -9,7 +9,7 @@ from libc.string cimport memcpy
 
 from pyreplog._native.layout cimport LongHeader, RecordHead
 from pyreplog._native.log.record cimport span
-from pyreplog._native.topic.messageentry cimport (
+from pyreplog._native.topic.message_entry cimport (
     deliver_at, event_time_at, key_size, key_start, origin_of, properties_of, sequence_at, value_size, value_start,
 )
 

@@ -2,8 +2,8 @@
 from libc.stdint cimport int64_t
 
 from pyreplog._native.system.blocks cimport Block
-from pyreplog._native.topic.messagecolumns cimport Place
-from pyreplog._native.topic.messageentry cimport MessageEntry, MessageTable
+from pyreplog._native.topic.message_columns cimport Place
+from pyreplog._native.topic.message_entry cimport MessageEntry, MessageTable
 
 
 cdef class MessageBatch:

@@ -7,7 +7,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from pyreplog._native.log.batch import RecordBatch
 from pyreplog._native.topic.message import Message as Message
-from pyreplog._native.topic.messageiterator import MessageIterator
+from pyreplog._native.topic.message_iterator import MessageIterator
 
 _Decompress: TypeAlias = Callable[[int, memoryview, int], ReadableBuffer]
 

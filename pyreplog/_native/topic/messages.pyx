@@ -17,15 +17,15 @@ from pyreplog._native.log.batch cimport RecordBatch
 from pyreplog._native.log.record cimport span, stride_of, value_of
 from pyreplog._native.system.blocks cimport Block, make_block
 from pyreplog._native.topic.message cimport make_message
-from pyreplog._native.topic.messagecolumns cimport (
+from pyreplog._native.topic.message_columns cimport (
     BYTES_BEFORE, COLUMN_DELIVER_AT, COLUMN_ENTRY_INDEX, COLUMN_EVENT_TIME, COLUMN_KEY_HASH, COLUMN_KEY_SIZE,
     COLUMN_OFFSET, COLUMN_PUBLISH_TIME, COLUMN_SEQUENCE, COLUMN_SIZE, ENTRIES_BEFORE, ENTRY_COUNT, ENTRY_FIRST,
     ENTRY_ID, ENTRY_ORIGIN_FIRST, ENTRY_ORIGIN_KEY, ENTRY_SEQUENCE, ENTRY_SIZE, Place, gather, gather_entries, gather_hashes, measure, pack,
 )
-from pyreplog._native.topic.messageentry cimport (
+from pyreplog._native.topic.message_entry cimport (
     MessageEntry, MessageTable, key_size, key_start, origin_of, properties_of, read_table, value_size, value_start,
 )
-from pyreplog._native.topic.messageiterator cimport iterate
+from pyreplog._native.topic.message_iterator cimport iterate
 from pyreplog._native.topic import message
 from pyreplog.errors import InvalidArgumentError, WrongTypeError
 

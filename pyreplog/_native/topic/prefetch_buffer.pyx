@@ -11,8 +11,8 @@ from libc.stdint cimport int64_t
 from libc.stdlib cimport free, malloc
 
 from pyreplog._native.topic.message cimport Message, make_message
-from pyreplog._native.topic.messagecolumns cimport Place
-from pyreplog._native.topic.messageentry cimport MessageEntry
+from pyreplog._native.topic.message_columns cimport Place
+from pyreplog._native.topic.message_entry cimport MessageEntry
 from pyreplog._native.topic.messages cimport MessageBatch
 
 cdef extern from "Python.h":

@@ -15,8 +15,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from pyreplog._native.ledgerlog.digest import holdings_digest
-from pyreplog._native.ledgerlog.entries import parse_entries
+from pyreplog._native.ledger_log.digest import holdings_digest
+from pyreplog._native.ledger_log.entries import parse_entries
 from pyreplog._native.machines.effects import Send
 from pyreplog._native.quorum.quorum import write_set
 from pyreplog.autorecovery.protocol.entry_ranges import last_of, runs_of

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from hashlib import blake2b
 from typing import Final
 
-from pyreplog._native.topic.rangeset import OFFSET_END, RangeSet
+from pyreplog._native.topic.range_set import OFFSET_END, RangeSet
 from pyreplog.geo.acks.messages import DigestLine
 from pyreplog.geo.acks.origin_ranges import Offsets, Ranges, copy_ranges
 

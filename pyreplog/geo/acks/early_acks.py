@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from pyreplog._native.topic.rangeset import RangeSet
+from pyreplog._native.topic.range_set import RangeSet
 from pyreplog.geo.acks.lifecycle import SubscriptionLifecycle
 from pyreplog.geo.acks.origin_ranges import Ranges
 from pyreplog.geo.acks.subscription_state import SubscriptionState

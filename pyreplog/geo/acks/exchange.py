@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from pyreplog._native.topic.rangeset import RangeSet
+from pyreplog._native.topic.range_set import RangeSet
 from pyreplog.errors import InvalidArgumentError
 from pyreplog.geo.acks.digests import digest_line
 from pyreplog.geo.acks.early_acks import EarlyAcks

@@ -10,7 +10,7 @@ import struct
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Final, NamedTuple, TypeAlias
 
-from pyreplog._native.topic.rangeset import OFFSET_END, RangeSet
+from pyreplog._native.topic.range_set import OFFSET_END, RangeSet
 from pyreplog.errors import InvalidArgumentError, InvalidRecordsError, MetadataVersionError
 from pyreplog.geo.acks.origin_ranges import OriginRanges
 from pyreplog.geo.acks.subscription_state import Generation, Home, SubscriptionState

@@ -8,7 +8,7 @@ from typing import TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from pyreplog._native.topic.rangeset import OFFSET_END, RangeSet
+from pyreplog._native.topic.range_set import OFFSET_END, RangeSet
 from pyreplog.origins.origin import Origin
 
 Offsets: TypeAlias = npt.NDArray[np.int64]

@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Container, Iterator, Mapping
 from typing import Final
 
-from pyreplog._native.topic.rangeset import RangeSet
+from pyreplog._native.topic.range_set import RangeSet
 from pyreplog.geo.acks.digests import differences
 from pyreplog.geo.acks.lifecycle import SubscriptionLifecycle
 from pyreplog.geo.acks.messages import (

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from pyreplog._native.topic.rangeset import OFFSET_END
+from pyreplog._native.topic.range_set import OFFSET_END
 from pyreplog.geo.acks.exchange import SubscriptionExchange
 from pyreplog.geo.acks.origin_ranges import OriginRanges, Ranges
 from pyreplog.origins.origin import Origin

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from pyreplog._native.topic.rangeset import OFFSET_END, RangeSet
+from pyreplog._native.topic.range_set import OFFSET_END, RangeSet
 from pyreplog.geo.acks.origin_ranges import subtract
 
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from hashlib import blake2b
 from typing import NamedTuple
 
-from pyreplog._native.topic.rangeset import OFFSET_END, RangeSet
+from pyreplog._native.topic.range_set import OFFSET_END, RangeSet
 from pyreplog.geo.acks.origin_ranges import OriginRanges, Ranges, copy_ranges, ranges_of
 from pyreplog.origins.origin import CLUSTER_BYTES, Origin
 

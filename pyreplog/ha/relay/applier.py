@@ -27,7 +27,7 @@ from pyreplog.ha.relay.relay_log_reader import RelayLogReader
 from pyreplog.ha.relay.space_limit import PausableReceiver, SpaceLimit, incoming_bytes
 from pyreplog.ha.relay.stats import ApplierStats
 from pyreplog.handles import Handle
-from pyreplog.log.commitlog import CommitLog
+from pyreplog.log.commit_log import CommitLog
 from pyreplog.log.reader import LogReader
 from pyreplog.purgatory import Purgatory
 from pyreplog.times import Time

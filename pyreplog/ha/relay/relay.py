@@ -31,7 +31,7 @@ from pyreplog.net.limits import Limits
 from pyreplog.net.reactor import Reactor
 from pyreplog.net.sockets import parse_address
 from pyreplog.stream.fields import NAME_BYTES_MAX
-from pyreplog.stream.mirrorlog import MirrorLog
+from pyreplog.stream.mirror_log import MirrorLog
 from pyreplog.stream.terms import TermsFile
 
 logger = logging.getLogger(__name__)

@@ -6,7 +6,7 @@ from pyreplog._native.log.batch import RecordBatch
 from pyreplog._native.log.record import Record
 from pyreplog.errors import PositionError, TrimmedError, TruncatedError
 from pyreplog.ha.relay.position import Applied
-from pyreplog.log.commitlog import CommitLog
+from pyreplog.log.commit_log import CommitLog
 from pyreplog.log.log_cursor import record_check
 from pyreplog.log.reader import LogReader
 

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from pyreplog._native.ledgerlog.entries import parse_entries
+from pyreplog._native.ledger_log.entries import parse_entries
 from pyreplog._native.machines.effects import Send
 from pyreplog.bookie.protocol import READ_BYTES_MAX, Reply, ReplyStatus, Request, RequestKind
 from pyreplog.errors import InvalidArgumentError, InvalidRecordsError, UnauthorizedError, UnreadableError

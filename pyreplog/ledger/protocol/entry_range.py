@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING
 
-from pyreplog._native.ledgerlog.entries import parse_entries
+from pyreplog._native.ledger_log.entries import parse_entries
 from pyreplog._native.quorum.stripe import members
 from pyreplog.errors import InvalidRecordsError
 from pyreplog.ledger.ledger_metadata import LedgerMetadata

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from pyreplog._native.ledgerlog.entries import merge_entries, parse_entries
+from pyreplog._native.ledger_log.entries import merge_entries, parse_entries
 from pyreplog._native.log.batch import RecordBatch
 from pyreplog._native.machines.effects import Send
 from pyreplog._native.quorum.quorum import write_set

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from pyreplog._native.ledger.pending_adds_base import EntryBatch, PendingAddsBase
 from pyreplog._native.machines.effects import Send
-from pyreplog._native.quorum.acktracker import AckTracker, Part
+from pyreplog._native.quorum.ack_tracker import AckTracker, Part
 from pyreplog._native.quorum.quorum import coverage
 from pyreplog._native.quorum.stripe import gather, members
 from pyreplog.bookie.protocol import ADD, Flag, Reply, Request

@@ -27,9 +27,9 @@ from typing import NamedTuple
 
 from pyreplog._native.ledger.ledger_writer_base import LedgerWriterBase
 from pyreplog._native.ledger.pending_adds_base import EntryBatch
-from pyreplog._native.ledgerlog.entries import Entries
+from pyreplog._native.ledger_log.entries import Entries
 from pyreplog._native.machines.effects import Send, Settle
-from pyreplog._native.quorum.acktracker import Part
+from pyreplog._native.quorum.ack_tracker import Part
 from pyreplog.bookie.protocol import Reply, ReplyStatus, Request, RequestKind
 from pyreplog.errors import (
     InvalidMetadataError,

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from pyreplog._native.log.segment import HEADER_BYTES, Segment
-from pyreplog._native.log.segmentheader import encode_header
+from pyreplog._native.log.segment_header import encode_header
 from pyreplog._native.log.sparse import SparseIndex
 from pyreplog._native.system.checksum import crc32c
 from pyreplog.errors import CorruptionError

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from pyreplog._native.ledgerlog.index import LedgerIndex
-from pyreplog._native.ledgerlog.intake import index_entries
+from pyreplog._native.ledger_log.index import LedgerIndex
+from pyreplog._native.ledger_log.intake import index_entries
 from pyreplog._native.log.segment import HEADER_BYTES, Segment
 from pyreplog._native.log.sparse import SparseIndex
 from pyreplog.errors import CorruptionError, FormatVersionError

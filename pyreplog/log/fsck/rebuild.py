@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 
 from pyreplog._native.log.segment import HEADER_BYTES, Segment
-from pyreplog._native.log.segmentheader import encode_header
+from pyreplog._native.log.segment_header import encode_header
 from pyreplog._native.log.sparse import SparseIndex
 from pyreplog.log import names, recovery
 from pyreplog.log.fsck.locked_segment import copy

@@ -42,7 +42,7 @@ from pyreplog.partition.store.segment_copy import SegmentCopy, SegmentDigest, di
 from pyreplog.record_batches.compression import compress, decompress
 from pyreplog.regular_files import read_regular
 from pyreplog.stream.log_position import LogPosition
-from pyreplog.stream.mirrorlog import BLANK_BYTES
+from pyreplog.stream.mirror_log import BLANK_BYTES
 
 logger = logging.getLogger(__name__)
 

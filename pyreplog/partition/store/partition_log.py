@@ -38,7 +38,7 @@ from pyreplog.partition.protocol.replica_log import ReplicaLog
 from pyreplog.partition.store.epoch_record import decode_epoch, encode_epoch
 from pyreplog.partition.store.high_watermarks import StoredHighWatermark
 from pyreplog.stream.log_position import LogPosition
-from pyreplog.stream.mirrorlog import BLANK_BYTES, STREAM_HEADER_BYTES, MirrorLog, canonical
+from pyreplog.stream.mirror_log import BLANK_BYTES, STREAM_HEADER_BYTES, MirrorLog, canonical
 from pyreplog.stream.terms import History, TermStart
 from pyreplog.times import Time
 

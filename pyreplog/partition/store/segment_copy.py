@@ -10,7 +10,7 @@ from pyreplog._native.system.checksum import crc32c
 from pyreplog.errors import InvalidArgumentError, StreamError
 from pyreplog.log import indexes
 from pyreplog.log.files import Files
-from pyreplog.stream.mirrorlog import BLANK_BYTES, STREAM_HEADER_BYTES
+from pyreplog.stream.mirror_log import BLANK_BYTES, STREAM_HEADER_BYTES
 
 if TYPE_CHECKING:
     from pyreplog.partition.store.partition_log import CleanableSegment, PartitionLog

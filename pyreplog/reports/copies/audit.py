@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 
 from pyreplog.errors import ConfigError
 from pyreplog.reports.copies.intervals import union
-from pyreplog.reports.copies.torntails import TornTail, torn_tails
+from pyreplog.reports.copies.torn_tails import TornTail, torn_tails
 from pyreplog.reports.records.streams import TOPIC
 from pyreplog.reports.report import Report, ReportColumn, ReportRead
 from pyreplog.reports.snapshot import Snapshot

@@ -21,8 +21,8 @@ from pyreplog.spark.stream.offsets import Kind
 from pyreplog.spark.stream.options import StreamOptions
 from pyreplog.spark.stream.source_partitions import SourcePartition, SourcePartitions, StreamSource
 from pyreplog.spark.stream.starts import search_around_damage
+from pyreplog.tables.log_slices import Part, slices_of
 from pyreplog.tables.logs import look
-from pyreplog.tables.logslices import Part, slices_of
 from pyreplog.tables.offsets import FIRST, LAST, Offsets, Partition
 from pyreplog.tables.options import Isolation
 from pyreplog.tables.paths import bookie_of, log_directories, offloaded_urls

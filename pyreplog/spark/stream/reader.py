@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from pyarrow import RecordBatch
 
     from pyreplog.spark.stream.stream_planner import StreamPlanner
-    from pyreplog.tables.logslices import Part
+    from pyreplog.tables.log_slices import Part
 
 
 class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):

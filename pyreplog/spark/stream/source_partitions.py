@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping
 
 from pyreplog.spark.stream.offsets import Kind, Position
-from pyreplog.tables.logslices import Part
+from pyreplog.tables.log_slices import Part
 from pyreplog.tables.offsets import Partition
 from pyreplog.tables.slices import Range
 

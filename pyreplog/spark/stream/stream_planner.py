@@ -16,7 +16,7 @@ from pyreplog.spark.stream.limits import cut, in_turn, shares
 from pyreplog.spark.stream.offsets import TASKS_MAX, Position, StreamOffset
 from pyreplog.spark.stream.options import StreamOptions
 from pyreplog.spark.stream.source_partitions import SourcePartition, SourcePartitions, StreamSource
-from pyreplog.tables.logslices import Part
+from pyreplog.tables.log_slices import Part
 from pyreplog.tables.offsets import Partition
 from pyreplog.tables.paths import cluster_of
 from pyreplog.tables.planning import task_count

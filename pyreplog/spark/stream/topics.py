@@ -16,7 +16,7 @@ from pyreplog.spark.stream.source_partitions import SourcePartition, SourceParti
 from pyreplog.spark.stream.starts import search_around_damage
 from pyreplog.tables.cluster.backlogs import positions
 from pyreplog.tables.cluster.cluster_slices import survey_of
-from pyreplog.tables.cluster.originclusters import origin_clusters
+from pyreplog.tables.cluster.origin_clusters import origin_clusters
 from pyreplog.tables.cluster.origins import ClusterSnapshot
 from pyreplog.tables.cluster.topics import (
     CLOCKS_US,
@@ -29,7 +29,7 @@ from pyreplog.tables.cluster.topics import (
     since,
     slices_of_topic,
 )
-from pyreplog.tables.logslices import Part
+from pyreplog.tables.log_slices import Part
 from pyreplog.tables.offsets import FIRST, LAST, Offsets, Partition
 from pyreplog.tables.ranges import bounded
 from pyreplog.tables.slices import Range

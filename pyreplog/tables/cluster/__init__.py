@@ -3,9 +3,9 @@
 | modules | what they hold |
 |---|---|
 | `cluster_slices` | the plan of a read of a cluster |
-| `ledgers`, `ledgerends`, `entryslices` | entries of ledgers that a read needs; ends of open ledgers; parts for tasks |
+| `ledgers`, `ledger_ends`, `entry_slices` | the entries of ledgers that a read needs; ends of open ledgers; tasks |
 | `topics`, `backlogs` | entries of topics that a read needs; what subscriptions have acknowledged |
-| `originclusters` | the clusters that messages were replicated from |
-| `origins`, `storedmetadata`, `storedlog`, `storedbookies` | access to a cluster in a directory, or over TCP |
-| `entryscan`, `copyreading`, `messagearrays` | reading entries from their copies; messages as columns |
+| `origin_clusters` | the clusters that messages were replicated from |
+| `origins`, `stored_metadata`, `stored_log`, `stored_bookies` | access to a cluster in a directory, or over TCP |
+| `entry_scan`, `copy_reading`, `message_arrays` | reading entries from their copies; messages as columns |
 """

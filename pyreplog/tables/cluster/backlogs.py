@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Sequence
 
-from pyreplog._native.topic.ackset import AckSet
+from pyreplog._native.topic.ack_set import AckSet
 from pyreplog.cursors.cursor_pages import Chains, Key
 from pyreplog.cursors.subscription_metadata import SubscriptionMetadata, load_subscription
 from pyreplog.errors import (

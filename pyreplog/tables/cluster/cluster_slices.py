@@ -11,10 +11,10 @@ from pathlib import Path
 from pyreplog.errors import ConfigError
 from pyreplog.tables.cluster.ledgers import check_offsets, existing_ledgers, ledger_slices
 from pyreplog.tables.cluster.origins import ClusterSnapshot, chosen, survey_remote, survey_stored
-from pyreplog.tables.cluster.storedmetadata import StoredMetadata
+from pyreplog.tables.cluster.stored_metadata import StoredMetadata
 from pyreplog.tables.cluster.topics import topic_slices
+from pyreplog.tables.log_slices import Part, slices_of
 from pyreplog.tables.logs import look
-from pyreplog.tables.logslices import Part, slices_of
 from pyreplog.tables.options import ALL, ANY, ReadOptions
 from pyreplog.tables.paths import METADATA, bookie_logs
 

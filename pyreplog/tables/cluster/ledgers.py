@@ -14,8 +14,8 @@ from pyreplog.errors import ConfigError, InvalidMetadataError, UnauthorizedError
 from pyreplog.ledger.ledger_metadata import Fragment, LedgerMetadata, ledger_key
 from pyreplog.ledger.ledger_store import find_ledger, list_ledgers
 from pyreplog.metadata.store import MetadataStore
-from pyreplog.tables.cluster.entryslices import HEADER_BYTES, EntrySlice, slim
-from pyreplog.tables.cluster.ledgerends import LedgerContents, amounts
+from pyreplog.tables.cluster.entry_slices import HEADER_BYTES, EntrySlice, slim
+from pyreplog.tables.cluster.ledger_ends import LedgerContents, amounts
 from pyreplog.tables.cluster.origins import ClusterSnapshot, RemoteCluster, chosen
 from pyreplog.tables.offsets import LAST
 from pyreplog.tables.options import ALL, ANY, ReadOptions, merged

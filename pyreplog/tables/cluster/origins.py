@@ -13,9 +13,9 @@ from pyreplog.errors import CorruptionError, FormatVersionError, NotALogError
 from pyreplog.ledger.driver import Runtime
 from pyreplog.metadata.url import sqlite_file
 from pyreplog.net.credentials import Credentials
-from pyreplog.tables.cluster.storedbookies import StoredBookies
-from pyreplog.tables.cluster.storedlog import StoredLog
-from pyreplog.tables.cluster.storedmetadata import StoredMetadata
+from pyreplog.tables.cluster.stored_bookies import StoredBookies
+from pyreplog.tables.cluster.stored_log import StoredLog
+from pyreplog.tables.cluster.stored_metadata import StoredMetadata
 from pyreplog.tables.paths import METADATA, bookie_logs
 
 logger = logging.getLogger(__name__)

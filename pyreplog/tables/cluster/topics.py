@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from pyreplog._native.topic.ackset import AckSet
+from pyreplog._native.topic.ack_set import AckSet
 from pyreplog._native.topic.messages import decode_messages
 from pyreplog.errors import (
     InvalidEntryError,
@@ -24,10 +24,10 @@ from pyreplog.ledger.ledger_metadata import LedgerMetadata, ledger_key
 from pyreplog.ledger.ledger_store import load_ledger
 from pyreplog.ledger.reader import LedgerReader
 from pyreplog.tables.cluster.backlogs import positions
-from pyreplog.tables.cluster.entryslices import HEADER_BYTES, EntrySlice, TopicPart
-from pyreplog.tables.cluster.ledgerends import NOTHING, LedgerContents, Unasked, amounts_known
+from pyreplog.tables.cluster.entry_slices import HEADER_BYTES, EntrySlice, TopicPart
+from pyreplog.tables.cluster.ledger_ends import NOTHING, LedgerContents, Unasked, amounts_known
 from pyreplog.tables.cluster.ledgers import each
-from pyreplog.tables.cluster.originclusters import origin_clusters
+from pyreplog.tables.cluster.origin_clusters import origin_clusters
 from pyreplog.tables.cluster.origins import ClusterSnapshot
 from pyreplog.tables.offsets import Partition
 from pyreplog.tables.options import ReadOptions

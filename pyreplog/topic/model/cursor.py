@@ -16,7 +16,7 @@ from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 from typing import TYPE_CHECKING, NamedTuple
 
-from pyreplog._native.topic.ackset import AckSet
+from pyreplog._native.topic.ack_set import AckSet
 from pyreplog.cursors.cursor_record import CursorRecord, check_properties, usable
 from pyreplog.errors import InvalidArgumentError, OutOfRangeError
 from pyreplog.topic.model.positions import ORIGIN, EntryPosition, TopicPosition

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, Protocol, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from pyreplog._native.topic.rangeset import RangeSet
+from pyreplog._native.topic.range_set import RangeSet
 from pyreplog.errors import InvalidArgumentError, SequenceError, WrongTypeError
 from pyreplog.topic.model import global_producer_snapshot, producer_snapshot
 from pyreplog.topic.model.global_producer_snapshot import GlobalProducerState

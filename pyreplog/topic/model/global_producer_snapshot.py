@@ -6,7 +6,7 @@ import struct
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from pyreplog._native.topic.rangeset import RangeSet
+from pyreplog._native.topic.range_set import RangeSet
 from pyreplog.errors import InvalidMetadataError, ReplogError
 from pyreplog.metadata.snapshot_header import HEADER_BYTES, decode_header, encode_header
 from pyreplog.topic.model.producer_snapshot import SEQUENCE_MAX

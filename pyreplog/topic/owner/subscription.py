@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pyreplog._native.topic.messages import MessageBatch
-from pyreplog._native.topic.rangeset import RangeSet
+from pyreplog._native.topic.range_set import RangeSet
 from pyreplog.clock import Clock
 from pyreplog.cursors.cursor_persister import CursorPersister
 from pyreplog.cursors.subscription_config import SubscriptionConfig

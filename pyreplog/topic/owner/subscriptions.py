@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any
 
-from pyreplog._native.topic.rangeset import OFFSET_END
+from pyreplog._native.topic.range_set import OFFSET_END
 from pyreplog.arguments import check_mapping
 from pyreplog.cursors.cursor_log import RecoveredSubscription
 from pyreplog.cursors.subscription_config import SubscriptionConfig

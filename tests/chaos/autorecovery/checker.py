@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from queue import SimpleQueue
 from typing import Any
 
-from pyreplog._native.ledgerlog.entries import parse_entries
+from pyreplog._native.ledger_log.entries import parse_entries
 from pyreplog._native.machines.effects import Send
 from pyreplog.bookie.protocol import READ_BYTES_MAX, Reply, ReplyStatus, Request, RequestKind
 from pyreplog.errors import UnreadableError

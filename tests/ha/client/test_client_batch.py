@@ -11,8 +11,8 @@ import pyreplog
 from pyreplog._native.ha.client_batch import append_received, encode_record, encode_records, parse_records
 from pyreplog._native.system.checksum import crc32c
 from pyreplog.errors import InvalidArgumentError, InvalidRecordsError, RecordTooLargeError
-from pyreplog.log.commitlog import CommitLog
-from tests.recordbatches import open_log
+from pyreplog.log.commit_log import CommitLog
+from tests.record_batches import open_log
 
 VALUES = [b"a", b"", b"c" * 1000]
 KEYS = [b"k", None, b""]

@@ -24,7 +24,7 @@ from pyreplog.ha.protocol.client_messages import (
     encode_append,
     encode_read,
 )
-from pyreplog.log.commitlog import CommitLog
+from pyreplog.log.commit_log import CommitLog
 from tests.ha.client.wire import Wire
 from tests.ha.nodes import Lab, level, until, values
 

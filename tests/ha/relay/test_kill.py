@@ -14,8 +14,8 @@ import pytest
 
 from pyreplog import RecordBatch
 from pyreplog.ha.relay import Advance, Applier, ApplierState, PositionFile, discard, refetch_from
-from pyreplog.log.commitlog import CommitLog
-from pyreplog.stream.mirrorlog import MirrorLog
+from pyreplog.log.commit_log import CommitLog
+from pyreplog.stream.mirror_log import MirrorLog
 from tests.crash.process import in_background
 from tests.ha.streams import SEGMENT_BYTES, config, open_master, stream, take_in
 

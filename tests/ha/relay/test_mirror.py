@@ -12,8 +12,8 @@ import pytest
 from pyreplog import RecordBatch
 from pyreplog.ha.relay import Advance, Applier, ApplierState, discard, refetch_from
 from pyreplog.ha.relay.space_limit import FRAME_BYTES, incoming_bytes, reach
-from pyreplog.log.commitlog import CommitLog
-from pyreplog.stream.mirrorlog import MirrorLog
+from pyreplog.log.commit_log import CommitLog
+from pyreplog.stream.mirror_log import MirrorLog
 from tests.ha.streams import SEGMENT_BYTES, config, copy, frames_of, make_mirror, open_master, stream, take_in, values
 
 from .lab import Memory

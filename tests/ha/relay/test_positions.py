@@ -12,8 +12,8 @@ import pytest
 
 import pyreplog
 from pyreplog.errors import CorruptionError, FormatVersionError, InvalidArgumentError, NotALogError, PositionError
-from pyreplog.ha.relay import Advance, Applied, PositionFile, SqlPosition, discard, refetch_from, sqlposition
-from pyreplog.ha.relay import positionfile as file_module
+from pyreplog.ha.relay import Advance, Applied, PositionFile, SqlPosition, discard, refetch_from, sql_position
+from pyreplog.ha.relay import position_file as file_module
 from pyreplog.log import names
 from tests.samples import flip
 
@@ -199,7 +199,7 @@ def test_bad_arguments(tmp_path, wrong):
 
 
 def test_columns_are_those_of_a_position():
-    assert len(sqlposition._COLUMNS) == len(Applied._fields)
+    assert len(sql_position._COLUMNS) == len(Applied._fields)
 
 
 # ---- receiving again -------------------------------------------------------------------------------------------

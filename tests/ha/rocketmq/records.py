@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from pathlib import Path
 
-from pyreplog.rocketmq.rawlog import RawLog
+from pyreplog.rocketmq.raw_log import RawLog
 from pyreplog.rocketmq.records import RocketMQMessage
 
 FILE_BYTES = 8192

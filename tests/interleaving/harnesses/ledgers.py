@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from pyreplog._native.ledgerlog.entries import encode_entries
+from pyreplog._native.ledger_log.entries import encode_entries
 from pyreplog._native.machines.effects import Send, Settle
 from pyreplog.bookie import local_bookie
 from pyreplog.bookie.config import BookieConfig
@@ -26,7 +26,7 @@ from pyreplog.metadata import memory, watching
 from pyreplog.metadata.lease import LeaseState
 from pyreplog.metadata.memory import MemoryStore
 from pyreplog.metadata.store import Versioned
-from tests.bookie.memorylog import MemoryLog
+from tests.bookie.memory_log import MemoryLog
 from tests.interleaving import primitives
 from tests.interleaving.harnesses.building import FakeRuntime, Timer, harness, in_time, run_all
 from tests.interleaving.scheduler import World

@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 import pyreplog
-from pyreplog.log import commit, commitlog, housekeeper, segments, tail_listeners, watcher
-from pyreplog.log.commitlog import CommitLog
+from pyreplog.log import commit, commit_log, housekeeper, segments, tail_listeners, watcher
+from pyreplog.log.commit_log import CommitLog
 from pyreplog.log.files import RealFiles
 from pyreplog.log.runtime import LogRuntime
 from pyreplog.stream import tail_watcher
@@ -266,5 +266,5 @@ HARNESSES = [
     harness(watched_with_a_runtime, watcher, tail_listeners),
     harness(grown, tail_watcher),
     harness(grown_with_a_runtime, tail_watcher, tail_listeners),
-    harness(idle, commitlog),
+    harness(idle, commit_log),
 ]

@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from pyreplog._native.ledgerlog.entries import encode_entries, parse_entries
+from pyreplog._native.ledger_log.entries import encode_entries, parse_entries
 from pyreplog._native.system.checksum import crc32c
 from pyreplog._native.topic.messages import MessageBatch, decode_messages
 from pyreplog.clock import ahead_us

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import pyreplog
-from pyreplog._native.ledgerlog.entries import encode_entries
+from pyreplog._native.ledger_log.entries import encode_entries
 from pyreplog.bookie.identity import BookieIdentity
 from pyreplog.bookie.ledger_log import LedgerLog
 from pyreplog.config import LogConfig

@@ -14,7 +14,7 @@ from pyreplog.errors import ConfigError
 from pyreplog.ledger.ledger_metadata import LedgerMetadata
 from pyreplog.reports import local_engine
 from pyreplog.reports.copies.holes import ReplicaHoles
-from pyreplog.reports.copies.underreplicated import UnderReplicated
+from pyreplog.reports.copies.under_replicated import UnderReplicated
 from pyreplog.reports.report import Report
 from pyreplog.reports.snapshot import Snapshot
 from tests.spark.reports.both import Row, check

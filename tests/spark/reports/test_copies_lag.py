@@ -15,7 +15,7 @@ import pytest
 import pyreplog
 from pyreplog.errors import ConfigError
 from pyreplog.reports import local_engine
-from pyreplog.reports.copies.replicationlag import ReplicationLag
+from pyreplog.reports.copies.replication_lag import ReplicationLag
 from pyreplog.reports.snapshot import Snapshot
 from tests.ha.nodes import Lab, until
 from tests.spark.clusters import KEPT, Nodes, embedded

@@ -15,11 +15,11 @@ from pyreplog.reports import local_engine
 from pyreplog.reports.copies.audit import CrcAudit
 from pyreplog.reports.copies.divergence import ReplicaDivergence
 from pyreplog.reports.copies.holes import ReplicaHoles
-from pyreplog.reports.copies.underreplicated import UnderReplicated
+from pyreplog.reports.copies.under_replicated import UnderReplicated
 from pyreplog.reports.gathering import gather
 from pyreplog.reports.report import Report
 from pyreplog.reports.snapshot import Snapshot
-from pyreplog.tables.cluster.copyreading import UnknownCopyError, read_copies
+from pyreplog.tables.cluster.copy_reading import UnknownCopyError, read_copies
 from tests.spark.clusters import Nodes, fill
 from tests.spark.reading import options_of
 from tests.spark.reports.both import Row, assert_rows

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 import pyreplog
-from pyreplog._native.ledgerlog.entries import encode_entries
+from pyreplog._native.ledger_log.entries import encode_entries
 from pyreplog.bookie.ledger_log import LedgerLog
 from pyreplog.clock import ManualClock
 from pyreplog.config import LogConfig

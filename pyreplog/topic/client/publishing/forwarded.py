@@ -12,8 +12,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from pyreplog._native.ledgerlog.entries import encode_entries, parse_entries
-from pyreplog._native.topic.messageencoder import encode_messages
+from pyreplog._native.ledger_log.entries import encode_entries, parse_entries
+from pyreplog._native.topic.message_encoder import encode_messages
 from pyreplog._native.topic.messages import MessageBatch, decode_messages
 from pyreplog.errors import InvalidEntryError, SequenceError
 from pyreplog.future import AppendFuture

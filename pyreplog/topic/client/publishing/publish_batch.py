@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from pyreplog._native.topic.messageencoder import Messages, compress_entry
+from pyreplog._native.topic.message_encoder import Messages, compress_entry
 from pyreplog.errors import RecordTooLargeError
 from pyreplog.future import AppendFuture, Outcome, set_expected
 from pyreplog.origins.gate import EntryRun

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import numpy as np
 
 from pyreplog._native.machines.serial_executor import check_may_wait, in_callback
-from pyreplog._native.topic.messageencoder import Messages
+from pyreplog._native.topic.message_encoder import Messages
 from pyreplog.clock import Clock
 from pyreplog.coroutines import check_may_block, refuse_to_block
 from pyreplog.errors import BacklogFullError, InvalidArgumentError, OutcomeUnknownError, WindowFullError

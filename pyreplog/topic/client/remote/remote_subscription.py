@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pyreplog._native.machines.serial_executor import in_callback
-from pyreplog._native.topic.rangeset import RangeSet
+from pyreplog._native.topic.range_set import RangeSet
 from pyreplog.errors import (
     ClosedError,
     DamagedMessageError,

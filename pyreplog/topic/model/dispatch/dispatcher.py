@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pyreplog._native.topic.messages import MessageBatch
-from pyreplog._native.topic.rangeset import OFFSET_END
+from pyreplog._native.topic.range_set import OFFSET_END
 from pyreplog.cursors.subscription_config import SubscriptionConfig
 from pyreplog.errors import InvalidArgumentError, SubscriptionBusyError
 from pyreplog.topic.model.cursor import Cursor

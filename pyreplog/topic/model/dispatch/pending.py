@@ -10,7 +10,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from pyreplog._native.topic.rangeset import RangeSet
+from pyreplog._native.topic.range_set import RangeSet
 from pyreplog.topic.model.dispatch.offsets import NONE, Offsets
 
 PAGE_BITS = 10

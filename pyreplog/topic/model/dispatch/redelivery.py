@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from pyreplog._native.topic.rangeset import RangeSet
+from pyreplog._native.topic.range_set import RangeSet
 from pyreplog.topic.model.dispatch.offsets import Offsets
 
 _FINEST, _COARSEST = 13, 19

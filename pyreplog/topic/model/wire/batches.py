@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from pyreplog._native.ledgerlog.entries import parse_entries
+from pyreplog._native.ledger_log.entries import parse_entries
 from pyreplog._native.topic.messages import MessageBatch, decode_messages
 from pyreplog.errors import DamagedMessageError, InvalidMessageError, InvalidRecordsError, ReplogError
 from pyreplog.topic.model.compression import decompress

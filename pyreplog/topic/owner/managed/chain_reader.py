@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 
-from pyreplog._native.ledgerlog.entries import parse_entries
+from pyreplog._native.ledger_log.entries import parse_entries
 from pyreplog._native.log.batch import RecordBatch
 from pyreplog._native.topic.messages import MessageBatch, decode_messages
 from pyreplog.errors import ClosedError, OutOfRangeError, ReplogError, TrimmedError
