@@ -100,7 +100,7 @@ class KeyVerifier:
             self._reactor.call_soon(partial(self._end, claim, KeyVerdict.UNKNOWN))
             return
         self._timers[claim] = self._reactor.call_later(PATIENCE_S, partial(self._end, claim, KeyVerdict.UNKNOWN))
-        self._jobs.submit(connection, partial(self._look, claim))
+        self._jobs.submit(connection, partial(self._check, claim))
 
     def leave(self, connection: ServerConnection) -> None:
         """Drop the requests of a connection that has ended."""
@@ -111,7 +111,7 @@ class KeyVerifier:
             if claim in self._timers:
                 self._timers.pop(claim).cancel()
 
-    def _look(self, claim: _Claim) -> None:
+    def _check(self, claim: _Claim) -> None:
         """Ask the metadata. Runs on a thread that may wait."""
         admits = self._ledgers.admits_copy if claim.is_copy else self._ledgers.admits
         try:

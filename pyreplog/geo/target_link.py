@@ -193,18 +193,18 @@ class TargetLink:
 
         def put() -> None:
             self._window.put(session.topic, size, send)
-            self._go_on()
+            self._send_next()
 
         self._events.post(put)
 
-    def _go_on(self) -> None:
+    def _send_next(self) -> None:
         for send in self._window.take():
             self._pool.send(send.address, send.request, partial(self._settled, send))
 
     def _settled(self, send: _Send, _: Address, outcome: Outcome) -> None:
         def release() -> None:
             self._window.release(send.size)
-            self._go_on()
+            self._send_next()
 
         stored: int | ReplogError
         try:

@@ -48,7 +48,7 @@ class RangeRead:
 
     def start(self) -> AppendFuture[RecordBatch]:
         """Begin to read; the AppendFuture gives the batch, or fails as `LedgerReadOp` and `load_ledger` do."""
-        self._read().add_done_callback(self._came)
+        self._read().add_done_callback(self._on_read)
         return self._done
 
     def _read(self) -> AppendFuture[RecordBatch]:
@@ -57,7 +57,7 @@ class RangeRead:
         driver.post(reading.start)
         return driver.done
 
-    def _came(self, read: AppendFuture[RecordBatch]) -> None:
+    def _on_read(self, read: AppendFuture[RecordBatch]) -> None:
         error = read.exception()
         if isinstance(error, UnreadableError | NoSuchEntryError):
             self._runtime.expect(self._done)  # until now a closed runtime failed it by the future of the driver

@@ -305,7 +305,7 @@ class LedgerReader(Handle):
             ClosedError: the reader was closed.
         """
         check_may_block("refresh")
-        return self._look(0)
+        return self._poll(0)
 
     refresh_async = in_thread(refresh)
 
@@ -332,7 +332,7 @@ class LedgerReader(Handle):
             if left_ms <= 0:
                 break
             lac = self._lac
-            if self._look(left_ms) == lac and not self.is_closed:
+            if self._poll(left_ms) == lac and not self.is_closed:
                 time.sleep(max(0.0, min(PAUSE_S, left_ms / 1000) - (time.monotonic() - began)))
         return self._lac > entry
 
@@ -388,7 +388,7 @@ class LedgerReader(Handle):
                 start = batch[-1].entry + 1
                 yield batch
 
-    def _look(self, wait_ms: int) -> int:
+    def _poll(self, wait_ms: int) -> int:
         self._check_open()
         if wait_ms:
             self._watch_metadata()
@@ -434,19 +434,19 @@ class LedgerReader(Handle):
             if left_ms <= 0:
                 break
             lac = self._lac
-            if await self._look_async(left_ms) == lac and not self.is_closed:
+            if await self._poll_async(left_ms) == lac and not self.is_closed:
                 await asyncio.sleep(max(0.0, min(PAUSE_S, left_ms / 1000) - (time.monotonic() - began)))
         return self._lac > entry
 
-    async def _look_async(self, wait_ms: int) -> int:
-        """Do as `_look`: calls of the metadata store run on a worker thread, replies of bookies are awaited."""
-        changes = await self._result_async(self._work(self._prepare_look), self._changes_read)
+    async def _poll_async(self, wait_ms: int) -> int:
+        """Do as `_poll`: calls of the metadata store run on a worker thread, replies of bookies are awaited."""
+        changes = await self._result_async(self._work(self._prepare_poll), self._changes_read)
         if not self.is_closed:
             poll = self._begin_poll(wait_ms, changes)
             self._raise_lac(await self._result_async(poll, self._polls))
         return self._lac
 
-    def _prepare_look(self) -> int:
+    def _prepare_poll(self) -> int:
         """Watch and load the metadata; return the number of changes that were counted before. May block."""
         self._watch_metadata()
         changes = self._changes

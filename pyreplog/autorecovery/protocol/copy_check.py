@@ -138,7 +138,7 @@ class CopyCheck:
         self._is_over = False
 
     def start(self) -> list[Effect]:
-        return self._go_on()
+        return self._begin_pieces()
 
     def replied(self, send: Send, reply: Reply) -> list[Effect]:
         piece: _Piece = send.about
@@ -167,7 +167,7 @@ class CopyCheck:
 
     # ---- asking ---------------------------------------------------------------------------------------------
 
-    def _go_on(self) -> list[Effect]:
+    def _begin_pieces(self) -> list[Effect]:
         effects: list[Effect] = []
         while self._pieces and self._busy < self._window:
             self._busy += 1
@@ -227,7 +227,7 @@ class CopyCheck:
             piece.waiting = len(sends)
             return sends
         self._compare(piece)
-        return self._go_on()
+        return self._begin_pieces()
 
     def _compare(self, piece: _Piece) -> None:
         """Compare what the members hold of `asked`; what lies behind it is another piece."""

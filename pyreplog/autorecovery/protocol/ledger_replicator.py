@@ -282,9 +282,9 @@ class LedgerReplicator:
         self._sends.clear()
         if not stripes:  # none of the few entries of the fragment is on this member
             return self._have_proof()
-        return [self._ask(stripe) for stripe in stripes]
+        return [self._ask_holdings(stripe) for stripe in stripes]
 
-    def _ask(self, stripe: range) -> Send:
+    def _ask_holdings(self, stripe: range) -> Send:
         change = self._change
         assert change is not None
         request = Request(
@@ -292,7 +292,7 @@ class LedgerReplicator:
         )
         return self._sent(Send(change.target, request, _Proving(stripe)))
 
-    def _told(self, send: Send, reply: Reply) -> list[ReplicationEffect]:
+    def _check_holdings(self, send: Send, reply: Reply) -> list[ReplicationEffect]:
         stripe = send.about.stripe
         if reply.status != ReplyStatus.OK:
             return self._fail(self._unproved(f"{send.bookie} does not tell what it holds: {error_text(reply)}"))
@@ -304,7 +304,7 @@ class LedgerReplicator:
         self._proof = entries + holdings.count, (digest + holdings.digest) % DIGEST_MODULUS
         rest = stripe[(reply.last - stripe[0]) // stripe.step + 1 :]
         if rest:
-            return [self._ask(rest)]
+            return [self._ask_holdings(rest)]
         self._proofs_left -= 1
         return [] if self._proofs_left else self._have_proof()
 
@@ -333,7 +333,7 @@ class LedgerReplicator:
         if self._is_over or self._sends.pop(id(send), None) is not send:
             return []
         if isinstance(send.about, _Proving):
-            return self._told(send, reply)
+            return self._check_holdings(send, reply)
         return [] if self._copy is None else self._passed_on(self._copy.replied(send, reply))
 
     def failed(self, send: Send, error: Exception) -> list[ReplicationEffect]:

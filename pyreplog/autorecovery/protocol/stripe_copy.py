@@ -162,7 +162,7 @@ class StripeCopy:
         if delay_s > 0:
             self._asleep += 1
             return [Wake(delay_s, None)]
-        return self._go_on()
+        return self._begin_segments()
 
     def replied(self, send: Send, reply: Reply) -> list[Effect]:
         if self._is_over:
@@ -186,7 +186,7 @@ class StripeCopy:
         if isinstance(about, Send):
             return [about]
         self._asleep -= 1
-        return self._go_on()
+        return self._begin_segments()
 
     # ---- what the target holds already ----------------------------------------------------------------------
 
@@ -224,7 +224,7 @@ class StripeCopy:
         for stripe in self._stripes:
             for run in runs_of(np.intersect1d(missing, np.arange(stripe.start, stripe.stop, stripe.step)), stripe.step):
                 self._left.append(_Segment(run, deque(), is_new=False))
-        return self._go_on()
+        return self._begin_segments()
 
     def _copy_doubtful(self, segment: _Segment) -> list[Effect]:
         """Copy the first entries, of which the target cannot say whether it has them; go on behind them.
@@ -239,15 +239,15 @@ class StripeCopy:
 
     def _ask_on(self, rest: _Segment) -> list[Effect]:
         """Ask the target about the rest of a segment, and begin with what it lacks if there is room."""
-        return [*self._ask_target(rest), *self._go_on()] if rest.entries else self._done()
+        return [*self._ask_target(rest), *self._begin_segments()] if rest.entries else self._done()
 
     def _done(self) -> list[Effect]:
         self._busy -= 1
-        return self._go_on()
+        return self._begin_segments()
 
     # ---- reading --------------------------------------------------------------------------------------------
 
-    def _go_on(self) -> list[Effect]:
+    def _begin_segments(self) -> list[Effect]:
         """Begin with as many segments as may be on their way."""
         effects: list[Effect] = []
         while self._left and self._busy + self._asleep < self._window and not self._is_over:
@@ -297,7 +297,7 @@ class StripeCopy:
             self._left.appendleft(rest)
         if not len(held):
             self._busy -= 1
-            return self._go_on()
+            return self._begin_segments()
         return self._add(held, reply.body[: batch.next_position])
 
     def _ask_another(self, segment: _Segment, why: str) -> list[Effect]:
@@ -312,7 +312,7 @@ class StripeCopy:
             return self._end(f"no copy of entry {segment.entries[0]} can be read: {'; '.join(segment.unknown)}")
         self._missing += segment.entries
         self._busy -= 1
-        return self._go_on()
+        return self._begin_segments()
 
     # ---- adding ---------------------------------------------------------------------------------------------
 
@@ -347,7 +347,7 @@ class StripeCopy:
             return self._done()
         self._busy -= 1
         self._asleep += 1
-        rest = self._go_on()
+        rest = self._begin_segments()
         return rest if self._is_over else [Wake(delay_s, None), *rest]
 
     def _refused(self, why: str) -> list[Effect]:

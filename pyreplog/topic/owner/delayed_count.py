@@ -71,13 +71,13 @@ class DelayedCount:
         scan = self._scan
         if scan.version != version or scan.reached > end.offset:
             scan = _Scan(version, max(mark.offset, self._managed.start.offset), _EMPTY_SCAN.deliver_at)
-        extended = self._go_on(scan, end.offset)
+        extended = self._extend(scan, end.offset)
         if extended is None:
             return None
         self._scan = extended
         return int(np.count_nonzero(extended.deliver_at > now_us))
 
-    def _go_on(self, scan: _Scan, end: int) -> _Scan | None:
+    def _extend(self, scan: _Scan, end: int) -> _Scan | None:
         """Read up to `end`; None: there is too much to read."""
         at, times, left = scan.reached, [scan.deliver_at], 2 * BYTES_MAX
         while at < end:

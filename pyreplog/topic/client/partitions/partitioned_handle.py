@@ -121,7 +121,7 @@ class PartitionedHandle(Handle, Generic[T]):
     def _all(self) -> list[T]:
         return [self.partition(partition) for partition in range(self.partitions)]
 
-    def _here(self) -> list[T]:
+    def _served_topics(self) -> list[T]:
         self._check_open()
         return [self._serving(partition) for partition in self.served]
 
@@ -161,7 +161,7 @@ class PartitionedHandle(Handle, Generic[T]):
 
     def room(self) -> AppendFuture[None]:
         """Return a future that is done as soon as there is room for messages of any key; see `Publisher.room`."""
-        return all_done([topic.room() for topic in self._here()])
+        return all_done([topic.room() for topic in self._served_topics()])
 
     def flush(self, timeout: float | None = None) -> None:
         """Wait until every message submitted so far to the partitions in `served` has an outcome.
@@ -184,7 +184,7 @@ class PartitionedHandle(Handle, Generic[T]):
         Raises:
             ClosedError: the topic was closed.
         """
-        return all_done([topic.flush_async() for topic in self._here()])
+        return all_done([topic.flush_async() for topic in self._served_topics()])
 
     def offsets(self) -> list[PartitionRange]:
         """Return the offsets of the messages that are kept, of each partition in `served`; see `Topic.offsets`.
@@ -338,7 +338,7 @@ class PartitionedHandle(Handle, Generic[T]):
     def subscriptions(self) -> list[str]:
         """Return the names of the subscriptions, of the partitions in `served`."""
         check_may_block("subscriptions")
-        return sorted({name for topic in self._here() for name in topic.subscriptions()})
+        return sorted({name for topic in self._served_topics() for name in topic.subscriptions()})
 
     def _having(self, subscription: str) -> dict[int, T]:
         """Return the partitions that have a subscription: all, unless a deletion of it failed midway.

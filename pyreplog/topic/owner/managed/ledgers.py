@@ -325,12 +325,12 @@ class LedgerDeleter:
             logger.warning(
                 "topic %s: trimmed ledgers are not deleted yet, another attempt follows: %s", self._name, error
             )
-            self._runtime.wake_after(self._backoff.next_s(), self._go_on)
+            self._runtime.wake_after(self._backoff.next_s(), self._end_deletion)
         else:
             self._backoff.reset()
-            self._go_on()
+            self._end_deletion()
 
-    def _go_on(self) -> None:
+    def _end_deletion(self) -> None:
         with self._lock:
             self._is_under_way = False
         self.begin()
