@@ -94,6 +94,7 @@ simulate: $(VENV)/test
 	$(BIN)/python -m tests.simulation --seeds $(SEEDS)
 	$(BIN)/python -m tests.simulation.ha --seeds $(SEEDS)
 	$(BIN)/python -m tests.simulation.replication --seeds $(SEEDS)
+	$(BIN)/python -m tests.simulation.regions --seeds $$(( $(SEEDS) / 10 ))
 	$(BIN)/python -m tests.simulation.producers --seeds $$(( $(SEEDS) / 10 ))
 	$(BIN)/python -m tests.simulation.partition --seeds $(SEEDS)
 	$(BIN)/python -m tests.simulation.groups --seeds $$(( $(SEEDS) / 10 ))

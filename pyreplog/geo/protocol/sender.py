@@ -238,8 +238,9 @@ class Sender:
         whose = "this topic" if origin == self.own else f"the cluster {origin.cluster.hex()}"
         return (
             f"another cluster, too, sends messages of {whose} to {target}, and each ends the other's session: nothing "
-            f"is lost or stored twice, but both wait for seconds. Give them one path to {target}: forward=own if all "
-            "clusters replicate to each other; otherwise name the forwarded clusters in replicated_from (`geo set`)"
+            "is stored twice, but both wait for seconds, and what one of them skips is missing there. Give them one "
+            f"path to {target}: forward=own if all clusters replicate to each other; otherwise name the forwarded "
+            "clusters in replicated_from (`geo set`)"
         )
 
     # ---- events of the topic and commands ------------------------------------------------------------------------

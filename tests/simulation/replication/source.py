@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from pyreplog.errors import NotConnectedError, ReplogError, TrimmedError, UnreadableError
 from pyreplog.geo.protocol.effects import (
@@ -32,7 +32,10 @@ from .network import Connection
 from .target import CLUSTER, POISON, TARGET_NAME
 
 if TYPE_CHECKING:
-    from .schedule import Schedule
+    from ..world import World
+    from .invariants import Invariants
+    from .schedule import Plan, Schedule
+    from .target import Target
 
 START_US = 1_700_000_000_000_000
 Truth = tuple[bytes, int, int, bytes | None]
@@ -178,12 +181,40 @@ class Log:
             self.start = self.entries.pop(0).end
 
 
+class Surroundings(Protocol):
+    """What a Process is in: a topic that is sent to a target.
+
+    cursor: the last one that was stored; cursors, ends: all of them, and the ends of the topic then.
+    """
+
+    cursor: Progress | None
+    cursors: list[Progress]
+    ends: list[int]
+    connections: int
+    is_apart: bool
+    expects_alarm: bool
+
+    @property
+    def world(self) -> World: ...
+    @property
+    def plan(self) -> Plan: ...
+    @property
+    def log(self) -> Log: ...
+    @property
+    def target(self) -> Target: ...
+    @property
+    def target_cluster(self) -> bytes: ...
+    @property
+    def invariants(self) -> Invariants: ...
+    def renew(self, effect: RenewOrigin) -> None: ...
+
+
 class Process:
     """An owner of the topic: a Sender, carried out. What it knows dies with it, but for the cursor."""
 
     def __init__(
         self,
-        schedule: Schedule,
+        schedule: Surroundings,
         epoch: int,
         *,
         mark: int = 0,
@@ -271,7 +302,7 @@ class Process:
                 return
             assert isinstance(reply, OriginState)
             self._sessions[effect.attempt, effect.origin] = effect.session
-            self.do(sender.opened, effect.attempt, effect.origin, CLUSTER, reply)
+            self.do(sender.opened, effect.attempt, effect.origin, self._schedule.target_cluster, reply)
 
         if self._schedule.is_apart:
             self._world.after(0.01, came, NotConnectedError("apart"))
