@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from functools import partial
 
-from pyreplog.geo.protocol.sending import SenderState
+from pyreplog.geo.protocol.sender import SenderState
 from pyreplog.origins.origin import Origin
 
 from ..invariants import demand
