@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import cast
 
 import pytest
-from pyreplog.geo.replicator_like import ReplicatorStatus
+from pyreplog.geo.replicator_status import ReplicatorStatus
 
 from pyreplog.clock import SystemClock
 from pyreplog.cluster import Cluster
