@@ -185,6 +185,11 @@ class GeoCursor(SnapshotCursor):
             self._state = GeoState(begin, GapCause.DUPLICATE, None, others, state.is_detached, token)
         self.store()
 
+    def fall_back(self) -> None:
+        """Note that the target may lack any message of this topic; it is stored with the next reported position."""
+        with self._guard:
+            self._offset = self._context.managed.start.offset
+
     def set_detached(self, is_detached: bool) -> None:
         """Note whether trimming goes on without the target."""
         with self._guard:

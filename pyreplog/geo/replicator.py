@@ -323,6 +323,8 @@ class Replicator:
                 if not self._is_paused:
                     self._step(self._sender.resume)
             self._step(self._sender.resync)
+            if self._sender.mark < self._cursor.offset:
+                self._cursor.fall_back()
 
         self._events.post(resync)
 

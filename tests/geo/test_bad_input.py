@@ -152,6 +152,30 @@ def test_the_topic_is_deleted_at_the_target(a: Site, b: Site) -> None:
     replicator.close()
 
 
+def test_messages_are_kept_for_a_target_that_is_resynced(a: Site, b: Site) -> None:
+    """It may lack what it had, also after this process began again before the target has it."""
+
+    def mark() -> int:
+        (cursor,) = (cursor for cursor in a.topic().system_cursors.all() if cursor.name == "pyreplog.geo.b")
+        return cursor.mark.offset
+
+    a.topic().publish_batch([b"1", b"2"])
+    with Wire(b.server.address) as wire:
+        replicator = a.replicate("b", wire.address)
+        has_all(replicator, 2)
+        until(lambda: mark() == 2)
+        b.topic().delete()
+        b.topic()
+        wire.cut()
+        until(lambda: replicator.status().state == "diverged")
+        with wire.apart():
+            replicator.resync()
+            until(lambda: replicator.status().state == "connecting")
+            a.end()
+            a.begin()
+            assert mark() == 0
+
+
 # ---- topologies ------------------------------------------------------------------------------------------------------
 
 

@@ -530,6 +530,28 @@ def test_after_a_resync_forwarded_messages_go_on_behind_those_of_the_target() ->
     assert sending.sender.state is SenderState.SENDING
 
 
+def test_after_a_resync_forwarded_messages_are_read_again_until_the_target_has_them() -> None:
+    """Also over a lost connection, behind which the target has the own messages and lacks forwarded ones before them."""
+    entries = [foreign(0, 0), entry(1), foreign(2, 1)]
+    sending = Sending(*entries, settings=ALL, own_note=note(3, last_of(entries[1])), mark=3)
+    sending.open()  # its topic was deleted
+    assert sending.sender.state is SenderState.DIVERGED
+    sending.do(sending.sender.resync)
+    assert sending.sender.mark == 0
+    sending.open()
+    sending.read()
+    sending.take(OpenOrigin)  # of the other cluster; no answer comes
+    effect = sending.sender.attempt
+    sending.do(sending.sender.lost, effect, OWN, DisconnectedError("lost"))
+    sending.wake()
+    sending.open(2, last_of(entries[1]))
+    sending.check()
+    sending.read()
+    assert sending.sender.mark == 0
+    sending.open(0)
+    assert [sent.first for sent in sending.sent().entries] == [0]
+
+
 # ---- another identity ------------------------------------------------------------------------------------------
 
 FORMER = Origin(OWN.cluster, "former")

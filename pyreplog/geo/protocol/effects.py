@@ -88,7 +88,7 @@ class Disconnect(NamedTuple):
 
 
 class Progress(NamedTuple):
-    """The durable cursor may move: the target has everything below `mark`.
+    """The durable cursor may move: the target has everything below `mark`, which falls back after `resync` alone.
 
     Attributes:
         mark: an offset here.

@@ -268,6 +268,7 @@ class Sender:
         elif self.state is SenderState.DIVERGED:
             self.note, self.alarm, self._trusts_target = None, "", True
             self._notes.clear()
+            self.mark = 0  # the target may lack messages of other clusters, too: they are read again
             self._begin_attempt()
             self._accepted_attempt = self._attempt
         return self._send_due(now_us, time_us)

@@ -224,6 +224,7 @@ class Process:
         self._schedule, self._world, self._log = schedule, schedule.world, schedule.log
         self.is_dead = False
         self.alarms: list[str] = []
+        self._told = self._persisted = 0  # numbers of cursors
         self._wake: float | None = None
         self._connection: Connection | None = None
         self._sessions: dict[tuple[int, Origin], int] = {}
@@ -283,7 +284,8 @@ class Process:
         elif isinstance(effect, WakeAt):
             world.at(max(effect.at_us / 1e6, world.now), partial(self.do, sender.woke))
         elif isinstance(effect, Progress):
-            world.after(0.03 * world.random.random(), self._persist, effect)
+            self._told += 1
+            world.after(0.03 * world.random.random(), self._persist, self._told, effect)
         elif isinstance(effect, EntryRefused):
             pass
         elif isinstance(effect, RaiseAlarm) and not self._schedule.expects_alarm:
@@ -338,10 +340,10 @@ class Process:
         entries = [entry for entry in self._log.entries if entry.first <= effect.first < entry.end]
         self.do(self.sender.checked, effect.attempt, entries[0] if entries else None)
 
-    def _persist(self, progress: Progress) -> None:
-        """Store the cursor; what was stored before is never stored behind it."""
-        cursor = self._schedule.cursor
-        if not self.is_dead and (cursor is None or progress.mark >= cursor.mark):
+    def _persist(self, number: int, progress: Progress) -> None:
+        """Store the cursor; what was told before is never stored behind it."""
+        if not self.is_dead and number > self._persisted:
+            self._persisted = number
             self._schedule.cursor = progress
             self._schedule.cursors.append(progress)
             self._schedule.ends.append(self._log.end)
