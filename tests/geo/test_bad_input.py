@@ -10,13 +10,13 @@ from pathlib import Path
 from typing import cast
 
 import pytest
-from pyreplog.geo.replicator_status import ReplicatorStatus
 
 from pyreplog.clock import SystemClock
 from pyreplog.cluster import Cluster
 from pyreplog.errors import ClusterExistsError, ClusterUnreachableError, InvalidMessageError
 from pyreplog.geo.mismatch import CLOCKS_APART_US, mismatch
 from pyreplog.geo.policy import ReplicationPolicy
+from pyreplog.geo.replicator_status import ReplicatorStatus
 from pyreplog.geo.target_link import Opening, TargetLink, TargetSession
 from pyreplog.net.sockets import Address
 from pyreplog.origins.origin import Origin
