@@ -204,7 +204,8 @@ class OpenLogs:
         self._asked: set[FileUser] = set()  # to close them
 
     def wait(self) -> None:
-        """Wait, not for ever, until there may be room for one more log. The caller has locked no log."""
+        """Wait, not for ever, until there may be room for one more log. The caller has locked no log that has files
+        open."""
         with self._changed:
             self._changed.wait_for(lambda: len(self._asked) <= _ASKED_MAX, _WAIT_S)
 
@@ -237,7 +238,8 @@ class OpenLogs:
 
 def _most_open() -> int:
     descriptors, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    return max(min(descriptors // 4, _maps_max() // 8), 1)
+    by_maps = _maps_max() // 8
+    return by_maps if descriptors == resource.RLIM_INFINITY else max(min(descriptors // 4, by_maps), 1)
 
 
 @cache

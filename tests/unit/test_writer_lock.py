@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import subprocess
@@ -89,7 +90,9 @@ def test_each_lock_is_released_by_itself(tmp_path: Path, above: WriterLock):
     assert [may_open(log) for log in logs] == [False, True, False]
 
 
-def test_the_locks_of_a_process_that_was_killed_are_free(log: Path):
+@pytest.mark.parametrize("is_held_again", [False, True])
+def test_the_locks_of_a_process_that_was_killed_are_free(log: Path, is_held_again: bool):
+    """Also when another one has the directory now: the token that was left behind is not its own."""
     command = [sys.executable, "-c", HOLD, log.parent]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdin is not None and process.stdout is not None
@@ -97,12 +100,13 @@ def test_the_locks_of_a_process_that_was_killed_are_free(log: Path):
         assert writer_of(log) == process.pid and not may_open(log)
         process.stdin.close()
         assert process.wait() == -9
-    assert may_open(log)
-    above = WriterLock(log.parent)
-    (log.parent / "other").mkdir()
-    held(log.parent / "other", above).release()
-    assert may_open(log)  # another token is above it
-    above.release()
+    with contextlib.ExitStack() as stack:
+        if is_held_again:
+            above = WriterLock(log.parent)
+            stack.callback(above.release)
+            (log.parent / "other").mkdir()
+            stack.callback(held(log.parent / "other", above).release)
+        assert may_open(log)
 
 
 def test_a_token_that_could_not_be_removed_is_in_nobodys_way_here(log: Path, above: WriterLock):
