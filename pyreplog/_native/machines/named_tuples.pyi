@@ -1,5 +1,5 @@
 from typing import TypeVar
 
-T = TypeVar("T")
+_T = TypeVar("_T")
 
-def make_named(kind: type[T], /, *fields: object) -> T: ...
+def make_named(kind: type[_T], /, *fields: object) -> _T: ...
