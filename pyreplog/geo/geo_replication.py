@@ -60,6 +60,7 @@ from pyreplog.handles import Handle, make_part_of
 from pyreplog.metadata.store import MetadataStore
 from pyreplog.metrics import Metric
 from pyreplog.net.handshake import Secret
+from pyreplog.partition.metadata.topic_metadata import find_topic
 from pyreplog.topic.client.remote.client import Client, connect
 from pyreplog.topic.client.remote.connection_pool import is_transient
 from pyreplog.topic.model.chain import LedgerChain
@@ -253,7 +254,8 @@ class GeoReplication(Handle):
 
         Raises:
             NoSuchClusterError: a target was not added.
-            ConfigError: a setting is unknown or invalid.
+            ConfigError: a setting is unknown or invalid, or the topic is one of a broker's partitions, which are not
+                replicated between clusters.
             InvalidArgumentError: the name is invalid.
             ReplogError: errors of the metadata store.
         """
@@ -262,6 +264,8 @@ class GeoReplication(Handle):
         check_bool("prefix", prefix)
         ReplicationPolicy.of(settings)
         known = load_clusters(self._store)
+        if not prefix:
+            self._check_kind(name)
 
         def change(policy: ReplicationPolicy) -> ReplicationPolicy:
             changed = policy.changed(settings)
@@ -271,6 +275,17 @@ class GeoReplication(Handle):
             return changed
 
         return change_policy(self._store, name, change, prefix=prefix)
+
+    def _check_kind(self, name: str) -> None:
+        """Refuse a policy for a topic of partitions, unless a topic of ledgers has the same name."""
+        topic = find_topic(self._store, name)
+        if topic is None or topic.is_deleted:
+            return
+        if self._store.get(topic_key(name)) is None and find_partitioned(self._store, name) is None:
+            raise ConfigError(
+                f"topic {name}: it is a topic of partitions (`pyreplog partitions`), and these are not replicated "
+                "between clusters yet: mirror it with a Kafka client, or use a topic of ledgers (`pyreplog topic`)"
+            )
 
     def remove_policy(self, name: str, *, prefix: bool = False) -> bool:
         """Remove the policy of a topic or a prefix. The policy of the next shorter prefix holds then, if there is one.

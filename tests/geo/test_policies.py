@@ -22,7 +22,8 @@ from pyreplog.geo.policies import (
 from pyreplog.geo.policy import ReplicationPolicy
 from pyreplog.geo.revision import REVISION
 from pyreplog.metadata.memory import MemoryStore
-from tests.geo.fakes import Factory, raw, remote
+from pyreplog.partition.metadata.topic_metadata import create_topic
+from tests.geo.fakes import Factory, Replicated, raw, remote
 
 
 @pytest.fixture
@@ -191,3 +192,17 @@ def test_a_change_that_changes_nothing_writes_no_policy(store: MemoryStore, geo:
     before = store.get(key)
     change_policy(store, "t", lambda policy: policy, prefix=False)
     assert store.get(key) == before
+
+
+def test_topics_of_partitions_are_refused(place: Replicated) -> None:
+    """They are not replicated between clusters, and the error says so; a policy of a prefix passes over them."""
+    place.add("b")
+    create_topic(place.store, "clicks", partitions=2, replication_factor=1, now_us=1)
+    with pytest.raises(ConfigError, match=r"a topic of partitions .* not replicated between clusters yet"):
+        place.geo.set_policy("clicks", targets=["b"])
+    assert place.geo.policies() == []
+    place.geo.set_policy("cl", prefix=True, targets=["b"])
+    place.round()
+    assert not place.made.made
+    place.open("clicks")  # a topic of ledgers, of the same name
+    place.geo.set_policy("clicks", targets=["b"])
