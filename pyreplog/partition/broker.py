@@ -185,6 +185,7 @@ class Broker(Handle):
         self._store, self._clock = store, clock or SystemClock()
         self._files = files or RealFiles()
         self._open: dict[PartitionId, _Replica] = {}  # for the thread of changes, and after its end
+        self._open_numbers: dict[str, set[int]] = {}  # of the partitions of `_open`, by topic id
         self._due: dict[PartitionId, float] = {}  # replicas that failed, and when they are tried again
         self._errors: dict[PartitionId, str] = {}  # why they could not be opened
         self._next_stray_check_s = 0.0
@@ -192,8 +193,8 @@ class Broker(Handle):
         self._lock = threading.Condition()  # guards what follows
         self._changed: set[PartitionId] = set()
         self._failures: set[PartitionId] = set()  # whose logs failed just now
-        self._topics_changed = self._brokers_changed = False
-        self._stopping = False
+        self._changed_topics: set[str] = set()  # ids
+        self._brokers_changed = self._stopping = False
         self._controller: Controller | None = None
         self._storing = threading.Lock()  # one thread at a time stores high watermarks
         self._ticking = threading.Event()  # set to end the clock's thread
@@ -410,8 +411,8 @@ class Broker(Handle):
         def __init__(self, broker: Broker) -> None:
             self._broker = broker
 
-        def topics_changed(self) -> None:
-            self._broker._note(topics=True)
+        def topics_changed(self, topics: Set[str]) -> None:
+            self._broker._note(topics=topics)
 
         def states_changed(self, partitions: Set[PartitionId]) -> None:
             self._broker._note(partitions=partitions)
@@ -419,14 +420,16 @@ class Broker(Handle):
         def brokers_changed(self) -> None:
             self._broker._note(brokers=True)
 
-    def _note(self, *, partitions: Set[PartitionId] = frozenset(), topics: bool = False, brokers: bool = False) -> None:
+    def _note(
+        self, *, partitions: Set[PartitionId] = frozenset(), topics: Set[str] = frozenset(), brokers: bool = False
+    ) -> None:  # fmt: skip
         with self._lock:
             self._changed |= partitions
-            self._topics_changed |= topics
+            self._changed_topics |= topics
             self._brokers_changed |= brokers
             self._lock.notify()
         if self._controller is not None:
-            self._controller.wake(None if topics or brokers or not partitions else partitions)
+            self._controller.wake(None if brokers else partitions, topics)
 
     def _retry(self, call: Callable[[], None]) -> None:
         timer = threading.Timer(_RETRY_S, call)
@@ -441,7 +444,7 @@ class Broker(Handle):
                     return
                 changed, self._changed = self._changed, set()
                 failures, self._failures = self._failures, set()
-                topics, self._topics_changed = self._topics_changed, False
+                topics, self._changed_topics = self._changed_topics, set()
                 brokers, self._brokers_changed = self._brokers_changed, False
             for partition in sorted(failures):
                 self._note_failure(partition)
@@ -449,20 +452,19 @@ class Broker(Handle):
             changed |= {partition for partition, due_s in self._due.items() if due_s <= now_s}
             if brokers:
                 self.replicas.brokers_changed(self.metadata.brokers())
-            names = {topic.topic_id: (name, topic) for name, topic in self.metadata.topics().items()}
-            if topics:
-                self._apply_settings(names)
-                changed |= {partition for partition in self._open if partition.topic_id not in names}
-                for topic_id in names:
-                    changed |= {partition for partition, _ in self.metadata.partitions(topic_id)}
+            for topic_id in topics:
+                if (named := self.metadata.topic_by_id(topic_id)) is not None:
+                    self._apply_settings(named[1])
+                changed |= {PartitionId(topic_id, number) for number in self._open_numbers.get(topic_id, ())}
+                changed |= {partition for partition, _ in self.metadata.partitions(topic_id)}
             for partition in sorted(changed):
-                self._apply(partition, names.get(partition.topic_id))
+                self._apply(partition, self.metadata.topic_by_id(partition.topic_id))
             if now_s >= self._next_stray_check_s:
                 self._check_strays(now_s)
 
     def _has_changes(self) -> bool:
-        is_changed = bool(self._changed) or self._topics_changed or self._brokers_changed
-        return self._stopping or is_changed or bool(self._failures)
+        is_changed = self._changed or self._changed_topics or self._brokers_changed or self._failures
+        return self._stopping or bool(is_changed)
 
     def _wait_s(self) -> float:
         """Until something is tried again."""
@@ -529,9 +531,8 @@ class Broker(Handle):
         Raises:
             ReplogError, OSError: it fails still.
         """
-        replica = self._open.pop(partition, None)
+        replica = self._take_out(partition)
         if replica is not None:
-            self.replicas.remove(replica.partition.name)
             with suppress(ReplogError, OSError):
                 replica.partition.close()
             self._directories.probe(replica.path.parent)
@@ -632,6 +633,18 @@ class Broker(Handle):
             log.close()
             raise
         self._open[partition] = replica
+        self._open_numbers.setdefault(partition.topic_id, set()).add(partition.number)
+        return replica
+
+    def _take_out(self, partition: PartitionId) -> _Replica | None:
+        """Serve a replica no more, and return it; None: it is not open."""
+        replica = self._open.pop(partition, None)
+        if replica is not None:
+            numbers = self._open_numbers[partition.topic_id]
+            numbers.discard(partition.number)
+            if not numbers:
+                del self._open_numbers[partition.topic_id]
+            self.replicas.remove(replica.partition.name)
         return replica
 
     def _check_strays(self, now_s: float) -> None:
@@ -679,25 +692,22 @@ class Broker(Handle):
             ),
         )  # fmt: skip
 
-    def _apply_settings(self, topics: Mapping[str, tuple[str, TopicMetadata]]) -> None:
-        """Tell the replicas that are open which settings their topics have."""
-        configs = {
-            topic_id: self._topic_config(topics[topic_id][1]) for topic_id, _ in self._open if topic_id in topics
-        }
-        for (topic_id, _), replica in self._open.items():
-            config = configs.get(topic_id)
-            if config is not None and config != replica.partition.config:
-                replica.partition.config_changed(config)
+    def _apply_settings(self, topic: TopicMetadata) -> None:
+        """Tell the replicas of a topic that are open which settings it has."""
+        config = self._topic_config(topic)
+        for number in self._open_numbers.get(topic.topic_id, ()):
+            partition = self._open[PartitionId(topic.topic_id, number)].partition
+            if config != partition.config:
+                partition.config_changed(config)
 
     def _remove(self, partition: PartitionId) -> None:
         """Close a replica and remove its log: the topic was deleted, or others replicate the partition."""
-        replica = self._open.pop(partition, None)
+        replica = self._take_out(partition)
         if replica is None:
             return
-        self.replicas.remove(replica.partition.name)
         self._fetcher.forget(replica.partition.name)
         replica.partition.close()
-        self._files.remove_tree(replica.path)
+        self._directories.remove(replica.path)
         logger.info("broker %s: the replica of %s is removed", self.name, replica.partition.name)
 
     # ---- the clock's thread ---------------------------------------------------------------------------------

@@ -25,7 +25,7 @@ from pyreplog.metadata.store import MetadataStore
 from pyreplog.partition.metadata.broker_registration import CONTROLLER, BrokerLease
 from pyreplog.partition.metadata.broker_replacement import replace_brokers
 from pyreplog.partition.metadata.metadata_cache import MetadataCache, PartitionId
-from pyreplog.partition.metadata.replica_placement import place_replicas
+from pyreplog.partition.metadata.replica_placement import ReplicaCounts, place_replicas
 from pyreplog.partition.metadata.topic_metadata import TopicMetadata, state_key, states_key, topic_key
 from pyreplog.partition.protocol.election import (
     cancel_reassignment,
@@ -69,37 +69,42 @@ class Controller(Handle):
         self._fenced_us: dict[str, int] = {}  # brokers that are dead, and since when that is known here
         self._balanced_us = clock.monotonic_us()
         self._wake = threading.Event()
-        self._lock = threading.Lock()  # guards the two that follow
+        self._lock = threading.Lock()  # guards the three that follow
         self._changed: set[PartitionId] = set()  # since the last round
+        self._changed_topics: set[str] = set()  # likewise
         self._looks_at_all = True  # in the next round
         self._stopping = False
         self._written: dict[PartitionId, int] = {}  # versions that the cache has not read yet
         self._refused: set[str] = set()  # ids of topics whose partitions cannot be placed, and that was logged
+        self._counts = ReplicaCounts()
         self._round_lock = threading.Lock()
         super().__init__("controller")
         self._watch = store.watch(CONTROLLER, lambda _: self.wake())
         self._thread = threading.Thread(target=self._run, name="pyreplog-controller", daemon=True)
         self._thread.start()
 
-    def wake(self, partitions: Set[PartitionId] | None = None) -> None:
+    def wake(self, partitions: Set[PartitionId] | None = None, topics: Set[str] = frozenset()) -> None:
         """Have a round begin soon: metadata changed.
 
         Args:
-            partitions: those whose states changed; None: topics or brokers changed, and all partitions are looked at.
+            partitions: those whose states changed; None: brokers changed, and all partitions are looked at.
+            topics: ids of the topics that changed.
         """
         with self._lock:
             if partitions is None:
                 self._looks_at_all = True
             else:
                 self._changed |= partitions
+                self._changed_topics |= topics
         self._wake.set()
 
-    def round(self, partitions: Set[PartitionId] | None = None) -> int:
+    def round(self, partitions: Set[PartitionId] | None = None, topics: Set[str] = frozenset()) -> int:
         """Carry out what follows from the metadata, if this broker is the controller.
 
         Args:
-            partitions: those whose states changed since the last round, which looks at no others unless some are due
-                for a preferred leader or a new replica; None: all.
+            partitions: those whose states changed since the last round. The round looks at no others, but those of
+                `topics`, unless some are due for a preferred leader or a new replica; None: all.
+            topics: ids of the topics that changed since the last round.
 
         Returns:
             The number of changes that were stored.
@@ -122,15 +127,16 @@ class Controller(Handle):
                 self._balanced_us = now_us
             if partitions is None or is_balancing or (self._replace_us and self._fenced_us):
                 return self._update_all(brokers, now_us, is_balancing=is_balancing)
-            changes = 0
+            deleted = {partition for partition in partitions if not self._count(partition)}
+            changes = sum(self._update_topic(topic_id, brokers, is_balancing=False) for topic_id in sorted(topics))
             for partition in sorted(partitions):
-                name = self._cache.topic_name(partition.topic_id)
-                topic = None if name is None else self._cache.topic(name)
-                if topic is None or topic.topic_id != partition.topic_id:
-                    continue  # its topic is gone, or is new: that is a change of topics
-                if self._cache.state(partition) is None:  # somebody has deleted it
-                    return changes + self._update_all(brokers, now_us, is_balancing=False)
-                changes += self._update(topic, partition, brokers, is_balancing=False)
+                named = self._cache.topic_by_id(partition.topic_id)
+                if named is None or named[1].is_deleted:
+                    continue  # that is a change of topics
+                if partition in deleted:
+                    changes += self._place(*named, brokers)
+                else:
+                    changes += self._update(named[1], partition, brokers, is_balancing=False)
             return changes
 
     def _look_at_all(self) -> None:
@@ -140,17 +146,37 @@ class Controller(Handle):
 
     def _update_all(self, brokers: Mapping[str, BrokerRegistration], now_us: int, *, is_balancing: bool) -> int:
         """Place, delete or update all topics and their partitions; return the number of changes."""
-        changes, topics = 0, self._cache.topics()
-        for name, topic in topics.items():
-            if not self._cache.has_states(topic.topic_id):
-                continue
-            if topic.is_deleted:
-                changes += self._delete(name, topic)
-                continue
-            changes += self._place(name, topic, topics, brokers)
-            for partition, _ in self._cache.partitions(topic.topic_id):
-                changes += self._update(topic, partition, brokers, is_balancing=is_balancing)
+        changes, topics, self._counts = 0, self._cache.topics(), ReplicaCounts()
+        for topic in topics.values():
+            for partition, state in self._cache.partitions(topic.topic_id):
+                self._counts.set(*partition, state.replicas)
+        for topic in topics.values():
+            changes += self._update_topic(topic.topic_id, brokers, is_balancing=is_balancing)
         return changes + (self._replace(topics, brokers, now_us) if self._replace_us else 0)
+
+    def _count(self, partition: PartitionId) -> bool:
+        """Count the replicas of a partition whose state changed; return whether it has a state."""
+        stored = self._cache.state(partition)
+        self._counts.set(*partition, () if stored is None else stored[1].replicas)
+        return stored is not None
+
+    def _update_topic(
+        self, topic_id: str, brokers: Mapping[str, BrokerRegistration], *, is_balancing: bool
+    ) -> int:  # fmt: skip
+        """Place, delete or update a topic and its partitions; return the number of changes."""
+        named = self._cache.topic_by_id(topic_id)
+        if named is None:
+            self._counts.remove_topic(topic_id)
+            return 0
+        name, topic = named
+        if not self._cache.has_states(topic_id):
+            return 0
+        if topic.is_deleted:
+            return self._delete(name, topic)
+        changes = self._place(name, topic, brokers)
+        for partition, _ in self._cache.partitions(topic_id):
+            changes += self._update(topic, partition, brokers, is_balancing=is_balancing)
+        return changes
 
     def _update(
         self, topic: TopicMetadata, partition: PartitionId, brokers: Mapping[str, BrokerRegistration], *,
@@ -238,10 +264,7 @@ class Controller(Handle):
 
     # ---- topics ---------------------------------------------------------------------------------------------
 
-    def _place(
-        self, name: str, topic: TopicMetadata, topics: Mapping[str, TopicMetadata],
-        brokers: Mapping[str, BrokerRegistration],
-    ) -> int:  # fmt: skip
+    def _place(self, name: str, topic: TopicMetadata, brokers: Mapping[str, BrokerRegistration]) -> int:
         """Make the states of partitions that have none. All replicas begin in the ISR, for they have all there is."""
         known = {partition.number for partition, _ in self._cache.partitions(topic.topic_id)}
         missing = [
@@ -251,12 +274,11 @@ class Controller(Handle):
         if not missing:
             return 0
         racks = self._racks(brokers)
-        present = [state.replicas for other in topics.values() for _, state in self._cache.partitions(other.topic_id)]
         placed = {partition: chosen for partition in missing if (chosen := topic.replicas_of(partition))}
         free = [partition for partition in missing if partition not in placed]
         try:
             if free:
-                placed |= place_replicas(topic.topic_id, free, topic.replication_factor, racks, present)
+                placed |= place_replicas(topic.topic_id, free, topic.replication_factor, racks, self._counts)
         except InvalidArgumentError as error:
             if topic.topic_id not in self._refused:
                 self._refused.add(topic.topic_id)
@@ -276,6 +298,7 @@ class Controller(Handle):
                 self._look_at_all()
                 continue
             self._written[PartitionId(topic.topic_id, partition)] = version
+            self._counts.set(topic.topic_id, partition, replicas)
             changes += 1
         return changes
 
@@ -307,9 +330,10 @@ class Controller(Handle):
                 self._forget_written()
             with self._lock:
                 changed, self._changed = self._changed, set()
+                topics, self._changed_topics = self._changed_topics, set()
                 looks_at_all, self._looks_at_all = self._looks_at_all, False
             try:
-                self.round(None if looks_at_all else changed)
+                self.round(None if looks_at_all else changed, topics)
             except ReplogError as error:
                 self._look_at_all()
                 if not self._stopping:

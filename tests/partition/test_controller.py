@@ -65,12 +65,13 @@ class Broker:
         if self.controller is not None:
             self.controller.wake()
 
-    def topics_changed(self) -> None:
-        self._wake()
+    def topics_changed(self, topics: Set[str]) -> None:
+        if self.controller is not None:
+            self.controller.wake(frozenset(), topics)
 
     def states_changed(self, partitions: Set[PartitionId]) -> None:
         if self.controller is not None:
-            self.controller.wake(partitions or None)
+            self.controller.wake(partitions)
 
     def brokers_changed(self) -> None:
         self._wake()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Set
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -13,8 +14,8 @@ from hypothesis import strategies as st
 from pyreplog.errors import InvalidArgumentError, InvalidMetadataError, MetadataVersionError
 from pyreplog.metadata.memory import MemoryStore
 from pyreplog.partition.metadata.metadata_cache import MetadataCache, PartitionId
-from pyreplog.partition.metadata.replica_placement import place_replicas
-from pyreplog.partition.metadata.topic_metadata import TopicMetadata, create_topic
+from pyreplog.partition.metadata.replica_placement import ReplicaCounts, place_replicas
+from pyreplog.partition.metadata.topic_metadata import TopicMetadata, create_topic, state_key, topic_key
 from pyreplog.partition.protocol.election import elect, elect_preferred, with_min_isr
 from pyreplog.partition.protocol.epochs import LeaderEpoch
 from pyreplog.partition.protocol.partition_state import BrokerRegistration, Member, PartitionState
@@ -136,7 +137,9 @@ def test_placement_is_even(brokers: int, partitions: int, factor: int, racks: in
 
 
 def test_placement_looks_at_what_brokers_have() -> None:
-    present = [("a", "b")] * 4
+    present = ReplicaCounts()
+    for number in range(4):
+        present.set("other", number, ("a", "b"))
     placed = place_replicas("t", range(4), 2, dict.fromkeys("abcd", ""), present)
     assert sorted(replicas[0] for replicas in placed.values()) == ["b", "c", "c", "d"] or sorted(
         replicas[0] for replicas in placed.values()
@@ -148,8 +151,24 @@ def test_placement_looks_at_what_brokers_have() -> None:
 
 def test_racks_count_more_than_load() -> None:
     racks = {"a": "one", "b": "one", "c": "two"}
-    placed = place_replicas("t", range(3), 2, racks, [("c", "c")] * 9)
+    present = ReplicaCounts()
+    for number in range(9):
+        present.set("other", number, ("c", "c"))
+    placed = place_replicas("t", range(3), 2, racks, present)
     assert all("c" in replicas for replicas in placed.values())
+
+
+def test_counts_of_replicas_follow_the_partitions() -> None:
+    counts = ReplicaCounts()
+    for number in range(3):
+        counts.set("t", number, ("a", "b"))
+    counts.set("u", 0, ("b", "c"))
+    counts.set("t", 1, ("c", "a"))
+    assert (+counts.leaders, +counts.replicas) == ({"a": 2, "b": 1, "c": 1}, {"a": 3, "b": 3, "c": 2})
+    counts.set("t", 1, ())
+    assert (+counts.leaders, +counts.replicas) == ({"a": 2, "b": 1}, {"a": 2, "b": 3, "c": 1})
+    counts.remove_topic("t")
+    assert (+counts.leaders, +counts.replicas) == ({"b": 1}, {"b": 1, "c": 1})
 
 
 # ---- preferred leaders, min ISR -----------------------------------------------------------------------------------
@@ -177,20 +196,21 @@ def test_a_lower_min_isr_ends_the_eligibility_of_members_that_left() -> None:
 
 
 class _Told:
-    """Notes the topics whose states were read when it was told of something."""
+    """Notes the topics that changed, and those whose states were read when it was told of that."""
 
     def __init__(self) -> None:
         self.cache: MetadataCache | None = None
+        self.changed: set[str] = set()
         self.read: set[str] = set()
 
-    def topics_changed(self) -> None: ...
+    def topics_changed(self, topics: Set[str]) -> None:
+        self.changed |= topics
+        if self.cache is not None:
+            self.read |= set(filter(self.cache.has_states, topics))
 
     def brokers_changed(self) -> None: ...
 
-    def states_changed(self, partitions: Set[PartitionId]) -> None:
-        if self.cache is not None:
-            ids = {topic.topic_id for topic in self.cache.topics().values()}
-            self.read |= set(filter(self.cache.has_states, ids))
+    def states_changed(self, partitions: Set[PartitionId]) -> None: ...
 
 
 def test_a_listener_is_told_that_a_new_topic_has_no_states_yet() -> None:
@@ -201,3 +221,43 @@ def test_a_listener_is_told_that_a_new_topic_has_no_states_yet() -> None:
         topic = create_topic(store, "flights", partitions=1, replication_factor=1, now_us=1)
         until(lambda: topic.topic_id in told.read)
         told.cache.close()
+
+
+def test_a_listener_is_told_of_the_topics_that_changed_alone() -> None:
+    with MemoryStore() as store:
+        told = _Told()
+        told.cache = cache = MetadataCache(store, told, lambda again: again())
+        first, other = (create_topic(store, name, partitions=1, replication_factor=1, now_us=1) for name in ("a", "b"))
+        until(lambda: told.read == {first.topic_id, other.topic_id})
+        told.changed.clear()
+        stored = store.get(topic_key("a"))
+        assert stored is not None
+        store.put(topic_key("a"), replace(first, is_deleted=True).encode(), stored.version)
+        until(lambda: told.changed)
+        assert (cache.topic_name(first.topic_id), cache.topic_name(other.topic_id)) == (None, "b")
+        assert cache.topic_by_id(first.topic_id) == ("a", replace(first, is_deleted=True))
+        store.delete(topic_key("a"), stored.version + 1)
+        until(lambda: cache.topic_by_id(first.topic_id) is None)
+        again = create_topic(store, "a", partitions=1, replication_factor=1, now_us=1)
+        until(lambda: again.topic_id in told.read)
+        assert told.changed == {first.topic_id, again.topic_id}
+        assert not cache.has_states(first.topic_id)
+        cache.close()
+
+
+def test_a_topic_that_replaces_another_one_in_its_key_is_a_new_one() -> None:
+    """A process may see only the last of several changes."""
+    with MemoryStore() as store:
+        told = _Told()
+        told.cache = cache = MetadataCache(store, told, lambda again: again())
+        former = create_topic(store, "a", partitions=1, replication_factor=1, now_us=1)
+        store.create(state_key(former.topic_id, 0), STATE.encode())
+        until(lambda: cache.partitions(former.topic_id))
+        stored = store.get(topic_key("a"))
+        assert stored is not None
+        store.put(topic_key("a"), replace(former, topic_id="1" * 32).encode(), stored.version)
+        until(lambda: "1" * 32 in told.read)
+        assert former.topic_id in told.changed
+        assert (cache.topic_by_id(former.topic_id), cache.partitions(former.topic_id)) == (None, [])
+        assert cache.topic_name("1" * 32) == "a"
+        cache.close()

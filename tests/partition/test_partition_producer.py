@@ -120,7 +120,7 @@ class Bench:
     def _has_leaders(self) -> bool:
         return sum(replica.is_leader for broker in self.client.brokers.values() for replica in broker.replicas) == 2
 
-    def topics_changed(self) -> None:
+    def topics_changed(self, topics: Any) -> None:
         self._tell()
 
     def states_changed(self, partitions: Any) -> None:

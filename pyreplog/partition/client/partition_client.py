@@ -164,7 +164,7 @@ class PartitionClient(Handle):
         def __init__(self, client: PartitionClient) -> None:
             self._client = client
 
-        def topics_changed(self) -> None:
+        def topics_changed(self, topics: Set[str]) -> None:
             self._tell()
 
         def states_changed(self, partitions: Set[PartitionId]) -> None:

@@ -38,8 +38,8 @@ class PartitionId(NamedTuple):
 class MetadataListener(Protocol):
     """What a broker does when metadata change. A thread of the metadata store calls; calls never block."""
 
-    def topics_changed(self) -> None:
-        """Topics came or went, or have other settings."""
+    def topics_changed(self, topics: Set[str]) -> None:
+        """The topics with these ids came or went, have other settings, or their states were read once."""
         ...
 
     def states_changed(self, partitions: Set[PartitionId]) -> None:
@@ -65,8 +65,9 @@ class MetadataCache:
     def __init__(self, store: MetadataStore, listener: MetadataListener, retry: Retry) -> None:
         self._store, self._listener, self._retry = store, listener, retry
         self._lock = threading.Lock()  # guards the table of folders, and is held while this object is made
-        self._states: dict[str, FollowedFolder[PartitionState]] = {}  # by topic id; replaced as a whole
-        self._names: dict[str, str] = {}  # likewise, of topics that are not being deleted
+        self._states: dict[str, FollowedFolder[PartitionState]] = {}  # by topic id
+        self._keys: dict[str, str] = {}  # names of the topics' keys, by topic id
+        self._ids: dict[str, str] = {}  # ids of the topics, by name of the key
         self._is_closed = False
         with self._lock:  # the first calls come at once, from a thread of the store
             self._brokers = FollowedFolder(store, BROKERS, BrokerMetadata.decode, self._brokers_changed, retry)
@@ -88,29 +89,47 @@ class MetadataCache:
         """Return a topic; None: there is none."""
         return self._topics.get(quote_name(name))
 
+    def topic_by_id(self, topic_id: str) -> tuple[str, TopicMetadata] | None:
+        """Return the name of the topic with an id, and the topic, which may be being deleted; None: there is none."""
+        key = self._keys.get(topic_id)
+        topic = None if key is None else self._topics.get(key)
+        if key is None or topic is None or topic.topic_id != topic_id:
+            return None
+        return unquote_name(key), topic
+
     def topic_name(self, topic_id: str) -> str | None:
         """Return the name of the topic with an id; None: there is none, or it is being deleted."""
-        return self._names.get(topic_id)
+        named = self.topic_by_id(topic_id)
+        return None if named is None or named[1].is_deleted else named[0]
 
-    def _topics_changed(self, _: Set[str]) -> None:
+    def _topics_changed(self, keys: Set[str]) -> None:
+        changed: set[str] = set()
+        gone: list[FollowedFolder[PartitionState]] = []
         with self._lock:
             if self._is_closed:
                 return
-            topics = self.topics()
-            self._names = {topic.topic_id: name for name, topic in topics.items() if not topic.is_deleted}
-            wanted = {topic.topic_id for topic in topics.values()}
-            gone = [folder for topic_id, folder in self._states.items() if topic_id not in wanted]
-            states = {topic_id: folder for topic_id, folder in self._states.items() if topic_id in wanted}
-            for topic_id in wanted - states.keys():
-                states[topic_id] = self._follow(topic_id)
-            self._states = states
+            for key in keys:
+                topic, before = self._topics.get(key), self._ids.pop(key, None)
+                if topic is not None:
+                    self._ids[key] = topic.topic_id
+                    self._keys[topic.topic_id] = key
+                    changed.add(topic.topic_id)
+                    if topic.topic_id not in self._states:
+                        self._states[topic.topic_id] = self._follow(topic.topic_id)
+                if before is not None and before != self._ids.get(key) and self._keys[before] == key:
+                    del self._keys[before]
+                    gone.append(self._states.pop(before))
+                    changed.add(before)
         for folder in gone:
             folder.close()
-        self._listener.topics_changed()
+        self._listener.topics_changed(changed)
 
     def _follow(self, topic_id: str) -> FollowedFolder[PartitionState]:
         def changed(names: Set[str]) -> None:
-            self._listener.states_changed({PartitionId(topic_id, int(name)) for name in names if name.isdecimal()})
+            if names:
+                self._listener.states_changed({PartitionId(topic_id, int(name)) for name in names if name.isdecimal()})
+            else:
+                self._listener.topics_changed({topic_id})
 
         return FollowedFolder(self._store, states_key(topic_id), PartitionState.decode, changed, self._retry)
 

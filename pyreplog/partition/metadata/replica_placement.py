@@ -10,13 +10,41 @@ import mmh3
 from pyreplog.errors import InvalidArgumentError
 
 
+class ReplicaCounts:
+    """How many replicas brokers have, kept up to date partition by partition. Not for several threads at once.
+
+    Attributes:
+        leaders: of how many partitions a broker is the preferred leader.
+        replicas: how many replicas a broker has.
+    """
+
+    def __init__(self) -> None:
+        self.leaders: Counter[str] = Counter()
+        self.replicas: Counter[str] = Counter()
+        self._present: dict[str, dict[int, tuple[str, ...]]] = {}  # replicas of the partitions, by topic id and number
+
+    def set(self, topic_id: str, partition: int, replicas: tuple[str, ...]) -> None:
+        """Note which brokers replicate a partition now, the preferred leader first; none: it is gone."""
+        present = self._present.setdefault(topic_id, {})
+        if before := present.pop(partition, ()):
+            self.leaders[before[0]] -= 1
+            self.replicas.subtract(before)
+        if replicas:
+            present[partition] = replicas
+            self.leaders[replicas[0]] += 1
+            self.replicas.update(replicas)
+
+    def remove_topic(self, topic_id: str) -> None:
+        """Note that a topic is gone."""
+        for partition in list(self._present.get(topic_id, ())):
+            self.set(topic_id, partition, ())
+        self._present.pop(topic_id, None)
+
+
 def place_replicas(
-    topic_id: str,
-    partitions: Iterable[int],
-    replication_factor: int,
-    racks: Mapping[str, str],
-    present: Iterable[tuple[str, ...]] = (),
-) -> dict[int, tuple[str, ...]]:
+    topic_id: str, partitions: Iterable[int], replication_factor: int, racks: Mapping[str, str],
+    present: ReplicaCounts | None = None,
+) -> dict[int, tuple[str, ...]]:  # fmt: skip
     """Choose the replicas of new partitions, the preferred leader first.
 
     The first replica goes to the broker that is the preferred leader of fewest partitions, each other one to the
@@ -29,7 +57,7 @@ def place_replicas(
         partitions: numbers of the new partitions.
         replication_factor: replicas of each.
         racks: broker -> its rack, "" if it has none: the brokers that may be chosen.
-        present: replicas of partitions that exist, of all topics.
+        present: of the partitions that exist, of all topics; None: there are none. It is left as it is.
 
     Returns:
         Partition -> names of brokers.
@@ -41,11 +69,8 @@ def place_replicas(
         raise InvalidArgumentError(
             f"replication_factor: expected at most {len(racks)}, the number of brokers, found {replication_factor}"
         )
-    leaders: Counter[str] = Counter()
-    replicas: Counter[str] = Counter()
-    for members in present:
-        leaders[members[0]] += 1
-        replicas.update(members)
+    counts = ReplicaCounts() if present is None else present
+    leaders, replicas = counts.leaders.copy(), counts.replicas.copy()
     placed = {}
     for partition in sorted(partitions):
         tie = {broker: mmh3.hash(f"{topic_id}/{partition}/{broker}", signed=False) for broker in racks}

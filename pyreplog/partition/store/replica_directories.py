@@ -40,6 +40,7 @@ class ReplicaDirectories:
         self._directories, self._files = tuple(directories), files
         self._failed: dict[Path, str] = {}  # replaced as a whole
         self._asides: dict[Path, list[str]] = {}  # names of what was set aside, in directories that were read
+        self._counts: dict[Path, int] = {}  # of replicas, likewise
 
     @property
     def paths(self) -> tuple[Path, ...]:
@@ -69,18 +70,33 @@ class ReplicaDirectories:
         return sorted(paths, key=_written_ns, reverse=True) if len(paths) > 1 else paths
 
     def choose(self, name: str) -> Path:
-        """Return the path for a new replica: in the directory with fewest replicas.
+        """Return the path for a new replica, which the caller makes: in the directory with fewest replicas.
 
         Raises:
             OSError: all disks failed.
         """
+        for directory in self._usable():
+            if directory not in self._counts:
+                self._names(directory)
         usable = self._usable()
-        if len(usable) == 1:
-            return usable[0] / name
-        counts = {directory: len(self._names(directory)) for directory in usable}
-        if not counts:
+        if not usable:
             raise OSError(f"all directories failed: {', '.join(map(str, self._directories))}")
-        return min(counts, key=lambda directory: counts[directory]) / name
+        path = min(usable, key=lambda directory: self._counts[directory]) / name
+        self._count(path, 1)
+        return path
+
+    def remove(self, path: Path) -> None:
+        """Remove a replica's log, which is not open.
+
+        Args:
+            path: of the log.
+        """
+        self._files.remove_tree(path)
+        self._count(path, -1)
+
+    def _count(self, path: Path, change: int) -> None:
+        if path.parent in self._counts:
+            self._counts[path.parent] += change
 
     def replicas(self) -> list[tuple[Path, str, int]]:
         """Return (path, topic id, number) of all replicas in directories that work."""
@@ -96,11 +112,14 @@ class ReplicaDirectories:
         return [directory for directory in self._directories if directory not in self._failed]
 
     def _names(self, directory: Path) -> list[str]:
+        """Return the names of the replicas in a directory, and count them anew."""
         try:
-            return sorted(filter(_REPLICA.fullmatch, _names_in(directory)))
+            names = sorted(filter(_REPLICA.fullmatch, _names_in(directory)))
         except OSError as error:
             self.mark_failed(directory, error)
             return []
+        self._counts[directory] = len(names)
+        return names
 
     # ---- disks ----------------------------------------------------------------------------------------------
 
@@ -127,6 +146,7 @@ class ReplicaDirectories:
             logger.error("%s: the disk failed, its replicas are offline: %s", directory, error)
         self._failed = {**self._failed, directory: str(error)}
         self._asides.pop(directory, None)
+        self._counts.pop(directory, None)
 
     # ---- what is set aside ----------------------------------------------------------------------------------
 
@@ -141,6 +161,7 @@ class ReplicaDirectories:
         aside = path.with_name(f"{path.name}.{now_ms}.{'damaged' if is_damaged else 'stray'}")
         self._files.rename(path, aside)
         self._files.sync_directory(path.parent)
+        self._count(path, -1)
         if (names := self._asides.get(path.parent)) is not None:
             names.append(aside.name)
         return aside
@@ -166,6 +187,7 @@ class ReplicaDirectories:
         del self._asides[path.parent]
         self._files.rename(aside, path)
         self._files.sync_directory(path.parent)
+        self._count(path, 1)
         return path
 
     def remove_aside(self, before_ms: int) -> list[Path]:
