@@ -222,6 +222,17 @@ def test_trimming_waits_for_the_target(a: Site, b: Site) -> None:
         assert values(b.topic()) == [b"a %d" % number for number in range(100)]
 
 
+def test_trimming_follows_the_target(a: Site, b: Site) -> None:
+    """The durable cursor is stored whenever the target has got further, not at the end alone."""
+    topic = a.topic(**{**SYNCED, "retention_bytes": 0, "roll_entries": 2})
+    b.topic(**SYNCED)
+    replicator = a.replicate("b", b.server.address)
+    for end in (40, 80, 120):
+        publish(a, end - 40, end)
+        has_all(replicator, end)
+        until(lambda end=end: topic.trim() >= end - 20)  # type: ignore[misc]
+
+
 def test_a_target_that_was_restored_stops_the_replication(a: Site, b: Site, tmp_path: Path) -> None:
     """Its files are those of before, or it is another one: neither is filled up in silence."""
     with Wire(b.server.address) as wire:
