@@ -217,7 +217,7 @@ class Bookie(FastAddHandler):
         self._log.append(records)
         self._space.add(memoryview(records).nbytes)
 
-    def _answer_polls(self, polls: Iterable[LongPoll]) -> None:
+    def _tell(self, polls: Iterable[LongPoll]) -> None:
         for poll in polls:
             state = self._ledgers.peek(poll.ledger)
             lac = state.lac if state is not None else -1
@@ -264,7 +264,7 @@ class Bookie(FastAddHandler):
             state.fenced = True
             self.counts.fences += 1
             self._group.touch(state, FENCE)
-            self._answer_polls(self._polls.wake(request.ledger))
+            self._tell(self._polls.wake(request.ledger))
         return None
 
     def _read(self, request: Request, respond: Respond) -> Reply | None:
@@ -351,7 +351,7 @@ class Bookie(FastAddHandler):
             poll = self._polls.make_room(self._client)
             if poll is None:
                 return self._refuse(request, ReplyStatus.OVERLOADED, f"{self._polls.count} long polls wait already")
-            self._answer_polls([poll])
+            self._tell([poll])
         self._polls.add(request.ledger, request.last, deadline_us, respond, self._client)
         return None
 
@@ -378,7 +378,7 @@ class Bookie(FastAddHandler):
             now_us: monotonic time, microseconds. The time of a long poll begins at the last call before it.
         """
         self._now_us = now_us
-        self._answer_polls(self._polls.expired(now_us))
+        self._tell(self._polls.expired(now_us))
         self._space.look()
 
     def next_deadline_us(self) -> int | None:
@@ -387,7 +387,7 @@ class Bookie(FastAddHandler):
 
     def end_polls(self) -> None:
         """Answer all long polls."""
-        self._answer_polls(self._polls.wake_all())
+        self._tell(self._polls.wake_all())
 
     # ---- group commit ---------------------------------------------------------------------------------------
 
