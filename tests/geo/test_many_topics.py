@@ -73,6 +73,7 @@ class FakeTopic:
         self.name, self.gone = name, AppendFuture[None]()
         self.origin = Origin(bytes(16), name)
         self.on_origin_renewed: list[Callable[[], object]] = []
+        self.delete_guards: list[Callable[[], object]] = []
         self.managed = SimpleNamespace(start=TopicPosition(0, 0, 0), end=END)
         self.config, self.maintenance = TopicConfig(durability="synced"), SimpleNamespace(trim_guards=[])
 
