@@ -194,7 +194,7 @@ def streamed(world: World) -> None:
     real, sender.FrameFeed = sender.FrameFeed, lambda *arguments: _Feed(world, *arguments)  # type: ignore[misc,assignment]
     try:
         connection = Connection()
-        connection.carry = lambda feed: None  # type: ignore[attr-defined]
+        connection.attach = lambda feed: None  # type: ignore[attr-defined]
         reactor = type("Net", (), {"clock": None, "call_soon": lambda self, call: call_soon.append(call)})()
         stream_sender = sender.StreamSender(reactor, connection, None, 0)  # type: ignore[arg-type]
     finally:
