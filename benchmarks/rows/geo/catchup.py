@@ -79,9 +79,11 @@ def catchup(plan: Plan) -> Section:
             )
         )
     section.notes.append(
-        f"Both clusters and the publisher are in this process. {_PUBLISHED:.0%} and {_THROTTLED:.0%} are of the rate "
-        "of a backlog alone. A publisher that is late with a batch publishes it at once. Latencies are taken from when "
-        "the rate is limited: what may be sent in the first second goes at once. At the end of a turn the target gets "
+        "In the first row both clusters and the publisher are in this process; in the second one the target is in "
+        "another process, with the same disk. "
+        f"{_PUBLISHED:.0%} and {_THROTTLED:.0%} are of the rate of a backlog alone. A publisher that is late with a "
+        "batch publishes it at once. Latencies are taken from when the rate is limited: what may be sent in the first "
+        "second goes at once. At the end of a turn the target gets "
         f"the rest without a limit, and is read back. In {turns.caught_up} turns it had all before the last batch."
     )
     return section
