@@ -268,6 +268,24 @@ def delay(address: str, delay_s: float) -> NoReturn:
     link.run()
 
 
+def write_synced(path: str, rate_bytes: int, write_bytes: int, file_bytes: int) -> NoReturn:
+    """Write over a file again and again, and sync each write, at a rate in bytes per second, until it is killed."""
+    data = os.urandom(1 << 10) * (write_bytes >> 10)
+    with Path(path).open("w+b", buffering=0) as file:
+        for _ in range(file_bytes // write_bytes):
+            file.write(data)  # no block is allocated later
+        os.fsync(file.fileno())
+        _tell("ready")
+        at = time.perf_counter()
+        while True:
+            file.seek(0)
+            for _ in range(file_bytes // write_bytes):
+                file.write(data)
+                os.fdatasync(file.fileno())
+                at = max(at + write_bytes / rate_bytes, time.perf_counter() - 1.0)
+                time.sleep(max(at - time.perf_counter(), 0.0))
+
+
 def topic_server(folder: str) -> NoReturn:
     """A cluster of one bookie, and a server of its topics; tell its address."""
     from pyreplog.cluster import Cluster
@@ -308,7 +326,8 @@ _JOBS = {
     job.__name__: job
     for job in (
         follow, hear, hear_stamps, crash, grow, load_peer, bookie, bare_bookie, pour, echo, keep, abandon, load_ledger,
-        ha_node, broker, warm_spark, read_task, delay, topic_server, geo_region,
+        ha_node, broker, warm_spark, read_task, delay, write_synced,
+        topic_server, geo_region,
     )
 }  # fmt: skip
 

@@ -6,11 +6,13 @@ import dataclasses
 import threading
 import time
 from collections import deque
+from pathlib import Path
 from statistics import quantiles
 from typing import Any
 
 from benchmarks.entries import BATCH, make_values
 from benchmarks.plan import Plan
+from benchmarks.proc import job
 from benchmarks.result import Comparison, Figure, Goal, Section
 from benchmarks.rows.geo.backlog_turns import BacklogTurns
 from benchmarks.rows.geo.pair import WAIT_S, Pair, pair, pair_of_processes, publish_all, wait
@@ -27,6 +29,8 @@ _PUBLISHED, _THROTTLED = 0.2, 0.5
 _SAMPLES = 250
 _LEAST = 8
 _ROUNDS = 3
+_WRITTEN_BYTES = 64 << 20
+"""Size of the file over which a program writes."""
 _RATE, _TAIL = 0.8, 1.3
 
 
@@ -59,7 +63,7 @@ def catchup(plan: Plan) -> Section:
                 f"{turns.verified + plain.verified:,} messages at the target",
             )
         )
-    with pair_of_processes(plan) as clusters:
+    with pair_of_processes(plan) as clusters, plan.folder() as folder:
         turns = _Turns(clusters, values)
         samples = max(_LEAST, min(_SAMPLES, int(_SAMPLES * plan.budget / 5.0)))
         tails = interleave(
@@ -67,19 +71,29 @@ def catchup(plan: Plan) -> Section:
             {
                 "with": lambda: turns.tail(samples, found["plain"], replicates=True),
                 "without": lambda: turns.tail(samples, found["plain"], replicates=False),
+                "written": lambda: turns.tail_beside_writer(samples, found["plain"], folder / "written"),
             },
         )
-        section.comparisons.append(
+        without = Figure("without replication", tails["without"], "s", "synced")
+        verified = f"{turns.verified:,} messages at the target"
+        section.comparisons += [
             Comparison(
                 f"publish of a batch, 99th percentile of {samples}",
-                Figure(f"throttled to {_THROTTLED:.0%}", tails["with"], "s", "synced"),
-                Figure("without replication", tails["without"], "s", "synced"),
+                Figure(f"replication throttled to {_THROTTLED:.0%}", tails["with"], "s", "synced"),
+                without,
                 Goal("at most", _TAIL),
-                f"{turns.verified:,} messages at the target",
-            )
-        )
+                verified,
+            ),
+            Comparison(
+                "the same, and a program writes as many bytes",
+                Figure("pwrite and fdatasync of a batch", tails["written"], "s", "synced"),
+                without,
+                None,
+                verified,
+            ),
+        ]
     section.notes.append(
-        "In the first row both clusters and the publisher are in this process; in the second one the target is in "
+        "In the first row both clusters and the publisher are in this process; in the others the target is in "
         "another process, with the same disk. "
         f"{_PUBLISHED:.0%} and {_THROTTLED:.0%} are of the rate of a backlog alone. A publisher that is late with a "
         "batch publishes it at once. Latencies are taken from when the rate is limited: what may be sent in the first "
@@ -166,6 +180,13 @@ class _Turns:
         rest.close()
         self._end(topic)
         return quantiles(taken, n=100, method="inclusive")[98]
+
+    def tail_beside_writer(self, samples: int, rate: float, path: Path) -> float:
+        """As `tail` without replication, while another process writes to the disk what replication would send."""
+        write_bytes = BATCH * _SIZE
+        with job("write_synced", str(path), int(_THROTTLED * rate * _SIZE), write_bytes, _WRITTEN_BYTES) as writer:
+            writer.answer()
+            return self.tail(samples, rate, replicates=False)
 
     def _end(self, topic: Topic) -> None:
         """Compare what the target has, and delete both."""
