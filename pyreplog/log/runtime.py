@@ -35,6 +35,7 @@ _ASKED_MAX = 32
 """Logs that are asked to close their files, and have not tried yet, before others wait for them to open theirs."""
 
 _WAIT_S = 5.0
+"""Seconds after which a log opens its files although others have not closed theirs."""
 
 
 class SharedTask:

@@ -3,7 +3,8 @@
 A fetch of several partitions waits until the sum of what it can read reaches its minimum. While `missing` bytes lack,
 and n partitions can still bring some, at least one of them has to bring missing / n: the fetch is woken by that one
 alone. Each wake-up in vain takes an n-th off what lacks, so there are at most n log(min_bytes) of them, whatever the
-number of appends is; and one for each record without an offset, of which there is one a leader epoch and a segment.
+number of appends is. A record without an offset may cause one more: each leader epoch and each segment has one such
+record.
 """
 
 from __future__ import annotations
