@@ -69,6 +69,23 @@ def test_after_a_lost_connection_the_target_says_where_to_go_on() -> None:
     assert sending.sender.stored == 5 and sending.sender.unsent_messages == 0
 
 
+def test_reading_begins_anew_where_the_target_says() -> None:
+    """Also when a read was in flight beyond it, whose entries come late."""
+    sending = Sending(*map(entry, range(2)))
+    sending.open()
+    sending.read()
+    request = sending.sent()
+    sending.grow(entry(2))
+    late = sending.take(ReadEntries)
+    sending.fail(request, DisconnectedError("lost"))
+    sending.wake()
+    sending.open(1, last_of(entry(0)))
+    sending.check()
+    sending.do(sending.sender.entries_read, late.attempt, [entry(2)])
+    sending.read()
+    assert [sent.first for sent in sending.sent().entries] == [1, 2]
+
+
 def test_sessions_ascend_also_over_owners() -> None:
     sending = Sending(entry(0))
     sessions = []
