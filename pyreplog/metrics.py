@@ -72,7 +72,7 @@ class MetricsServer(Handle):
         self.address = self._server.address
         super().__init__(f"metrics server at {self.address[0]}:{self.address[1]}")
 
-    def _let_go(self) -> None:
+    def _do_close(self) -> None:
         self._server.shutdown()
         self._server.server_close()
         self._thread.join()

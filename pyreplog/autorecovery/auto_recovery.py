@@ -347,7 +347,7 @@ class AutoRecovery(Handle):
         self._stop_s = timeout
         super().close()
 
-    def _let_go(self) -> None:
+    def _do_close(self) -> None:
         """Have the pass end after the ledgers that are being copied, and release the keys."""
         for running in (self._worker, self._repairs, self._replicas_check):
             if running is not None:

@@ -172,7 +172,7 @@ class LeasedKeys(Handle):
             lost.close()
         return lease
 
-    def _let_go(self) -> None:
+    def _do_close(self) -> None:
         with self._lock:
             lease, self._lease = self._lease, None
         if lease is not None:

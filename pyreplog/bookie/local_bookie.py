@@ -188,7 +188,7 @@ class LocalBookie(Handle, LocalBookieBase):
             try:
                 on_reply(reply)
             except Exception:  # go on: the others must get their replies
-                logger.exception("%s: a callback raised", self._what)
+                logger.exception("%s: a callback raised", self._label)
 
     # ---- the thread that syncs ------------------------------------------------------------------------------
 
@@ -253,7 +253,7 @@ class LocalBookie(Handle, LocalBookieBase):
 
     # ---- closing --------------------------------------------------------------------------------------------
 
-    def _let_go(self) -> None:
+    def _do_close(self) -> None:
         self.scrubber.close()
         with self._lock:
             self._stopping = True

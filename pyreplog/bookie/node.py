@@ -192,7 +192,7 @@ class BookieNode(Handle):
             if self._clock.monotonic_us() >= self._collect_us:
                 self._collect()
         except ReplogError as error:
-            logger.warning("%s: %s", self._what, error)
+            logger.warning("%s: %s", self._label, error)
         if self._clock.monotonic_us() >= self._scrub_us or self.bookie.scrubber.is_requested:
             self._scrub_us = self._clock.monotonic_us() + int(self.bookie.scrubber.step() * 1e6)
 
@@ -221,7 +221,7 @@ class BookieNode(Handle):
         self.close()
         return answered
 
-    def _let_go(self) -> None:
+    def _do_close(self) -> None:
         self._registration.close()
         self._server.close()
         self._service.close()

@@ -134,7 +134,7 @@ class Registration(Handle):
         except ReplogError as error:
             logger.warning("%s: not registered again yet: %s", self._key, error)
 
-    def _let_go(self) -> None:
+    def _do_close(self) -> None:
         with self._lock:
             lease, self._lease = self._lease, None
         if lease is not None:

@@ -833,7 +833,7 @@ class GeoReplication(Handle):
     readiness_async = in_thread(readiness)
     where_async = in_thread(where)
 
-    def _let_go(self) -> None:
+    def _do_close(self) -> None:
         with ExitStack() as stack:
             stack.callback(self._links.close)
             if self._manager is not None:

@@ -841,7 +841,7 @@ class ReplicatorManager(Handle):
             replicated = self._replicated.get(topic)
         return None if replicated is None else replicated.subscriptions
 
-    def _let_go(self) -> None:
+    def _do_close(self) -> None:
         for watch in self._watches:
             watch.close()
         with ExitStack() as stack:

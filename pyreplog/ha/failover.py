@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 LEASE_MS = 6_000
-_LOOK_S = 1.0
+_CHECK_S = 1.0
 
 _SILENCE, _SILENCE_LEAST_S = 1 / 5, 0.8
 """A master that is connected is missed after such a part of a lease, and a few of its beats."""
@@ -121,9 +121,9 @@ class Failover(Handle):
             try:
                 self._look()
             except (ReplogError, OSError) as error:
-                logger.warning("%s: %s", self._what, error)
+                logger.warning("%s: %s", self._label, error)
             self.looks += 1
-            next_s = monotonic() + _LOOK_S
+            next_s = monotonic() + _CHECK_S
             while (left_s := next_s - monotonic()) > 0 and not self._is_to_challenge():
                 if self._wake.wait(min(left_s, self._lease_s * _SPREAD / 4)):
                     break
@@ -153,7 +153,7 @@ class Failover(Handle):
     def _follow(self, holder: tuple[str, str]) -> None:
         """Somebody else is master, unless it is lost, or this node is being promoted."""
         if self._lease is not None:
-            logger.warning("%s: %s has taken the lease", self._what, holder[0])
+            logger.warning("%s: %s has taken the lease", self._label, holder[0])
             self._give_up_lease()
         if self._shown != holder or self._node.role != "replica":
             # It may be about to be master, by command: whether it is shows when its role does not change any more.
@@ -178,7 +178,7 @@ class Failover(Handle):
         if self._missed_at is None:
             self._missed_at, self._begins_s = now_s, self._random() * self._lease_s * _SPREAD
             self._tries = 0
-            logger.warning("%s: the master, %s, is missed", self._what, self._shown[0])
+            logger.warning("%s: the master, %s, is missed", self._label, self._shown[0])
         return now_s >= self._missed_at + self._begins_s
 
     def _challenge(self, holder: str) -> None:
@@ -190,12 +190,12 @@ class Failover(Handle):
         try:
             self._node.take_over(holder, self._lease_s * _PATIENCE)
         except (ReplogError, OSError) as error:
-            logger.debug("%s: not elected in the place of %s: %s", self._what, holder, error)
+            logger.debug("%s: not elected in the place of %s: %s", self._label, holder, error)
         self._wake.set()
 
     def _claim(self, held: Versioned) -> None:
         """Take the lease: this node was elected. The node that held it cannot acknowledge anything any more."""
-        logger.info("%s: takes the lease from %s", self._what, self._held_by or "nobody")
+        logger.info("%s: takes the lease from %s", self._label, self._held_by or "nobody")
         with suppress(VersionConflictError, NoSuchKeyError):
             self._store.delete(f"{self._root}/master", held.version)
         if not self._take_lease():  # another one was faster: it may be of a higher term
@@ -206,7 +206,7 @@ class Failover(Handle):
         try:
             self._learn()
         except ReplogError as error:
-            logger.info("%s: %s", self._what, error)  # the next look does
+            logger.info("%s: %s", self._label, error)  # the next look does
         self._wake.set()
 
     def _register(self) -> None:
@@ -276,7 +276,7 @@ class Failover(Handle):
             if self._node.role != "master":
                 self._node.promote()
         except (ReplogError, OSError) as error:
-            logger.warning("%s: not elected: %s", self._what, error)
+            logger.warning("%s: not elected: %s", self._label, error)
             self._give_up_lease()
 
     def _take_lease(self) -> bool:
@@ -309,10 +309,12 @@ class Failover(Handle):
     def _keep(self) -> None:
         """It is this node's turn; a lease of an earlier life ends by itself."""
         if self._lease is not None and (self._node.role != "master" or not self._node.is_eligible):
-            logger.warning("%s: deposed, or its disk failed, while it held the lease", self._what)
+            logger.warning("%s: deposed, or its disk failed, while it held the lease", self._label)
             self._give_up_lease()
         elif self._lease is not None and min(self._node.stalled_s, monotonic() - self._taken_s) >= self._lease_s:
-            logger.warning("%s: gives the lease up: nothing was committed for %.1f s", self._what, self._node.stalled_s)
+            logger.warning(
+                "%s: gives the lease up: nothing was committed for %.1f s", self._label, self._node.stalled_s
+            )
             self._yields_until = monotonic() + 2 * self._lease_s
             self._give_up_lease()
 
@@ -322,7 +324,7 @@ class Failover(Handle):
         self._wake.set()
         try:
             if self._node.role == "master" and not self._stopped.is_set():
-                logger.warning("%s: the lease is lost", self._what)
+                logger.warning("%s: the lease is lost", self._label)
                 self._node.follow(None)
                 self._was_replica = True
         finally:
@@ -336,7 +338,7 @@ class Failover(Handle):
 
     # ---- the end --------------------------------------------------------------------------------------------
 
-    def _let_go(self) -> None:
+    def _do_close(self) -> None:
         """The node stays as it is."""
         self._stopped.set()
         self._wake.set()

@@ -701,7 +701,7 @@ class GroupClient(Handle):
             self._is_ready, self._trouble = False, why
             settled = self._session.lost()
         self._settle(settled)
-        logger.info("%s: looks for the master: %s", self._what, why)
+        logger.info("%s: looks for the master: %s", self._label, why)
         address = self._master
         if hint and address is not None:
             self._follow_hint(hint, address)
@@ -810,11 +810,11 @@ class GroupClient(Handle):
         self._settle(settled)
         for question in late:
             set_exception(
-                question.future, PeerTimeoutError(f"no answer in time from the {self._what}: {self._trouble}")
+                question.future, PeerTimeoutError(f"no answer in time from the {self._label}: {self._trouble}")
             )
         self._reactor.call_later(_TICK_S, weak_callback(self._tick))
 
-    def _let_go(self) -> None:
+    def _do_close(self) -> None:
         error = self._error
         assert error is not None, "it is closed"
         with self._lock:

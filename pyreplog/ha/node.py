@@ -860,7 +860,7 @@ class Node(Handle):
         if candidacy is not None:
             candidacy.step(lambda: candidacy.election.abandon(f"{self.name} ends"))
 
-    def _let_go(self) -> None:
+    def _do_close(self) -> None:
         self.end_candidacy()  # a candidate holds `_changing`; a node with an `_error` begins no other election
         with self._changing:
             self._peers.close()

@@ -82,7 +82,7 @@ class KafkaConnection:
         """False: the client has to prove who it is, within the time that a request may take."""
         self._reactor, self._stream, self._handler, self._config = reactor, stream, handler, config
         self._fd = stream.fileno()
-        self._unshaken = stream if isinstance(stream, TlsStream) else None
+        self._handshaking = stream if isinstance(stream, TlsStream) else None
         self._pending = stream.pending if isinstance(stream, TlsStream) else None
         self._parser = RequestParser(max_request_bytes=config.max_request_bytes)
         self._backlog: deque[memoryview] = deque()  # requests that were read, and not handled yet
@@ -118,8 +118,8 @@ class KafkaConnection:
         if self.error is not None:
             return
         try:
-            if self._unshaken is not None:
-                self._shake_hands(self._unshaken)
+            if self._handshaking is not None:
+                self._continue_handshake(self._handshaking)
                 return
             if events & WRITE:
                 self._flush()
@@ -133,12 +133,12 @@ class KafkaConnection:
         except Exception as error:
             self._fail(error)
 
-    def _shake_hands(self, stream: TlsStream) -> None:
-        events = stream.shake_hands()
+    def _continue_handshake(self, stream: TlsStream) -> None:
+        events = stream.do_handshake()
         if events:
             self._reactor.modify(self._fd, events)
             return
-        self._unshaken = None
+        self._handshaking = None
         self._reactor.modify(self._fd, self._events)
         self._read_pending()
 
@@ -295,11 +295,11 @@ class KafkaConnection:
             return
         if queue.sent_bytes != self._progress or not queue.queued_bytes:
             self._progress_us, self._progress = now_us, queue.sent_bytes
-        is_partial = self._unshaken is not None or (self._parser.buffered > 0 and not self._is_paused)
+        is_partial = self._handshaking is not None or (self._parser.buffered > 0 and not self._is_paused)
         if now_us - self._progress_us > config.stall_ms * 1000:
             self.close(SlowPeerError(f"{queue.queued_bytes} bytes of answers were not taken"))
         elif is_partial and now_us - self._partial_us > config.request_ms * 1000:
-            part = "a TLS handshake" if self._unshaken is not None else f"{self._parser.buffered} bytes of a request"
+            part = "a TLS handshake" if self._handshaking is not None else f"{self._parser.buffered} bytes of a request"
             self.close(PeerTimeoutError(f"{part}, and no end within {config.request_ms / 1000:g} s"))
         elif not self.is_trusted and now_us - self._opened_us > config.request_ms * 1000:
             self.close(PeerTimeoutError(f"no authentication within {config.request_ms / 1000:g} s"))

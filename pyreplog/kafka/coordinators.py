@@ -108,7 +108,7 @@ class Coordinators(Handle):
     def _marker_written(self, name: TopicPartition, marker: TransactionMarker) -> None:
         self.groups.handle_txn_completion(name, marker.producer_id, committed=marker.is_commit)
 
-    def _let_go(self) -> None:
+    def _do_close(self) -> None:
         for end_watch in self._end_watches:
             end_watch()
         with self._roles:

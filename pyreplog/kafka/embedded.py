@@ -148,5 +148,5 @@ class EmbeddedKafka(Handle):
                     return False
         return True
 
-    def _let_go(self) -> None:
+    def _do_close(self) -> None:
         self._stack.close()

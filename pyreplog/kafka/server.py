@@ -334,19 +334,19 @@ class KafkaServer(Handle):
 
     # ---- the end --------------------------------------------------------------------------------------------
 
-    def _let_go(self) -> None:
+    def _do_close(self) -> None:
         """End: clients learn of it when their connections end, and from the other brokers."""
         with suppress(ReplogError):  # the address goes with the lease of the broker
             self._broker.advertise_kafka("")
         with suppress(ReplogError):
-            self._reactor.call_soon(self._shut)
+            self._reactor.call_soon(self._close_in_driver)
             self._reactor.drive(lambda: self._listener.closed and not self.connections, _CLOSE_S)
         self._coordinators.close()
         self._quota_follower.close()
         self._pool.shutdown(wait=True, cancel_futures=True)
         self._reactor.close()
 
-    def _shut(self) -> None:
+    def _close_in_driver(self) -> None:
         self._listener.end()
         for connection in list(self.connections):
             connection.close(ClosedError("the Kafka listener was closed"))

@@ -677,7 +677,7 @@ class LedgerCluster(Handle):
         self._close_s = as_timeout(timeout)
         super().close()
 
-    def _let_go(self) -> None:
+    def _do_close(self) -> None:
         timeout = self._close_s
         deadline = math.inf if timeout is None else time.monotonic() + timeout
         self._writer_keys.stop()
@@ -696,7 +696,7 @@ class LedgerCluster(Handle):
 
     def _end_forgotten(self) -> None:
         """Release the resources. The ledgers stay open; the next `open_ledger` recovers them."""
-        self._error = ClosedError(f"the {self._what} was forgotten")
+        self._error = ClosedError(f"the {self._label} was forgotten")
         self._writer_keys.stop()
         self._runtime.close()
         self._writer_keys.close()

@@ -507,7 +507,7 @@ class Ledger(Handle, LedgerBase):
         self._close_s = self._give_up_s = 0.0
         super().close()
 
-    def _let_go(self) -> None:
+    def _do_close(self) -> None:
         timeout, closing = self._close_s, self.begin_close()
         if in_callback():
             closing.add_done_callback(lambda _: self.abandon())
@@ -537,7 +537,7 @@ class Ledger(Handle, LedgerBase):
         For tests, and for owners that were told that another one has taken over. What is on its way fails with
         ClosedError. Does not wait.
         """
-        self._driver.post(lambda: self._writer.abandon(ClosedError(f"the {self._what} was closed")))
+        self._driver.post(lambda: self._writer.abandon(ClosedError(f"the {self._label} was closed")))
         self._driver.end()
         if self._on_end is not None:
             self._on_end(self.id)
@@ -545,8 +545,8 @@ class Ledger(Handle, LedgerBase):
     def __del__(self) -> None:
         """Drop the handle without waiting, because a finalizer may run anywhere. The ledger stays open."""
         if self._is_forgotten():
-            self._error = ClosedError(f"the {self._what} was forgotten")
-            warn_of_leak(self._what, self, self._opened_at)
+            self._error = ClosedError(f"the {self._label} was forgotten")
+            warn_of_leak(self._label, self, self._opened_at)
             self.abandon()
 
 

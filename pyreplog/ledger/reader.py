@@ -506,7 +506,7 @@ class LedgerReader(Handle):
         for poll in list(self._polls):
             set_result(poll, self._lac)
 
-    def _let_go(self) -> None:
+    def _do_close(self) -> None:
         """Fail the futures that threads wait for. Reads that are on their way end by themselves."""
         with self._lock:
             watch, self._watch = self._watch, None
@@ -514,4 +514,4 @@ class LedgerReader(Handle):
             watch.close()
         futures: list[AppendFuture[Any]] = [*self._waited_for, *self._polls, *self._changes_read]
         for future in futures:
-            set_exception(future, ClosedError(f"the {self._what} was closed"))
+            set_exception(future, ClosedError(f"the {self._label} was closed"))

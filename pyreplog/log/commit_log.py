@@ -126,7 +126,7 @@ class CommitLog(LogView, Appender):
     See docs/log.md.
     """
 
-    _whole_end: list[bool] | None = None  # see `make_part_of`
+    _whole_collected: list[bool] | None = None  # see `make_part_of`
 
     def __init__(
         self, path: Path, config: LogConfig, *, create: bool, clock: Clock | None, files: Files | None,
@@ -485,7 +485,7 @@ class CommitLog(LogView, Appender):
             self._closed_segment = ClosedSegment(
                 segment.uuid, segment.base, segment.first_entry, segment.epoch, segment.index, end - segment.base
             )
-        self._let_go_active()
+        self._release_active()
 
     def _give_back(self, segment: Segment, end: int) -> None:
         """Of a dormant log, give the room back that was allocated behind offset `end`, and close the file."""
@@ -1306,7 +1306,7 @@ class CommitLog(LogView, Appender):
             if self._error is None:
                 self._finish()
         finally:
-            self._let_go()
+            self._do_close()
 
     def _sync_alone(self) -> None:
         """Takes no lock and waits for no thread: one that is gone may hold it, or have been about to answer."""
@@ -1351,7 +1351,7 @@ class CommitLog(LogView, Appender):
         finally:
             self._leave()
 
-    def _let_go(self) -> None:
+    def _do_close(self) -> None:
         self._set_open(False)
         self._error = ClosedError(f"{self.path} was closed")
         self._commits.stop()
@@ -1375,7 +1375,7 @@ class CommitLog(LogView, Appender):
             self._writer_lock.release()
             self._submitted.fail(self._error)
 
-    def _forked(self) -> None:
+    def _after_fork(self) -> None:
         """In a forked child: refuse everything, and keep the child from holding the parent's lock."""
         self._parents = ForkedError(f"{self.path} was opened by process {self._pid}; open it again in this one")
         self._set_open(False)
@@ -1383,7 +1383,7 @@ class CommitLog(LogView, Appender):
         self._writer_lock.release()
 
     def __del__(self) -> None:
-        if getattr(self, "_error", self) is None and os.getpid() == self._pid and not self._whole_end:
+        if getattr(self, "_error", self) is None and os.getpid() == self._pid and not self._whole_collected:
             handles.warn_of_leak(f"log {self.path}", self, self._opened_at)
             self.close()
 

@@ -85,9 +85,9 @@ class WriterLock:
                 return True
         return False
 
-    def _let_go_of(self, directory: Path) -> None:
-        """Hold the lock of a directory below no more."""
-        with contextlib.suppress(OSError, CorruptionError):  # then it is free for this process alone
+    def _release_directory(self, directory: Path) -> None:
+        """Release the lock of a directory below this one."""
+        with contextlib.suppress(OSError, CorruptionError):  # the token stays, and other processes find it locked
             fd = open_regular(directory / names.LOCK, os.O_RDWR)
             try:
                 os.pwrite(fd, b" " * _TOKEN_BYTES, _PID_BYTES)
@@ -103,7 +103,7 @@ class WriterLock:
             os.close(self._fd)
             self._fd = -1
         elif self._kept is None and self._above is not None and self._pid == os.getpid():
-            self._above._let_go_of(self._directory)
+            self._above._release_directory(self._directory)
             self._above = None
 
 

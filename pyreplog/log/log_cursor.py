@@ -50,7 +50,7 @@ _RECORD_HEAD = 24  # length, CRC, stamp, time: what tells one record from anothe
 HELD_S = 5.0
 """To wait for another process that makes a cursor, or decides what may go: it takes milliseconds."""
 
-_LOOK_S = 0.002
+_POLL_S = 0.002
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 
 CursorStart = int | Literal["earliest", "latest"]
@@ -410,7 +410,7 @@ def retention_held(directory: Path, timeout: float) -> Iterator[None]:
         while not _try_lock(fd):
             if time.monotonic() >= deadline:
                 raise LockedError(directory, None, "another process creates a cursor or removes segments; try again")
-            time.sleep(_LOOK_S)
+            time.sleep(_POLL_S)
         yield
     finally:
         os.close(fd)

@@ -36,8 +36,8 @@ from pyreplog.purgatory import Purgatory
 MAPPED_MAX = 256
 """Segments that may be mapped; each takes a descriptor, on which its lock lives, and a process has about a thousand."""
 
-_POLL_S = 0.01  # how often a sleeper looks at a page that it may not write
-_LOOK_S = 0.05  # how often it looks for a writer, when none has written the page
+_POLL_S = 0.01  # between two looks of a waiting reader at a tail page that it may not write
+_WRITER_CHECK_S = 0.05  # between two looks for a writer, while no process has written the tail page
 _ATTEMPTS = 5
 _NOT_LIVE = (1 << 32) - 1
 
@@ -312,13 +312,13 @@ class LogReader(LogView):
         if self._live and self.tail.writable:
             self.tail.wait_for(visible, timeout_us)
         else:
-            time.sleep(min(timeout_us / 1e6, _POLL_S if self._live else _LOOK_S))
+            time.sleep(min(timeout_us / 1e6, _POLL_S if self._live else _WRITER_CHECK_S))
 
     def wake(self) -> None:
         if self._live and self.tail.writable:
             self.tail.wake()
 
-    def _forked(self) -> None:
+    def _after_fork(self) -> None:
         """In a forked child: refuse everything."""
         self._error = self._parents = ForkedError(
             f"{self.path} was opened by process {self._pid}; open it again in this one"
@@ -384,7 +384,7 @@ class LogReader(LogView):
         deadline = None if timeout is None else time.monotonic() + timeout
         while not self._look():  # nobody is there to wake us
             self.check_open()
-            left = _LOOK_S if deadline is None else min(_LOOK_S, deadline - time.monotonic())
+            left = _WRITER_CHECK_S if deadline is None else min(_WRITER_CHECK_S, deadline - time.monotonic())
             if self.end > entry or left <= 0:
                 return self.end > entry
             await asyncio.sleep(left)

@@ -126,7 +126,7 @@ class MemoryStore(MetadataStore):
     def _lease(self, ttl: float, on_loss: Callable[[], object] | None) -> MemoryLease:
         return MemoryLease(self, ttl, on_loss, SystemClock())
 
-    def _let_go(self) -> None:
+    def _do_close(self) -> None:
         self._watchers.stop()
         with self._lock:
             self._nodes = {ROOT: _Node()}
@@ -178,6 +178,6 @@ class MemoryLease(Lease):
         self._heartbeat.lose()
         self._forget_keys()
 
-    def _let_go(self) -> None:
+    def _do_close(self) -> None:
         self._heartbeat.stop()
         self._forget_keys()

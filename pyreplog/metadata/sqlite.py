@@ -135,12 +135,12 @@ class SQLiteStore(MetadataStore):
         """
         self._database.deadline = self._reads.deadline = deadline
 
-    def _let_go(self) -> None:
+    def _do_close(self) -> None:
         self._watchers.stop()
         self._reads.close()
         self._database.close()
 
-    def _forked(self) -> None:
+    def _after_fork(self) -> None:
         self._database.abandon()
         self._reads.abandon()
 
@@ -173,7 +173,7 @@ class SQLiteLease(Lease):
     def _create(self, key: str, value: bytes) -> int:
         return self._store._insert(key, value, self._id)
 
-    def _let_go(self) -> None:
+    def _do_close(self) -> None:
         self._heartbeat.stop()
         with suppress(MetadataUnavailableError):  # nobody renews it any more: it expires
             self._remove()

@@ -246,7 +246,7 @@ class MetadataStore(Handle):
                 self._leases.add(lease)
                 return lease
         lease.close()  # the store was closed meanwhile
-        raise self._ending()
+        raise self._closed_error()
 
     @abstractmethod
     def _get(self, key: str) -> Versioned | None: ...

@@ -182,7 +182,7 @@ class ZooKeeperStore(MetadataStore):
             assert isinstance(lease, ZooKeeperLease), "they are all made here"
             lease._session_heartbeat.session.deadline = deadline
 
-    def _let_go(self) -> None:
+    def _do_close(self) -> None:
         self._session.close()
         self._watchers.stop()
 
@@ -289,7 +289,7 @@ class ZooKeeperLease(Lease):
             raise LeaseLostError(f"the lease was lost while {key} was created")
         return version
 
-    def _let_go(self) -> None:
+    def _do_close(self) -> None:
         self._heartbeat.stop()
         self._session_heartbeat.session.close()
 

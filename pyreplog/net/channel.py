@@ -176,7 +176,7 @@ class Channel(Endpoint):
         if self.error is None:
             if self._unsent_bytes + size > self.limits.queued_bytes:
                 wait = f"{self._unsent_bytes} of at most {self.limits.queued_bytes} bytes wait for it (queued_bytes)"
-                return NotConnectedError(f"no {self._what} yet: {wait}")
+                return NotConnectedError(f"no {self._label} yet: {wait}")
             if self.requests.add(correlation_id, on_reply, deadline_us):
                 self._set_deadline_timer(deadline_us)
             self._unsent[correlation_id] = buffers, size
@@ -185,7 +185,7 @@ class Channel(Endpoint):
         return self._not_connected()
 
     def _not_connected(self) -> NotConnectedError:
-        error = NotConnectedError(f"no {self._what}: {self.error or 'the connection was just lost'}")
+        error = NotConnectedError(f"no {self._label}: {self.error or 'the connection was just lost'}")
         error.__cause__ = self.error
         return error
 
@@ -239,9 +239,9 @@ class Channel(Endpoint):
                 unsent = self._unsent.pop(correlation_id, None)
                 self._unsent_bytes -= 0 if unsent is None else unsent[1]
             if unsent is None:
-                self._settle(correlation_id, PeerTimeoutError(f"no reply in time from the {self._what}"))
+                self._settle(correlation_id, PeerTimeoutError(f"no reply in time from the {self._label}"))
             else:
-                self._settle(correlation_id, NotConnectedError(f"no {self._what} in time"))
+                self._settle(correlation_id, NotConnectedError(f"no {self._label} in time"))
         with self._lock:
             next_us = self.requests.next_check_us(now_us)
             if next_us is not None and self._error is None:
@@ -294,7 +294,7 @@ class Channel(Endpoint):
             watchers, self._watchers = self._watchers, []
         if self._error is None:
             self._reactor.call_later(self._backoff.next_s(), weak_callback(self._connect))
-        outcome = DisconnectedError(f"the {self._what} was lost: {error}")
+        outcome = DisconnectedError(f"the {self._label} was lost: {error}")
         outcome.__cause__ = error
         for correlation_id in lost:
             self._settle(correlation_id, outcome)
@@ -328,23 +328,23 @@ class Channel(Endpoint):
 
     # ---- the end --------------------------------------------------------------------------------------------
 
-    def _gone(self) -> bool:
+    def _is_released(self) -> bool:
         return self._connection is None and not self._dialer.dialing and not self.requests.waiting
 
-    def _let_go(self) -> None:
+    def _do_close(self) -> None:
         self.requests.end()
-        super()._let_go()
+        super()._do_close()
 
-    def _forked(self) -> None:
-        super()._forked()
+    def _after_fork(self) -> None:
+        super()._after_fork()
         self.requests.end()
         self._lock = self.requests.lock = Mutex()  # a thread of the parent process may have held it
 
-    def _shut(self) -> None:
+    def _close_in_driver(self) -> None:
         self._dialer.abandon()
         if self._connection is not None:
-            self._connection.close(ClosedError(f"the {self._what} was closed"))
-        self._failed(ClosedError(f"the {self._what} was closed"))
+            self._connection.close(ClosedError(f"the {self._label} was closed"))
+        self._failed(ClosedError(f"the {self._label} was closed"))
 
 
 def _too_large(connection: Connection, size: int) -> InvalidArgumentError:

@@ -427,6 +427,6 @@ class Connection:
     def _peer_name(self) -> str:
         return repr(self.peer.identity.node) if self.peer.identity.node else "the peer"
 
-    def _forked(self) -> None:
+    def _after_fork(self) -> None:
         self.error = ClosedError("the connection belongs to the parent process")
         self._stream.close()

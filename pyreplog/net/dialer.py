@@ -220,10 +220,10 @@ class ReconnectingConnection(Endpoint):
 
     # ---- the end --------------------------------------------------------------------------------------------
 
-    def _gone(self) -> bool:
+    def _is_released(self) -> bool:
         return self._connection is None and not self._dialer.dialing and not self._telling
 
-    def _shut(self) -> None:
+    def _close_in_driver(self) -> None:
         self._dialer.abandon()
         if self._connection is not None:
-            self._connection.close(ClosedError(f"the {self._what} was closed"))
+            self._connection.close(ClosedError(f"the {self._label} was closed"))

@@ -137,7 +137,7 @@ class PendingConnection:
         if self._make_tls is not None:
             self._begin_tls(self._make_tls)
         if self._tls_handshake is not None:
-            events = self._tls_handshake.shake_hands()
+            events = self._tls_handshake.do_handshake()
             if events:
                 self._reactor.modify(self._fd, events)
                 return

@@ -163,7 +163,7 @@ class Reactor(Handle, ReactorBase):
         """Whether this thread drives, that is, is in a callback."""
         return self._driver_lock.is_owned()
 
-    def _let_go(self) -> None:
+    def _do_close(self) -> None:
         self.stop()
         self._driver_lock.wake_all()
         if self._driver_lock.is_owned():  # a callback closes its reactor: the driver finishes after it
@@ -191,7 +191,7 @@ class Reactor(Handle, ReactorBase):
             del self._driver_lock.holder[DRIVER]
         self._driver_lock.given_back()
 
-    def _forked(self) -> None:
+    def _after_fork(self) -> None:
         self._error = ForkedError(f"the reactor was created by process {self._pid}; create another one in this process")
         self._epoll.close()
         self._wakeup = None

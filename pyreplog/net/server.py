@@ -118,7 +118,7 @@ class Server(Endpoint):
         self._pending.discard(pending)
         if isinstance(outcome, ReplogError):
             self.refused += 1
-            logger.info("%s: a handshake failed: %s", self._what, outcome)
+            logger.info("%s: a handshake failed: %s", self._label, outcome)
             return
         stream, peer = outcome
         if len(self.connections) >= self.limits.connections:  # several handshakes ended at the same time
@@ -165,7 +165,7 @@ class Server(Endpoint):
         try:
             replied = self._reactor.drive(self._all_replied, timeout - parting_s)
             self._reactor.call_soon(self._shut_down_connections)
-            self._reactor.drive(self._gone, parting_s)
+            self._reactor.drive(self._is_released, parting_s)
             return replied
         finally:
             self.close()
@@ -188,14 +188,14 @@ class Server(Endpoint):
             else:
                 connection.close(ClosedError("the server was closed"))
 
-    def _gone(self) -> bool:
+    def _is_released(self) -> bool:
         return self._listener.closed and not self.connections
 
-    def _shut(self) -> None:
+    def _close_in_driver(self) -> None:
         self._stop_taking()
         for connection in list(self.connections):
             connection.close(ClosedError("the server was closed"))
 
-    def _forked(self) -> None:
-        super()._forked()
+    def _after_fork(self) -> None:
+        super()._after_fork()
         self._listener.close()

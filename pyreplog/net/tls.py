@@ -62,7 +62,7 @@ class TlsStream:
             sock, server_side=host is None, do_handshake_on_connect=False, server_hostname=host
         )
 
-    def shake_hands(self) -> int:
+    def do_handshake(self) -> int:
         """Go on with the handshake. Return the events to wait for; 0: it is complete.
 
         Raises AuthenticationError, HandshakeError and OSError.

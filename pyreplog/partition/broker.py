@@ -767,7 +767,7 @@ class Broker(Handle):
 
     # ---- the end --------------------------------------------------------------------------------------------
 
-    def _let_go(self) -> None:
+    def _do_close(self) -> None:
         """Hand over what it leads, then close all; after that its next start is a clean one."""
         with ExitStack() as stack:
             for lock in self._locks.values():

@@ -28,7 +28,7 @@ T = TypeVar("T")
 PIECE_BYTES = 1 << 20
 """Bytes of a segment that are asked for at a time."""
 _ANSWER_S = 30.0
-_LOOK_S = 0.1  # between two looks whether the broker stops
+_STOP_CHECK_S = 0.1  # how often a wait checks whether the broker stops
 
 
 @runtime_checkable
@@ -127,7 +127,7 @@ class CleanedSegmentFetcher:
         deadline = time.monotonic() + _ANSWER_S
         while True:
             try:
-                return future.result(_LOOK_S)
+                return future.result(_STOP_CHECK_S)
             except TimeoutError:
                 if self._stopping.is_set() or time.monotonic() >= deadline:
                     raise NotConnectedError("the leader did not answer a request for its compacted segments") from None

@@ -41,7 +41,7 @@ logger = logging.getLogger(__name__)
 
 _REPLACEMENTS_MAX = 16
 """Partitions whose replicas are made anew at once: a broker that is dead must not make the others busy with copies."""
-_LOOK_S = 1.0
+_CHECK_S = 1.0
 """Seconds between two rounds while no metadata change: the controller may be gone, or preferred leaders may be due."""
 
 
@@ -322,7 +322,7 @@ class Controller(Handle):
 
     def _run(self) -> None:
         while not self._stopping:
-            is_quiet = not self._wake.wait(_LOOK_S)
+            is_quiet = not self._wake.wait(_CHECK_S)
             self._wake.clear()
             if self._stopping:
                 return
@@ -346,7 +346,7 @@ class Controller(Handle):
                 self._written.clear()
                 self._look_at_all()
 
-    def _let_go(self) -> None:
+    def _do_close(self) -> None:
         self._stopping = True
         self._watch.close()
         self._wake.set()

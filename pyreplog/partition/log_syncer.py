@@ -89,7 +89,7 @@ class LogSyncer(Handle):
             self._running.add(log)
             return log
 
-    def _let_go(self) -> None:
+    def _do_close(self) -> None:
         """Wait for the syncs that run; those that wait are left out."""
         with self._changed:
             threads = list(self._threads)

@@ -116,7 +116,7 @@ class ReplicaFetcher(Handle):
             self._threads[leader] = thread
         return thread
 
-    def _let_go(self) -> None:
+    def _do_close(self) -> None:
         with self._lock:
             threads, self._threads, self._assigned = list(self._threads.values()), {}, {}
         for thread in threads:

@@ -171,7 +171,7 @@ class TCPTransport(Handle):
             former.close()
         return channel
 
-    def _let_go(self) -> None:
+    def _do_close(self) -> None:
         with self._lock:
             channels, self._channels = list(self._channels.values()), {}
         with ExitStack() as stack:

@@ -201,27 +201,27 @@ class RocketMQMaster(Endpoint):
     def _left(self, connection: SlaveConnection, error: ReplogError) -> None:
         self._connections.discard(connection)
         if isinstance(error, DisconnectedError | ClosedError):
-            logger.info("%s: slave %s:%d: %s", self._what, *connection.address, error)
+            logger.info("%s: slave %s:%d: %s", self._label, *connection.address, error)
             return
         self._refuse(error, connection.address)
 
     def _refuse(self, error: ReplogError, address: Address) -> None:
         self.refused += 1
         self.last_refusal = error
-        logger.warning("%s: slave %s:%d was disconnected: %s", self._what, *address, error)
+        logger.warning("%s: slave %s:%d was disconnected: %s", self._label, *address, error)
 
     # ---- the end --------------------------------------------------------------------------------------------
 
-    def _gone(self) -> bool:
+    def _is_released(self) -> bool:
         return self._listener.closed and not self._connections
 
-    def _shut(self) -> None:
-        closed = ClosedError(f"the {self._what} was closed")
+    def _close_in_driver(self) -> None:
+        closed = ClosedError(f"the {self._label} was closed")
         self._listener.end()
         for connection in list(self._connections):
             connection.close(closed)
         self._purgatory.fail(_REPLICATED, closed)
 
-    def _forked(self) -> None:
-        super()._forked()
+    def _after_fork(self) -> None:
+        super()._after_fork()
         self._listener.close()

@@ -77,7 +77,7 @@ class RawLog(Handle):
         try:
             self._open(file_bytes)
         except BaseException:
-            self._let_go()
+            self._do_close()
             raise
         super().__init__(f"RocketMQ log {self.directory}")
 
@@ -357,13 +357,13 @@ class RawLog(Handle):
         else:
             super().close()
 
-    def _let_go(self) -> None:
+    def _do_close(self) -> None:
         if self._writing is not None:
             self._writing.close()
         self._mapped.clear()
         self._lock.release()
 
-    def _forked(self) -> None:
+    def _after_fork(self) -> None:
         self._lock.release()
 
 

@@ -238,9 +238,9 @@ class RocketMQSlave(Endpoint):
     def _close(self, error: ReplogError) -> None:
         self._disconnect()
         if self._pulling.state is SlaveState.STOPPED:
-            logger.error("%s: stopped at %d: %s", self._what, self.log.end, error)
+            logger.error("%s: stopped at %d: %s", self._label, self.log.end, error)
         elif self._error is None:
-            logger.info("%s: %s", self._what, error)
+            logger.info("%s: %s", self._label, error)
 
     def _disconnect(self) -> None:
         sock, self._sock, self._send_queue = self._sock, None, None
@@ -250,13 +250,13 @@ class RocketMQSlave(Endpoint):
 
     # ---- the end --------------------------------------------------------------------------------------------
 
-    def _gone(self) -> bool:
+    def _is_released(self) -> bool:
         return self._shut_down
 
-    def _shut(self) -> None:
+    def _close_in_driver(self) -> None:
         self._ended.set()
         self._disconnect()
-        self._pulling.lost(self._now_us(), ClosedError(f"the {self._what} was closed"))
+        self._pulling.lost(self._now_us(), ClosedError(f"the {self._label} was closed"))
         self._shut_down = True
 
     def close(self) -> None:

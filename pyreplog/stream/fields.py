@@ -71,7 +71,7 @@ class FieldReader:
     """
 
     def __init__(self, order: Order, data: ReadableBuffer, what: str) -> None:
-        self._order, self._data, self._what = order, memoryview(data), what
+        self._order, self._data, self._label = order, memoryview(data), what
         self._at = 0
 
     def numbers(self, layout: str) -> tuple[Any, ...]:
@@ -132,4 +132,4 @@ class FieldReader:
             raise self.error("its end", f"{len(self._data) - self._at} more bytes")
 
     def error(self, expected: str, found: str) -> InvalidMessageError:
-        return InvalidMessageError(f"{self._what}, byte {self._at}: expected {expected}, found {found}")
+        return InvalidMessageError(f"{self._label}, byte {self._at}: expected {expected}, found {found}")

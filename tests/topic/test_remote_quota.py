@@ -115,15 +115,15 @@ class Room:
 
 
 class Left:
-    """A lane at a server, with two PUBLISHes that wait for room, and its client has left."""
+    """A session at a server, with two PUBLISHes that wait for room, and its client has left."""
 
     def __init__(self) -> None:
         self.room, self.answers, self.is_over = Room(), dict[int, bytes](), False
         topic: Any = SimpleNamespace(name="news", publisher=self.room)
-        lane = ProducerSession(topic, "", "client", self.answers.__setitem__)
+        session = ProducerSession(topic, "", "client", self.answers.__setitem__)
         for request in (1, 2):
-            lane.publish(request, [encode_messages([b"%d" % request])])
-        lane.leave(self.over)
+            session.publish(request, [encode_messages([b"%d" % request])])
+        session.leave(self.over)
 
     def over(self) -> None:
         assert not self.is_over, "told once"

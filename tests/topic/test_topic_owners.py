@@ -235,8 +235,8 @@ def test_who_waits_at_a_former_owner_hears_of_it(cluster: Cluster, monkeypatch: 
 
 def test_who_comes_while_it_closes_is_told_why_it_does(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
     told: list[object] = []
-    let_go = Topic._let_go
-    monkeypatch.setattr(Topic, "_let_go", lambda topic: (told.append(topic._error), let_go(topic)))
+    let_go = Topic._do_close
+    monkeypatch.setattr(Topic, "_do_close", lambda topic: (told.append(topic._error), let_go(topic)))
     with life(cluster) as owner, life(cluster) as other:
         topic = owner.topic(NAME, **SMALL)
         lose_lease(owner)

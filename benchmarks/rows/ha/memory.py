@@ -16,7 +16,7 @@ _SIZE = 1024
 _STOPPED_S = 60.0
 _LOADED_BYTES = 2 << 30
 _MOST_BYTES = 64 << 20
-_LOOK_S = 0.05
+_POLL_S = 0.05
 
 
 def memory(plan: Plan) -> Section:
@@ -67,16 +67,16 @@ def _stop_and_load(
     """Load the master evenly while the replica is stopped, watch until that has caught up; where the log ends."""
     os.kill(replica.pid, signal.SIGSTOP)
     try:
-        looks = max(int(stopped_s / _LOOK_S), 1)
+        looks = max(int(stopped_s / _POLL_S), 1)
         for look in range(looks):
             count = entries // VALUES * (look + 1) // looks - entries // VALUES * look // looks
             end = int(master.tell("fill", _SIZE, count * VALUES))
             watch.look()
-            time.sleep(_LOOK_S)
+            time.sleep(_POLL_S)
     finally:
         os.kill(replica.pid, signal.SIGCONT)
     replica.ask("received", end)
-    while not replica.has_answered(_LOOK_S):
+    while not replica.has_answered(_POLL_S):
         watch.look()
     replica.answer()
     watch.look()

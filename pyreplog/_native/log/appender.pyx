@@ -174,7 +174,7 @@ cdef class Appender(LogViewBase):
         """Whether the append path may be entered."""
         return self.open
 
-    def _let_go_active(self):
+    def _release_active(self):
         """Give up the active segment of a log that is open no more; the position and the entry number stay. The caller is
         inside, and nothing is staged."""
         self.active = self.index = None

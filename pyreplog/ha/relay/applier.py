@@ -360,7 +360,7 @@ class Applier(Handle):
         try:
             task.roll_back()
         except Exception:
-            logger.exception("%s: the callback raised while it was rolled back", self._what)
+            logger.exception("%s: the callback raised while it was rolled back", self._label)
         with self._changed:
             self._machine.rolled_back(task.group)
             self._changed.notify_all()
@@ -380,7 +380,7 @@ class Applier(Handle):
         try:
             committed = self._pipeline.has_committed(task)
         except Exception as unknown:
-            logger.error("%s: whether entries were applied is unknown: %s", self._what, unknown)
+            logger.error("%s: whether entries were applied is unknown: %s", self._label, unknown)
             self._break(error, task)
             return
         if committed:
@@ -410,7 +410,7 @@ class Applier(Handle):
         error = self._machine.error
         if error is not None and error is not self._told:
             self._told = error
-            logger.error("%s: %s", self._what, error)
+            logger.error("%s: %s", self._label, error)
             self._purgatory.fail(_APPLIED, error)
 
     # ---- ending ---------------------------------------------------------------------------------------------
@@ -429,10 +429,10 @@ class Applier(Handle):
         """For a command: one at a time, when nothing runs. InvalidArgumentError when something does; ClosedError."""
         self._check_open()
         if threading.current_thread() in self._threads:
-            raise InvalidArgumentError(f"the {self._what} cannot be commanded by its own callback, except to stop")
+            raise InvalidArgumentError(f"the {self._label} cannot be commanded by its own callback, except to stop")
         with self._commands:
             if self._machine.state is ApplierState.RUNNING:
-                raise InvalidArgumentError(f"the {self._what} runs; stop it first")
+                raise InvalidArgumentError(f"the {self._label} runs; stop it first")
             self._join()
             yield
 
@@ -443,7 +443,7 @@ class Applier(Handle):
                     self._relay.wake()
                 thread.join(_NUDGE_S if self._watching else None)
 
-    def _let_go(self) -> None:
+    def _do_close(self) -> None:
         self._halt()
         self._pipeline.close()
-        self._purgatory.fail(_APPLIED, ClosedError(f"the {self._what} was closed"))
+        self._purgatory.fail(_APPLIED, ClosedError(f"the {self._label} was closed"))

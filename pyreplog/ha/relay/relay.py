@@ -176,7 +176,7 @@ class Relay(Handle):
         if self._replica is not None:
             self._replica.follow(parse_address(master))
 
-    def _let_go(self) -> None:
+    def _do_close(self) -> None:
         try:
             if self._applier is not None:
                 self._applier.close()

@@ -7,7 +7,7 @@
 | `partitions_overview` | what `PartitionClient.overview` returns |
 | `partition_handle` | `PartitionHandle`: one partition, with the verbs of a log |
 | `partition_producer` | `PartitionProducer`: an idempotent producer, with one batch a partition on its way |
-| `produce_lane` | the batches of one partition of a producer, tried again until their time is over |
+| `partition_sender` | the batches of one partition of a producer, tried again until their time is over |
 | `leader_requests` | requests to leaders, which the metadata store tells |
 | `responses` | error codes as exceptions |
 | `timers` | calls that are made later |

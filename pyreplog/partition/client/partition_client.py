@@ -366,7 +366,7 @@ class PartitionClient(Handle):
         for topic in topics:
             topic.close()
 
-    def _let_go(self) -> None:
+    def _do_close(self) -> None:
         self._stack.close()
 
 

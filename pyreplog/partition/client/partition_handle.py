@@ -14,7 +14,7 @@ from pyreplog.errors import InvalidArgumentError
 from pyreplog.future import AppendFuture, transform
 from pyreplog.partition.client.leader_requests import LeaderRequests
 from pyreplog.partition.client.partition_producer import PartitionProducer
-from pyreplog.partition.client.produce_lane import Headers
+from pyreplog.partition.client.partition_sender import Headers
 from pyreplog.partition.client.responses import out_of_range
 from pyreplog.partition.metadata.metadata_cache import PartitionId
 from pyreplog.partition.protocol.error_codes import ErrorCode

@@ -25,7 +25,7 @@ from pyreplog.errors import (
 from pyreplog.future import AppendFuture, set_exception, set_result, transform
 from pyreplog.handles import Handle
 from pyreplog.partition.client.leader_requests import LeaderRequests
-from pyreplog.partition.client.produce_lane import NO_OFFSET, Headers, LaneSettings, ProduceLane, RecordGroup
+from pyreplog.partition.client.partition_sender import NO_OFFSET, Headers, PartitionSender, RecordGroup, SenderSettings
 from pyreplog.partition.metadata.producer_ids import ProducerIds
 from pyreplog.partition.protocol.error_codes import ACKS_ALL, REQUIRED_ACKS
 from pyreplog.partition.topic_partition import TopicPartition
@@ -117,13 +117,13 @@ class PartitionProducer(Handle):
         self._topic, self._topic_id, self._partitions, self.config = topic, topic_id, partitions, config
         self._requests, self._clock = requests, clock
         codec = CODECS[config.compression]
-        self._settings = LaneSettings(
+        self._settings = SenderSettings(
             config.acks, config.durable, config.batch_bytes, codec, ids.next, self._settled
         )  # fmt: skip
         self.producer_id = ids.next() if config.acks == ACKS_ALL else -1
         """Its id, which no other producer of the cluster has; -1: it has none, for `acks` is not -1."""
         self._changed = threading.Condition()  # guards what follows
-        self._lanes: dict[int, ProduceLane] = {}
+        self._senders: dict[int, PartitionSender] = {}
         self._used_bytes = 0
         self._submitted = 0
         self._pending: dict[RecordGroup, int] = {}  # without an outcome, in the order of their calls, which number them
@@ -353,7 +353,7 @@ class PartitionProducer(Handle):
     # ---- the window -----------------------------------------------------------------------------------------
 
     def _admit(self, placed: Sequence[tuple[int, RecordGroup]]) -> None:
-        """Wait for room, and hand groups to their lanes. What is larger than the window goes when it is empty."""
+        """Wait for room, and hand groups to their senders. What is larger than the window goes when it is empty."""
         size = sum(group.size for _, group in placed)
         with self._changed:
             self._check_open()
@@ -363,24 +363,24 @@ class PartitionProducer(Handle):
                 self._changed.wait_for(lambda: self._error is not None or self._has_room(size))
                 self._check_open()
             self._used_bytes += size
-            lanes = []
+            senders = []
             for number, group in placed:
                 self._submitted += 1
                 self._pending[group] = self._submitted
-                lanes.append(self._lane(number))
-        for lane, (_, group) in zip(lanes, placed, strict=True):
-            lane.append(group)
+                senders.append(self._sender(number))
+        for sender, (_, group) in zip(senders, placed, strict=True):
+            sender.append(group)
 
     def _has_room(self, size: int) -> bool:
         return not self._used_bytes or self._used_bytes + size <= self.config.window_bytes
 
-    def _lane(self, number: int) -> ProduceLane:
-        lane = self._lanes.get(number)
-        if lane is None:
+    def _sender(self, number: int) -> PartitionSender:
+        sender = self._senders.get(number)
+        if sender is None:
             name = TopicPartition(self._topic, number)
-            lane = ProduceLane(name, self._topic_id, self._requests, self._settings, self.producer_id)
-            self._lanes[number] = lane
-        return lane
+            sender = PartitionSender(name, self._topic_id, self._requests, self._settings, self.producer_id)
+            self._senders[number] = sender
+        return sender
 
     def _settled(self, group: RecordGroup) -> None:
         with self._changed:
@@ -441,21 +441,21 @@ class PartitionProducer(Handle):
 
     def _metadata_changed(self) -> None:
         with self._changed:
-            lanes = list(self._lanes.values())
-        for lane in lanes:
-            lane.metadata_changed()
+            senders = list(self._senders.values())
+        for sender in senders:
+            sender.metadata_changed()
 
-    def _let_go(self) -> None:
-        """Wait for the outcome of what was submitted, which each append's time bounds; then end the lanes."""
+    def _do_close(self) -> None:
+        """Wait for the outcome of what was submitted, which each append's time bounds; then close the senders."""
         with self._changed:
             self._changed.notify_all()
             if not in_callback():
                 self._changed.wait_for(lambda: not self._pending, self.config.timeout_s + 5.0)
-            lanes, rooms = list(self._lanes.values()), self._rooms
+            senders, rooms = list(self._senders.values()), self._rooms
             self._rooms = []
         error = ClosedError("the producer was closed")
-        for lane in lanes:
-            lane.close(error)
+        for sender in senders:
+            sender.close(error)
         for room in rooms:
             set_exception(room, error)
         self._requests.unwatch(self._metadata_changed)

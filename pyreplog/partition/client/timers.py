@@ -48,7 +48,7 @@ class Timers(Handle):
             except Exception:
                 logger.exception("a call of a timer failed")
 
-    def _let_go(self) -> None:
+    def _do_close(self) -> None:
         with self._changed:
             self._is_stopping = True
             self._due.clear()

@@ -411,9 +411,9 @@ class BrokerLease(Handle):
         try:
             self.refresh()
         except ReplogError as error:
-            logger.warning("%s: not registered again yet: %s", self._what, error)
+            logger.warning("%s: not registered again yet: %s", self._label, error)
 
-    def _let_go(self) -> None:
+    def _do_close(self) -> None:
         with self._lock:
             lease, self._lease = self._lease, None
         if lease is not None:

@@ -96,6 +96,6 @@ class StateStore(Handle):
         topic = self._cache.topic(partition.topic)
         return None if topic is None else state_key(topic.topic_id, partition.partition)
 
-    def _let_go(self) -> None:
+    def _do_close(self) -> None:
         self._stopping.set()
         self._pool.shutdown(wait=True, cancel_futures=True)

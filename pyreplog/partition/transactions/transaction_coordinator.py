@@ -677,7 +677,7 @@ class TransactionCoordinator(Handle):
             self._idempotent.discard(call)
         set_result(call.future, result)
 
-    def _let_go(self) -> None:
+    def _do_close(self) -> None:
         """Answer what waits; close this object before the partitions and the store."""
         with self._lock:
             self._is_over = True

@@ -382,7 +382,7 @@ class Ownership(Handle):
         if session is not None and session.lease is not None:
             session.lease.close()
 
-    def _let_go(self) -> None:
+    def _do_close(self) -> None:
         """End the leases, and with them the keys; `on_lost` is not called."""
         self._wake()
         with self._beginning, self._lock:

@@ -376,7 +376,7 @@ class Topics(Handle):
             self._close_by = math.inf if timeout is None else time.monotonic() + timeout
         super().close()
 
-    def _let_go(self) -> None:
+    def _do_close(self) -> None:
         with ExitStack() as stack:
             stack.callback(self.ownership.close)
             stack.callback(lambda: self.cursors.close(max(self.close_s, CURSORS_MIN_S)))

@@ -63,7 +63,7 @@ class Way(MetadataStore):
     def _lease(self, ttl: float, on_loss: Callable[[], object] | None) -> Lease:
         return self.call(lambda: HeldLease(self, ttl, on_loss))
 
-    def _let_go(self) -> None:
+    def _do_close(self) -> None:
         return
 
 
@@ -110,5 +110,5 @@ class HeldLease(Lease):
             if self._on_loss is not None:
                 self._on_loss()
 
-    def _let_go(self) -> None:
+    def _do_close(self) -> None:
         self.end()

@@ -407,7 +407,7 @@ class Client(Handle):
                 del self._topics[topic.name]
                 self._forgotten.notify_all()
 
-    def _let_go(self) -> None:
+    def _do_close(self) -> None:
         with self._lock:
             topics = list(self._topics.values())
         self._pool.begin_to_close()

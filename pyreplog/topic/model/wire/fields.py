@@ -40,7 +40,7 @@ class WireReader:
     """
 
     def __init__(self, what: str, body: memoryview, at: int = 0, *, is_checked: bool = False) -> None:
-        self._what, self._body, self._at, self._is_checked = what, body, at, is_checked
+        self._label, self._body, self._at, self._is_checked = what, body, at, is_checked
 
     def take(self, count: int) -> memoryview:
         """Return the next `count` bytes, not copied."""
@@ -67,7 +67,7 @@ class WireReader:
             stored = self.unpack(_U32)[0]
             if stored != computed:
                 raise DamagedMessageError(
-                    f"{self._what}: damaged on its way: its CRC-32C is {computed:#010x}, expected {stored:#010x}"
+                    f"{self._label}: damaged on its way: its CRC-32C is {computed:#010x}, expected {stored:#010x}"
                 )
 
     def end(self) -> None:
@@ -78,7 +78,7 @@ class WireReader:
 
     def refusal(self, expected: str, found: str) -> InvalidMessageError:
         kind = DamagedMessageError if self._is_checked else InvalidMessageError  # the checksum would not match
-        return kind(f"{self._what}: expected {expected}, found {found}")
+        return kind(f"{self._label}: expected {expected}, found {found}")
 
 
 def checksum(*buffers: ReadableBuffer) -> bytes:

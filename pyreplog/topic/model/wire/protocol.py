@@ -1,6 +1,6 @@
 """Requests and replies between clients and topic servers, and their encoding (FORMAT.md, "Topics over TCP").
 
-The offset of a frame pairs a reply with its request. The client chooses the handles of publishing lanes and consumers,
+The offset of a frame pairs a reply with its request. The client chooses the handles of producer sessions and consumers,
 and uses none twice: a handle of a lost connection is unknown on the next one.
 """
 
@@ -61,17 +61,17 @@ REPLICATE_TO = "replicate-to"
 FEATURES = frozenset({ORIGINS, SUBSCRIPTIONS, REPLICATE_TO})
 
 OK, ERROR, STALE = range(3)
-"""Status of a reply. STALE: the server does not know the lane or consumer (any longer); nothing was done."""
+"""Status of a reply. STALE: the server does not know the producer session or consumer any more; nothing was done."""
 
 
 class Open(NamedTuple):
-    """Open a topic at its owner, and a lane to publish to it.
+    """Open a topic at its owner, and a session to publish to it.
 
-    producer: name of the lane's producer, "": unnamed. If the topic deduplicates, lanes of other clients for that
+    producer: name of the session's producer, "": unnamed. If the topic deduplicates, sessions of other clients for that
     producer end. client: id of the client.
     """
 
-    lane: int
+    session: int
     create: bool
     topic: str
     producer: str
@@ -80,15 +80,15 @@ class Open(NamedTuple):
 
 
 class CloseProducer(NamedTuple):
-    """Close a lane."""
+    """Close a producer session."""
 
-    lane: int
+    session: int
 
 
 class Publish(NamedTuple):
     """Publish entries as `encode_messages` returns them."""
 
-    lane: int
+    session: int
     entries: Sequence[bytes]
 
 
@@ -98,7 +98,7 @@ class PublishTo(NamedTuple):
     For peers with the feature REPLICATE_TO. replicate_to: the replicate-to attribute of each entry; None: it has none.
     """
 
-    lane: int
+    session: int
     replicate_to: Sequence[bytes | None]
     entries: Sequence[bytes]
 
@@ -398,9 +398,9 @@ class Done(NamedTuple):
 
 
 class Opened(NamedTuple):
-    """The lane is open.
+    """The producer session is open.
 
-    last_sequence: highest number that the lane's producer has stored or in flight; -1: none. entry_bytes_max: of an
+    last_sequence: highest number that the session's producer has stored or in flight; -1: none. entry_bytes_max: of an
     entry with its record. config: JSON.
     """
 

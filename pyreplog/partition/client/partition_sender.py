@@ -1,4 +1,4 @@
-"""ProduceLane: the batches of one producer for one partition, one at a time, tried again until their time is over."""
+"""PartitionSender: sends the batches of one producer for one partition, one at a time, until their time is over."""
 
 from __future__ import annotations
 
@@ -63,8 +63,8 @@ class RecordGroup:
         return len(self.values)
 
 
-class LaneSettings:
-    """What the lanes of one producer have in common.
+class SenderSettings:
+    """Settings of all senders of one producer.
 
     Args:
         acks: -1, 0 or 1.
@@ -113,12 +113,12 @@ class _Batch:
         self.reason: ReplogError | None = None
 
 
-class ProduceLane:
+class PartitionSender:
     """The batches of one producer for one partition: ONE on its way, so that their order holds over all failures.
 
     With acks=-1 a batch bears the id, the epoch and a sequence number of its producer, and is sent again with the same
     bytes until it has an outcome: the log holds it once. When the time of a batch is over whose outcome is unknown, the
-    lane goes on in a higher epoch, which fences what may still be under way.
+    sender goes on in a higher epoch, which fences what may still be under way.
 
     Steps run one at a time, on whichever thread brings an event. Any thread may call it.
 
@@ -131,7 +131,7 @@ class ProduceLane:
     """
 
     def __init__(
-        self, name: TopicPartition, topic_id: str, requests: LeaderRequests, settings: LaneSettings, producer_id: int
+        self, name: TopicPartition, topic_id: str, requests: LeaderRequests, settings: SenderSettings, producer_id: int
     ) -> None:  # fmt: skip
         self._name, self._topic_id, self._requests, self._settings = name, topic_id, requests, settings
         self._producer_id, self._epoch, self._sequence = producer_id, 0 if producer_id >= 0 else -1, 0
