@@ -10,7 +10,9 @@
 | `wire`, `client_wire` | what brokers, and clients, send to brokers, as bytes |
 | `service`, `client_requests` | who answers that: over TCP; either way, requests of clients |
 | `tcp_transport`, `local_transport` | who sends it: over TCP; within one process |
-| `replica_fetcher` | sends the fetches of replicas that follow |
+| `replica_fetcher` | sends the fetches of replicas that follow, by a thread for each leader |
+| `fetch_session_handler` | decides which fetches the next request to a leader names |
+| `catch_up_quota` | bytes per second of the replicas outside of the ISR |
 | `fetch_session` | the fetches of followers that their leader has not answered, a session for each broker |
 | `partition_status` | partitions, replicas and brokers as rows, for people and metrics |
 | `metrics` | numbers of a broker for Prometheus |
