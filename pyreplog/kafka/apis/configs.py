@@ -131,14 +131,22 @@ def _replaced_values(configs: Iterable[AlterConfigsAlterableConfig]) -> dict[str
 
 
 def _changed_values(configs: Iterable[IncrementalAlterConfigsAlterableConfig]) -> dict[str, Any]:
-    """Return values by name, of the settings that change; None: the default."""
+    """Return values by name, of the settings that change; None: the default.
+
+    As in Kafka, a setting that does not exist can be deleted: tools delete throttles without looking for them.
+    """
     values: dict[str, Any] = {}
+    named: set[str] = set()
     for key, operation, text in configs:
-        if key in values:
+        if key in named:
             raise RefusedError(ErrorCode.INVALID_REQUEST, f"{key}: expected one change, found several")
         if operation not in (_SET, _DELETE):
             raise RefusedError(ErrorCode.INVALID_CONFIG, f"{key}: expected SET or DELETE, found operation {operation}")
-        values[key] = None if operation == _DELETE or text is None else parse_setting(key, text)
+        named.add(key)
+        if operation == _SET and text is not None:
+            values[key] = parse_setting(key, text)
+        elif key in SETTINGS:
+            values[key] = None
     return values
 
 
@@ -154,8 +162,12 @@ def _alter_resources(
     altered: dict[str, TopicMetadata] = {}
 
     def alter(resource: AlterConfigsResource | IncrementalAlterConfigsAlterConfigsResource) -> None:
-        name, values = resource.resource_name, values_of(resource.configs)
+        if resource.resource_type == BROKER:
+            _check_broker_changes(api, resource)
+            return
+        name = resource.resource_name
         topic = _alterable_topic(api, resource.resource_type, name)
+        values = values_of(resource.configs)
         if message.validate_only:
             TopicSettings.of(
                 {**topic.config.values(), **{key: value for key, value in values.items() if value is not None}}
@@ -180,9 +192,23 @@ def _alter_resources(
     return transform(api.run(alter_all), when_known)
 
 
+def _check_broker_changes(
+    api: ApiContext, resource: AlterConfigsResource | IncrementalAlterConfigsAlterConfigsResource
+) -> None:  # fmt: skip
+    """Check that a request changes nothing: a broker that runs has no setting that could be changed or deleted."""
+    name = resource.resource_name
+    if name not in ("", str(api.node_id)):
+        raise RefusedError(ErrorCode.INVALID_REQUEST, f"expected broker {api.node_id}, found broker {name[:80]!r}")
+    for config in resource.configs:
+        is_deleted = isinstance(config, IncrementalAlterConfigsAlterableConfig) and config.config_operation == _DELETE
+        if not is_deleted and config.value is not None:
+            text = f"{config.name[:80]}: settings of brokers are fixed: change the options of `pyreplog broker`"
+            raise RefusedError(ErrorCode.INVALID_CONFIG, text)
+
+
 def _alterable_topic(api: ApiContext, kind: int, name: str) -> TopicMetadata:
     if kind != TOPIC:
-        raise RefusedError(ErrorCode.INVALID_REQUEST, f"expected a topic, found a resource of type {kind}")
+        raise RefusedError(ErrorCode.INVALID_REQUEST, f"expected a topic or a broker, found a resource of type {kind}")
     topic = api.topic(name)
     if topic is None:
         raise RefusedError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"there is no topic {name[:80]!r}")
