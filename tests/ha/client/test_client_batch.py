@@ -139,6 +139,7 @@ def test_stored_records_are_parsed(log: CommitLog) -> None:
     parsed = parse_records(bytes(batch.buffer), batch[0].position, 1)
     assert parsed.values() == [b"1", b"2"] and parsed.entry.tolist() == [1, 2] and parsed.end == 3
     assert parsed.position.tolist() == batch.position.tolist()
+    assert parsed.next_position == batch.position[0] + len(batch.buffer) == log.end_position
 
 
 def test_stored_records_that_take_several_numbers_are_parsed(tmp_path: Path) -> None:
