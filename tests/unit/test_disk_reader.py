@@ -101,3 +101,76 @@ def test_other_errors_are_not_the_disks(tmp_path: Path) -> None:
         reader.close()
     with pytest.raises(FileNotFoundError):
         DiskReader(tmp_path / "none", RealFiles(), PIECE)
+
+
+@pytest.mark.parametrize("error", [errno.EIO, errno.ENODATA, errno.EILSEQ, errno.EREMOTEIO])
+def test_a_block_that_fails_twice_by_itself_cannot_be_read(error: int, tmp_path: Path) -> None:
+    """It is named once, however often it is read."""
+    path = tmp_path / "file"
+    data = write_file(path, 3 * BLOCK)
+    files = Failing({BLOCK}, error, times=3)
+    with closing(DiskReader(path, files, PIECE)) as reader:
+        assert bytes(reader.read(0, 3 * BLOCK)) == data[:BLOCK] + bytes(BLOCK) + data[2 * BLOCK :]
+        assert (reader.unreadable, files.times) == ([BLOCK], 0)
+        files.times = 3
+        reader.read(BLOCK, 1)
+        assert (reader.unreadable, files.times) == ([BLOCK], 0)
+
+
+def test_the_last_part_of_a_block_is_read_beside_bad_ones(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    data = write_file(path, 2 * BLOCK + 17)
+    with closing(DiskReader(path, Failing({BLOCK}), PIECE)) as reader:
+        content = bytes(reader.read(0, 4 * BLOCK))
+        assert content == data[:BLOCK] + bytes(BLOCK) + data[2 * BLOCK :] + bytes(2 * BLOCK - 17)
+        assert reader.unreadable == [BLOCK]
+
+
+class Slow(RealFiles):
+    """Reads give one block at a time."""
+
+    def read(self, fd: int, buffer: memoryview, offset: int) -> int:
+        return super().read(fd, buffer[:BLOCK], offset)
+
+
+def test_a_read_may_give_less_than_was_asked_for(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    data = write_file(path, 5 * BLOCK + 3)
+    with closing(DiskReader(path, Slow(), PIECE)) as reader:
+        assert bytes(reader.read(7, 5 * BLOCK - 7)) == data[7 : 5 * BLOCK]
+        reader.read(0, PIECE)
+        path.write_bytes(data[: 2 * BLOCK])
+        assert bytes(reader.read(0, PIECE)) == data[: 2 * BLOCK].ljust(PIECE, b"\0"), "nor do bytes of before come back"
+
+
+class Refusing(RealFiles):
+    """The system refuses to open any file."""
+
+    def open(self, path: Path, *, writable: bool) -> int:
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+
+
+def test_a_file_that_may_not_be_opened(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    path.write_bytes(b"x")
+    with pytest.raises(DiskError, match="cannot be read") as caught:
+        DiskReader(path, Refusing(), PIECE)
+    assert caught.value.errno == errno.EACCES
+
+
+def test_a_closed_reader_has_no_descriptor(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    data = write_file(path, BLOCK)
+
+    def descriptors() -> list[str]:
+        return [
+            link.name for link in Path("/proc/self/fd").iterdir() if os.path.realpath(link) == os.path.realpath(path)
+        ]
+
+    reader = DiskReader(path, RealFiles(), PIECE)
+    view = reader.read(0, 100)
+    assert len(descriptors()) == 1
+    for _ in range(2):
+        reader.close()
+        assert not descriptors()
+    assert bytes(view) == data[:100], "what was returned stays"
