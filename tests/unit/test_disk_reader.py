@@ -68,8 +68,11 @@ def test_file_systems_without_direct_reads(refuse: str, tmp_path: Path, monkeypa
         files = RealFiles()
     else:
         files = Failing({BLOCK}, errno.EINVAL, times=1)
+    dropped: list[tuple[int, ...]] = []
+    monkeypatch.setattr(os, "posix_fadvise", lambda fd, *arguments: dropped.append(arguments))
     with closing(DiskReader(path, files, PIECE)) as reader:
         assert bytes(reader.read(100, 3 * BLOCK - 100)) == data[100:]
+        assert dropped == [(0, 0, os.POSIX_FADV_DONTNEED)], "what the cache has would tell nothing of the disk"
 
 
 def test_blocks_that_cannot_be_read_are_zeros_and_no_others(tmp_path: Path) -> None:
@@ -90,6 +93,30 @@ def test_a_block_is_tried_again(tmp_path: Path) -> None:
     with closing(DiskReader(path, Failing({BLOCK}, times=2), PIECE)) as reader:
         assert bytes(reader.read(0, 4 * BLOCK)) == data
         assert reader.unreadable == []
+
+
+def test_a_piece_ends_one_byte_behind_a_block(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    data = write_file(path, 3 * BLOCK)
+    with closing(DiskReader(path, RealFiles(), PIECE)) as reader:
+        for offset, length in ((0, BLOCK + 1), (BLOCK - 1, 2), (BLOCK, BLOCK), (BLOCK, 1), (0, 2 * BLOCK - 1)):
+            assert bytes(reader.read(offset, length)) == data[offset : offset + length]
+
+
+def test_an_error_that_comes_with_the_second_try(tmp_path: Path) -> None:
+    class Worse(RealFiles):
+        errors = iter((errno.EIO, errno.EBADF))
+
+        def read(self, fd: int, buffer: memoryview, offset: int) -> int:
+            error = next(self.errors)
+            raise OSError(error, os.strerror(error))
+
+    path = tmp_path / "file"
+    write_file(path, BLOCK)
+    with closing(DiskReader(path, Worse(), PIECE)) as reader:
+        with pytest.raises(DiskError, match="cannot be read") as caught:
+            reader.read(0, BLOCK)
+        assert caught.value.errno == errno.EBADF
 
 
 def test_other_errors_are_not_the_disks(tmp_path: Path) -> None:
