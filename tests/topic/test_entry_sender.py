@@ -221,8 +221,15 @@ def test_openings_are_tried_until_the_timeout(passed: float, is_over: bool, monk
     now = [1000.0]
     monkeypatch.setattr(sender.time, "monotonic", lambda: now[0])
     stand, batch = Stand(), Batch()
+    opened = stand.sender.open()
+    stand.pool.answer(Open, StaleError("moves"))
+    assert opened.done()
+    now[0] += 100.0  # nothing waited meanwhile
     stand.submit(batch)
-    now[0] += passed
+    now[0] += passed / 2
+    stand.pool.answer(Open, StaleError("moves"))
+    stand.pool.ring()
+    now[0] += passed / 2
     stand.pool.answer(Open, StaleError("moves"))
     assert (batch.outcome, len(stand.pool.timers)) == ((NotConnectedError, 0) if is_over else (None, 1))
 
