@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import errno
 from itertools import combinations
 from pathlib import Path
 
 import pytest
 
-from pyreplog.errors import ChangeUnderWayError, CorruptionError, InvalidArgumentError
+from pyreplog.errors import ChangeUnderWayError, CorruptionError, DiskFullError, InvalidArgumentError
 from pyreplog.ha.protocol.members import MEMBERS, MEMBERS_MAX, Members, MembersFile, MembersVersion, Quorum
 from pyreplog.log.files import RealFiles
 from pyreplog.stream.terms import NO_TERM, Term
@@ -89,3 +90,21 @@ def test_the_file(tmp_path: Path) -> None:
         path.write_bytes(fine[:at])
         with pytest.raises(CorruptionError, match="members"):
             MembersFile(tmp_path, RealFiles())
+
+
+class Refusing(RealFiles):
+    """A full disk."""
+
+    def replace_small(self, path: Path, data: bytes) -> None:
+        raise DiskFullError(errno.ENOSPC, "full")
+
+
+def test_members_that_cannot_be_stored_are_not_those_of_the_node(tmp_path: Path) -> None:
+    first, second = Members.first("abc", 1), Members.first("abcd", 2)
+    MembersFile(tmp_path, RealFiles()).store(first)
+    kept = MembersFile(tmp_path, Refusing())
+    kept.store(first)  # nothing to write
+    for _ in range(2):
+        with pytest.raises(DiskFullError):
+            kept.store(second)
+        assert kept.members == first

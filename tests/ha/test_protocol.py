@@ -28,6 +28,7 @@ from pyreplog.ha.protocol.messages import (
     Message,
     MessageKind,
     Prepare,
+    PreVote,
     ProgressReport,
     Promise,
     RefusalCode,
@@ -162,6 +163,8 @@ def test_all_kinds_and_codes_are_documented() -> None:
     assert {name: kind for name, (kind, _) in documented().items()} == {kind.name: kind.value for kind in MessageKind}
     codes = section("Replication").partition("Codes of REFUSE")[2]
     assert dict(re.findall(r"\b(\d+) ([A-Z_]+)\b", codes)) == {str(code.value): code.name for code in RefusalCode}
+    trials = section("Replication").partition("`trial` of PREPARE: ")[2].partition(". ")[0]
+    assert re.findall(r"(?:^|; )(\d) ", trials) == [str(trial.value) for trial in PreVote]
     assert {kind for kind, *_ in messages._KINDS} == set(MessageKind) and {type(sample) for sample in SAMPLES} == set(
         messages._WRITERS
     )

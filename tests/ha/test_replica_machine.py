@@ -173,6 +173,20 @@ def test_a_cut_below_its_own_log() -> None:
 # ---- terms -----------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize(
+    ("resume", "start", "is_taken"), [(12, 12, True), (12, 11, False), (13, 13, False), (13, 12, False)]
+)
+def test_a_log_without_a_term_goes_on_only_where_the_masters_begins(resume: int, start: int, is_taken: bool) -> None:
+    """No history tells what the two logs have in common: there must be nothing that they could differ in."""
+    following = replica(history=History())
+    connected(following, received=12, synced=12, start=12)
+    effects = following.heard(accept(resume, start=start))
+    if is_taken:
+        assert only(Joined, effects) and following.accepted is not None
+    else:
+        check_left(following, effects, RefusalCode.ABSURD, False)
+
+
 def test_a_master_of_a_lower_term_is_refused() -> None:
     following = replica(promised=Term(4, "d"))
     assert connected(following).promised == Term(4, "d")

@@ -133,12 +133,14 @@ def test_a_record_that_fits_into_no_segment(log: CommitLog) -> None:
 
 
 def test_stored_records_are_parsed(log: CommitLog) -> None:
-    log.append_batch([b"0", b"1"])
+    log.append_batch([b"0", b"1" * 9])
     log.append_batch([b"2"], control=b"between")
     batch = next(log.read(1, 3))
     parsed = parse_records(bytes(batch.buffer), batch[0].position, 1)
-    assert parsed.values() == [b"1", b"2"] and parsed.entry.tolist() == [1, 2] and parsed.end == 3
-    assert parsed.position.tolist() == batch.position.tolist()
+    assert parsed.values() == [b"1" * 9, b"2"] and parsed.entry.tolist() == [1, 2] and parsed.end == 3
+    for column in ("position", "size", "key_size", "stride", "timestamp"):
+        assert getattr(parsed, column).tolist() == getattr(batch, column).tolist(), column
+    assert parsed.next_position == batch.position[0] + len(batch.buffer) == log.end_position
 
 
 def test_stored_records_that_take_several_numbers_are_parsed(tmp_path: Path) -> None:

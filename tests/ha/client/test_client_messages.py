@@ -2,15 +2,28 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+import pyreplog
 from pyreplog._native.ha.client_batch import encode_record
 from pyreplog.errors import InvalidMessageError
 from pyreplog.ha.protocol import client_messages as wire
-from pyreplog.ha.protocol.client_messages import Append, Appended, CommittedEntries, Read, Refused, Run
+from pyreplog.ha.protocol.client_messages import (
+    Append,
+    Appended,
+    ClientKind,
+    ClientRefusal,
+    CommittedEntries,
+    Read,
+    Refused,
+    Run,
+)
 
+FORMAT = (Path(pyreplog.__file__).parent / "_native" / "FORMAT.md").read_text()
 CLIENT = bytes(range(16))
 RECORD = encode_record(b"value", b"key", 5, {"a": "b"})
 
@@ -49,6 +62,37 @@ def test_the_golden_record() -> None:
     )
 
 
+def test_kinds_and_codes_are_as_documented() -> None:
+    text = FORMAT.partition("\n## Clients of a replica group")[2].partition("\n## ")[0]
+    kinds = re.findall(r"^([A-Z]+), (\d+)\b", text, re.MULTILINE)
+    assert {name: int(number) for name, number in kinds} == {kind.name: kind.value for kind in ClientKind}
+    codes = text.partition("Codes: ")[2].partition(". After")[0]
+    assert dict(re.findall(r"\b(\d+) ([A-Z_]+)\b", codes)) == {str(code.value): code.name for code in ClientRefusal}
+    assert f"1 to {wire.BATCH_ENTRIES_MAX:,} |" in text and f"1 to {wire.RUNS_MAX};" in text
+    assert f"of which {wire.WAIT_MS_MAX:,} count" in text
+
+
+def test_requests_and_replies_are_told_apart() -> None:
+    for kind in range(256):
+        is_request = kind in (ClientKind.APPEND, ClientKind.READ)
+        assert wire.is_client_request(memoryview(bytes([kind]) + bytes(40))) is is_request
+    assert not wire.is_client_request(memoryview(b""))
+
+
+@pytest.mark.parametrize(("sequence", "count"), [(0, 1), (wire.NUMBER_MAX, wire.BATCH_ENTRIES_MAX)])
+def test_an_append_at_its_limits(sequence: int, count: int) -> None:
+    append = wire.decode_request(memoryview(wire.encode_append(CLIENT, sequence, count)))
+    assert append == Append(CLIENT, sequence, count, memoryview(b""))
+
+
+@pytest.mark.parametrize(
+    "read",
+    [Read(0, -1, 0, 0), Read(wire.NUMBER_MAX, wire.NUMBER_MAX, (1 << 32) - 1, wire.WAIT_MS_MAX), Read(0, 0, 1, 1)],
+)
+def test_a_read_at_its_limits(read: Read) -> None:
+    assert wire.decode_request(memoryview(wire.encode_read(read))) == read
+
+
 def test_requests_come_back() -> None:
     body = memoryview(wire.encode_append(CLIENT, 7, 1) + RECORD)
     append = wire.decode_request(body)
@@ -67,6 +111,10 @@ def test_requests_come_back() -> None:
         Appended((Run(5, 3), Run(9, 1))),
         CommittedEntries(2, 8, 3, 4096, True, memoryview(RECORD)),
         CommittedEntries(2, 8, -1, 0, False, memoryview(b"")),
+        Appended((Run(0, 1),)),
+        Appended((Run(wire.NUMBER_MAX, wire.BATCH_ENTRIES_MAX),) * wire.RUNS_MAX),
+        CommittedEntries(0, 0, -1, 0, True, memoryview(b"")),
+        CommittedEntries(2, wire.NUMBER_MAX, 2, 0, False, memoryview(RECORD)),
         Refused(1, "this is no master", "host:7001"),
     ],
 )
@@ -95,7 +143,17 @@ def spoiled() -> list[bytes]:
         wire.encode_read(Read(-1, 12, 0, 0)),
         wire.encode_read(Read(0, -2, 0, 0)),
         b"\x25" + read[1:],
+        wire.encode_read(Read(wire.NUMBER_MAX + 1, -1, 0, 0)),
+        wire.encode_read(Read(0, wire.NUMBER_MAX + 1, 0, 0)),
+        *(changed(append, at) for at in range(1, 4)),
+        *(changed(read, at) for at in (1, 2, 3, 12, 13, 14, 15)),
     ]
+
+
+def changed(body: bytes, at: int) -> bytes:
+    """The body with another byte at a place that holds 0."""
+    assert body[at] == 0
+    return body[:at] + b"\x01" + body[at + 1 :]
 
 
 @pytest.mark.parametrize("body", spoiled())
@@ -118,6 +176,20 @@ def test_requests_that_are_none(body: bytes) -> None:
         wire.encode_entries(CommittedEntries(2, 8, 1, 0, False, memoryview(b""))) + b"records",
         wire.encode_refused(Refused(1, "text", "master")) + b"x",
         wire.encode_refused(Refused(1, "text", "master"))[:-1],
+        wire.encode_appended(Appended((Run(1, 1),) * (wire.RUNS_MAX + 1))),
+        wire.encode_appended(Appended((Run(1, wire.BATCH_ENTRIES_MAX + 1),))),
+        wire.encode_appended(Appended((Run(wire.NUMBER_MAX + 1, 1),))),
+        wire.encode_appended(Appended((Run(1, 1),))) + b"\x00",
+        *(changed(wire.encode_appended(Appended((Run(1, 1),))), at) for at in range(2, 8)),
+        *(
+            changed(wire.encode_entries(CommittedEntries(0, 8, -1, 0, False, memoryview(b""))), at)
+            for at in range(2, 8)
+        ),
+        b"\x23\x02" + wire.encode_entries(CommittedEntries(0, 8, -1, 0, False, memoryview(b"")))[2:],
+        wire.encode_entries(CommittedEntries(-1, 8, -1, 0, False, memoryview(b""))),
+        wire.encode_entries(CommittedEntries(0, wire.NUMBER_MAX + 1, -1, 0, False, memoryview(b""))),
+        wire.encode_entries(CommittedEntries(2, 8, -2, 0, False, memoryview(b""))),
+        wire.encode_entries(CommittedEntries(2, 8, 3, -1, False, memoryview(b""))) + b"records",
     ],
 )
 def test_replies_that_are_none(body: bytes) -> None:
