@@ -40,7 +40,7 @@ class GroupCommit(GroupCommitBase):
         self._starting = threading.RLock()  # a signal handler may close the log
         self._committer: threading.Thread | None = None
         self._stopping = False
-        self._shared = None if runtime is None else runtime.committing.add(self._turn)
+        self._shared = None if runtime is None else runtime.committing.add(self._commit_staged)
 
     def restart(self, position: int) -> None:
         """Restart at `position`, to which the log was truncated and synced: later positions will be used again."""
@@ -99,7 +99,7 @@ class GroupCommit(GroupCommitBase):
             finally:
                 submitted.drain()
 
-    def _turn(self) -> float:
+    def _commit_staged(self) -> float:
         """Commit on a thread of a runtime until no record is staged; return the seconds until the next turn."""
         submitted = self._submitted
         submitted.asleep = False

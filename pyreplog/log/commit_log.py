@@ -481,7 +481,7 @@ class CommitLog(LogView, Appender):
             finally:
                 self._leave()
             if active is not None and self._closed_segment is not None:
-                self._give_back(active, self._closed_segment.offset)
+                self._free_unused_blocks(active, self._closed_segment.offset)
 
     def _may_close(self) -> bool:
         """Return whether all entries are synced, so that the active segment may be closed.
@@ -510,7 +510,7 @@ class CommitLog(LogView, Appender):
             )
         self._release_active()
 
-    def _give_back(self, segment: Segment, end: int) -> None:
+    def _free_unused_blocks(self, segment: Segment, end: int) -> None:
         """Free the blocks behind offset `end` of a dormant log's active segment, and close its file."""
         start = -(-end // _BLOCK_BYTES) * _BLOCK_BYTES
         if start < segment.size:
@@ -1048,7 +1048,7 @@ class CommitLog(LogView, Appender):
         with self._pool.quiet():
             self._pool.place(-(-wanted.position // self.segment_bytes) * self.segment_bytes, wanted.epoch)
             truncation.announce(self.path, self._files, wanted)
-            truncation.tell(self.tail, self.start_position, wanted, is_open=True)
+            truncation.publish_cut(self.tail, self.start_position, wanted, is_open=True)
             self._forget_sealed(1 << 62)
             self._first_times.clear()
             truncation.apply(self.path, self._files, wanted, self._checkpoint)

@@ -136,7 +136,7 @@ class LogView(LogViewBase, Closeable):
         return LogCursor(self, self._files, name, start)
 
     def cursors(self) -> dict[str, int]:
-        """Return the cursors of the log: by name, the number of the first entry that a cursor has not acknowledged.
+        """Return the cursors of the log: by name, the number of the first entry that is not acknowledged.
 
         Raises:
             CorruptionError: a cursor's file is damaged.

@@ -118,7 +118,7 @@ def as_if_done(wanted: Truncation, checkpoint: Checkpoint) -> Checkpoint:
     return replace(checkpoint, position=wanted.position, entry=wanted.entry, epoch=wanted.epoch, clean=False)
 
 
-def tell_readers(directory: Path, uuid: bytes, wanted: Truncation) -> None:
+def publish_cut_offline(directory: Path, uuid: bytes, wanted: Truncation) -> None:
     """Publish a truncation in the tail page of a log that no writer has open, if the page is of this boot and log.
 
     Call it before the files change and again afterwards: a reader may have read its table of segments meanwhile.
@@ -129,10 +129,10 @@ def tell_readers(directory: Path, uuid: bytes, wanted: Truncation) -> None:
     with open_changing(path) as file:
         tail = Tail(file, writable=True)
     if tail.belongs_to(boot_id(), uuid):
-        tell(tail, tail.start, wanted, is_open=False)
+        publish_cut(tail, tail.start, wanted, is_open=False)
 
 
-def tell(tail: Tail, start: int, wanted: Truncation, *, is_open: bool) -> None:
+def publish_cut(tail: Tail, start: int, wanted: Truncation, *, is_open: bool) -> None:
     """Publish a truncation in a tail page, so that readers stop at the cut before the files behind it are removed."""
     end, entry = wanted.position, wanted.entry
     visible, visible_entry = min((end, entry), (tail.visible, tail.visible_entry))  # a commit point may lie before it
