@@ -1,4 +1,4 @@
-"""Handle: the base class of everything that is opened and closed; its rules for forks and for handles nobody closed."""
+"""Handle: the base class of objects that are opened and closed, with rules for forks and for handles left unclosed."""
 
 from __future__ import annotations
 
@@ -148,13 +148,13 @@ class Handle(Closeable, ABC):
     def refuse_calls(self, error: ReplogError) -> None:
         """Raise an error from every later call, unless the handle was closed before.
 
-        Nothing is released, and nothing is warned of. For a forked child, and for tests that leave a handle as its
-        process left it when it died.
+        Releases nothing, and suppresses the warning about an unclosed handle. For a forked child, and for tests that
+        leave a handle in the state of a killed process.
 
         Args:
-            error: what the calls raise.
+            error: the error that calls raise.
         """
-        if self._error is None:  # hot paths look at it alone
+        if self._error is None:  # hot paths check only this attribute
             self._error = error
 
     def _after_fork(self) -> None:

@@ -72,7 +72,7 @@ from pyreplog.ledger.replacement_pacing import MemberReplacement
 from pyreplog.ledger.runtime import RuntimeBase
 from pyreplog.ledger.status import ClusterStatus, DegradedLedger, ledger_status
 from pyreplog.ledger.writer_keys import WriterKeys
-from pyreplog.log.files import Files, opening_told
+from pyreplog.log.files import Files, translate_open_errors
 from pyreplog.log.opening import as_path
 from pyreplog.metadata.layout import cluster_id
 from pyreplog.metadata.store import MetadataStore
@@ -198,7 +198,7 @@ class LedgerCluster(Handle):
         as_int("busy_poll_us", busy_poll_us)
         metadata = open_store(url)
         try:
-            with opening_told(url):
+            with translate_open_errors(url):
                 runtime = RemoteRuntime(
                     metadata, cluster_id(metadata), secret=shared, tls=tls,
                     limits=limits, request_timeout_ms=request_timeout_ms, busy_poll_us=busy_poll_us,

@@ -1,4 +1,4 @@
-"""Files of a log directory that hold none of its entries: what they are, and what becomes of them."""
+"""Descriptions of the files in a log directory that hold no entries of the log."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pyreplog.log.fsck.survey import LogState
 from pyreplog.log.truncation import Truncation
 
 _PRODUCERS = ".producers"
-"""Of files beside the segments of a partition (`partition/store/producer_snapshot.py`)."""
+"""Suffix of the producer snapshots of a partition, next to its segments (`partition/store/producer_snapshot.py`)."""
 _KNOWN = {
     names.LOCK, names.TAIL, names.CHECKPOINT, names.TRUNCATION, names.ASIDE, names.REPLICA, names.TERMS, names.MEMBERS,
     names.CURSORS,
@@ -15,7 +15,7 @@ _KNOWN = {
 
 
 def describe(seen: LogState, bases: list[int]) -> list[str]:
-    """One line each. bases: of the segments in use."""
+    """Describe the leftover files of a log, one line each. bases: of the segments in use."""
     lines: list[str] = []
     if isinstance(seen.marker, Truncation):
         lines.append(
@@ -27,13 +27,13 @@ def describe(seen: LogState, bases: list[int]) -> list[str]:
             f"{seen.extent.torn_records:,} intact records behind the damage there here"
         )
     if seen.writer is not None:
-        return lines  # prepared and spare segments are as it should be, and change while we look
+        return lines  # an open log has prepared and spare segments, and they change meanwhile
     here = seen.directory
     paths = (names.segment_path, names.index_path, names.ledgers_path)
     used = {path(here, base).name for base in bases for path in paths}
     used |= {names.segment_path(here, base).with_suffix(_PRODUCERS).name for base in bases}
     file_names = sorted(path.name for path in here.iterdir())
-    lines += [f"{name}: {_nature(name)}" for name in file_names if name not in used | _KNOWN]
+    lines += [f"{name}: {_describe_file(name)}" for name in file_names if name not in used | _KNOWN]
     aside = here / names.ASIDE
     if aside.is_dir():
         kept = len(list(aside.iterdir()))
@@ -41,7 +41,7 @@ def describe(seen: LogState, bases: list[int]) -> list[str]:
     return lines
 
 
-def _nature(name: str) -> str:
+def _describe_file(name: str) -> str:
     if name.startswith(("spare-", "fresh-")) and name.endswith(".seg"):
         return "a spare segment, removed at the next opening for writing"
     if name.endswith(".new"):

@@ -1,7 +1,8 @@
-"""A segment's damaged header made again, from what the rest of the log says about it.
+"""Rebuilding a segment's damaged header from the other files of the log.
 
-Its place tells the base, the other files uuid and size, the neighbours the first entry. Only the epoch has to be tried:
-every record carries a stamp made from it. The header stands only if all of the segment's records verify with it.
+The file's name gives the base, the other files give uuid and size, the neighbours give the first entry. The epoch is
+found by trial: every record has a stamp that is computed from it. The header is accepted only if all records of the
+segment verify with it.
 """
 
 from __future__ import annotations
@@ -17,14 +18,15 @@ from pyreplog.log.fsck.survey import Header, LogState
 from pyreplog.log.headers import find_epoch
 from pyreplog.log.segments import UNNUMBERED
 
-_STAMP_AT = 8  # in a record's header
+_STAMP_AT = 8  # offset in a record's header
 
 
 def rebuild_header(seen: LogState, base: int, *, due: int | None) -> bytes | None:
-    """The header that the segment at `base` must have had; None when that cannot be told. Nothing is written: it is
-    tried on a copy in memory, for a guess on disk would be believed after a crash.
+    """Return the header that the segment at `base` must have had; None if it cannot be determined.
 
-    due: number its first entry must have by what lies before it; None when that is unknown.
+    The header is tried on a copy in memory: after a crash, recovery would take a guess on disk for valid.
+
+    due: number of its first entry, according to the segments before it; None: unknown.
     """
     path = names.segment_path(seen.directory, base)
     uuid, size = seen.identity
@@ -42,15 +44,17 @@ def rebuild_header(seen: LogState, base: int, *, due: int | None) -> bytes | Non
 
 
 def _version_of(seen: LogState, base: int) -> int:
-    """The version of the segment at `base`: that of one beside it. Versions never descend along a log; where it was
-    raised is not known, and the higher one can hold all records."""
+    """Return the version of the segment at `base`: the higher one of its neighbours.
+
+    Versions never decrease along a log. If the neighbours differ, the higher version can hold all records.
+    """
     size = seen.identity[1]
     beside = (seen.headers.get(base + size), seen.headers.get(base - size))
     return max((header.version for header in beside if isinstance(header, Header)), default=1)
 
 
 def _epoch_of(seen: LogState, base: int, stamp: int) -> int | None:
-    """The epoch that gives the segment at `base` its stamp. Epochs never descend along a log."""
+    """Return the epoch with which the segment at `base` has its stamp, or None. Epochs never decrease along a log."""
     headers = {at: header for at, header in seen.headers.items() if isinstance(header, Header)}
     lowest = max((header.epoch for at, header in headers.items() if at < base), default=0)
     highest = max((header.epoch for header in headers.values()), default=lowest)
@@ -61,9 +65,9 @@ def _epoch_of(seen: LogState, base: int, stamp: int) -> int | None:
 
 
 def _first_entry(seen: LogState, segment: Segment, due: int | None) -> int | None:
-    """Number of the segment's first entry, told by its neighbours; None when they do not agree or do not tell.
+    """Return the number of the segment's first entry, as its neighbours give it; None: they differ, or do not give it.
 
-    It has a header good enough to verify its records.
+    segment: a copy with a header with which its records verify.
     """
     index = SparseIndex(segment.size)
     _, status = segment.verify(index, HEADER_BYTES, segment.size)
@@ -72,5 +76,5 @@ def _first_entry(seen: LogState, segment: Segment, due: int | None) -> int | Non
         return due if index.entries and not isinstance(following, Header) else None
     if following.first_entry == UNNUMBERED:
         return UNNUMBERED
-    told = following.first_entry - index.entries
-    return told if told >= 0 and due in (None, told) else None
+    first_entry = following.first_entry - index.entries
+    return first_entry if first_entry >= 0 and due in (None, first_entry) else None
