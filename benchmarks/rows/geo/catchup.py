@@ -67,9 +67,7 @@ def catchup(plan: Plan) -> Section:
             ),
             Comparison(
                 "the same, with the messages published meanwhile",
-                Figure(
-                    "stored at the target, and published", both, "/s", "synced", _SIZE
-                ),
+                Figure("stored at the target, and published", both, "/s", "synced", _SIZE),
                 alone,
                 None,
                 verified,

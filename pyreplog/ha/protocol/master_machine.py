@@ -88,8 +88,9 @@ class GroupConfig(Settings):
 
 
 class MasterMachine(CommitPointBase):
-    """The state machine of the master `name` in one term. Methods return effects, which the caller carries out in
-    order. Not thread-safe.
+    """The state machine of the master `name` in one term.
+
+    Methods return effects, which the caller carries out in order. Not thread-safe.
 
     Args:
         name: the master.

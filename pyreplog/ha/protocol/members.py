@@ -1,9 +1,9 @@
-"""Members of a replica group: the nodes that vote and acknowledge. They are stored in the file `members` of the log
-directory.
+"""Members of a replica group: the nodes that vote and acknowledge.
 
-Of |M| members a record is acknowledged when the master and k others have it; an election needs |M| - k promises. So
-every election reaches a member with every acknowledged record. A change of members is joint consensus (Raft, §6): until
-it is complete, both the former and the new members have to acknowledge, and to elect.
+They are stored in the file `members` of the log directory. Of |M| members a record is acknowledged when the master and
+k others have it; an election needs |M| - k promises. So every election reaches a member with every acknowledged record.
+A change of members is joint consensus (Raft, §6): until it is complete, both the former and the new members have to
+acknowledge, and to elect.
 """
 
 from __future__ import annotations

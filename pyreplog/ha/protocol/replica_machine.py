@@ -44,8 +44,10 @@ from pyreplog.stream.terms import Term, Terms
 
 
 class ReplicaMachine:
-    """The state machine of the replica `name`. Methods return effects, which the caller carries out in order. If one of
-    them fails (the disk), the caller closes the connection and calls `disconnected`. Not thread-safe.
+    """The state machine of the replica `name`.
+
+    Methods return effects, which the caller carries out in order. If one of them fails (the disk), the caller closes
+    the connection and calls `disconnected`. Not thread-safe.
 
     Args:
         name: the replica.
