@@ -70,7 +70,7 @@ class Master:
     """Drives a `MasterMachine` over a log with a commit point (`gated`). Thread-safe.
 
     Args:
-        context: arguments the parts of the node share.
+        context: what the parts of the node share.
         log: the open log.
         committed: the commit point, as far as it is known.
         ask: as `Peers.ask`.
@@ -459,7 +459,7 @@ class Master:
 
     def _set_background_sync(self, is_alone: bool) -> None:
         """Sync the log in the background while the master commits without replicas, unless each append does: such a
-        master acknowledges arguments is on its disk."""
+        master acknowledges what is on its disk."""
         syncer, self._syncer = self._syncer, None
         if syncer is not None:
             syncer.stop()
