@@ -221,7 +221,8 @@ class Failover(Handle):
                 self._store.delete(key, stored.version)
         lease = self._registered = self._store.lease(self._lease_s, self._on_registration_lost)
         try:
-            lease.create(key, self._node.address.encode())  # stored first: `lease` may be lost as soon as this returns
+            # `_registered` is set before, because the lease may be lost as soon as this returns
+            lease.create(key, self._node.address.encode())
         except BaseException:
             self._registered = None
             lease.close()

@@ -59,8 +59,8 @@ def _open(context: NodeContext, *, create: bool) -> CommitLog:
 def open_mirror(context: NodeContext) -> MirrorLog | None:
     """Open the log of a replica; None: there is no log yet.
 
-    A master's own log becomes a copy. It is recovered as an own log first, because only then what its records say of
-    the disk holds. Retention waits as in `open_log`.
+    The log of a former master becomes a copy. It is recovered as a log of its own first, because only then what its
+    records say of the disk is true. Retention waits as in `open_log`.
     """
     path, files = context.path, context.files
     if not replica.is_replica(path):

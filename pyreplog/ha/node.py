@@ -580,7 +580,7 @@ class Node(Handle):
 
         Args:
             master: name of the master.
-            timeout: seconds for which the election waits for records that the master still holds.
+            timeout: seconds for which the election waits for the answer of `master`.
 
         Raises:
             ReplogError: as `promote`.

@@ -166,7 +166,7 @@ class ReplicaMachine:
         return f"the master says to go on at {accept.resume}, the histories part at {common}"
 
     def joined(self, received: LogPosition, synced: LogPosition) -> list[Effect]:
-        """Report that all effects of the acceptance are carried out. The stream begins with the first report."""
+        """Report that all effects of the acceptance are carried out: the stream begins, with a first report."""
         accept = self.accepted
         if accept is None:
             return []
