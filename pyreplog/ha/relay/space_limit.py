@@ -33,8 +33,10 @@ def reach(end: int, segment_bytes: int) -> int:
 
 
 class PausableReceiver(Protocol):
-    """A receiver that fills a relay log, and that the applier pauses. Its methods must neither block nor call the
-    applier."""
+    """A receiver that fills a relay log, and that the applier pauses.
+
+    Its methods must neither block nor call the applier.
+    """
 
     def pause(self) -> None:
         """Stop reading from the master. Data that was read before may still be written."""
