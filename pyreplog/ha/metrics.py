@@ -1,4 +1,4 @@
-"""A node's numbers for Prometheus; docs/operations.md says what each is for."""
+"""Metrics of a node for Prometheus; docs/operations.md explains them."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ _OF_REPLICAS: tuple[tuple[str, str, Callable[[ReplicaStats], float]], ...] = (
 
 
 def node_metrics(node: Node) -> Iterator[Metric]:
-    """Of one node, whatever its role is now. Positions are bytes since the log began, the same on all nodes."""
+    """Yield the metrics of one node in any role. Positions are bytes since the log began, the same on all nodes."""
     labels = {"node": node.name}
     received, synced = node.log_ends()
     try:
         log = node.log
-    except (NotMasterError, ClosedError):  # it has none yet, or not any more
+    except (NotMasterError, ClosedError):  # the replica has no log yet, or the node is closed
         log = None
     yield _gauge("master", "1: it is master.", labels, node.role == "master")
     yield _gauge("term", "The highest term that it leads or follows, or has promised to.", labels, node.term.number)
@@ -49,7 +49,7 @@ def node_metrics(node: Node) -> Iterator[Metric]:
     yield from _clients(labels, node.clients.stats)
     try:
         stats = node.replication()
-    except NotMasterError:  # or no more, since a moment ago
+    except NotMasterError:  # also if the role has just changed
         return
     yield from _group(labels, stats)
 

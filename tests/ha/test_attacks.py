@@ -430,7 +430,7 @@ def test_commands_do_not_take_any_number_of_threads(lab: Lab, monkeypatch: pytes
         assert gate.wait(60)
         return {}
 
-    monkeypatch.setattr("pyreplog.ha.commands._obey", wait)
+    monkeypatch.setattr("pyreplog.ha.commands._run_command", wait)
     try:
         for number in range(200):
             a.command(Connection(), number, ha.protocol.messages.Command(b'{"command": "status"}'))  # type: ignore[arg-type]

@@ -242,7 +242,7 @@ def test_who_is_told_to_follow_another_does_not_mind_a_last_refusal(lab: Lab) ->
 
     def both() -> None:
         replica.follow(("127.0.0.1", 1))
-        replica._heard(messages.encode(Refuse(messages.RefusalCode.FOREIGN, "not you")))
+        replica._on_control(messages.encode(Refuse(messages.RefusalCode.FOREIGN, "not you")))
         told.append(True)
 
     context_of(b).reactor.call_soon(both)

@@ -196,7 +196,7 @@ def test_of_threads_that_wait_one_drives_until_all_are_through() -> None:
 
 
 def test_the_last_thread_that_is_woken_offers_what_the_others_have_appended(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pyreplog.ha.pending_commits._REST_US", 3_600_000_000)
+    monkeypatch.setattr("pyreplog.ha.pending_commits._PARK_US", 3_600_000_000)
     room = Room(timeout_us=3_600_000_000)
     threads = [threading.Thread(target=room.pending_commits.wait, args=(200, room.drive)) for _ in range(4)]
     for thread in threads:

@@ -42,8 +42,10 @@ def test_two_of_one_name_do_not_chase_each_other(
     lab: Lab, wells: list[ReconnectingConnection], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ends: list[ReplogError] = []
-    note_use = Replica._note_use
-    monkeypatch.setattr(Replica, "_note_use", lambda self, error: (ends.append(error), note_use(self, error)))
+    note_usefulness = Replica._note_usefulness
+    monkeypatch.setattr(
+        Replica, "_note_usefulness", lambda self, error: (ends.append(error), note_usefulness(self, error))
+    )
     master = lab.master(members="a", sync_replicas=0)
     replica = lab.replica("o", master, observer=True)
     master.append(b"one")

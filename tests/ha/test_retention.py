@@ -48,7 +48,7 @@ def test_a_master_that_starts_again_keeps_what_replicas_lack(lab: Lab, monkeypat
     fill(a)
     lab.close(a)
     with monkeypatch.context() as patch:
-        patch.setattr(Master, "_hold", lambda _: None)
+        patch.setattr(Master, "_set_retention_floor", lambda _: None)
         a = lab.master(members="ab", sync_replicas=0, log=LITTLE)
         assert retain(a) == 0
     b = lab.replica("b", a)
@@ -134,6 +134,6 @@ def test_observers_of_a_replica_are_throttled_as_those_of_a_master(lab: Lab) -> 
     a.append(b"one")
     level(a, middle, x)
     replica = replica_of(middle)
-    assert replica is not None and replica._chain is not None
-    (follower,) = replica._chain._followers.values()
+    assert replica is not None and replica._cascade is not None
+    (follower,) = replica._cascade._followers.values()
     assert follower.sender._throttle is not None
