@@ -101,43 +101,43 @@ class TCPTransport(Handle):
 
     def produce(self, broker: str, request: ProduceRequest, timeout_s: float) -> AppendFuture[ProduceResponses]:
         """Append at a broker; see `ClientTransport`."""
-        return self._ask(broker, request, timeout_s, decode_produce_responses)
+        return self._request(broker, request, timeout_s, decode_produce_responses)
 
     def consume(self, broker: str, request: ConsumeRequest, timeout_s: float) -> AppendFuture[ConsumeResponses]:
         """Fetch from a broker; see `ClientTransport`."""
-        return self._ask(broker, request, timeout_s, decode_consume_responses)
+        return self._request(broker, request, timeout_s, decode_consume_responses)
 
     def list_offsets(self, broker: str, request: ListOffsetsRequest, timeout_s: float) -> AppendFuture[Offsets]:
         """Ask a broker for offsets; see `ClientTransport`."""
-        return self._ask(broker, request, timeout_s, decode_offsets)
+        return self._request(broker, request, timeout_s, decode_offsets)
 
     def describe_partitions(
         self, broker: str, request: DescribePartitionsRequest, timeout_s: float
     ) -> AppendFuture[Descriptions]:
         """Ask a broker about partitions; see `ClientTransport`."""
-        return self._ask(broker, request, timeout_s, decode_descriptions)
+        return self._request(broker, request, timeout_s, decode_descriptions)
 
     # ---- transactions ---------------------------------------------------------------------------------------
 
     def write_markers(self, broker: str, request: WriteMarkersRequest) -> AppendFuture[PartitionCodes]:
         """Let a broker write markers; see `TransactionTransport`."""
-        return self._ask(broker, request, self._timeout_s, decode_codes)
+        return self._request(broker, request, self._timeout_s, decode_codes)
 
     def verify_transaction(self, broker: str, request: VerifyTransactionRequest) -> AppendFuture[PartitionCodes]:
         """Ask the coordinator of a transactional id; see `TransactionTransport`."""
-        return self._ask(broker, request, self._timeout_s, decode_codes)
+        return self._request(broker, request, self._timeout_s, decode_codes)
 
     # ---- compacted segments ---------------------------------------------------------------------------------
 
     def cleaned_segments(self, broker: str, request: CleanedSegmentsRequest) -> AppendFuture[CleanedSegments]:
         """Ask a broker which segments it has compacted; see `SegmentTransport`."""
-        return self._ask(broker, request, self._timeout_s, decode_cleaned_segments)
+        return self._request(broker, request, self._timeout_s, decode_cleaned_segments)
 
     def read_segment(self, broker: str, request: SegmentReadRequest) -> AppendFuture[SegmentPiece]:
         """Read bytes of a compacted segment of a broker; see `SegmentTransport`."""
-        return self._ask(broker, request, self._timeout_s, decode_segment_piece)
+        return self._request(broker, request, self._timeout_s, decode_segment_piece)
 
-    def _ask(
+    def _request(
         self, broker: str, request: ClientRequest, timeout_s: float, decode: Callable[[ReadableBuffer], T]
     ) -> AppendFuture[T]:  # fmt: skip
         future = AppendFuture[T]()
