@@ -1,12 +1,12 @@
-"""ReplicaFetcher: sends the fetches of a broker's followers, and takes the answers to their partitions.
+"""ReplicaFetcher: sends the fetches of a broker's followers, and passes the answers to their partitions.
 
-There is a thread for each broker that leads some of them. It carries out all answers that are there, and then sends
-all fetches that came of them in one request. The leader keeps fetches to which there is nothing to answer
-(`fetch_session`): one request at least is under way while some are there, which is answered when there is. Others
-with new fetches need not wait for it: a few may be under way at once.
+Each leading broker has a thread. It handles all answers that have arrived, and then sends all resulting fetches in one
+request. The leader keeps fetches for which it has no records or news (`fetch_session`): while it has some, at least one
+request is in flight, which is answered when a fetch can be. Requests with new fetches need not wait for it: a few may
+be in flight at once.
 
-Replicas that are not in the ISR may share a limit of bytes per second (KIP-73): their fetches wait until it allows
-some. Those in the ISR are never held back, so that no limit makes a replica leave it.
+Replicas that are not in the ISR may share a limit of bytes per second (KIP-73), for which their fetches wait. Replicas
+in the ISR are never throttled, so that no limit makes a replica leave it.
 """
 
 from __future__ import annotations
@@ -35,28 +35,28 @@ from pyreplog.stream.rate_limiter import RateLimiter
 logger = logging.getLogger(__name__)
 
 _REQUESTS_MAX = 4
-"""Requests under way to one broker; while so many are, fetches wait and are sent together."""
+"""Most requests in flight to one broker; beyond it, fetches wait and are sent together."""
 
 
 class BrokerTransport(Protocol):
     """Sends requests to other brokers."""
 
     def fetch(self, broker: str, request: ReplicaFetchRequest) -> AppendFuture[FetchResponses]:
-        """Send fetches to a broker; it does not block.
+        """Send fetches to a broker, without blocking.
 
         Returns:
-            A future that is always completed: by the answer, or by an error.
+            A future that is always completed, with the answer or an error.
         """
         ...
 
 
 class ReplicaFetcher(Handle):
-    """The fetches of all partitions of one broker that follow. Any thread may use it.
+    """The fetches of all followers of one broker. Any thread may use it.
 
     Args:
-        member: the broker, in its incarnation.
-        transport: to other brokers.
-        find: returns the replica of a partition here; None: there is none.
+        member: the broker, with its incarnation.
+        transport: transport to other brokers.
+        find: returns a replica of this broker; None: it has no such replica.
         config: settings of the broker.
         clock: the time.
     """
@@ -68,13 +68,13 @@ class ReplicaFetcher(Handle):
         self._member = member
         self._transport, self._find, self._config, self._clock = transport, find, config, clock
         self._catch_up = _CatchUpQuota(config.catch_up_bytes_per_s, clock)
-        self._lock = threading.Lock()  # guards what follows
+        self._lock = threading.Lock()  # guards the fields below
         self._threads: dict[str, _LeaderThread] = {}
-        self._assigned: dict[TopicPartition, _LeaderThread] = {}  # by which the last fetch of a partition was sent
+        self._assigned: dict[TopicPartition, _LeaderThread] = {}  # thread of each partition's latest fetch
         super().__init__("replica fetcher")
 
     def send_fetch(self, partition: TopicPartition, leader: str, fetch: Fetch) -> None:
-        """Send a fetch of a partition, together with those of others."""
+        """Send a fetch of a partition, together with fetches of other partitions."""
         with self._lock:
             thread = self._thread(leader)
             if thread is None:
@@ -86,7 +86,7 @@ class ReplicaFetcher(Handle):
         thread.send(partition, fetch)
 
     def forget(self, partition: TopicPartition) -> None:
-        """Send no fetch of a partition any more: its replica was removed."""
+        """Drop the fetches of a partition, because its replica was removed."""
         with self._lock:
             thread = self._assigned.pop(partition, None)
         if thread is not None:
@@ -105,7 +105,7 @@ class ReplicaFetcher(Handle):
             partition.follow_again()
 
     def _thread(self, leader: str) -> _LeaderThread | None:
-        """Return the thread that talks to a leader; None: this object was closed. The lock is held."""
+        """Return the thread of a leader; None: this object was closed. The caller holds the lock."""
         if self._error is not None:
             return None
         thread = self._threads.get(leader)
@@ -124,9 +124,9 @@ class ReplicaFetcher(Handle):
 
 
 class _CatchUpQuota:
-    """What replicas outside of the ISR may fetch. Any thread may use it.
+    """The quota of fetches of replicas outside of the ISR. Any thread may use it.
 
-    A fetch reserves bytes when it is sent; what its answer did not bring is given back.
+    A fetch reserves bytes when it is sent; reserved bytes that its answer does not contain are released.
 
     Args:
         rate: bytes per second; None: no limit.
@@ -142,7 +142,7 @@ class _CatchUpQuota:
         return self._limiter is not None
 
     def reserve(self, max_bytes: int) -> int:
-        """Take up to `max_bytes` of what is allowed now; return how many were taken."""
+        """Reserve up to `max_bytes` of the bytes that are allowed now; return how many were reserved."""
         assert self._limiter is not None
         with self._lock:
             reserved = min(self._limiter.allowed(self._clock.monotonic_us()), max_bytes)
@@ -150,13 +150,14 @@ class _CatchUpQuota:
             return reserved
 
     def settle(self, reserved: int, fetched: int) -> None:
-        """Count what a fetch has brought: the first batch comes even if it is larger than what was reserved."""
+        """Count the fetched bytes in place of the reserved ones. They may be more: the first batch is sent whatever its
+        size."""
         assert self._limiter is not None
         with self._lock:
             self._limiter.spend(fetched - reserved)
 
     def next_us(self) -> int:
-        """Return the monotonic microseconds from which on a fetch is allowed."""
+        """Return the time from which on a fetch is allowed, monotonic microseconds."""
         assert self._limiter is not None
         with self._lock:
             now_us = self._clock.monotonic_us()
@@ -165,7 +166,7 @@ class _CatchUpQuota:
 
 
 class _LeaderThread:
-    """The thread that talks to one leader."""
+    """The thread that sends the fetches to one leader."""
 
     def __init__(
         self, member: Member, leader: str, transport: BrokerTransport,
@@ -174,36 +175,36 @@ class _LeaderThread:
         self._member, self._leader, self._transport = member, leader, transport
         self._find, self._config, self._clock, self._catch_up = find, config, clock, catch_up
         self._backoff_us = config.backoff_ms * 1000
-        self._changed = threading.Condition()  # guards all that follows
-        self._session, self._is_first = secrets.randbits(62), True  # no number of a process before
-        self._fetches: dict[TopicPartition, Fetch] = {}  # to be sent
-        self._waiting: dict[TopicPartition, Fetch] = {}  # that were sent in this session and have no answer
-        self._held: dict[TopicPartition, Fetch] = {}  # until the quota of replicas outside of the ISR allows them
-        self._is_held = False  # the end of that time is among those that are due
-        self._reserved: dict[TopicPartition, int] = {}  # bytes of the quota, of those outside of the ISR
-        self._done: list[tuple[ReplicaFetchRequest, AppendFuture[FetchResponses]]] = []
+        self._changed = threading.Condition()  # guards the fields below
+        self._session, self._is_first = secrets.randbits(62), True  # unlike those of earlier processes
+        self._fetches: dict[TopicPartition, Fetch] = {}  # to be sent next
+        self._waiting: dict[TopicPartition, Fetch] = {}  # sent in this session, without an answer
+        self._throttled: dict[TopicPartition, Fetch] = {}  # wait for the quota of replicas outside of the ISR
+        self._is_release_due = False  # whether `_release_throttled` is in `_due`
+        self._reserved: dict[TopicPartition, int] = {}  # bytes of the quota that fetches have reserved
+        self._answers: list[tuple[ReplicaFetchRequest, AppendFuture[FetchResponses]]] = []
         self._due: list[tuple[int, int, Callable[[], None]]] = []
         self._numbers = count()
-        self._requests = 0  # under way, of this session
+        self._requests = 0  # in flight, of this session
         self._stopping = False
         self._thread = threading.Thread(target=self._run, name="pyreplog-fetcher", daemon=True)
         self._thread.start()
 
     def send(self, partition: TopicPartition, fetch: Fetch) -> None:
-        """Send a fetch soon. A newer one of the same partition takes its place: the machine has abandoned it."""
+        """Send a fetch soon. It replaces an older one of the same partition, which the state machine has abandoned."""
         with self._changed:
-            self._held.pop(partition, None)
+            self._throttled.pop(partition, None)
             self._fetches[partition] = fetch
             self._changed.notify()
 
     def forget(self, partition: TopicPartition) -> None:
-        """Wait for no answer to a fetch of a partition any more: another broker leads it."""
+        """Drop the fetches of a partition, because another broker leads it."""
         with self._changed:
-            for fetches in (self._fetches, self._held, self._waiting):
+            for fetches in (self._fetches, self._throttled, self._waiting):
                 fetches.pop(partition, None)
 
     def call_later(self, call: Callable[[], None]) -> None:
-        """Call something after a back-off."""
+        """Make a call after a back-off."""
         with self._changed:
             heappush(self._due, (self._clock.monotonic_us() + self._backoff_us, next(self._numbers), call))
             self._changed.notify()
@@ -218,32 +219,32 @@ class _LeaderThread:
     def _run(self) -> None:
         while True:
             with self._changed:
-                if not self._has_work():  # looked at again by this loop, with another pause if a call came meanwhile
-                    self._changed.wait(self._pause_s())
+                if not self._has_work():  # no `wait_for`: a new call may shorten the wait
+                    self._changed.wait(self._wait_s())
                 if self._stopping:
                     return
-                done, self._done = self._done, []
+                done, self._answers = self._answers, []
                 now_us = self._clock.monotonic_us()
                 due = []
                 while self._due and self._due[0][0] <= now_us:
                     due.append(heappop(self._due)[2])
             for answered, future in done:
-                self._take_answer(answered, future)
+                self._handle_answer(answered, future)
             for call in due:
                 self._guarded(call)
             with self._changed:
-                if self._done or self._stopping or not self._is_sending():
+                if self._answers or self._stopping or not self._is_sending():
                     continue
                 request = self._next_request()
             if request is not None:
                 self._send(request)
 
     def _is_sending(self) -> bool:
-        """Return whether a request is to be sent. The lock is held."""
+        """Return whether a request is to be sent. The caller holds the lock."""
         return self._requests < _REQUESTS_MAX and (bool(self._fetches) or (bool(self._waiting) and not self._requests))
 
     def _next_request(self) -> ReplicaFetchRequest | None:
-        """Return what to send now; None: the quota allows none of it yet. The lock is held."""
+        """Return the next request; None: the quota allows no fetch yet. The caller holds the lock."""
         fetches: dict[TopicPartition, ReplicaFetch] = {}
         for name, fetch in list(islice(self._fetches.items(), PARTITIONS_MAX)):
             del self._fetches[name]
@@ -251,10 +252,10 @@ class _LeaderThread:
             if max_bytes:
                 fetches[name], self._waiting[name] = ReplicaFetch(fetch, max_bytes), fetch
             else:
-                self._held[name] = fetch
-        if self._held and not self._is_held:
-            self._is_held = True
-            heappush(self._due, (self._catch_up.next_us(), next(self._numbers), self._release_held))
+                self._throttled[name] = fetch
+        if self._throttled and not self._is_release_due:
+            self._is_release_due = True
+            heappush(self._due, (self._catch_up.next_us(), next(self._numbers), self._release_throttled))
         if not fetches and not (self._waiting and not self._requests):
             return None
         config, is_first = self._config, self._is_first
@@ -265,7 +266,7 @@ class _LeaderThread:
         )  # fmt: skip
 
     def _reserve(self, name: TopicPartition) -> int:
-        """Return the bytes that a fetch may ask for; 0: it is to be held, for the quota allows none yet."""
+        """Return the bytes that a fetch may request; 0: it has to wait for the quota."""
         max_bytes = self._config.fetch_bytes_max
         if not self._catch_up.is_limited:
             return max_bytes
@@ -279,26 +280,26 @@ class _LeaderThread:
         return reserved
 
     def _settle(self, name: TopicPartition, fetched: int) -> None:
-        """Count what a fetch has brought, if it is one of those that the quota is for."""
+        """Count the fetched bytes, if the fetch has a reservation."""
         reserved = self._reserved.pop(name, None)
         if reserved is not None:
             self._catch_up.settle(reserved, fetched)
 
-    def _release_held(self) -> None:
+    def _release_throttled(self) -> None:
         with self._changed:
-            self._is_held = False
-            self._fetches, self._held = {**self._held, **self._fetches}, {}
+            self._is_release_due = False
+            self._fetches, self._throttled = {**self._throttled, **self._fetches}, {}
 
     def _has_work(self) -> bool:
-        return self._stopping or bool(self._done) or self._is_sending() or self._pause_s() == 0
+        return self._stopping or bool(self._answers) or self._is_sending() or self._wait_s() == 0
 
-    def _pause_s(self) -> float | None:
+    def _wait_s(self) -> float | None:
         return max(self._due[0][0] - self._clock.monotonic_us(), 0) / 1e6 if self._due else None
 
     def _send(self, request: ReplicaFetchRequest) -> None:
         try:
             future = self._transport.fetch(self._leader, request)
-        except Exception as error:  # as an answer that says so
+        except Exception as error:  # handled as a failed request
             future = AppendFuture[FetchResponses]()
             set_exception(future, error)
         future.add_done_callback(partial(self._answered, request))
@@ -307,10 +308,10 @@ class _LeaderThread:
         with self._changed:
             if request.session == self._session:
                 self._requests -= 1
-            self._done.append((request, future))
+            self._answers.append((request, future))
             self._changed.notify()
 
-    def _take_answer(self, request: ReplicaFetchRequest, future: AppendFuture[FetchResponses]) -> None:
+    def _handle_answer(self, request: ReplicaFetchRequest, future: AppendFuture[FetchResponses]) -> None:
         error = future.exception()
         if error is not None:
             self._begin_session(request, error)
@@ -318,7 +319,7 @@ class _LeaderThread:
         responses = future.result()
         with self._changed:
             for name in request.fetches:
-                if name in self._reserved and name not in responses:  # it waits, and holds up no others
+                if name in self._reserved and name not in responses:  # it waits at the leader: release its reservation
                     self._catch_up.settle(self._reserved[name], 0)
                     self._reserved[name] = 0
             for name, data in responses.items():
@@ -335,11 +336,12 @@ class _LeaderThread:
             self._guarded(partial(partition.fetch_answered, response))
 
     def _begin_session(self, request: ReplicaFetchRequest, error: BaseException) -> None:
-        """A request has failed: answers may be lost with it. All that wait for one time out, after a back-off."""
+        """Begin another session after a failed request, with which answers may be lost. All waiting fetches time out
+        after a back-off."""
         with self._changed:
             if request.session != self._session:
                 return
-            logger.info("broker %s did not answer fetches, they are sent again: %s", self._leader, error)
+            logger.info("broker %s did not answer fetches, they are retried: %s", self._leader, error)
             self._session, self._is_first, self._requests = self._session + 1, True, 0
             for name in list(self._reserved):
                 self._settle(name, 0)
@@ -357,5 +359,5 @@ class _LeaderThread:
 
 
 def _size_of(response: FetchResponse | None) -> int:
-    """Return the bytes of the log that an answer brings."""
+    """Return the bytes of the log in an answer."""
     return response.end.position - response.position.position if isinstance(response, FetchedRecords) else 0
