@@ -82,7 +82,7 @@ _RETRY_S = 0.2
 _RECHECK_S = 0.1
 """Seconds until retention checks a partition again of which more can be removed once it is replicated."""
 _HOUSEKEEPING_S = 0.005
-"""Seconds after which retention yields the clock's thread, at the end of a partition."""
+"""Seconds after which retention releases the clock's thread, once the present partition is done."""
 _STRAY_CHECK_S = 60.0
 
 
@@ -673,8 +673,8 @@ class Broker(Handle):
             logger.warning("broker %s: the check for strays is retried: %s", self.name, error)
 
     def _is_stray(self, partition: PartitionId, topic: TopicMetadata | None) -> bool:
-        """Return whether a replica is not assigned to this broker. A partition without a state is none: it may get
-        one."""
+        """Return whether a replica is not assigned to this broker. A partition without a state is not a stray: it may
+        get one."""
         if topic is None or topic.is_deleted:
             return True
         stored = self.metadata.state(partition)

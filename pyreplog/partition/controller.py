@@ -47,7 +47,7 @@ due."""
 
 
 class Controller(Handle):
-    """The controller of one broker, with a thread of its own. Any thread may use it.
+    """The controller of one broker, with its own thread. Any thread may use it.
 
     Args:
         store: metadata store. Close this object before it.

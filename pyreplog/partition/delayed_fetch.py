@@ -56,7 +56,7 @@ class DelayedFetch:
         self._parts, self._isolation, self._min_bytes = parts, isolation, min_bytes
         self._read, self._future, self._purgatory = read, future, purgatory
         self._lock = allocate_lock()
-        self._entries: list[PurgatoryEntry] = []  # of the watched positions
+        self._entries: list[PurgatoryEntry] = []  # entries of the watched positions
         self._deadline: PurgatoryEntry | None = None
         self._is_changed = self._is_checking = self._is_done = self._is_expired = False
 

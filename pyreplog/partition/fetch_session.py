@@ -144,7 +144,7 @@ class FetchSession:
             return answered(FetchRefused(fetch.fetch.number, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION))
         try:
             noted = partition.fetched(fetch.fetch)
-        except Exception:  # the other partitions go on
+        except Exception:  # the other partitions continue
             logger.exception("%s: a fetch failed", name)
             return answered(FetchRefused(fetch.fetch.number, ErrorCode.UNKNOWN_SERVER_ERROR))
         return _WaitingFetch(name, partition, noted, fetch) if noted.answer is None else answered(noted.answer)
@@ -237,7 +237,7 @@ class FetchSession:
             return waiting.partition.read_for_replica(
                 waiting.role, waiting.fetch, max_bytes, min_one_batch=min_one_batch
             )
-        except Exception:  # the other partitions go on
+        except Exception:  # the other partitions continue
             logger.exception("%s: a fetch failed", waiting.name)
             return answered(FetchRefused(waiting.fetch.number, ErrorCode.UNKNOWN_SERVER_ERROR))
 
@@ -267,7 +267,7 @@ class FetchSessionCache:
         slots: int = 1000,
     ) -> None:  # fmt: skip
         self._find, self._purgatory, self._clock, self._slots = find, purgatory, clock, slots
-        self._lock = allocate_lock()  # guards what follows
+        self._lock = allocate_lock()  # guards the fields below
         self._sessions: dict[str, FetchSession] = {}  # by broker of the followers, the oldest one first
         self._is_closed = False
 

@@ -65,7 +65,7 @@ class LogSyncer(Handle):
         while (log := self._next()) is not None:
             try:
                 log.sync()
-            except Exception:  # the other logs go on
+            except Exception:  # the other logs continue
                 logger.exception("a sync failed")
             with self._changed:
                 self._running.discard(log)

@@ -354,7 +354,7 @@ class _LeaderThread:
     def _guarded(self, call: Callable[[], None]) -> None:
         try:
             call()
-        except Exception:  # the other partitions go on
+        except Exception:  # the other partitions continue
             logger.exception("a follower of broker %s failed", self._leader)
 
 

@@ -1,4 +1,4 @@
-"""PartitionHandle: one partition of a topic, with the verbs of a log."""
+"""PartitionHandle: one partition of a topic, with the methods of a log."""
 
 from __future__ import annotations
 
@@ -136,7 +136,7 @@ class PartitionHandle:
             Its offset.
 
         Raises:
-            ReplogError: as `PartitionProducer.append`.
+            ReplogError: the errors of `PartitionProducer.append`.
         """
         check_may_block("append")
         return self.submit(value, key, headers=headers, event_time=event_time).result()
@@ -153,7 +153,7 @@ class PartitionHandle:
             Their offsets.
 
         Raises:
-            ReplogError: as `PartitionProducer.append_batch`.
+            ReplogError: the errors of `PartitionProducer.append_batch`.
         """
         check_may_block("append_batch")
         return self.submit_batch(values, keys, event_times=event_times).result()
@@ -170,7 +170,7 @@ class PartitionHandle:
             Its offset.
 
         Raises:
-            ReplogError: as `PartitionProducer.append`.
+            ReplogError: the errors of `PartitionProducer.append`.
         """
         producer = self._topic.shared_producer()
         position = await producer.append_async(
@@ -190,7 +190,7 @@ class PartitionHandle:
             Their offsets.
 
         Raises:
-            ReplogError: as `PartitionProducer.append_batch`.
+            ReplogError: the errors of `PartitionProducer.append_batch`.
         """
         producer = self._topic.shared_producer()
         positions = await producer.append_batch_async(values, keys, partition=self.number, event_times=event_times)
@@ -327,7 +327,7 @@ class PartitionHandle:
         The arguments are those of `follow_batches`.
 
         Raises:
-            ReplogError: as `fetch`.
+            ReplogError: the errors of `fetch`.
         """
         for batch in PartitionFollower(self, start, timeout):
             yield from batch
@@ -340,7 +340,7 @@ class PartitionHandle:
         The arguments are those of `follow_batches`.
 
         Raises:
-            ReplogError: as `fetch`.
+            ReplogError: the errors of `fetch`.
         """
         async for batch in PartitionFollower(self, start, timeout):
             for record in batch:

@@ -232,7 +232,7 @@ class PartitionProducer(Handle):
             Where it was appended.
 
         Raises:
-            ReplogError: as `submit` and its future.
+            ReplogError: the errors of `submit` and its future.
         """
         check_may_block("append")
         return self.submit(value, key, partition=partition, headers=headers, event_time=event_time).result()
@@ -249,7 +249,7 @@ class PartitionProducer(Handle):
             Where each was appended.
 
         Raises:
-            ReplogError: as `submit_batch` and its future.
+            ReplogError: the errors of `submit_batch` and its future.
         """
         check_may_block("append_batch")
         return self.submit_batch(values, keys, partition=partition, event_times=event_times).result()
@@ -266,7 +266,7 @@ class PartitionProducer(Handle):
             Where it was appended.
 
         Raises:
-            ReplogError: as `submit` and its future.
+            ReplogError: the errors of `submit` and its future.
         """
         while True:
             await self.room()
@@ -288,7 +288,7 @@ class PartitionProducer(Handle):
             Where each was appended.
 
         Raises:
-            ReplogError: as `submit_batch` and its future.
+            ReplogError: the errors of `submit_batch` and its future.
         """
         value_list, key_list = list(values), None if keys is None else list(keys)
         times = None if event_times is None else list(event_times)

@@ -58,7 +58,7 @@ class RecordGroup:
     ) -> None:  # fmt: skip
         self.values, self.keys, self.timestamps_ms, self.headers = values, keys, timestamps_ms, headers
         self.size, self.deadline = size, deadline
-        self.future = AppendFuture[int]()  # of the offset of the first record
+        self.future = AppendFuture[int]()  # result: offset of the first record
 
     def __len__(self) -> int:
         return len(self.values)

@@ -60,7 +60,7 @@ class FollowingReplica:
         self.state = FetchState.IDLE
         self._number = fetch_number
         self._appending: FetchedRecords | None = None
-        self._history = History()  # of the log, after the truncation under way
+        self._history = History()  # history of the log after the truncation under way
         self._leader_log_start = 0  # from the leader of this epoch
 
     def follow(self, leader: str, epoch: LeaderEpoch) -> list[FollowingEffect]:

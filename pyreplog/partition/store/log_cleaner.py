@@ -116,7 +116,7 @@ class LogCleaner:
         self._log, self._files = log, files
         self._sizes: dict[int, int] = {}  # bytes of records in segments, by base
         self._replaced: set[int] = set()  # segments whose old files are still read
-        self._digests: dict[int, SegmentDigest] = {}  # of segments, by base
+        self._digests: dict[int, SegmentDigest] = {}  # digests of segments, by base
         self._marking = threading.Lock()  # guards `_is_truncated` and `cleaned`, with its file
         self._is_truncated = False  # whether the log was truncated since `begin`
         self.cleaned = self._read_cleaned()
