@@ -1,4 +1,4 @@
-"""Deletions of records that wait until all replicas that live have carried them out (KIP-107)."""
+"""Deletions of records that wait until all live replicas have carried them out (KIP-107)."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class DeleteRecordsResponse(NamedTuple):
     Attributes:
         code: NONE, or the error. After REQUEST_TIMED_OUT and NOT_LEADER_OR_FOLLOWER some replicas may have deleted the
             records.
-        low_watermark: the first offset that all replicas that live may still have; -1: not known.
+        low_watermark: offset before which all live replicas have deleted the records; -1: unknown.
         message: the error in words.
     """
 
@@ -33,12 +33,12 @@ DeleteRecordsResponses = dict[TopicPartition, DeleteRecordsResponse]
 
 
 class DelayedDeleteRecords:
-    """A deletion. It is complete when each of its partitions has an outcome.
+    """A DeleteRecords request. It is complete when each of its partitions has an outcome.
 
     Args:
-        responses: of the partitions that do not wait.
-        pending: what the leaders of the others have deleted; at least one.
-        future: is given the responses of all.
+        responses: responses of the partitions that do not wait.
+        pending: the other partitions, with the records that their leaders have deleted; at least one.
+        future: future of all responses.
     """
 
     __slots__ = ("_future", "_lock", "_pending", "_responses")
@@ -51,7 +51,8 @@ class DelayedDeleteRecords:
         self._lock = allocate_lock()
 
     def watch(self, purgatory: Purgatory, deadline_us: int) -> None:
-        """Wait, without locks. A role that ended before it was watched woke nobody: it is looked at again."""
+        """Wait, without holding locks. A role that ended before it was watched has woken no request, so it is checked
+        again."""
         for name, (partition, deleted) in list(self._pending.items()):
             wait = AppendFuture[None](None)
             wait.add_done_callback(partial(self._woken, name))
@@ -68,7 +69,7 @@ class DelayedDeleteRecords:
         partition, deleted = pending
         low = partition.low_watermark(deleted.role)
         if low is not None and low < deleted.before:
-            assert isinstance(wait.exception(), OutcomeUnknownError), "a low watermark that went back"
+            assert isinstance(wait.exception(), OutcomeUnknownError), "the low watermark has decreased"
             message = f"some replicas have not deleted the records before offset {deleted.before} yet"
             self._complete(name, DeleteRecordsResponse(ErrorCode.REQUEST_TIMED_OUT, -1, message))
         else:

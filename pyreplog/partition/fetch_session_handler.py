@@ -46,38 +46,38 @@ class FetchSessionHandler:
         self._in_flight = 0  # requests of this session
         self._unsent: dict[TopicPartition, Fetch] = {}
         self._waiting: dict[TopicPartition, Fetch] = {}  # sent in this session, and not answered
-        self._held: dict[TopicPartition, Fetch] = {}  # until the quota allows them
-        self._held_until_us: int | None = None
+        self._throttled: dict[TopicPartition, Fetch] = {}  # until the quota allows them
+        self._throttled_until_us: int | None = None
         self._reserved: dict[TopicPartition, int] = {}  # bytes of the quota, by partition
 
     def add(self, partition: TopicPartition, fetch: Fetch) -> None:
         """Send a fetch with the next request. It replaces an older fetch of its partition."""
-        self._held.pop(partition, None)
+        self._throttled.pop(partition, None)
         self._unsent[partition] = fetch
 
     def forget(self, partition: TopicPartition) -> None:
         """Neither send nor await a fetch of a partition: its replica was removed, or has another leader."""
-        for fetches in (self._unsent, self._held, self._waiting):
+        for fetches in (self._unsent, self._throttled, self._waiting):
             fetches.pop(partition, None)
 
     def is_due(self, now_us: int) -> bool:
         """Return whether a request is to be sent. now_us: monotonic time, microseconds."""
         if self._in_flight >= REQUESTS_MAX:
             return False
-        is_allowed = self._held_until_us is not None and now_us >= self._held_until_us
+        is_allowed = self._throttled_until_us is not None and now_us >= self._throttled_until_us
         return bool(self._unsent) or is_allowed or (bool(self._waiting) and not self._in_flight)
 
     @property
-    def held_until_us(self) -> int | None:
-        """Monotonic time from which on the quota allows a fetch that is held; None: no fetch is held."""
-        return self._held_until_us
+    def throttled_until_us(self) -> int | None:
+        """Monotonic time from which on the quota allows the next fetch that is throttled; None: none is."""
+        return self._throttled_until_us
 
     def next_request(self, now_us: int) -> ReplicaFetchRequest | None:
         """Return the request to send now; None: no request is due, or the quota allows no fetch of it."""
         if not self.is_due(now_us):
             return None
-        if self._held_until_us is not None and now_us >= self._held_until_us:
-            self._unsent, self._held, self._held_until_us = {**self._held, **self._unsent}, {}, None
+        if self._throttled_until_us is not None and now_us >= self._throttled_until_us:
+            self._unsent, self._throttled, self._throttled_until_us = {**self._throttled, **self._unsent}, {}, None
         fetches: dict[TopicPartition, ReplicaFetch] = {}
         for name, fetch in list(islice(self._unsent.items(), PARTITIONS_MAX)):
             del self._unsent[name]
@@ -85,9 +85,9 @@ class FetchSessionHandler:
             if max_bytes:
                 fetches[name], self._waiting[name] = ReplicaFetch(fetch, max_bytes), fetch
             else:
-                self._held[name] = fetch
-        if self._held and self._held_until_us is None:
-            self._held_until_us = self._quota.next_us()
+                self._throttled[name] = fetch
+        if self._throttled and self._throttled_until_us is None:
+            self._throttled_until_us = self._quota.next_us()
         if not fetches and not (self._waiting and not self._in_flight):
             return None
         is_first, self._is_first = self._is_first, False

@@ -19,7 +19,7 @@ _Sample = tuple[Labels, float | Histogram]
 def broker_metrics(broker: Broker) -> Iterator[Metric]:
     """Return the metrics of a broker. Any thread.
 
-    What it says of ISRs is what the metadata store says of the partitions that this broker leads, so that the sum over
+    Metrics about ISRs are read from the metadata store, for the partitions that this broker leads, so that the sum over
     all brokers counts each partition once.
     """
     labels = {"broker": broker.name}
@@ -70,7 +70,7 @@ def broker_metrics(broker: Broker) -> Iterator[Metric]:
 
 
 def _rows(broker: Broker, led: Iterable[Partition]) -> list[PartitionStatus]:
-    """Return the partitions that a broker leads, as `top` and reports show them."""
+    """Return the partitions that a broker leads, as rows for `top` and reports."""
     topics, brokers, rows = broker.metadata.topics(), broker.metadata.brokers(), []
     for partition in led:
         topic = topics.get(partition.name.topic)

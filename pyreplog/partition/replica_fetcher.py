@@ -1,10 +1,10 @@
-"""ReplicaFetcher: sends the fetches of a broker's followers, and takes the answers to their partitions.
+"""ReplicaFetcher: sends the fetches of a broker's followers, and passes the answers to their partitions.
 
 There is a thread for each broker that leads some of them. It takes all answers that have arrived, and then sends all
 fetches that result from them in one request: see `fetch_session_handler`, and `fetch_session` for the leader's side.
 
 Replicas that are not in the ISR may share a limit of bytes per second (KIP-73): their fetches wait until it allows
-them. Those in the ISR are never held back, so that no limit makes a replica leave it.
+them. Those in the ISR are never throttled, so that no limit makes a replica leave it.
 """
 
 from __future__ import annotations
@@ -37,21 +37,21 @@ class BrokerTransport(Protocol):
     """Sends requests to other brokers."""
 
     def fetch(self, broker: str, request: ReplicaFetchRequest) -> AppendFuture[FetchResponses]:
-        """Send fetches to a broker; it does not block.
+        """Send fetches to a broker, without blocking.
 
         Returns:
-            A future that is always completed: by the answer, or by an error.
+            A future that is always completed, with the answer or an error.
         """
         ...
 
 
 class ReplicaFetcher(Handle):
-    """The fetches of all partitions of one broker that follow. Any thread may use it.
+    """The fetches of all followers of one broker. Any thread may use it.
 
     Args:
-        member: the broker, in its incarnation.
-        transport: to other brokers.
-        find: returns the replica of a partition here; None: there is none.
+        member: the broker, with its incarnation.
+        transport: transport to other brokers.
+        find: returns a replica of this broker; None: it has no such replica.
         config: settings of the broker.
         clock: the time.
     """
@@ -65,11 +65,11 @@ class ReplicaFetcher(Handle):
         self._catch_up = CatchUpQuota(config.catch_up_bytes_per_s, clock)
         self._lock = threading.Lock()  # guards what follows
         self._threads: dict[str, _LeaderThread] = {}
-        self._assigned: dict[TopicPartition, _LeaderThread] = {}  # by which the last fetch of a partition was sent
+        self._assigned: dict[TopicPartition, _LeaderThread] = {}  # thread of each partition's latest fetch
         super().__init__("replica fetcher")
 
     def send_fetch(self, partition: TopicPartition, leader: str, fetch: Fetch) -> None:
-        """Send a fetch of a partition, together with those of others."""
+        """Send a fetch of a partition, together with fetches of other partitions."""
         with self._lock:
             thread = self._thread(leader)
             if thread is None:
@@ -81,7 +81,7 @@ class ReplicaFetcher(Handle):
         thread.send(partition, fetch)
 
     def forget(self, partition: TopicPartition) -> None:
-        """Send no fetch of a partition any more: its replica was removed."""
+        """Drop the fetches of a partition, because its replica was removed."""
         with self._lock:
             thread = self._assigned.pop(partition, None)
         if thread is not None:
@@ -100,7 +100,7 @@ class ReplicaFetcher(Handle):
             partition.follow_again()
 
     def _thread(self, leader: str) -> _LeaderThread | None:
-        """Return the thread that talks to a leader; None: this object was closed. The lock is held."""
+        """Return the thread of a leader; None: this object was closed. The caller holds the lock."""
         if self._error is not None:
             return None
         thread = self._threads.get(leader)
@@ -151,7 +151,7 @@ class _LeaderThread:
             self._handler.forget(partition)
 
     def call_later(self, call: Callable[[], None]) -> None:
-        """Call something after a back-off."""
+        """Make a call after a back-off."""
         with self._changed:
             heappush(self._due, (self._clock.monotonic_us() + self._backoff_us, next(self._numbers), call))
             self._changed.notify()
@@ -176,7 +176,7 @@ class _LeaderThread:
                 while self._due and self._due[0][0] <= now_us:
                     calls.append(heappop(self._due)[2])
             for answered, future in answers:
-                self._take_answer(answered, future)
+                self._handle_answer(answered, future)
             for call in calls:
                 self._guarded(call)
             with self._changed:
@@ -187,14 +187,16 @@ class _LeaderThread:
                 self._send(request)
 
     def _pause_s(self) -> float | None:
-        """Return the seconds without work; 0: there is work. None: until something is added. The lock is held."""
+        """Return the seconds without work; 0: there is work. None: until a fetch, an answer or a call is added. The caller holds the lock."""
         now_us = self._clock.monotonic_us()
         if self._is_stopping or self._answers or self._handler.is_due(now_us):
             return 0
         times = [self._due[0][0]] if self._due else []
-        held_until_us = self._handler.held_until_us
-        if held_until_us is not None and held_until_us > now_us:  # otherwise the next answer lets it go
-            times.append(held_until_us)
+        throttled_until_us = self._handler.throttled_until_us
+        if (
+            throttled_until_us is not None and throttled_until_us > now_us
+        ):  # otherwise the request is sent after the next answer
+            times.append(throttled_until_us)
         return max(min(times) - now_us, 0) / 1e6 if times else None
 
     def _is_in_sync(self, name: TopicPartition) -> bool:
@@ -214,7 +216,7 @@ class _LeaderThread:
             self._answers.append((request, future))
             self._changed.notify()
 
-    def _take_answer(self, request: ReplicaFetchRequest, future: AppendFuture[FetchResponses]) -> None:
+    def _handle_answer(self, request: ReplicaFetchRequest, future: AppendFuture[FetchResponses]) -> None:
         error = future.exception()
         if error is not None:
             self._time_out(request, error)
@@ -244,5 +246,5 @@ class _LeaderThread:
     def _guarded(self, call: Callable[[], None]) -> None:
         try:
             call()
-        except Exception:  # the other partitions go on
+        except Exception:  # the other partitions continue
             logger.exception("a follower of broker %s failed", self._leader)

@@ -304,7 +304,7 @@ def test_partitions_that_are_added_are_placed(cluster: Cluster) -> None:
 def test_a_topic_waits_for_brokers(cluster: Cluster, caplog: pytest.LogCaptureFixture) -> None:
     cluster.start("a")
     topic = cluster.create("flights", replication_factor=2)
-    until(lambda: "made when there are more brokers" in caplog.text)
+    until(lambda: "created when there are more brokers" in caplog.text)
     assert cluster.states(topic) == []
     cluster.start("b")
     assert len(cluster.await_state(topic, lambda state: state.leader != "").isr) == 2

@@ -143,8 +143,8 @@ def test_the_quota_holds_the_fetches_of_replicas_outside_of_the_isr() -> None:
     handler.add(PAYMENTS, fetch(2))
     handler.add(ORDERS, fetch(2))
     assert named(request_of(handler, clock.monotonic_us())) == {"orders": 2}, "which is in the ISR"
-    held_until_us = handler.held_until_us
-    assert held_until_us is not None and not handler.is_due(held_until_us - 1)
-    clock.advance(held_until_us - clock.monotonic_us())
-    assert handler.is_due(held_until_us) and named(request_of(handler, held_until_us)) == {"payments": 2}
-    assert handler.held_until_us is None
+    throttled_until_us = handler.throttled_until_us
+    assert throttled_until_us is not None and not handler.is_due(throttled_until_us - 1)
+    clock.advance(throttled_until_us - clock.monotonic_us())
+    assert handler.is_due(throttled_until_us) and named(request_of(handler, throttled_until_us)) == {"payments": 2}
+    assert handler.throttled_until_us is None
