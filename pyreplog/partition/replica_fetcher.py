@@ -187,17 +187,15 @@ class _LeaderThread:
                 self._send(request)
 
     def _pause_s(self) -> float | None:
-        """Return the seconds without work; 0: there is work. None: until a fetch, an answer or a call is added. The caller holds the lock."""
+        """Return the seconds until the next call or request is due; None: unknown. The caller holds the lock."""
         now_us = self._clock.monotonic_us()
         if self._is_stopping or self._answers or self._handler.is_due(now_us):
             return 0
-        times = [self._due[0][0]] if self._due else []
+        due_us = [self._due[0][0]] if self._due else []
         throttled_until_us = self._handler.throttled_until_us
-        if (
-            throttled_until_us is not None and throttled_until_us > now_us
-        ):  # otherwise the request is sent after the next answer
-            times.append(throttled_until_us)
-        return max(min(times) - now_us, 0) / 1e6 if times else None
+        if throttled_until_us is not None and throttled_until_us > now_us:  # or too many requests are in flight
+            due_us.append(throttled_until_us)
+        return max(min(due_us) - now_us, 0) / 1e6 if due_us else None
 
     def _is_in_sync(self, name: TopicPartition) -> bool:
         partition = self._find(name)
