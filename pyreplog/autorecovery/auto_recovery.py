@@ -176,7 +176,7 @@ class AutoRecovery(Handle):
         except ReplogError as error:
             self._pause_s = min(max(2 * self._pause_s, 1.0), _PAUSE_MAX_S)
             if self._failure is None or type(self._failure) is not type(error):
-                logger.warning("auto-recovery waits, and tries again: %s", error)
+                logger.warning("a round of auto-recovery failed, and will be retried: %s", error)
             self._failure = error
         else:
             self._failure, self._pause_s = None, config.round_ms / 1000
@@ -230,7 +230,7 @@ class AutoRecovery(Handle):
         try:
             stored = find_moves(self._store)
         except InvalidMetadataError as error:
-            logger.warning("nothing is moved: %s", error)
+            logger.warning("the moves of a rebalance cannot be read, and are not made: %s", error)
             return {}
         return {} if stored is None else {move.ledger: move for move in stored.moves}
 
@@ -265,9 +265,9 @@ class AutoRecovery(Handle):
             if workload.moves:
                 settle_moves(self._store, workload.moves.values(), worker.failed_moves)
         except ClosedError:
-            logger.debug("a pass of copies ended, because the cluster was closed")
+            logger.debug("a pass of the worker ended, because the cluster was closed")
         except ReplogError as error:
-            logger.warning("the pass of copies ended early, the next round begins another: %s", error)
+            logger.warning("a pass of the worker failed, and the next round starts another: %s", error)
 
     def _repair(self, check_ms: int, lost: frozenset[str]) -> None:
         """Compare the replicas of some ledgers, and repair noted copies, on its own thread."""
@@ -277,7 +277,7 @@ class AutoRecovery(Handle):
         except ClosedError:
             logger.debug("repairs ended, because the cluster was closed")
         except ReplogError as error:
-            logger.warning("repairs ended early, the next round begins others: %s", error)
+            logger.warning("repairs failed, and the next round starts them again: %s", error)
 
     # ---- status ---------------------------------------------------------------------------------------------
 
@@ -335,7 +335,7 @@ class AutoRecovery(Handle):
 
         change_key(self._store, STATUS, change)
 
-    # ---- the end --------------------------------------------------------------------------------------------
+    # ---- closing --------------------------------------------------------------------------------------------
 
     def close(self, timeout: float | None = _STOP_S) -> None:
         """Stop the rounds and the copying.

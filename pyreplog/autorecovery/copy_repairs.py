@@ -169,7 +169,7 @@ class CopyRepairs:
             missing[0], missing[-1],
         )  # fmt: skip
 
-    # ---- disks that return ----------------------------------------------------------------------------------
+    # ---- lost entries ---------------------------------------------------------------------------------------
 
     def _search_lost(self, registered: Collection[str], gone: frozenset[str]) -> set[tuple[int, str]]:
         """Search for lost entries, and return the ledgers that have some.

@@ -103,7 +103,7 @@ class PlanInputs(Settings):
         if not low <= value <= high:
             raise ConfigError(f"{field.name}: expected {low:g} to {high:g}, found {value:g}")
 
-    # ---- what follows at once -------------------------------------------------------------------------------
+    # ---- derived values -------------------------------------------------------------------------------------
 
     @property
     def windows(self) -> int:

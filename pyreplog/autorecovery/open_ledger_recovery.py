@@ -207,7 +207,7 @@ class OpenLedgerRecovery:
         try:
             keys = self._store.get_many([writer_key(ledger) for ledger in concerned])
         except ReplogError as error:
-            logger.warning("which open ledgers have writers is not known now: %s", error)
+            logger.warning("cannot look up which open ledgers have writers: %s", error)
             return
         for opened, stored in zip(concerned.values(), keys, strict=True):
             opened.has_key = stored is not None
@@ -238,7 +238,7 @@ class OpenLedgerRecovery:
             except (VersionConflictError, NoSuchKeyError):
                 continue  # another process wrote it, with the same effect
             except ReplogError as error:
-                logger.warning("writers are not told again that bookie %s leaves: %s", bookie, error)
+                logger.warning("writers were not notified again that bookie %s leaves: %s", bookie, error)
 
     # ---- recovering -----------------------------------------------------------------------------------------
 
@@ -264,7 +264,7 @@ class OpenLedgerRecovery:
             return
         del self._watched[ledger]
         leaving = ", ".join(sorted(opened.leaving))
-        logger.warning("ledger %d is recovered: it has no writer, and names %s", ledger, leaving)
+        logger.warning("recovering ledger %d: it has no writer, and its last fragment names %s", ledger, leaving)
         closing = self._cluster.begin_recovery(metadata.in_recovery(), version, self._key)
         self._recoveries[ledger] = _Recovery(frozenset(opened.leaving), closing)
 
@@ -275,7 +275,9 @@ class OpenLedgerRecovery:
         try:
             return self._store.put(metadata_key(metadata.ledger), metadata.in_recovery().encode(), version)
         except OutcomeUnknownError:
-            logger.info("ledger %d: whether it is in recovery now is seen at the next look", metadata.ledger)
+            logger.info(
+                "ledger %d: unknown whether it is in recovery now; the next look reads its state", metadata.ledger
+            )
             raise
 
     def _closed_by_others(self, metadata: LedgerMetadata, leaving: Collection[str]) -> None:
@@ -292,7 +294,7 @@ class OpenLedgerRecovery:
             if recovery.checks is None and recovery.closing.done():
                 error = recovery.closing.exception()
                 if error is not None:
-                    logger.warning("ledger %d could not be recovered, another attempt follows: %s", ledger, error)
+                    logger.warning("ledger %d could not be recovered, and will be retried: %s", ledger, error)
                     report.failed[ledger] = str(error)
                     del self._recoveries[ledger]
                     continue

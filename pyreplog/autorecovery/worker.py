@@ -313,7 +313,7 @@ class ReplicationWorker:
             failure = self._failures[ledger] = FailedAttempt.after(self._failures.get(ledger), error, now_us)
             self.counters.failures += 1
         logger.log(
-            logging.WARNING if is_first else logging.DEBUG, "ledger %d was not copied, tried again in %d s: %s",
+            logging.WARNING if is_first else logging.DEBUG, "ledger %d was not copied, and will be retried in %d s: %s",
             ledger, (failure.retry_us - now_us) // 1_000_000, error,
         )  # fmt: skip
 

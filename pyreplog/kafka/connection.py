@@ -222,7 +222,7 @@ class KafkaConnection:
         with suppress(ReplogError):  # the reactor was closed: no more requests are read
             self._reactor.call_later(duration_ms / 1000, weak_callback(self._resume))
 
-    # ---- answers --------------------------------------------------------------------------------------------
+    # ---- responses ------------------------------------------------------------------------------------------
 
     def expect_answer(self) -> Answer:
         """Return the place of the response to the request that is being handled, after all earlier responses."""
@@ -287,7 +287,7 @@ class KafkaConnection:
             self._events = events
             self._reactor.modify(self._fd, events)
 
-    # ---- time -----------------------------------------------------------------------------------------------
+    # ---- time-outs ------------------------------------------------------------------------------------------
 
     def check_time(self, now_us: int) -> None:
         """Close the connection if its client is idle, or reads responses or sends a request too slowly.
@@ -315,7 +315,7 @@ class KafkaConnection:
         elif now_us - self._idle_since_us > config.idle_ms * 1000:
             self.close(ClosedError(f"no request for {config.idle_ms / 1000:g} s"))
 
-    # ---- the end --------------------------------------------------------------------------------------------
+    # ---- closing --------------------------------------------------------------------------------------------
 
     def _fail(self, error: Exception) -> None:
         """Close the connection after an error of receiving or handling a request."""

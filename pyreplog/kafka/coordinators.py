@@ -83,7 +83,7 @@ class Coordinators(Handle):
                 replication_factor=max(min(self._config.offsets_replication_factor, living), 1),
                 now_us=self._clock.now_us(),
             )  # fmt: skip
-            logger.info("topic %s is made, because a Kafka client asked for the coordinator of a group", OFFSETS_TOPIC)
+            logger.info("topic %s was created, because a Kafka client asked for a group's coordinator", OFFSETS_TOPIC)
 
     def _run(self) -> None:
         while not self._stopping.wait(_TICK_S):

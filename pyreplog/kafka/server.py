@@ -339,7 +339,7 @@ class KafkaServer(Handle):
         context, now_us = pending.context, self._reactor.clock.monotonic_us()
         return self.quotas.record(kind, context.user, context.client_id or "", value, now_us)
 
-    # ---- the end --------------------------------------------------------------------------------------------
+    # ---- closing --------------------------------------------------------------------------------------------
 
     def _do_close(self) -> None:
         """Close all connections. Clients then learn of other leaders from the other brokers."""

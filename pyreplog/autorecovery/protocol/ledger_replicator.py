@@ -407,7 +407,7 @@ class LedgerReplicator:
     def garbled(self, error: InvalidMetadataError) -> list[ReplicationEffect]:
         return [] if self._is_over else self._fail(error)
 
-    # ---- the end --------------------------------------------------------------------------------------------
+    # ---- finishing ------------------------------------------------------------------------------------------
 
     def _end(self, result: LedgerReplicated) -> list[ReplicationEffect]:
         self._is_over = True

@@ -193,7 +193,7 @@ class StripeCopy:
         self._asleep -= 1
         return self._begin_segments()
 
-    # ---- what the target holds already ----------------------------------------------------------------------
+    # ---- entries that the target holds ----------------------------------------------------------------------
 
     def _ask_target(self, segment: _Segment) -> list[Effect]:
         entries = segment.entries

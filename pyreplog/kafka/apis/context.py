@@ -156,7 +156,7 @@ class ApiContext:
         """Return the name of the topic with an id of 16 bytes; None: it does not exist, or is being deleted."""
         return self.metadata.topic_name(topic_id.hex())
 
-    # ---- calls that take time -------------------------------------------------------------------------------
+    # ---- calls that block or wait ---------------------------------------------------------------------------
 
     def run(self, call: Callable[[], T]) -> AppendFuture[T]:
         """Run a blocking call on a thread of the pool. Returns a future of its result."""

@@ -51,7 +51,7 @@ def create_internal_topic(api: ApiContext, topic: str) -> AppendFuture[Any]:
             else:
                 api.broker.transactions.create_topic()
         except ReplogError as error:  # the client retries
-            logger.warning("topic %s was not made, which is tried again: %s", topic, error)
+            logger.warning("topic %s was not created; clients retry: %s", topic, error)
 
     return transform(api.run(create), lambda _: wait_for_leaders(api, [topic], _WAIT_MS))
 

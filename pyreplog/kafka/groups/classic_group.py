@@ -613,7 +613,7 @@ class ClassicGroup:
         elif self.state in (GroupState.STABLE, GroupState.COMPLETING_REBALANCE):
             self._prepare_rebalance(now)
 
-    # ---- time -----------------------------------------------------------------------------------------------
+    # ---- time-outs ------------------------------------------------------------------------------------------
 
     def expire(self, now: Moment) -> Effects:
         """Remove members whose sessions have expired, and end join and sync phases that have timed out."""
@@ -747,7 +747,7 @@ class ClassicGroup:
             and self._stored.value is not None and not self._stored.in_flight
         )  # fmt: skip
 
-    # ---- the whole group ------------------------------------------------------------------------------------
+    # ---- deletion and description ---------------------------------------------------------------------------
 
     def delete(self, request: Any) -> Effects:
         """Delete an empty group and its offsets."""

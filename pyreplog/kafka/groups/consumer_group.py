@@ -198,7 +198,7 @@ class ConsumerGroup:
         self._is_dead = False
         self._effects: Effects = []
 
-    # ---- what others look at --------------------------------------------------------------------------------
+    # ---- properties and descriptions ------------------------------------------------------------------------
 
     @property
     def size(self) -> int:
@@ -579,7 +579,7 @@ class ConsumerGroup:
         self.assignment_epoch = self.group_epoch
         self._put(Kind.TARGET, EpochValue(self.assignment_epoch))
 
-    # ---- time -----------------------------------------------------------------------------------------------
+    # ---- time-outs ------------------------------------------------------------------------------------------
 
     def expire(self, now: Moment) -> Effects:
         """Remove members whose sessions have expired, or that did not revoke partitions in time."""
@@ -676,7 +676,7 @@ class ConsumerGroup:
             self._delete_records(None, ErrorCode.NONE, ErrorCode, ())
         return self._take_effects()
 
-    # ---- the whole group ------------------------------------------------------------------------------------
+    # ---- deletion -------------------------------------------------------------------------------------------
 
     def delete(self, request: Any) -> Effects:
         """Delete an empty group and its offsets."""

@@ -106,7 +106,7 @@ class GroupCoordinator:
         self._shards: dict[int, GroupShard] = {}
         self._changing = threading.Lock()
 
-    # ---- roles ----------------------------------------------------------------------------------------------
+    # ---- leadership -----------------------------------------------------------------------------------------
 
     def partition_of(self, group_id: str) -> int:
         """Return the partition of `__consumer_offsets` whose leader coordinates a group (FindCoordinator)."""

@@ -64,7 +64,7 @@ class GroupOffsets:
                 if counter[partition] <= 0:
                     del counter[partition]
 
-    # ---- what the log holds ---------------------------------------------------------------------------------
+    # ---- committed records ----------------------------------------------------------------------------------
 
     def apply(self, partition: TopicPartition, value: OffsetCommitValue, at: int) -> None:
         """Apply a committed record."""
@@ -98,7 +98,7 @@ class GroupOffsets:
         """Return the partitions with a committed or pending offset."""
         return {*self.committed, *(partition for pending in self._pending.values() for partition in pending)}
 
-    # ---- what goes ------------------------------------------------------------------------------------------
+    # ---- expiry and rewriting -------------------------------------------------------------------------------
 
     def expired(
         self, now_ms: int, retention_ms: int, empty_since_ms: int | None, subscribed: Collection[str] = ()

@@ -323,7 +323,7 @@ class GroupShard:
                 append.is_committed = True
         self._apply()
 
-    # ---- time -----------------------------------------------------------------------------------------------
+    # ---- time-outs ------------------------------------------------------------------------------------------
 
     def expire(self) -> None:
         """Handle time-outs, and load the partition. To be called regularly; any thread may call it."""
@@ -359,7 +359,7 @@ class GroupShard:
             if group.is_forgettable and self._groups.get(group_id) is group:
                 del self._groups[group_id]
 
-    # ---- live data ------------------------------------------------------------------------------------------
+    # ---- rewriting ------------------------------------------------------------------------------------------
 
     def _rewrite(self) -> None:
         """Limit the size of the partition: append live records again, then delete all records before them."""
@@ -424,7 +424,7 @@ class GroupShard:
                 if size >= self._config.load_bytes:
                     return
         except (ReplogError, OSError) as error:
-            logger.error("%s-%d was not loaded, groups wait for it: %s", OFFSETS_TOPIC, self.partition, error)
+            logger.error("%s-%d was not loaded, and will be retried: %s", OFFSETS_TOPIC, self.partition, error)
             self._batches, self._load_again_us = None, now.us + _RELOAD_US
             return
         self._loaded(now)
@@ -486,4 +486,4 @@ class GroupShard:
             else:
                 self._schedule(group)
         self._status = _Status.ACTIVE
-        logger.info("%s-%d: %d groups are loaded", OFFSETS_TOPIC, self.partition, len(self._groups))
+        logger.info("%s-%d: loaded %d groups", OFFSETS_TOPIC, self.partition, len(self._groups))

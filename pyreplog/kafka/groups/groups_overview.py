@@ -110,7 +110,7 @@ class GroupsWatch:
             rate_out=rate_out,
         )  # fmt: skip
 
-    # ---- what groups have committed -------------------------------------------------------------------------
+    # ---- reading committed offsets --------------------------------------------------------------------------
 
     def _read_new_records(self) -> list[str]:
         """Read new records of `__consumer_offsets`; return notes about partitions that could not be read."""

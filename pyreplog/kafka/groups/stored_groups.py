@@ -104,7 +104,7 @@ class StoredGroups:
             elif isinstance(decoded, OffsetCommitKey):
                 self._add_offset(decoded, value)
         except InvalidRequestError as error:
-            logger.warning("a record of __consumer_offsets is left out: %s", error)
+            logger.warning("ignored a record of __consumer_offsets: %s", error)
 
     def _add_group(self, key: GroupMetadataKey, value: GroupMetadataValue | None) -> None:
         if value is not None:

@@ -135,7 +135,7 @@ class TopicPattern:
             known = self._known[topic] = self._run(topic)
         return known
 
-    # ---- the machine ----------------------------------------------------------------------------------------
+    # ---- the NFA --------------------------------------------------------------------------------------------
 
     def _add(self, state: _State) -> int:
         if len(self._states) >= STATES_MAX:
