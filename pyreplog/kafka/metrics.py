@@ -26,14 +26,14 @@ from pyreplog.partition.topic_partition import TopicPartition
 _Sample = tuple[Labels, float | Histogram]
 _CLOCK = SystemClock()
 _WAIT_S = 1.0
-"""A group that does not answer for so long is missing in one scrape."""
+"""Seconds to wait for one group; a group that does not answer in time is left out of the scrape."""
 
 
 def kafka_metrics(server: KafkaServer) -> Iterator[Metric]:
     """Return the metrics of a listener and of the groups that its broker coordinates.
 
-    Any thread may call it. It waits for groups, up to a second for each. The sum over all brokers counts each group
-    once. The lag in a partition is known if the broker that coordinates the group has a replica of the partition.
+    Any thread may call it. It waits up to a second for each group. The sum over all brokers counts each group once. The
+    lag in a partition is known only if the broker that coordinates the group has a replica of the partition.
     """
     labels = {"broker": server.broker.name}
     connections = list(server.connections)
@@ -91,7 +91,7 @@ _COLUMNS: tuple[tuple[str, str, Callable[[GroupPartitionStatus], float | None]],
 
 
 def _group_statuses(server: KafkaServer, listed: Iterable[ListedGroup]) -> list[GroupStatus]:
-    """Return the groups that a broker coordinates, as `top` and reports show them."""
+    """Return the status of the groups that a broker coordinates, as in `top` and reports."""
     rows = []
     places: set[Place] = set()
     for group in listed:
@@ -120,7 +120,7 @@ def _committed_offsets(groups: GroupCoordinator, group_id: str) -> dict[TopicPar
 
 
 def _partition_status(server: KafkaServer, group_id: str, name: TopicPartition, offset: int) -> GroupPartitionStatus:
-    """Return the offset of a group in a partition, with its lag if there is a replica here."""
+    """Return the offset of a group in a partition, with the lag if this broker has a replica."""
     now_us, partition = _CLOCK.now_us(), server.broker.partition(name.topic, name.partition)
     if partition is None:
         return GroupPartitionStatus.of(*name, offset, now_us=now_us)
