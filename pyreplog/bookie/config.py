@@ -63,7 +63,7 @@ class BookieConfig(Settings):
             raise ConfigError(
                 f"durability: expected one of {', '.join(BOOKIE_DURABILITIES)}, found {self.durability!r}"
             )
-        self.log_config()  # its own checks
+        self.log_config()  # raises for invalid settings
         for name in ("reserve_bytes", "read_only_below_bytes", "writable_from_bytes"):
             self._check_int(name, 0, 1 << 62)
         if not self.reserve_bytes <= self.read_only_below_bytes <= self.writable_from_bytes:

@@ -24,10 +24,10 @@ class ControlCode(IntEnum):
     """The kind of a control record, which is its entry number."""
 
     KEY = 0  # value: the key with which the ledger is written and fenced
-    FENCE = 1  # only recovery writes to the ledger from now on
+    FENCE = 1  # only recovery may write to the ledger
     LAC = 2  # the record's LAC was confirmed explicitly
-    LIMBO = 3  # value: b"\1" entries may have been lost, b"\0" not any more
-    COPIED = 4  # the first entries here were copies: no key was lost if there is none
+    LIMBO = 3  # value: b"\1" the ledger is in limbo, b"\0" it is not any more
+    COPIED = 4  # the first entries were copies: if no key is stored, none was lost
 
 
 class Controls(NamedTuple):

@@ -1,4 +1,4 @@
-"""EntryLog: the log of a bookie, as the bookie sees it; DiskLog: this log on a disk."""
+"""EntryLog: the interface of a bookie's log; DiskLog: its implementation on a disk."""
 
 from __future__ import annotations
 

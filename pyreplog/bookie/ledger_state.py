@@ -9,7 +9,7 @@ from pyreplog.bookie.entry_log import EntryLog
 from pyreplog.errors import CorruptionError, InvalidRecordsError
 
 CONTROLS = NOTHING - 1
-"""Above all entry numbers, as NOTHING is: only control records, which no request waits for, are not durable."""
+"""Above all entry numbers, like NOTHING: only control records are not durable, and no request waits for them."""
 
 FENCE = -1
 """Below all entry numbers: a fence or the key is not durable."""
@@ -35,11 +35,11 @@ class LedgerState(LedgerStateBase):
 
     @property
     def durable_below(self) -> int:
-        """Entries below this one are durable, if they are here; FENCE: the ledger's fence or key is not durable."""
+        """Stored entries below this one are durable; FENCE: the ledger's fence or key is not durable."""
         return min(self.fresh, self.committing)
 
     def is_durable(self, entry: int) -> bool:
-        """Whether an entry, if it is here, is durable; always true while nothing is on its way to the disk."""
+        """Return whether a stored entry is durable; always True while no record of the ledger waits for a sync."""
         limit = self.durable_below
         return entry < limit or limit == NOTHING
 
@@ -49,7 +49,8 @@ class LedgerState(LedgerStateBase):
 
 
 def load_state(log: EntryLog, ledger: int) -> LedgerState | None:
-    """Load the state of a ledger from the log; None: the log has nothing of it. Raises CorruptionError."""
+    """Load the state of a ledger from the log; None: the log has no record of it. Raises CorruptionError if that is
+    unknown."""
     controls = load_controls(log, ledger)
     last = log.last_entry(ledger)
     if last is None:

@@ -1,4 +1,4 @@
-"""The registration of a running bookie: a key in the metadata store that vanishes with the bookie."""
+"""The registration of a running bookie: a key in the metadata store that is deleted when the bookie dies."""
 
 from __future__ import annotations
 
@@ -39,19 +39,19 @@ class Availability:
     verified_since_us: int = 0
 
     def encode(self) -> bytes:
-        """Encode as JSON; free space is rounded down to four significant bits, so that it changes seldom."""
+        """Encode as JSON. Free space is rounded down to four significant bits, so that the value changes seldom."""
         spare = max(self.free_bytes.bit_length() - 4, 0)
         body = {**asdict(self), "free_bytes": self.free_bytes >> spare << spare}
-        for name in ("scrub", "verified_since_us"):  # as builds write it that do not know them
+        for name in ("scrub", "verified_since_us"):  # absent like in the values of older builds
             if not body[name]:
                 del body[name]
         return json.dumps(body).encode()
 
     @classmethod
     def decode(cls, data: bytes) -> Availability:
-        """Decode a registration, and skip fields that this build does not know: only the bookie writes it.
+        """Decode a registration, and skip fields that this build does not know: only the bookie writes the value.
 
-        Raises InvalidMetadataError; MetadataVersionError if the registration needs a newer reader.
+        Raises InvalidMetadataError when it is malformed, MetadataVersionError when it needs a newer reader.
         """
         try:
             body = decode_object(data)
@@ -59,7 +59,7 @@ class Availability:
             address, free_bytes = field(body, "address", str), field(body, "free_bytes", int)
             if not address.isprintable() or not 0 <= free_bytes < 1 << 63:
                 raise ValueError("expected an address, and how much is free")
-            since_us = body.get("verified_since_us", 0)  # a bookie of an earlier build does not say it
+            since_us = body.get("verified_since_us", 0)  # earlier builds do not write the field
             if type(since_us) is not int or not 0 <= since_us < 1 << 62:
                 raise ValueError(f"verified_since_us: expected a time, found {str(since_us)[:80]!r}")
             scrub = None if body.get("scrub") is None else decode_last(body["scrub"])
@@ -77,10 +77,13 @@ def availability_key(bookie: str) -> str:
 class Registration(Handle):
     """Keeps the registration of one bookie up to date, from the first `refresh` to `close`. Any thread.
 
-    If the lease is lost, another one is made at once, or by the next `refresh`.
+    If the lease is lost, a new one is made at once, or by the next `refresh`.
 
-    describe: gives the current registration; called with the lock held. ttl: seconds for which a dead bookie counts as
-    available.
+    Args:
+        store: metadata store.
+        bookie: id of the bookie.
+        describe: returns the current registration; called with the lock held.
+        ttl: seconds for which a dead bookie counts as available.
     """
 
     def __init__(self, store: MetadataStore, bookie: str, describe: Callable[[], Availability], ttl: float) -> None:
@@ -91,7 +94,8 @@ class Registration(Handle):
         super().__init__(f"registration of bookie {bookie}")
 
     def refresh(self) -> None:
-        """Store the registration if it is missing or has changed. Raises errors of the store; call it again then."""
+        """Store the registration if it is missing or has changed. Raises errors of the store; then call it again
+        later."""
         with self._lock:
             self._check_open()
             lost_lease = self._lease
@@ -102,7 +106,7 @@ class Registration(Handle):
                 self._lease = self._store.lease(self._ttl, self._lost)
             self._say(self._lease)
         if lost_lease is not None:
-            lost_lease.close()  # without the lock: it waits for its thread, which may be in `_lost`
+            lost_lease.close()  # not under the lock: it waits for the thread of the lease, which may be in `_lost`
 
     def _say(self, lease: Lease) -> None:
         value = self._describe().encode()
@@ -112,7 +116,8 @@ class Registration(Handle):
             self._said = value, self._replace(lease, value, self._said[1])
 
     def _create(self, lease: Lease, value: bytes) -> int:
-        """Create the key. A key that exists is from an earlier process of this bookie: no other has its incarnation."""
+        """Create the key. A key that exists was created by an earlier process of this bookie, which has the same
+        incarnation."""
         try:
             return lease.create(self._key, value)
         except KeyExistsError:

@@ -59,12 +59,12 @@ def shard_name(ledger: int) -> str:
 
 
 def is_shard(name: str) -> bool:
-    """Whether a name below LEDGERS is that of a shard."""
+    """Return whether a name below LEDGERS is that of a shard."""
     return len(name) == SHARD_DIGITS and name.isascii() and name.isdecimal()
 
 
 def is_flat(name: str) -> bool:
-    """Whether a name below LEDGERS is that of a ledger in layout 1, which had no shards."""
+    """Return whether a name below LEDGERS is that of a ledger in layout 1, which had no shards."""
     return len(name) == ID_DIGITS and name.isascii() and name.isdecimal()
 
 
@@ -146,21 +146,23 @@ class LedgerMetadata(MetadataValue):
         return self.fragments[bisect_right(self.fragments, entry, key=lambda fragment: fragment.first) - 1]
 
     def has(self, bookie: str, entry: int) -> bool:
-        """Whether a bookie is in the ensemble of an entry that the ledger has, or may have while it is not closed."""
+        """Return whether a bookie is in the ensemble of an entry that the ledger has, or may have while it is not
+        closed."""
         if self.state is State.CLOSED and entry > self.last_entry:
             return False
         return bookie in self.fragment_of(entry).ensemble
 
     def asks_for(self, bookie: str, entry: int) -> bool:
-        """Whether a bookie is in the write set of an entry that the ledger has, or may have while it is not closed."""
+        """Return whether a bookie is in the write set of an entry that the ledger has, or may have while it is not
+        closed."""
         if not self.has(bookie, entry):
             return False
         places = write_set(entry, self.ensemble_size, self.write_quorum)
         return self.fragment_of(entry).ensemble.index(bookie) in places
 
     def has_for_certain(self, entry: int) -> bool:
-        """Whether the entry is in the ledger, whatever bookies say: all are confirmed before the last fragment, and all
-        of a closed ledger up to its end. A bookie that should hold it and does not has lost it."""
+        """Return whether the entry is in the ledger, whatever bookies say: all are confirmed before the last fragment,
+        and all of a closed ledger up to its end. A bookie that should hold it and does not has lost it."""
         return entry <= self.last_entry if self.state is State.CLOSED else entry < self.last_fragment.first
 
     def holdings(self, bookie: str, below: int | None = None) -> list[range]:
@@ -219,7 +221,7 @@ class LedgerMetadata(MetadataValue):
         )
 
     def admits(self, key: bytes) -> bool:
-        """Whether a ledger key is the right one."""
+        """Return whether a ledger key is the right one."""
         return hmac.compare_digest(self.proof, key_proof(key))
 
     @property
@@ -233,7 +235,7 @@ class LedgerMetadata(MetadataValue):
         return proof
 
     def admits_copy(self, proof: bytes) -> bool:
-        """Whether these are the bytes of the proof."""
+        """Return whether these are the bytes of the proof."""
         return hmac.compare_digest(self.proof, proof.hex())
 
     # ---- bytes ----------------------------------------------------------------------------------------------

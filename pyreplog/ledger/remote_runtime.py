@@ -145,7 +145,8 @@ class RemoteRuntime(RemoteRuntimeBase, RuntimeBase):
             on_reply(error)
 
     def _supports(self, bookie: str, request: Request, on_reply: Callable[[Reply | Exception], None]) -> bool:
-        """Whether a bookie said in its hello that it knows a feature; otherwise answer the request, now or later."""
+        """Return whether a bookie said in its hello that it knows a feature; otherwise answer the request, now or
+        later."""
         try:
             peer = self._channel(bookie).peer
         except ReplogError as error:

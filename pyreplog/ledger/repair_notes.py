@@ -106,7 +106,7 @@ def repairs(metadata: MetadataStore) -> tuple[list[RepairNote], list[Garbled]]:
 
 
 def has_note_of_reader(metadata: MetadataStore, repair: RepairNote) -> bool:
-    """Whether a reader, or the bookie itself, has noted a copy; it need not wait until the ledger is closed.
+    """Return whether a reader, or the bookie itself, has noted a copy; it need not wait until the ledger is closed.
 
     Raises errors of the store.
     """

@@ -74,5 +74,5 @@ class MemberReplacement:
 
 
 def _has_any(ledger: Ledger, bookies: Sequence[str]) -> bool:
-    """Whether any of the bookies is a member of the last fragment."""
+    """Return whether any of the bookies is a member of the last fragment."""
     return not set(bookies).isdisjoint(ledger.metadata.last_fragment.ensemble)

@@ -55,11 +55,11 @@ class DriverLock(DriverLockBase):
         return self.holder.setdefault(DRIVER, me) == me
 
     def is_owned(self) -> bool:
-        """Whether this thread holds the lock."""
+        """Return whether this thread holds the lock."""
         return self.holder.get(DRIVER) == get_ident()
 
     def is_lent(self) -> bool:
-        """Whether another thread than the owner drives."""
+        """Return whether another thread than the owner drives."""
         return self.holder.get(DRIVER) != self.owner
 
     def wait(self, done: Callable[[], bool], timeout_s: float, call_off: Callable[[], object]) -> None:

@@ -235,7 +235,7 @@ class FairExecutor:
             return None
 
     def _is_stalled(self) -> bool:
-        """Whether a job waits, and none was started for STALL_S. One thread watches; the others rest."""
+        """Return whether a job waits, and none was started for STALL_S. One thread watches; the others rest."""
         if self._is_watching:
             self._wait_for_job()
             return False

@@ -160,7 +160,7 @@ class Reactor(Handle, ReactorBase):
     # ---- the end --------------------------------------------------------------------------------------------
 
     def in_driver(self) -> bool:
-        """Whether this thread drives, that is, is in a callback."""
+        """Return whether this thread drives, that is, is in a callback."""
         return self._driver_lock.is_owned()
 
     def _do_close(self) -> None:

@@ -125,7 +125,7 @@ def _recovery(survey: ClusterSnapshot, options: ReadOptions) -> RecoveryOverview
 
 
 def _has_bookies(survey: ClusterSnapshot) -> bool:
-    """Whether a bookie was ever registered."""
+    """Return whether a bookie was ever registered."""
     return bool(survey.runtime.metadata.list(BOOKIES))
 
 

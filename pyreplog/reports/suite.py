@@ -200,5 +200,5 @@ def options_for(name: str, source: Mapping[str, str], snapshot: Snapshot) -> dic
 
 
 def _chooses(source: Mapping[str, str]) -> bool:
-    """Whether options choose topics or ledgers."""
+    """Return whether options choose topics or ledgers."""
     return bool({option.lower() for option in source} & set(_WHICH))

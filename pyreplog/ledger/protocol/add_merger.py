@@ -106,5 +106,6 @@ class AddMerger(AddQueue):
 
 
 def _follows(previous: Request, request: Request) -> bool:
-    """Whether two requests can be merged: same key and flags, and ascending entries (a resent one may go back)."""
+    """Return whether two requests can be merged: same key and flags, and ascending entries (a resent one may go
+    back)."""
     return request.first > previous.last and request.key == previous.key and request.flags == previous.flags

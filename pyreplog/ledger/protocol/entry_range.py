@@ -68,7 +68,7 @@ class EntryRange:
                 self.absent[entry] += 1
 
     def is_heard(self, entry: int) -> bool:
-        """Whether all bookies of an entry have answered."""
+        """Return whether all bookies of an entry have answered."""
         return self._unheard[entry] == 0
 
     def cut(self, end: int) -> None:

@@ -62,7 +62,7 @@ class FenceReplies:
         return max(min([lac, *lagging]), floor)
 
     def awaited(self, last: int) -> bool:
-        """Whether a bookie that has not answered at all stores some of the entries up to `last`."""
+        """Return whether a bookie that has not answered at all stores some of the entries up to `last`."""
         return any(self._silent[place] is None for place, _ in self._holders(last))
 
     def unsure_copies(self, closed: LedgerMetadata, written: int) -> Iterator[BadCopy]:

@@ -83,7 +83,8 @@ class PendingAdds(PendingAddsBase):
         return first, last
 
     def is_current(self, send: Send) -> bool:
-        """Whether the bookie of a Send still has its place; if not, its reply does not count (BookKeeper #4459)."""
+        """Return whether the bookie of a Send still has its place; if not, its reply does not count (BookKeeper
+        #4459)."""
         part = send.about
         return isinstance(part, Part) and part.is_current and self.ensemble[part.place] == send.bookie
 
@@ -99,7 +100,7 @@ class PendingAdds(PendingAddsBase):
         return True
 
     def keeps_quorums(self, places: Iterable[int]) -> bool:
-        """Whether every write set has an ack quorum without these places: it has at most Qw - Qa of them."""
+        """Return whether every write set has an ack quorum without these places: it has at most Qw - Qa of them."""
         tracker = self.tracker
         spare = tracker.write_quorum - tracker.ack_quorum
         return coverage(tracker.ensemble_size, tracker.write_quorum, spare + 1, places)

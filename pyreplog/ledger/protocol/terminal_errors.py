@@ -39,7 +39,8 @@ def terminal_error(ledger: int, bookie: str, reply: Reply) -> ReplogError | None
 
 
 def is_foreign_key(metadata: LedgerMetadata, key: bytes, reply: Reply) -> bool:
-    """Whether a bookie refuses the right key of a ledger, because an unauthorized client gave it another one before.
+    """Return whether a bookie refuses the right key of a ledger, because an unauthorized client gave it another one
+    before.
 
     Only this bookie is affected; another one can take its place.
     """

@@ -201,7 +201,7 @@ class LedgerWriter(LedgerWriterBase):
         return self._replace_leaving()
 
     def _awaits_retry(self) -> bool:
-        """Whether the writer goes on without all bookies that failed, and looks for others a little later."""
+        """Return whether the writer goes on without all bookies that failed, and looks for others a little later."""
         return self._retry is not None and all(self._push.tracker.is_excused(index) for index in self._failed)
 
     def _replace_failed(self) -> list[Effect]:
@@ -260,7 +260,7 @@ class LedgerWriter(LedgerWriterBase):
         return max(len([index for index in window if index % size in places]) for window in windows)
 
     def _may_wait(self) -> bool:
-        """Whether the change may be delayed: every write set keeps an ack quorum without the failed bookies."""
+        """Return whether the change may be delayed: every write set keeps an ack quorum without the failed bookies."""
         if not self._delay or self._urgent or self._closing or self._told.bookies:
             return False
         keeps: bool = self._push.keeps_quorums(self._failed.keys())

@@ -146,7 +146,7 @@ def place_of(options: ReadOptions) -> str:
 
 
 def _is_alone(options: ReadOptions, is_log: bool, other: ReadOptions | None = None) -> bool:
-    """Whether options name exactly one log or topic. other: its topics are used if these options name none."""
+    """Return whether options name exactly one log or topic. other: its topics are used if these options name none."""
     if is_log:
         return len(log_directories(options.paths)) + len(offloaded_urls(options.paths)) == 1
     named = options if options.reads_topics or other is None else other

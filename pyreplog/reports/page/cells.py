@@ -56,7 +56,7 @@ def python_values(column: pa.ChunkedArray) -> list[Any]:
 
 
 def is_number(figure: ReportColumn) -> bool:
-    """Whether a column is aligned to the right."""
+    """Return whether a column is aligned to the right."""
     kind = figure.type
     return bool(pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_timestamp(kind))
 

@@ -29,7 +29,7 @@ def names(table: pa.Table, by: Sequence[str]) -> list[str]:
 
 
 def _is_plain(table: pa.Table, by: Sequence[str]) -> bool:
-    """Whether rows are told apart without their topic, because all have the same."""
+    """Return whether rows are told apart without their topic, because all have the same."""
     return len({*by} - {"topic", "partition"}) > 0 and len(table["topic"].unique()) == 1
 
 

@@ -79,7 +79,7 @@ def _stream_of(batch: pa.RecordBatch) -> RecordStream:
 
 
 def _is_constant(batch: pa.RecordBatch) -> bool:
-    """Whether all rows belong to one stream: the usual case, decided without a step for each row."""
+    """Return whether all rows belong to one stream: the usual case, decided without a step for each row."""
     topic = batch["topic"]
     if topic.null_count == len(topic):
         if "ledgerId" in batch.schema.names and not _is_one(numbers(batch["ledgerId"])):
@@ -94,7 +94,7 @@ def _is_one(values: Numbers) -> bool:
 
 
 def _is_one_text(column: pa.Array) -> bool:
-    """Whether all strings are equal, by their bytes."""
+    """Return whether all strings are equal, by their bytes."""
     _, offsets, data = column.buffers()
     return are_strings_alike(offsets, data or b"", column.offset, len(column))
 

@@ -95,7 +95,7 @@ def _place(subscription: SubscriptionSnapshot) -> tuple[int, str]:
 
 
 def _needs(subscription: SubscriptionSnapshot, segment: SegmentSnapshot) -> bool:
-    """Whether a segment holds a message at or after the mark of a subscription."""
+    """Return whether a segment holds a message at or after the mark of a subscription."""
     return subscription.mark.offset < segment.end
 
 
