@@ -120,8 +120,10 @@ class BookieIdentity:
 
     @classmethod
     def decode(cls, path: Path, data: bytes) -> BookieIdentity:
-        """Decode the identity file. Raises CorruptionError when it is damaged, FormatVersionError when it is too
-        new."""
+        """Decode the identity file.
+
+        Raises CorruptionError when it is damaged, FormatVersionError when it is too new.
+        """
         if len(data) < _HEAD_2.size:
             raise CorruptionError(path, 0, f"at least {_HEAD_2.size} bytes", f"{len(data)} bytes")
         head = _HEAD_2 if data[12:14] == b"\2\0" or len(data) < _HEAD.size else _HEAD
@@ -305,8 +307,10 @@ def _object(key: str, stored: Versioned) -> dict[str, Any]:
 
 
 def note(path: Path, identity: BookieIdentity, *, files: Files) -> None:
-    """Write the identity file anew, with a new end of the log or number of the next ledger. Raises OSError when the
-    disk fails."""
+    """Write the identity file anew, with a new end of the log or number of the next ledger.
+
+    Raises OSError when the disk fails.
+    """
     files.replace_small(path / IDENTITY, identity.encode())
 
 
@@ -380,8 +384,10 @@ def _check_kept(path: Path, name: str, kept: BookieIdentity, known: Versioned | 
 
 
 def _check_state(path: Path, store: MetadataStore, kept: BookieIdentity) -> None:
-    """Check that the bookie was not retired. A bookie that counts as lost may come back, because it brings its
-    copies."""
+    """Check that the bookie was not retired.
+
+    A bookie that counts as lost may come back, because it brings its copies.
+    """
     stored = store.get(bookie_state_key(kept.id))
     if stored is not None and BookieState.decode(stored.value).phase is BookiePhase.RETIRED:
         raise RetiredBookieError(

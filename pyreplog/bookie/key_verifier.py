@@ -45,8 +45,10 @@ class KeyRegistry(Protocol):
     """The keys of ledgers according to their metadata. Methods may block, and raise errors of the store."""
 
     def admits(self, ledger: int, key: bytes) -> bool | None:
-        """Return whether this is the key of a ledger; None: the ledger does not exist. Raises InvalidMetadataError when
-        its metadata are malformed."""
+        """Return whether this is the key of a ledger; None: the ledger does not exist.
+
+        Raises InvalidMetadataError when its metadata are malformed.
+        """
         ...
 
     def admits_copy(self, ledger: int, proof: bytes) -> bool | None:

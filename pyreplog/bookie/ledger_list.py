@@ -35,13 +35,17 @@ class LedgerMetadataView(Protocol):
         ...
 
     def listed(self) -> set[int]:
-        """Return the ids of all ledgers, by a listing that begins now. Raises MetadataLayoutError when the layout is
-        older."""
+        """Return the ids of all ledgers, by a listing that begins now.
+
+        Raises MetadataLayoutError when the layout is older.
+        """
         ...
 
     def admits(self, ledger: int, key: bytes) -> bool | None:
-        """Return whether this is the key of a ledger; None: the ledger does not exist. Raises InvalidMetadataError when
-        its metadata are malformed."""
+        """Return whether this is the key of a ledger; None: the ledger does not exist.
+
+        Raises InvalidMetadataError when its metadata are malformed.
+        """
         ...
 
     def admits_copy(self, ledger: int, proof: bytes) -> bool | None:

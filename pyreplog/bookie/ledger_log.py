@@ -190,8 +190,10 @@ class LedgerLog(Closeable):
         return records, int(entries[count]) if count < len(entries) else share.last + 1
 
     def last_entry(self, ledger: int) -> int | None:
-        """Return the highest entry of a ledger in the log; None: it has none. Raises CorruptionError if that is
-        unknown."""
+        """Return the highest entry of a ledger in the log; None: it has none.
+
+        Raises CorruptionError if that is unknown.
+        """
         return self._undisturbed(lambda: self._last_entry(ledger))
 
     def _last_entry(self, ledger: int) -> int | None:
@@ -203,14 +205,18 @@ class LedgerLog(Closeable):
         return None if last == -1 else last
 
     def held_entries(self, ledger: int, start: int, end: int) -> npt.NDArray[np.int64]:
-        """Return the entries of [start, end) that have a record in the log, intact or not. Raises CorruptionError if
-        that is unknown."""
+        """Return the entries of [start, end) that have a record in the log, intact or not.
+
+        Raises CorruptionError if that is unknown.
+        """
         _check(ledger, start, end, 1)
         return self._undisturbed(lambda: self._log.held_entries(ledger, start, end))
 
     def newest_in(self, base: int, ledger: int, start: int, end: int) -> npt.NDArray[np.int64]:
-        """Return the entries of [start, end) whose newest record lies in a segment. Raises CorruptionError if that is
-        unknown."""
+        """Return the entries of [start, end) whose newest record lies in a segment.
+
+        Raises CorruptionError if that is unknown.
+        """
         _check(ledger, start, end, 1)
         return self._undisturbed(lambda: self._log.newest_in(base, ledger, start, end))
 

@@ -49,8 +49,10 @@ class LedgerState(LedgerStateBase):
 
 
 def load_state(log: EntryLog, ledger: int) -> LedgerState | None:
-    """Load the state of a ledger from the log; None: the log has no record of it. Raises CorruptionError if that is
-    unknown."""
+    """Load the state of a ledger from the log; None: the log has no record of it.
+
+    Raises CorruptionError if that is unknown.
+    """
     controls = load_controls(log, ledger)
     last = log.last_entry(ledger)
     if last is None:

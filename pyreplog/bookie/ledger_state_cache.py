@@ -45,8 +45,10 @@ class LedgerStateCache:
         return len(self.states) > self._limit
 
     def get(self, ledger: int) -> LedgerState | None:
-        """Return the state of a ledger; None: the log has no record of it. Raises CorruptionError if that is
-        unknown."""
+        """Return the state of a ledger; None: the log has no record of it.
+
+        Raises CorruptionError if that is unknown.
+        """
         state = self.states.get(ledger)
         if state is not None:
             self.states.move_to_end(ledger)

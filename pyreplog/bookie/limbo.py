@@ -16,8 +16,10 @@ LIMBO_MAX = 10_000
 
 
 class Limbo:
-    """Puts ledgers of a bookie into limbo, and takes them out. `admission` and `reading` implement the effects of
-    limbo."""
+    """Puts ledgers of a bookie into limbo, and takes them out.
+
+    `admission` and `reading` implement the effects of limbo.
+    """
 
     def __init__(self, log: EntryLog, ledgers: LedgerStateCache, group: CommitGroup) -> None:
         self._log, self._ledgers, self._group = log, ledgers, group

@@ -121,8 +121,10 @@ class MultiLedgerLog(CommitLog):
     # ---- looking up -----------------------------------------------------------------------------------------
 
     def hold(self, base: int) -> tuple[Pin, Segment]:
-        """Pin a segment that has entries according to an index. Raises TrimmedError if the segment was removed
-        meanwhile."""
+        """Pin a segment that has entries according to an index.
+
+        Raises TrimmedError if the segment was removed meanwhile.
+        """
         pin, segment = self.hold_segment(base)
         if segment.base != base or is_hole_punched(segment):
             raise TrimmedError(f"the segment at {base} was removed")
@@ -209,8 +211,10 @@ class MultiLedgerLog(CommitLog):
         return int(entry[-1]) if len(entry) else -1
 
     def _active_index(self) -> tuple[int, LedgerIndex | None]:
-        """Return (base, ledger index) of the active segment. The index is None if the segment was just sealed; then it
-        is in the map."""
+        """Return (base, ledger index) of the active segment.
+
+        The index is None if the segment was just sealed; then it is in the map.
+        """
         self.check_open()
         segment = self._state[0]
         if segment is None:  # closed meanwhile
@@ -224,8 +228,10 @@ class MultiLedgerLog(CommitLog):
         return sorted({*self.map.ledgers(), *active})
 
     def shares(self, ledger: int) -> list[LedgerExtent]:
-        """Return the shares of a ledger. The active segment is read first: if it is sealed meanwhile, it is read twice
-        and not missed."""
+        """Return the shares of a ledger.
+
+        The active segment is read first: if it is sealed meanwhile, it is read twice and not missed.
+        """
         base, index = self._active_index()
         row = index.share(ledger) if index is not None else None
         shares = {share.base: share for share in self.map.shares(ledger)}

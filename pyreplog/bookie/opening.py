@@ -122,8 +122,10 @@ class _IdentityFile:
         self._lock = threading.Lock()
 
     def update(self, end: int = 0) -> None:
-        """Note the number of the next ledger, and the end of the log (0: as before). Raises OSError when the disk
-        fails."""
+        """Note the number of the next ledger, and the end of the log (0: as before).
+
+        Raises OSError when the disk fails.
+        """
         with self._lock:
             next_ledger = self.identity.next_ledger
             try:
@@ -145,8 +147,10 @@ def _open_log(
     clock: Clock | None,
     files: Files,
 ) -> LocalBookie:
-    """Open the log. If it is damaged, it is salvaged first, and `lost_segments` lists the segments with lost
-    records."""
+    """Open the log.
+
+    If it is damaged, it is salvaged first, and `lost_segments` lists the segments with lost records.
+    """
 
     def open_log() -> LocalBookie:
         return LocalBookie(

@@ -94,8 +94,10 @@ class Registration(Handle):
         super().__init__(f"registration of bookie {bookie}")
 
     def refresh(self) -> None:
-        """Store the registration if it is missing or has changed. Raises errors of the store; then call it again
-        later."""
+        """Store the registration if it is missing or has changed.
+
+        Raises errors of the store; then call it again later.
+        """
         with self._lock:
             self._check_open()
             lost_lease = self._lease
@@ -116,8 +118,10 @@ class Registration(Handle):
             self._said = value, self._replace(lease, value, self._said[1])
 
     def _create(self, lease: Lease, value: bytes) -> int:
-        """Create the key. A key that exists was created by an earlier process of this bookie, which has the same
-        incarnation."""
+        """Create the key.
+
+        A key that exists was created by an earlier process of this bookie, which has the same incarnation.
+        """
         try:
             return lease.create(self._key, value)
         except KeyExistsError:

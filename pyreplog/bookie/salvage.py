@@ -90,8 +90,10 @@ class LostSegments:
             raise CorruptionError(self._path, 0, "an intact list of lost segments", str(error)) from error
 
     def add(self, lost: list[LostSegment]) -> None:
-        """Note segments durably, in place of unsettled notes of the same segments. Raises OSError when the disk
-        fails."""
+        """Note segments durably, in place of unsettled notes of the same segments.
+
+        Raises OSError when the disk fails.
+        """
         bases = {segment.base for segment in lost}
         self._save([*(known for known in self.load() if known.settled or known.base not in bases), *lost])
 

@@ -145,8 +145,10 @@ class SurplusFinder:
             del self._live_bytes[key]
 
     def _find_surplus(self, deleted: Set[int]) -> Iterator[None]:
-        """Find the ledgers with surplus. Those that had surplus the last time, and got no copies since, are judged
-        next."""
+        """Find the ledgers with surplus.
+
+        Those that had surplus the last time, and got no copies since, are judged next.
+        """
         copied: set[int] = set()
         self._with_bookie(lambda bookie: copied.update(bookie.live.take_copied()))
         candidates = [ledger for ledger in self._log.log.ledgers() if ledger < CONTROL and ledger not in deleted]

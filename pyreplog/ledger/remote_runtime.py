@@ -106,7 +106,7 @@ class RemoteRuntime(RemoteRuntimeBase, RuntimeBase):
     # ---- registrations --------------------------------------------------------------------------------------
 
     def _registered(self, changed: Set[str]) -> None:
-        """Handle changed registrations: choose channels anew, and release the bookies from quarantine."""
+        """Handle changed registrations: choose channels anew, and release bookies from quarantine."""
         with self._lock:
             self._ready = {}
         self._quarantine.release(changed)
@@ -145,7 +145,7 @@ class RemoteRuntime(RemoteRuntimeBase, RuntimeBase):
             on_reply(error)
 
     def _supports(self, bookie: str, request: Request, on_reply: Callable[[Reply | Exception], None]) -> bool:
-        """Return whether a bookie said in its hello that it knows a feature; otherwise answer the request, now or
+        """Return whether a bookie supports a feature according to its hello; otherwise answer the request, now or
         later."""
         try:
             peer = self._channel(bookie).peer
@@ -203,7 +203,7 @@ class RemoteRuntime(RemoteRuntimeBase, RuntimeBase):
             if registration is None:
                 raise NotConnectedError(f"bookie {bookie} is not registered")
             self._channels[bookie] = replacement = self._connect(bookie, registration)
-        if channel is not None:  # the bookie has another address now
+        if channel is not None:  # the bookie registered another address
             self.work(channel.close)
         return replacement
 

@@ -40,12 +40,12 @@ class EntryRepair:
         return [Finished(error=self._refused(str(error)))]
 
     def _passed_on(self, effects: list[Effect]) -> list[Effect]:
-        """Pass on the effects of the read; when it has the entry, return the ADD in place of `Finished`."""
+        """Return the effects of the read; when it has the entry, return the ADD in place of `Finished`."""
         passed: list[Effect] = []
         for effect in effects:
             if isinstance(effect, Finished) and effect.error is None:
                 passed.append(self._add(bytes(effect.result[0].raw)))
-            elif not isinstance(effect, BadCopy):  # the bad copy is known: it is being repaired
+            elif not isinstance(effect, BadCopy):  # this copy is being repaired, and need not be noted
                 passed.append(effect)
         return passed
 

@@ -27,7 +27,7 @@ NOT_OURS = (
 
 
 def terminal_error(ledger: int, bookie: str, reply: Reply) -> ReplogError | None:
-    """Return the error of a reply after which another bookie would not help; None: the reply is not terminal."""
+    """Return the error of a reply after which no other bookie would help; None: the reply is not terminal."""
     reason = f"bookie {bookie} refuses its entries: {bytes(reply.body).decode('utf-8', 'replace')}"
     if reply.status == ReplyStatus.FENCED:
         return LedgerFencedError(ledger, "its bookies refuse this writer: another client has recovered the ledger")
