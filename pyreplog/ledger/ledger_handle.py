@@ -95,7 +95,7 @@ class Ledger(Handle, LedgerBase):
         self._give_up_s = GIVE_UP_S
         self._on_end = on_end
         if on_end is not None:
-            self._driver.done.add_done_callback(partial(_tell_end, on_end, self.id))
+            self._driver.done.add_done_callback(partial(_call_on_end, on_end, self.id))
         super().__init__(f"ledger {self.id}")
 
     # ---- where it stands ------------------------------------------------------------------------------------
@@ -343,11 +343,11 @@ class Ledger(Handle, LedgerBase):
                 refused.append(Settle([(entry.future, error) for entry in entries]))
                 self._staging.landed()  # entries that were staged meanwhile are sent next
                 continue
-            ids.add_done_callback(partial(self._landed, entries))
+            ids.add_done_callback(partial(self._staged_done, entries))
             return None, [*refused, *effects]
         return None, refused
 
-    def _landed(self, entries: list[Entry], ids: AppendFuture[range]) -> None:
+    def _staged_done(self, entries: list[Entry], ids: AppendFuture[range]) -> None:
         """Handle the outcome of a staged batch: settle its futures, and send the entries that were staged meanwhile."""
         self._staging(ids)
         settle_all(outcomes(entries, ids))
@@ -554,6 +554,6 @@ class Ledger(Handle, LedgerBase):
             self.abandon()
 
 
-def _tell_end(on_end: Callable[[int], object], ledger: int, ended: AppendFuture[LedgerMetadata]) -> None:
+def _call_on_end(on_end: Callable[[int], object], ledger: int, ended: AppendFuture[LedgerMetadata]) -> None:
     """Done callback of a driver's future; holds the number of the ledger, so that it does not keep the handle alive."""
     on_end(ledger)

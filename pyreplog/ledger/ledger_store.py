@@ -148,10 +148,12 @@ def survey(store: MetadataStore) -> tuple[list[LedgerMetadata], list[Garbled]]:
             garbled.append(Garbled(metadata_key(ledger), str(stored)))
         else:
             ledgers.append(stored.metadata)
-    return ledgers, garbled + [Garbled(f"{LEDGERS}/{name}", "expected the id of a ledger") for name in _strange(store)]
+    return ledgers, garbled + [
+        Garbled(f"{LEDGERS}/{name}", "expected the id of a ledger") for name in _bad_names(store)
+    ]
 
 
-def _strange(store: MetadataStore) -> Iterator[str]:
+def _bad_names(store: MetadataStore) -> Iterator[str]:
     """Yield the names below LEDGERS that are neither shards nor ledgers in their shards."""
     for name in _names(store):
         if not is_shard(name):
@@ -179,7 +181,7 @@ def delete_garbled(store: MetadataStore, name: str) -> None:
     if name.isascii() and name.isdecimal() and len(name) <= ID_DIGITS and int(name) <= ID_MAX:
         key = metadata_key(int(name))
     else:
-        strange = [key for key in _strange(store) if key.rpartition("/")[2] == name]
+        strange = [key for key in _bad_names(store) if key.rpartition("/")[2] == name]
         key = f"{LEDGERS}/{strange[0] if strange else name}"
     _delete(store, key)
 

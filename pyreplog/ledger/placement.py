@@ -122,7 +122,7 @@ class _Search:
                 self._best = [(place, self._layout[place] or "") for place in self._places]
             return value >= self._bound or self._steps >= STEPS_MAX
         place = self._places[at]
-        for rack in self._promising(place):
+        for rack in self._ranked_racks(place):
             self._steps += 1
             self._layout[place] = rack
             self._left[rack] -= 1
@@ -133,7 +133,7 @@ class _Search:
                 return True
         return False
 
-    def _promising(self, place: int) -> list[str]:
+    def _ranked_racks(self, place: int) -> list[str]:
         """Return the racks with bookies left, first those that share the fewest windows with the place, then the rarest
         ones."""
         layout, size = self._layout, len(self._layout)

@@ -150,7 +150,7 @@ class LedgerRecovery:
 
     def woken(self, about: object) -> list[Effect]:
         if about == "silent":
-            self._is_patient = False
+            self._awaits_silent = False
             return self._maybe_close()
         return [Load()] if self._storing is not None and about == "metadata" else []
 
@@ -174,7 +174,7 @@ class LedgerRecovery:
 
     def _fence(self) -> list[Effect]:
         self._step = _Step.FENCE
-        self._fences, self._is_patient = FenceReplies(self.metadata), True
+        self._fences, self._awaits_silent = FenceReplies(self.metadata), True
         request = Request(RequestKind.LAST, self.metadata.ledger, key=self._key, flags=Flag.FENCE)
         ensemble = enumerate(self.metadata.last_fragment.ensemble)
         return [*(Send(bookie, request, _Fence(place)) for place, bookie in ensemble), Wake(PATIENCE_S, "silent")]
@@ -183,7 +183,7 @@ class LedgerRecovery:
         if self._step is _Step.DONE:
             return []
         if reply.status == ReplyStatus.LIMBO and self._force:
-            reply = _despite_limbo(send.request, reply)
+            reply = _without_limbo(send.request, reply)
         if is_foreign_key(self.metadata, self._key, reply):
             reply = reply._replace(status=ReplyStatus.UNKNOWN)
         if reply.status == ReplyStatus.UNAUTHORIZED:
@@ -363,7 +363,7 @@ class LedgerRecovery:
         """Close once all entries have all their copies, and silent bookies have answered or timed out."""
         if self._step is not _Step.WRITE or self._push.batches:
             return []
-        if self._fences.awaited(self._push.tracker.first - 1) and self._is_patient:
+        if self._fences.awaited(self._push.tracker.first - 1) and self._awaits_silent:
             return []
         self._step = _Step.CLOSE
         if self._length < 0 and self._last >= 0:
@@ -430,7 +430,7 @@ class LedgerRecovery:
         return [Finished(error=error)]
 
 
-def _despite_limbo(request: Request, reply: Reply) -> Reply:
+def _without_limbo(request: Request, reply: Reply) -> Reply:
     """Return the reply that a bookie in limbo would give if it had lost nothing."""
     if request.kind == RequestKind.READ:  # the bookie gives its entries up to the first one that it does not have
         return reply._replace(status=ReplyStatus.OK, last=request.first, body=b"")

@@ -108,12 +108,12 @@ class LedgerWriter(LedgerWriterBase):
         self._failed: dict[int, str] = {}  # place -> its bookie that failed and was not replaced, and the reason
         self._urgent = False  # the ensemble change must not be delayed
         self._churn: Counter[int] = Counter()  # place -> replacements since a bookie there stored anything
-        self._resting = False  # pauses after CHURN_MAX replacements, until a Wake
+        self._is_paused = False  # pauses after CHURN_MAX replacements, until a Wake
         self._backoff = Backoff(RETRY_CHANGE_S, RETRY_CHANGE_MOST_S, random)
         self._retries = 0  # number of Wakes for a retry
         self._retry: _Retry | None = None  # the latest Wake, while it is pending
         self._noted: set[str] = set()  # bookies whose missing copies are noted in the metadata store
-        self._told = Degraded()  # the last one that was returned
+        self._last_degraded = Degraded()  # the last one that was returned
 
     @property
     def degraded(self) -> tuple[str, ...]:
@@ -158,7 +158,7 @@ class LedgerWriter(LedgerWriterBase):
         if reply.status == ReplyStatus.READ_ONLY:
             self._urgent = True
         if reply.status != ReplyStatus.OK or not self._push.acknowledged(send, reply):
-            return self._missed(send, error_text(reply))
+            return self._bookie_failed(send, error_text(reply))
         return self._confirm()
 
     def failed(self, send: Send, error: Exception) -> list[Effect]:
@@ -167,9 +167,9 @@ class LedgerWriter(LedgerWriterBase):
             return [QuarantineBookie(send.bookie)]
         if self.error is not None or not self._push.is_current(send):
             return []  # BookKeeper began an empty change in this case, and its writer hung (#4459)
-        return self._missed(send, str(error))
+        return self._bookie_failed(send, str(error))
 
-    def _missed(self, send: Send, reason: str) -> list[Effect]:
+    def _bookie_failed(self, send: Send, reason: str) -> list[Effect]:
         part: Part = send.about
         if part.place in self._failed:
             return self._change_ensemble()
@@ -188,7 +188,7 @@ class LedgerWriter(LedgerWriterBase):
 
     def reconsider(self) -> list[Effect]:
         """Look for replacements at once, because registrations of bookies changed."""
-        return self._look_again() if self._retry is not None else []
+        return self._retry_replacement() if self._retry is not None else []
 
     def replace_members(self, bookies: Sequence[str]) -> list[Effect]:
         """Have other bookies take the places of members that are to leave; the first ones come first.
@@ -200,9 +200,9 @@ class LedgerWriter(LedgerWriterBase):
         return self._change_ensemble()
 
     def _change_ensemble(self) -> list[Effect]:
-        if self.error is not None or self._storing is not None or self._resting:
+        if self.error is not None or self._storing is not None or self._is_paused:
             return []
-        if self._failed and not self._may_wait() and not self._awaits_retry():
+        if self._failed and not self._may_delay_change() and not self._awaits_retry():
             return self._replace_failed()
         return self._replace_leaving()
 
@@ -219,8 +219,8 @@ class LedgerWriter(LedgerWriterBase):
         if not self._push.keeps_quorums(self._failed.keys() - chosen.keys()):
             chosen = self._choose_for(starts, last_resort=True)
         if not self._push.keeps_quorums(self._failed.keys() - chosen.keys()):
-            return self._cannot_go_on(len(chosen), may_churn=len(starts) < len(self._failed))
-        return self._begin_change(chosen) if chosen else self._go_without()
+            return self._pause_or_end(len(chosen), may_churn=len(starts) < len(self._failed))
+        return self._begin_change(chosen) if chosen else self._go_degraded()
 
     def _replace_leaving(self) -> list[Effect]:
         """Replace members that are to leave; unlike failed members, they may stay if no bookie takes their place."""
@@ -266,20 +266,20 @@ class LedgerWriter(LedgerWriterBase):
         windows = [range(start, start + self.metadata.write_quorum) for start in range(size)]
         return max(len([index for index in window if index % size in places]) for window in windows)
 
-    def _may_wait(self) -> bool:
+    def _may_delay_change(self) -> bool:
         """Return whether the change may be delayed: every write set keeps an ack quorum without the failed bookies."""
-        if not self._delay or self._urgent or self._closing or self._told.bookies:
+        if not self._delay or self._urgent or self._closing or self._last_degraded.bookies:
             return False
         keeps: bool = self._push.keeps_quorums(self._failed.keys())
         return keeps
 
-    def _cannot_go_on(self, chosen: int, *, may_churn: bool) -> list[Effect]:
+    def _pause_or_end(self, chosen: int, *, may_churn: bool) -> list[Effect]:
         """End the writer, or pause it, because too few bookies are left for entries to be confirmed.
 
         may_churn: some places may change again after a pause, because they only changed too often in a row.
         """
         if may_churn:
-            self._resting = True
+            self._is_paused = True
             return [Wake(RETRY_CHANGE_S, "change")]
         ledger, size = self.metadata.ledger, self.metadata.ensemble_size
         reasons = "; ".join(sorted(self._failed.values()))
@@ -299,11 +299,11 @@ class LedgerWriter(LedgerWriterBase):
                 self._churn[index] += 1
         self._urgent = self._urgent and not self._change
         self._change = {}
-        return [*sends, *self._tell_degraded(), *self._confirm(), *self._change_ensemble()]
+        return [*sends, *self._report_degraded(), *self._confirm(), *self._change_ensemble()]
 
     # ---- degraded -------------------------------------------------------------------------------------------
 
-    def _go_without(self) -> list[Effect]:
+    def _go_degraded(self) -> list[Effect]:
         """Go on without the failed bookies, which no other bookie can replace; entries reach their ack quorum without
         them.
 
@@ -318,18 +318,18 @@ class LedgerWriter(LedgerWriterBase):
         self._urgent = False
         self._retries += 1
         self._retry = _Retry(self._retries)
-        return [*self._tell_degraded(), *self._confirm(), Wake(self._backoff.next_s(), self._retry)]
+        return [*self._report_degraded(), *self._confirm(), Wake(self._backoff.next_s(), self._retry)]
 
-    def _tell_degraded(self) -> list[Effect]:
+    def _report_degraded(self) -> list[Effect]:
         """Return a Degraded if the bookies that the writer goes on without have changed."""
         self._retry = self._retry if self._failed else None
         bookies = self.degraded
-        if bookies == self._told.bookies:
+        if bookies == self._last_degraded.bookies:
             return []
-        self._told = Degraded(bookies, "; ".join(sorted(self._failed.values())) if bookies else "")
-        return [self._told]
+        self._last_degraded = Degraded(bookies, "; ".join(sorted(self._failed.values())) if bookies else "")
+        return [self._last_degraded]
 
-    def _look_again(self) -> list[Effect]:
+    def _retry_replacement(self) -> list[Effect]:
         """Look for bookies that replace the failed ones, and probe whether the failed ones answer again."""
         self._retry = None
         self._churn.clear()
@@ -354,7 +354,7 @@ class LedgerWriter(LedgerWriterBase):
             return []
         since = self._push.since(place)
         del self._failed[place]
-        return [*self._push.replace({place: (bookie, since)}), *self._tell_degraded()]
+        return [*self._push.replace({place: (bookie, since)}), *self._report_degraded()]
 
     # ---- metadata -------------------------------------------------------------------------------------------
 
@@ -381,7 +381,7 @@ class LedgerWriter(LedgerWriterBase):
             return []
         previous, self.metadata, self._version = self.metadata, current, version
         if storing.state is State.CLOSED:
-            return self._close_again(storing, current, previous)
+            return self._retry_close(storing, current, previous)
         if current.state is State.OPEN and current.last_fragment == storing.last_fragment:
             if self._lacking:  # older fragments were changed; whether the copies were noted is unknown
                 return self._store(current, self._lacking)
@@ -406,11 +406,11 @@ class LedgerWriter(LedgerWriterBase):
 
     def woken(self, about: object) -> list[Effect]:
         if about == "change":
-            self._resting = False
+            self._is_paused = False
             self._churn.clear()
             return self._change_ensemble()
         if isinstance(about, _Retry):
-            return self._look_again() if about == self._retry else []
+            return self._retry_replacement() if about == self._retry else []
         return [Load()] if self._storing is not None else []
 
     def loaded(self, current: LedgerMetadata, version: int) -> list[Effect]:
@@ -462,7 +462,7 @@ class LedgerWriter(LedgerWriterBase):
         closed = self.metadata.closed(lac, self._confirmed_length, self._confirmed_messages)
         return self._store(closed, self._push.lacking(lac))
 
-    def _close_again(self, storing: LedgerMetadata, current: LedgerMetadata, previous: LedgerMetadata) -> list[Effect]:
+    def _retry_close(self, storing: LedgerMetadata, current: LedgerMetadata, previous: LedgerMetadata) -> list[Effect]:
         """Handle a conflict while closing the ledger.
 
         In the state IN_RECOVERY no end of the ledger was decided yet, so the writer may still close it.
