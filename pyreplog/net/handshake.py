@@ -58,7 +58,7 @@ class Secret:
 
     @classmethod
     def of(cls, secret: bytes | Secret | None) -> Secret | None:
-        """Return a Secret for bytes; a Secret is returned as it is, so that its owner may replace it.
+        """Return a Secret for bytes; return a Secret unchanged, so that its owner may replace it.
 
         Raises as `replace`.
         """
@@ -83,7 +83,7 @@ class Secret:
         self._keys = tuple(map(bytes, (key, *others)))
 
     def take(self, other: Secret) -> None:
-        """Take over the keys of another secret."""
+        """Use the keys of another secret."""
         self._keys = other._keys
 
     def proof(self, kind: HelloKind, server: bytes, client: bytes) -> Proof:
@@ -91,7 +91,7 @@ class Secret:
         return _proof(self._keys[0], kind, server, client)
 
     def check(self, proof: Proof, server: bytes, client: bytes) -> Secret:
-        """Return the key that the other side knows. Raises AuthenticationError if it knows none."""
+        """Return the key that the other side has proved to know. Raises AuthenticationError if it knows none."""
         known = [
             key for key in self._keys if hmac.compare_digest(_proof(key, proof.kind, server, client).mac, proof.mac)
         ]
@@ -150,10 +150,11 @@ class NodeIdentity:
 
 @dataclass(frozen=True, slots=True)
 class Peer:
-    """The other side, as its hello describes it, with the limits that it asks this side to keep.
+    """The other side, as its hello describes it, with the limits that it demands of this side.
 
-    inflight_bytes: bytes of requests that it reads before their replies have left; None: it is a client. features:
-    those that both sides support.
+    Attributes:
+        inflight_bytes: bytes of requests that it reads before their replies are sent; None: it is a client.
+        features: features that both sides support.
     """
 
     identity: NodeIdentity
@@ -339,7 +340,7 @@ class ClientHandshake:
 
 
 class RefusedByPeerError(HandshakeError):
-    """The peer has refused, for the reason in `error`; no refusal is sent back."""
+    """The peer has refused the connection, for the reason in `error`; no refusal is sent back."""
 
     def __init__(self, error: HandshakeError) -> None:
         self.error = type(error)(f"the peer refuses: {error}")

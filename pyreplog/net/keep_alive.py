@@ -9,10 +9,10 @@ _SHORTEST_S = 0.005
 
 
 class KeepAliveAction(Enum):
-    """What a check demands."""
+    """The action that a check returns."""
 
     NOTHING = 0
-    SEND = 1  # a heartbeat: nothing else was sent for heartbeat_s
+    SEND = 1  # send a heartbeat: nothing was sent for heartbeat_s
     SILENT = 2  # nothing was received for silence_s
     STALLED = 3  # the queue was over its limit for stall_s
 
@@ -37,9 +37,13 @@ class KeepAlive:
     ) -> KeepAliveAction:
         """Compare the counters, and return what to do.
 
-        received, sent: bytes so far. listening: this side reads; if not, the peer cannot be called silent. full: the
-        queue is over its limit. unheard_s: seconds since the peer's machine acknowledged anything, even if this side
-        does not read.
+        Args:
+            now_us: monotonic time, microseconds.
+            received: bytes received so far.
+            sent: bytes sent so far.
+            listening: this side reads; otherwise the peer is not silent.
+            full: the queue is over its limit.
+            unheard_s: seconds since the peer's machine acknowledged any bytes, even if this side does not read.
         """
         heartbeat_us, silence_us, stall_us = self._limits_us
         if received != self._received or not listening:

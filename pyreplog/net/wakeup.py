@@ -30,7 +30,7 @@ class Wakeup:
             return
 
     def clear(self) -> None:
-        """Take back all rings."""
+        """Reset the eventfd after the driver woke."""
         try:
             os.eventfd_read(self.fd)
         except BlockingIOError:
