@@ -150,7 +150,7 @@ class ReconnectingConnection(Endpoint):
         self._handler, self.fast_path = handler, getattr(handler, "fast_path", None)
         self._backoff = Backoff(BACKOFF_FIRST_S, BACKOFF_MOST_S, random)
         self._connection: Connection | None = None
-        self._telling = False  # while the handler's `closed` runs
+        self._is_reporting_loss = False  # while the handler's `closed` runs
         self._dialer = Dialer(
             reactor, weak_callback(self._dialed), identity=identity or NodeIdentity(),
             expected=expected or NodeIdentity(),
@@ -210,18 +210,18 @@ class ReconnectingConnection(Endpoint):
         self._handler.drained(connection)
 
     def closed(self, connection: Connection, error: ReplogError) -> None:
-        self._telling = True
+        self._is_reporting_loss = True
         try:
             self._connection = None
             self._lost(error)
             self._handler.closed(connection, error)
         finally:
-            self._telling = False
+            self._is_reporting_loss = False
 
     # ---- the end --------------------------------------------------------------------------------------------
 
     def _is_released(self) -> bool:
-        return self._connection is None and not self._dialer.dialing and not self._telling
+        return self._connection is None and not self._dialer.dialing and not self._is_reporting_loss
 
     def _close_in_driver(self) -> None:
         self._dialer.abandon()

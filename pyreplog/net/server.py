@@ -175,7 +175,7 @@ class Server(Endpoint):
         """
         self._check_open()
         parting_s = min(_PARTING_S, timeout / 4)
-        self._reactor.call_soon(self._stop_taking)
+        self._reactor.call_soon(self._stop_accepting)
         try:
             replied = self._reactor.drive(self._all_replied, timeout - parting_s)
             self._reactor.call_soon(self._shut_down_connections)
@@ -187,7 +187,7 @@ class Server(Endpoint):
     def _all_replied(self) -> bool:
         return self._listener.closed and all(connection.idle for connection in list(self.connections))
 
-    def _stop_taking(self) -> None:
+    def _stop_accepting(self) -> None:
         self._listener.end()
         for pending in self._pending:
             pending.abandon()
@@ -206,7 +206,7 @@ class Server(Endpoint):
         return self._listener.closed and not self.connections
 
     def _close_in_driver(self) -> None:
-        self._stop_taking()
+        self._stop_accepting()
         for connection in list(self.connections):
             connection.close(ClosedError("the server was closed"))
 

@@ -70,7 +70,7 @@ class ServerConnection(FastPathConnection):
         self.inflight_bytes = 0
         self._budget = budget
         self.requests: dict[int, int] = {}
-        self._leaving: deque[tuple[int, int]] = deque()  # (`sent_bytes` after a queued reply, bytes of its request)
+        self._queued_replies: deque[tuple[int, int]] = deque()  # (`sent_bytes` after a reply, bytes of its request)
 
     @property
     def inflight(self) -> int:
@@ -88,7 +88,7 @@ class ServerConnection(FastPathConnection):
             sent = self._send_or_queue_frame(correlation_id, buffers, size)
             charge = self._settle(correlation_id)
         if charge:
-            self._give_back(charge)
+            self._return_budget(charge)
         return sent
 
     def reply_frames(self, correlation_ids: Sequence[int], frames: Sequence[ReadableBuffer]) -> bool:
@@ -98,14 +98,14 @@ class ServerConnection(FastPathConnection):
             sent = self._send_or_queue(tuple(frames), size)
             charge = self._settle(*correlation_ids)
         if charge:
-            self._give_back(charge)
+            self._return_budget(charge)
         return sent
 
     def forget(self, correlation_id: int) -> None:
         """Drop a request that gets no reply, or no further one. Any thread may call it."""
         with self._lock:
             charge = self._settle(correlation_id)
-        self._give_back(charge)
+        self._return_budget(charge)
 
     def _settle(self, *correlation_ids: int) -> int:
         """Remove requests; return the bytes to remove from the budget now.
@@ -115,7 +115,7 @@ class ServerConnection(FastPathConnection):
         charge = sum(map(self.requests.pop, correlation_ids, repeat(0)))
         send_queue = self.send_queue
         if send_queue.queued_bytes:
-            self._leaving.append((send_queue.sent_bytes + send_queue.queued_bytes, charge))
+            self._queued_replies.append((send_queue.sent_bytes + send_queue.queued_bytes, charge))
             return 0
         self.inflight_bytes -= charge
         return charge
@@ -155,7 +155,7 @@ class ServerConnection(FastPathConnection):
                 self.reasons |= INFLIGHT_FULL
                 self._update_events()
 
-    def _give_back(self, charge: int) -> None:
+    def _return_budget(self, charge: int) -> None:
         """Remove bytes from the budget, and resume reading if the limit of this connection has stopped it."""
         if charge:
             self._budget.add(-charge)
@@ -164,13 +164,13 @@ class ServerConnection(FastPathConnection):
 
     def _flushed(self) -> None:
         """Remove the bytes of requests whose replies were sent from the budget."""
-        leaving, sent = self._leaving, self.send_queue.sent_bytes
+        leaving, sent = self._queued_replies, self.send_queue.sent_bytes
         charge = 0
         with self._lock:
             while leaving and leaving[0][0] <= sent:
                 charge += leaving.popleft()[1]
             self.inflight_bytes -= charge
-        self._give_back(charge)
+        self._return_budget(charge)
         super()._flushed()
 
     def _finish(self) -> None:
@@ -178,7 +178,7 @@ class ServerConnection(FastPathConnection):
             with self._lock:
                 charge, self.inflight_bytes = self.inflight_bytes, 0
                 self.requests.clear()
-                self._leaving.clear()
+                self._queued_replies.clear()
             self._budget.add(-charge)
         super()._finish()
         self._ended(self)
