@@ -64,7 +64,7 @@ class Report(ABC):
         return [ReportRead()]
 
     def at(self, snapshot: Snapshot) -> Report:
-        """Return the report for a snapshot: facts that `partial` needs are put into its fields."""
+        """Return the report for a snapshot, with the facts that `partial` needs in its fields."""
         return self
 
     def columns(self) -> tuple[str, ...]:
@@ -79,7 +79,8 @@ class Report(ABC):
         """
 
     def second(self, partials: pa.Table) -> Report | None:
-        """Return a report to run on the same source instead, if the partial results tell what to look at closely."""
+        """Return a report to run on the same source instead, if the partial results show what to read in detail; else
+        None."""
         return None
 
     @abstractmethod

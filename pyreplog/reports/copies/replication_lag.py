@@ -1,4 +1,4 @@
-"""How far a cluster, topic or log is behind another one that it is a copy of.
+"""The lag of a copy behind the cluster, topic or log that it is a copy of.
 
 Both sides are read as ranges of numbers that identify their entries (`same_names`). Then the entries of the source in
 the ranges that the copy lacks are read again.
@@ -141,7 +141,7 @@ class ReplicationLag(Report):
 
 
 def place_of(options: ReadOptions) -> str:
-    """Return the place that options name, for people."""
+    """Return a description of the place that options name, for people."""
     return options.cluster if options.cluster is not None else ", ".join(options.paths)
 
 

@@ -23,7 +23,7 @@ LEDGER = ReportColumn("ledger", pa.int64(), "id of the ledger if entries of ledg
 
 
 class OnRecords(Report):
-    """A report that reads every record once, and nothing else."""
+    """Base of the reports that read every record once, and nothing else."""
 
     needs_snapshot = False
 

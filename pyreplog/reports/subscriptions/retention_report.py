@@ -1,4 +1,4 @@
-"""What retention could remove, which subscriptions prevent it, and subscriptions that nobody seems to read."""
+"""Data that retention could remove, subscriptions that prevent it, and subscriptions that seem to be unused."""
 
 from __future__ import annotations
 
