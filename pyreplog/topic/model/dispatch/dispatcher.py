@@ -1,4 +1,4 @@
-"""The dispatcher of a subscription, a state machine: it decides what is read, which consumer gets it, what comes again.
+"""The dispatcher of a subscription, a state machine: it decides about reads, deliveries and redeliveries.
 
 The rules are those of Pulsar, whose classes are named in parentheses. One machine serves all types, with a selector for
 the differences (in Pulsar three dispatchers, each twice). A rewind forgets the pending reads, which in Pulsar overwrite
@@ -177,7 +177,7 @@ class Dispatcher:
         self._consumers = Consumers(self._pending, settings.max_unacked_consumer)
         self._selector = _SELECTORS[settings.type](self._consumers, self._partition)
         self._redeliveries = Redeliveries()
-        # the first by the monotonic clock, the second by the wall clock
+        # `_replay` by the monotonic clock, `_delayed` by the wall clock
         self._replay, self._delayed = Replay(), DelayedDeliveryTracker()
         self._due = (0, 0)  # when the first of `_delayed` is due, by the wall clock and by the monotonic clock
         self._reread: MessageBatch | None = None  # messages in hand that were read again
@@ -225,7 +225,7 @@ class Dispatcher:
         return _changed(before, after) + self._run(now_us)
 
     def detach(self, consumer: int, now_us: int) -> list[Effect]:
-        """Detach a consumer; the others get all that it has not acknowledged."""
+        """Detach a consumer; the others get all messages that it has not acknowledged."""
         before = self._selector.active
         detached = self._consumers.remove(consumer)
         if detached is None:
@@ -241,7 +241,7 @@ class Dispatcher:
         return effects + self._run(now_us)
 
     def flow(self, consumer: int, messages: int, now_us: int) -> list[Effect]:
-        """Note that a consumer has room for so many more messages."""
+        """Add a number of messages to a consumer's permits."""
         attached = self._consumers.by_id.get(consumer)
         if attached is None:
             return []
@@ -283,7 +283,7 @@ class Dispatcher:
         return effects + self._run(now_us)
 
     def read_failed(self, read_id: int, error: Exception, now_us: int) -> list[Effect]:
-        """Note that a read failed; another one reads the same a little later."""
+        """Note that a read failed. The same range is read again after a delay."""
         if self._reading.starts_at(read_id) is None:
             return self._run(now_us)
         return self._failed(read_id, str(error), now_us)
@@ -295,7 +295,7 @@ class Dispatcher:
         return self._run(now_us)
 
     def _replay_unread(self, reread: Reread) -> None:
-        """Add the ranges of a replay that were not read to the replay again."""
+        """Add the ranges of a replay that were not read to `_replay` again."""
         if not reread.of_blocked:
             self._replay.add_ranges(reread.ranges)
 
@@ -307,7 +307,8 @@ class Dispatcher:
         return self._run(now_us)
 
     def limit_to(self, offset: int, now_us: int) -> list[Effect]:
-        """Read nothing from `offset` on: what is acknowledged of it is not known yet. It takes nothing back.
+        """Read no messages from `offset` on, because their acknowledgements are not known yet. Delivered messages stay
+        delivered.
 
         With 0 no message is delivered: neither messages that were read already, nor redeliveries.
         """
@@ -348,7 +349,8 @@ class Dispatcher:
         return self._acknowledged(consumer, (ranges[:, 0], ranges[:, 1]), now_us, is_dirty=left > 0)
 
     def cumulative(self, consumer: int, place: EntryPosition, to: int, now_us: int) -> list[Effect]:
-        """Acknowledge everything below `to`. place: the entry that holds `cursor.cumulative_start(to)`, or ends there.
+        """Acknowledge all messages below `to`. place: the entry that holds `cursor.cumulative_start(to)`, or ends
+        there.
 
         Raises InvalidArgumentError if the subscription is shared, and the errors of `Cursor.cumulative`.
         """
@@ -360,14 +362,12 @@ class Dispatcher:
         return [CursorChanged(), *self._go_on_after_acks(now_us)]
 
     def moved(self, before: int, now_us: int) -> list[Effect]:
-        """Note that the owner moved the cursor's mark forward from offset `before`, and changed nothing else of the
-        cursor.
-        """
+        """Note that the owner moved the cursor's mark forward from offset `before`, and changed nothing else."""
         self._settle_range(before, self._floor)
         return [CursorChanged(), *self._go_on_after_acks(now_us)]
 
     def advance(self, total: TopicPosition, now_us: int) -> list[Effect]:
-        """Skip everything before the entry at `total`; see `Cursor.advance`.
+        """Skip all messages before the entry at `total`; see `Cursor.advance`.
 
         Messages whose acknowledgements the cursor forgets are delivered again.
         """
@@ -379,7 +379,7 @@ class Dispatcher:
         return self.moved(before, now_us)
 
     def _settle(self, known: Offsets, released: Released) -> None:
-        """Drop acknowledged offsets, which ascend; consumers had the `released` ones."""
+        """Drop acknowledged offsets, which ascend. The `released` ones were with consumers."""
         self._selector.released(released)
         self._redeliveries.forget(known)
         if len(released.offsets) < len(known):
@@ -388,8 +388,8 @@ class Dispatcher:
             self._has_acked = True
 
     def _settle_range(self, start: int, end: int) -> int:
-        """Drop acknowledged offsets of [start, end); return how many of them consumers had."""
-        if isinstance(self._pending, PendingRanges):  # whose selector does not need the offsets
+        """Drop acknowledged offsets of [start, end); return how many of them were with consumers."""
+        if isinstance(self._pending, PendingRanges):  # their selectors do not need the offsets
             count = self._pending.drop_range(start, end)
         else:
             released = self._pending.release_range(start, end)
@@ -479,7 +479,7 @@ class Dispatcher:
         return self._run(now_us)
 
     def seek(self, total: TopicPosition, now_us: int) -> list[Effect]:
-        """Move to `total`, back or forward: everything before is acknowledged, nothing behind.
+        """Move to `total`, back or forward: all messages before it are acknowledged, none behind.
 
         The consumers have dropped their messages. Pending dead letters stay pending.
         """
@@ -510,7 +510,7 @@ class Dispatcher:
 
     @property
     def held(self) -> int:
-        """Number of messages that consumers have and did not acknowledge, and of dead letters on their way."""
+        """Number of messages that are with consumers, and of dead letters that are being published."""
         return self._pending.total
 
     def status(self, now_us: int) -> DispatchStatus:
@@ -546,8 +546,9 @@ class Dispatcher:
         )
 
     def first_due(self, end: int) -> int:
-        """Return the first unacknowledged offset that is not delayed, as far as known; `end`, of the topic, if there is
-        none.
+        """Return the first unacknowledged offset that is not delayed, as far as known; `end` if there is none.
+
+        end: end of the topic.
         """
         at = self._cursor.next_unacked(self._floor)
         if not self._delayed.messages:
@@ -585,16 +586,16 @@ class Dispatcher:
 
     @property
     def _floor(self) -> int:
-        """Offset below which nothing is delivered any more."""
+        """Offset below which no message is delivered any more."""
         return max(self._cursor.acks.mark_offset, self._start)
 
     def _run(self, now_us: int) -> list[Effect]:
-        """Deliver all that can be delivered, then read as much as there is room for."""
+        """Deliver all messages that can be delivered, then read as many as there is room for."""
         effects: list[Effect] = []
         if not self._consumers.by_id:
             return effects
         self._come_due(now_us)
-        if self._limit > self._floor:  # else what was read, or is to be delivered again, waits, too
+        if self._limit > self._floor:  # otherwise messages that were read, and redeliveries, wait, too
             self._deliver(effects, now_us)
         next_us = self._next_us(now_us)
         if next_us is not None and (self._armed_us is None or next_us < self._armed_us):
@@ -614,7 +615,7 @@ class Dispatcher:
         elif arrived:
             self._reading.kept_up()
         if self._reading.position < min(self.end, self._limit) or self._replay.ready or self._selector.waiting():
-            self._read(effects, now_us)  # usually false after a delivery
+            self._read(effects, now_us)  # usually skipped after a delivery
 
     def _come_due(self, now_us: int) -> None:
         due = self._replay.waiting.pop(now_us) if self._replay.waiting.messages else []
@@ -633,7 +634,7 @@ class Dispatcher:
     def _drop_acked(self) -> None:
         """Drop acknowledged messages from the batches in hand.
 
-        Done before these are placed, and not with each acknowledgement, because many may come one by one.
+        It is done before these batches are placed, not with each acknowledgement, because many may come one by one.
         """
         if not self._has_acked:
             return
@@ -653,9 +654,7 @@ class Dispatcher:
         return wanted
 
     def _filter(self, batch: MessageBatch, effects: list[Effect], now_us: int) -> MessageBatch:
-        """Return the messages of a read that can be delivered: unacknowledged, not pending, due, not redelivered too
-        often.
-        """
+        """Return the deliverable messages of a read: unacknowledged, not pending, due, not redelivered too often."""
         self._cursor.deliver(batch)
         if self._is_new(batch):
             return batch
@@ -666,7 +665,7 @@ class Dispatcher:
             late = wanted & (batch.deliver_at > wall_us)
             if late.any():
                 self._delayed.add_each(offsets[late], batch.deliver_at[late], wall_us)
-                self._selector.forget(offsets[late])  # they were due, and blocked, before the clock was set back
+                self._selector.forget(offsets[late])  # due, and blocked, before the clock was set back
                 wanted &= ~late
         if self.settings.max_redeliveries is not None:
             dead = self._redeliveries.beyond(offsets[wanted], self.settings.max_redeliveries)
@@ -676,8 +675,10 @@ class Dispatcher:
         return batch if wanted.all() else batch.select(np.flatnonzero(wanted))
 
     def _is_new(self, batch: MessageBatch) -> bool:
-        """Return whether all messages of a batch are certain to be deliverable, as is usual: they need not be checked
-        singly.
+        """Return whether all messages of a batch are certain to be deliverable, so that they need not be checked one by
+        one.
+
+        That is the usual case.
         """
         start, end = batch.first, batch.last + 1
         return (
@@ -737,7 +738,7 @@ class Dispatcher:
         return min(self._selector.capacity(), self.settings.max_unacked - self._pending.total)
 
     def _unblock(self) -> None:
-        """Go on, after acknowledgements or returns, at half of the limit that stopped delivery."""
+        """Resume delivery, after acknowledgements or returns, at half of the limit that stopped it."""
         if self._is_blocked and self._pending.total <= self.settings.max_unacked // 2:
             self._is_blocked = False
         if self._consumers.unblock():
@@ -793,7 +794,7 @@ class Dispatcher:
         return min((time for time in times if time is not None), default=None) if times else None
 
     def _delayed_due_us(self, first_us: int, now_us: int) -> int:
-        """Return when the wall clock will reach `first_us`, on the monotonic clock, if nobody sets the wall clock.
+        """Return when the wall clock will reach `first_us`, on the monotonic clock, unless the wall clock is set.
 
         The clocks are compared once, because the result would be a little earlier or later with each step.
         """
@@ -803,6 +804,6 @@ class Dispatcher:
 
 
 def _changed(before: AttachedConsumer | None, after: AttachedConsumer | None) -> list[Effect]:
-    """Return the effects of another active consumer. before: the former one, if it is still attached."""
+    """Return the effects of a change of the active consumer. before: the former one, if it is still attached."""
     changes = [(before, False), (after, True)]
     return [ActiveConsumerChanged(consumer.id, active) for consumer, active in changes if consumer is not None]

@@ -35,7 +35,7 @@ def slots_of(batch: MessageBatch) -> Slots:
 class HashRing:
     """Consistent hashing of slots to members by name.
 
-    A member that returns under its name gets its keys back. Members of the same name are numbered.
+    A member that joins again under its name gets its keys back. Members of the same name are numbered.
     """
 
     def __init__(self) -> None:
@@ -79,11 +79,12 @@ class KeySharedSelector(Selector):
     """Selector of key_shared subscriptions.
 
     A key moves to another consumer once no consumer has messages of it. Until then its messages are blocked; so are
-    those for consumers without room, while the others go on. Blocked messages go before messages that are read later.
+    those for consumers without room, while the others go on. Blocked messages are delivered before messages that are
+    read later.
 
-    Messages keep their order at the first delivery, and when a consumer leaves them behind. A refused message comes
-    again after its delay, but never to a second consumer while the first one has messages of its key. Keys are
-    distinguished by slot.
+    Messages keep their order at the first delivery, and when a consumer leaves them behind. A refused message is
+    delivered again after its delay, but never to a second consumer while the first one has messages of its key. Keys
+    are distinguished by slot.
     """
 
     delays = True
@@ -142,8 +143,8 @@ class KeySharedSelector(Selector):
     ) -> int:
         """Block the messages that were not chosen; return the end of the part of the batch that was handled.
 
-        Of fresh messages only as many are blocked as there is space for, and only if other messages behind them can go
-        on.
+        Of fresh messages only as many are blocked as there is space for, and only if messages behind them can be
+        delivered.
         """
         waiting = np.flatnonzero(~chosen)
         stop = len(offsets)
@@ -235,14 +236,14 @@ class BlockedMessages:
         return len(self.offsets)
 
     def add(self, offsets: Offsets, slots: Slots) -> None:
-        """Add messages with ascending offsets; those that it contains stay."""
+        """Add messages with ascending offsets; messages that are blocked already stay."""
         new = ~_mask(self.offsets, offsets)
         at = np.searchsorted(self.offsets, offsets[new])
         self.slots = np.insert(self.slots, at, slots[new])
         self.offsets = np.insert(self.offsets, at, offsets[new])
 
     def remove(self, offsets: Offsets) -> None:
-        """Remove messages with ascending offsets, as far as it contains them."""
+        """Remove those of the messages, with ascending offsets, that are blocked."""
         if len(self.offsets) and len(offsets):
             self._keep(~_mask(offsets, self.offsets))
 
@@ -254,7 +255,7 @@ class BlockedMessages:
         return bool(len(self.slots)) and bool(np.isin(self.slots, slots).any())
 
     def in_turn(self, offsets: Offsets, slots: Slots) -> NDArray[np.bool_]:
-        """Return which messages of a batch have no earlier message of their slot here that is not in the batch."""
+        """Return which messages of a batch have no earlier blocked message of their slot outside of the batch."""
         if not len(self.offsets):
             return np.ones(len(offsets), np.bool_)
         others = ~_mask(offsets, self.offsets)

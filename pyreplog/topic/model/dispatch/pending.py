@@ -1,4 +1,4 @@
-"""Which consumer has which messages: delivered and not acknowledged yet."""
+"""The pending messages, by consumer: messages that were delivered and are not acknowledged yet."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _ROW = np.dtype([("since_us", np.int64), ("holder", np.uint32), ("slot", np.uint
 
 
 class Released(NamedTuple):
-    """Messages that a holder has no longer; the offsets ascend, the slots are those of their keys."""
+    """Messages that a holder does not have any more; the offsets ascend, the slots are those of their keys."""
 
     offsets: Offsets
     slots: Slots
@@ -50,7 +50,7 @@ class Pending:
     # ---- taking ---------------------------------------------------------------------------------------------
 
     def hold(self, offsets: Offsets, holder: int, slots: Slots | None, now_us: int) -> None:
-        """Note that messages, which nobody holds, were delivered. The offsets ascend."""
+        """Note that messages without a holder were delivered. The offsets ascend."""
         for number, low, high in _by_page(offsets):
             page = self._pages.get(number)
             if page is None:
@@ -77,7 +77,7 @@ class Pending:
         return mask
 
     def is_free(self, start: int, end: int) -> bool:
-        """Return whether no message of [start, end) is held; False: perhaps none is."""
+        """Return whether no message of [start, end) is held. False: a message may be held."""
         return not self._pages or not self._numbers(start >> PAGE_BITS, (end - 1) >> PAGE_BITS)
 
     # ---- releasing ------------------------------------------------------------------------------------------

@@ -46,7 +46,7 @@ def encode_stats(stats: Stats) -> str:
 
 
 def decode_stats(kind: type[S], text: str) -> S:
-    """Decode statistics. Raises InvalidMessageError."""
+    """Decode statistics. Raises InvalidMessageError when they are malformed."""
     try:
         return _build(kind, json.loads(text))
     except (TypeError, ValueError, AttributeError, RecursionError) as error:
