@@ -235,7 +235,7 @@ class Dispatcher:
         if not len(self._consumers) or after is not before:
             self._rewind(RedeliveryCause.CONSUMER_LOST)
         else:
-            self._give_back(self._pending.release_holder(detached.holder), RedeliveryCause.CONSUMER_LOST)
+            self._return_messages(self._pending.release_holder(detached.holder), RedeliveryCause.CONSUMER_LOST)
             self._unblock()
         effects = [] if after is before else _changed(None if before is detached else before, after)
         return effects + self._run(now_us)
@@ -263,7 +263,7 @@ class Dispatcher:
         if start > self._start:
             before, self._start = self._start, start
             self._settle_range(before, start)
-        return self._go_on_after_acks(now_us)
+        return self._resume_after_acks(now_us)
 
     def entries(self, read_id: int, batch: MessageBatch, now_us: int) -> list[Effect]:
         """Take the result of a read. A result without entries counts as a failure."""
@@ -338,7 +338,7 @@ class Dispatcher:
         unknown = self._cursor.acknowledge_range(start, end, self.end, now_us)
         if not unknown:
             self._count_acked(consumer, self._settle_range(start, end))
-            return [CursorChanged(), *self._go_on_after_acks(now_us)]
+            return [CursorChanged(), *self._resume_after_acks(now_us)]
         at = start
         for low, high in [*unknown, (end, end)]:
             if at < low:
@@ -359,12 +359,12 @@ class Dispatcher:
         before = self._floor
         self._cursor.cumulative(place, to, self.end, now_us)
         self._count_acked(consumer, self._settle_range(before, self._floor))
-        return [CursorChanged(), *self._go_on_after_acks(now_us)]
+        return [CursorChanged(), *self._resume_after_acks(now_us)]
 
     def moved(self, before: int, now_us: int) -> list[Effect]:
         """Note that the owner moved the cursor's mark forward from offset `before`, and changed nothing else."""
         self._settle_range(before, self._floor)
-        return [CursorChanged(), *self._go_on_after_acks(now_us)]
+        return [CursorChanged(), *self._resume_after_acks(now_us)]
 
     def advance(self, total: TopicPosition, now_us: int) -> list[Effect]:
         """Skip all messages before the entry at `total`; see `Cursor.advance`.
@@ -413,9 +413,9 @@ class Dispatcher:
         effects: list[Effect] = [CursorChanged()] if is_dirty else []
         if len(unknown[0]):
             effects.append(Locate(consumer, *unknown))
-        return effects + self._go_on_after_acks(now_us)
+        return effects + self._resume_after_acks(now_us)
 
-    def _go_on_after_acks(self, now_us: int) -> list[Effect]:
+    def _resume_after_acks(self, now_us: int) -> list[Effect]:
         """Continue after messages were acknowledged."""
         self._reading.pass_over(self._floor)
         self._unblock()
@@ -439,16 +439,16 @@ class Dispatcher:
             self._redeliveries.explain(released.offsets, reason)
         self._selector.released(released)
         if delay_us is not None or not len(self._redeliveries):
-            self._replay.add_later(released.offsets, now_us + self._wait_us(0, delay_us), now_us)
+            self._replay.add_later(released.offsets, now_us + self._backoff_us(0, delay_us), now_us)
         else:
             counts = np.array([self._redeliveries.count(offset) for offset in released.offsets.tolist()])
             for count in np.unique(counts).tolist():
                 waiting = released.offsets[counts == count]
-                self._replay.add_later(waiting, now_us + self._wait_us(count, None), now_us)
+                self._replay.add_later(waiting, now_us + self._backoff_us(count, None), now_us)
         self._unblock()
         return self._run(now_us)
 
-    def _wait_us(self, count: int, delay_us: int | None) -> int:
+    def _backoff_us(self, count: int, delay_us: int | None) -> int:
         settings = self.settings
         if delay_us is not None:
             return max(delay_us, 0)
@@ -461,7 +461,7 @@ class Dispatcher:
             return []
         if self._selector.active is attached:
             return self.rewind(now_us)
-        self._give_back(self._pending.release_holder(attached.holder), RedeliveryCause.REDELIVER)
+        self._return_messages(self._pending.release_holder(attached.holder), RedeliveryCause.REDELIVER)
         self._unblock()
         return self._run(now_us)
 
@@ -488,7 +488,7 @@ class Dispatcher:
         self._redeliveries.clear()
         return [CursorChanged(), *self._run(now_us)]
 
-    def _give_back(self, released: Released, cause: RedeliveryCause) -> None:
+    def _return_messages(self, released: Released, cause: RedeliveryCause) -> None:
         """Deliver messages of a consumer again, as soon as possible."""
         if len(released.offsets):
             self._redeliveries.returned(released.offsets, cause)
@@ -594,7 +594,7 @@ class Dispatcher:
         effects: list[Effect] = []
         if not self._consumers.by_id:
             return effects
-        self._come_due(now_us)
+        self._collect_due(now_us)
         if self._limit > self._floor:  # otherwise messages that were read, and redeliveries, wait, too
             self._deliver(effects, now_us)
         next_us = self._next_us(now_us)
@@ -617,7 +617,7 @@ class Dispatcher:
         if self._reading.position < min(self.end, self._limit) or self._replay.ready or self._selector.waiting():
             self._read(effects, now_us)  # usually skipped after a delivery
 
-    def _come_due(self, now_us: int) -> None:
+    def _collect_due(self, now_us: int) -> None:
         due = self._replay.waiting.pop(now_us) if self._replay.waiting.messages else []
         if self._delayed.messages:
             due += self._delayed.pop(self._wall_us())
@@ -625,7 +625,7 @@ class Dispatcher:
             self._replay.add_ranges(bucket.intersect(self._floor))
         timeout_us = 1000 * (self.settings.ack_timeout_ms or 0)
         if timeout_us and now_us >= self._ack_timeouts_us:
-            self._give_back(self._pending.release_since(now_us - timeout_us), RedeliveryCause.ACK_TIMEOUT)
+            self._return_messages(self._pending.release_since(now_us - timeout_us), RedeliveryCause.ACK_TIMEOUT)
             self._ack_timeouts_us = now_us + max(TICK_MIN_US, timeout_us // 8)
             self._unblock()
 
@@ -645,10 +645,10 @@ class Dispatcher:
         self._fresh = deque(batch for batch in held if batch is not None)
 
     def _without_acked(self, batch: MessageBatch) -> MessageBatch | None:
-        wanted = np.flatnonzero(self._wanted(batch.offset))
+        wanted = np.flatnonzero(self._unacked_mask(batch.offset))
         return batch.select(wanted) if len(wanted) else None
 
-    def _wanted(self, offsets: Offsets) -> NDArray[np.bool_]:
+    def _unacked_mask(self, offsets: Offsets) -> NDArray[np.bool_]:
         """Return which messages are kept and not acknowledged."""
         wanted: NDArray[np.bool_] = ~self._cursor.mask(offsets) & (offsets >= self._start)
         return wanted
@@ -659,7 +659,7 @@ class Dispatcher:
         if self._is_new(batch):
             return batch
         offsets = batch.offset
-        wanted = self._wanted(offsets) & ~self._pending.holds(offsets)
+        wanted = self._unacked_mask(offsets) & ~self._pending.holds(offsets)
         if self._selector.delays:
             wall_us = self._wall_us()
             late = wanted & (batch.deliver_at > wall_us)
@@ -757,7 +757,7 @@ class Dispatcher:
         if reading.is_idle:
             reading.pass_over(self._cursor.next_unacked(reading.position))
         end = min(self.end, self._limit)
-        while self._may_read_on():
+        while self._may_read_ahead():
             read = reading.begin_ahead(end, capacity)
             if read is None:
                 return
@@ -774,7 +774,7 @@ class Dispatcher:
         if ranges is not None:
             effects.append(self._reading.begin_again(ranges, of_blocked=len(blocked) > 0))
 
-    def _may_read_on(self) -> bool:
+    def _may_read_ahead(self) -> bool:
         tracked = self._delayed.ranges + self._replay.waiting.ranges + len(self._replay.ready)
         return not self._fresh and self._selector.has_space() and tracked < TRACKED_MAX
 
