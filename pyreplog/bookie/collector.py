@@ -96,7 +96,7 @@ class Collector:
         damaged: Callable[[], Mapping[int, Sequence[BadRange]]] | None = None,
     ) -> None:
         self._log, self._config, self._ledgers, self._with_bookie = log, config, ledgers, with_bookie
-        self._on_look, self._find_damaged = on_metadata_read, damaged
+        self._on_metadata_read, self._find_damaged = on_metadata_read, damaged
         self._damaged: Mapping[int, Sequence[BadRange]] = {}
         self._round: Iterator[None] | None = None
         self._limbo_found = False  # whether `_find_limbo` has run
@@ -128,7 +128,7 @@ class Collector:
 
     def _collect(self) -> Iterator[None]:
         deleted = self._find_deleted()
-        self._tell_metadata_read()
+        self._notify_metadata_read()
         for ledger in sorted(deleted):
             self._forget(ledger)
         yield
@@ -154,10 +154,10 @@ class Collector:
             return set()
         return {ledger for ledger in unlisted if not self._ledgers.exists(ledger)}
 
-    def _tell_metadata_read(self) -> None:
+    def _notify_metadata_read(self) -> None:
         try:
-            if self._on_look is not None:
-                self._on_look()
+            if self._on_metadata_read is not None:
+                self._on_metadata_read()
         except OSError as error:
             logger.warning("the number of the next ledger was not noted: %s", error)
 

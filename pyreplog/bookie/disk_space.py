@@ -18,7 +18,7 @@ class DiskSpaceMonitor(DiskSpaceBase):
         self._config, self._free_bytes = config, free_bytes
         self.look_after = config.space_check_bytes
         self.free = free_bytes()
-        self._judge()
+        self._update_mode()
 
     def look(self) -> None:
         """Read the free space. If that fails, the last value stays; an append to a full disk fails by itself."""
@@ -28,9 +28,9 @@ class DiskSpaceMonitor(DiskSpaceBase):
         except OSError as error:
             logger.warning("the free space of the disk cannot be read: %s", error)
         else:
-            self._judge()
+            self._update_mode()
 
-    def _judge(self) -> None:
+    def _update_mode(self) -> None:
         if self.free < self._config.read_only_below_bytes:
             self.read_only = True
         elif self.free >= self._config.writable_from_bytes:

@@ -69,7 +69,7 @@ MAGIC = b"RPBOOK01"
 VERSION = 3
 _HEAD = struct.Struct("<8sIHH16s16sHH16sqqq")
 _HEAD_2 = struct.Struct("<8sIHH16s16sHH16sqq")
-_TOLD, _UNTOLD = 1, 2  # registered; the metadata have the number of openings, or may have one less
+_CONFIRMED, _UNCONFIRMED = 1, 2  # registered; the metadata have the number of openings, or may have one less
 _NAME = re.compile(r"[A-Za-z0-9_.-]{1,100}")
 
 
@@ -112,7 +112,7 @@ class BookieIdentity:
     def encode(self) -> bytes:
         """Encode as the content of the identity file."""
         name = self.name.encode()
-        registered = (_TOLD if self.told else _UNTOLD) if self.registered else 0
+        registered = (_CONFIRMED if self.told else _UNCONFIRMED) if self.registered else 0
         owner = (self.incarnation, self.cluster, registered, len(name))
         fields = (VERSION, VERSION, *owner, self.log, self.end, self.opens, self.next_ledger)
         body = _HEAD.pack(MAGIC, 0, *fields) + name
@@ -133,7 +133,7 @@ class BookieIdentity:
             raise CorruptionError(path, 0, "an intact identity", f"{data[:12].hex()}, {len(name)} bytes of name")
         if min_reader > VERSION:
             raise FormatVersionError(path, min_reader, VERSION)
-        told = registered == _TOLD and version > 2  # version 2 did not record whether the metadata had the number
+        told = registered == _CONFIRMED and version > 2  # version 2 did not record whether the metadata had the number
         log_uuid, end, opens, next_ledger = (*log, 0)[:4]
         return cls(name.decode(), incarnation, cluster, bool(registered), log_uuid, end, opens, told, next_ledger)
 

@@ -9,7 +9,7 @@ from pyreplog._native.bookie.ledger_state_base import NOTHING
 from pyreplog.bookie.entry_log import EntryLog
 from pyreplog.bookie.ledger_state import LedgerState, load_state
 
-_LOOKS = 8
+_EVICTION_TRIES = 8
 _DELETED_MAX = 65536
 
 
@@ -66,7 +66,7 @@ class LedgerStateCache:
         Only a few of the oldest states are tried, each once. So the cost is bounded, and those that stay keep their
         order.
         """
-        for _ in range(min(_LOOKS, len(self.states))):
+        for _ in range(min(_EVICTION_TRIES, len(self.states))):
             if len(self.states) < self._limit:
                 break
             ledger, oldest = self.states.popitem(last=False)

@@ -90,7 +90,7 @@ class Registration(Handle):
         self._store, self._key, self._describe, self._ttl = store, availability_key(bookie), describe, ttl
         self._lock = threading.Lock()
         self._lease: Lease | None = None
-        self._said: tuple[bytes, int] | None = None  # value, version
+        self._registered: tuple[bytes, int] | None = None  # value, version
         super().__init__(f"registration of bookie {bookie}")
 
     def refresh(self) -> None:
@@ -104,7 +104,7 @@ class Registration(Handle):
             if lost_lease is not None and lost_lease.state is not LeaseState.LOST:
                 lost_lease = None
             if lost_lease is not None or self._lease is None:
-                self._said = None
+                self._registered = None
                 self._lease = self._store.lease(self._ttl, self._lost)
             self._say(self._lease)
         if lost_lease is not None:
@@ -112,10 +112,10 @@ class Registration(Handle):
 
     def _say(self, lease: Lease) -> None:
         value = self._describe().encode()
-        if self._said is None:
-            self._said = value, self._create(lease, value)
-        elif self._said[0] != value:
-            self._said = value, self._replace(lease, value, self._said[1])
+        if self._registered is None:
+            self._registered = value, self._create(lease, value)
+        elif self._registered[0] != value:
+            self._registered = value, self._replace(lease, value, self._registered[1])
 
     def _create(self, lease: Lease, value: bytes) -> int:
         """Create the key.

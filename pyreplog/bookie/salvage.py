@@ -208,15 +208,15 @@ class _Salvage:
         known = self._proven if self._checkpoint is not None else last
         epoch = min(header.epoch for header in self._good.values())
         for base in range(self._start, last + 1, self._size):
-            plan = self._judge(base, epoch)
+            plan = self._examine_file(base, epoch)
             if base >= known and not plan.content:
                 continue  # behind the checkpoint nothing is proven to be on the disk: recovery handles such gaps
             if plan.content:
                 epoch = plan.epoch
-                self._judge_records(plan, sealed=base < last)
+                self._examine_records(plan, sealed=base < last)
             yield plan
 
-    def _judge(self, base: int, epoch: int) -> _Plan:
+    def _examine_file(self, base: int, epoch: int) -> _Plan:
         """Examine the header and the size of a segment's file. epoch: epoch of the segment before."""
         lost = _Plan(base, epoch=epoch, content=False)
         if base not in self._headers:
@@ -257,7 +257,7 @@ class _Salvage:
         )
         return next((epoch for epoch in epochs if epoch is not None), None)
 
-    def _judge_records(self, plan: _Plan, *, sealed: bool) -> None:
+    def _examine_records(self, plan: _Plan, *, sealed: bool) -> None:
         """Find damaged records where no index names them: in a segment without an index, or which recovery reads.
 
         Damage in a sealed segment with an intact index is left to the scrub.

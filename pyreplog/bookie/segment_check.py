@@ -232,7 +232,7 @@ class SegmentCheck:
             suspects.append(self._suspect(self.place + at, status))
             at = suspects[-1].stop - self.place
         if suspects:
-            self._judge(suspects)
+            self._note_damage(suspects)
         self.place += at
         if status == BLANK:
             self._blank = self.place
@@ -288,7 +288,7 @@ class SegmentCheck:
                 self._miss_blank(place)
         return _Suspect(place, status, record, stop)
 
-    def _judge(self, suspects: list[_Suspect]) -> None:
+    def _note_damage(self, suspects: list[_Suspect]) -> None:
         """Note damaged records, except those that a second read finds intact."""
         for suspect in suspects:
             length = min(suspect.stop - suspect.place, PIECE_BYTES)

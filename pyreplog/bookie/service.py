@@ -57,7 +57,7 @@ class BookieService(BookieServiceBase):
         super().__init__(reactor, bookie)
         self._keys = KeyVerifier(reactor, ledgers, weak_callback(self._checked))
         self._reads: dict[ServerConnection, deque[tuple[int, Request]]] = {}  # READs that wait for earlier replies
-        self._timer: Timer = reactor.call_later(_POLL_S, self._look)
+        self._timer: Timer = reactor.call_later(_POLL_S, self._on_timer)
 
     @property
     def waiting_readers(self) -> int:
@@ -92,7 +92,7 @@ class BookieService(BookieServiceBase):
         except UnsupportedRequestError as error:
             self._answer(connection, number, Reply(ReplyStatus.UNSUPPORTED, body=str(error).encode()))
             return
-        if request.kind == READ and self._has_enough(connection):
+        if request.kind == READ and self._is_backlogged(connection):
             self._reads.setdefault(connection, deque()).append((number, request))
             return
         if bookie.claims(request):
@@ -102,7 +102,7 @@ class BookieService(BookieServiceBase):
             bookie.expire(self._reactor.clock.monotonic_us())
         bookie.handle(request, partial(self._answer, connection, number), connection)
         if request.kind == WAIT_LAC:
-            self._look_in(bookie)
+            self._set_timer(bookie)
 
     def _checked(self, connection: ServerConnection, waiting: list[tuple[int, Request]], verdict: KeyVerdict) -> None:
         """Handle requests that waited for a verdict on their key."""
@@ -115,7 +115,7 @@ class BookieService(BookieServiceBase):
 
         self._bookie.with_bookie(go_on)
 
-    def _has_enough(self, connection: ServerConnection) -> bool:
+    def _is_backlogged(self, connection: ServerConnection) -> bool:
         """Return whether replies that a client has not received hold so many entries that more would fill memory, or
         pin segments."""
         return connection in self._reads or connection.queued_bytes > connection.limits.queued_bytes
@@ -128,7 +128,7 @@ class BookieService(BookieServiceBase):
             self._bookie.with_bookie(lambda bookie: self._read_on(bookie, connection, waiting))
 
     def _read_on(self, bookie: Bookie, connection: ServerConnection, waiting: deque[tuple[int, Request]]) -> None:
-        while waiting and not self._has_enough(connection):
+        while waiting and not self._is_backlogged(connection):
             number, request = waiting.popleft()
             if bookie.claims(request):
                 self._keys.ask(connection, number, request)
@@ -160,21 +160,21 @@ class BookieService(BookieServiceBase):
 
     # ---- time -----------------------------------------------------------------------------------------------
 
-    def _look(self) -> None:
-        """End long polls, and look at the free space."""
+    def _on_timer(self) -> None:
+        """End long polls, and check the free space."""
         self._bookie.with_bookie(self._expire)
 
     def _expire(self, bookie: Bookie) -> None:
         bookie.expire(self._reactor.clock.monotonic_us())
-        self._look_in(bookie)
+        self._set_timer(bookie)
 
-    def _look_in(self, bookie: Bookie) -> None:
+    def _set_timer(self, bookie: Bookie) -> None:
         deadline_us = bookie.next_deadline_us()
         left_s = _POLL_S
         if deadline_us is not None:
             left_s = min(max(deadline_us - self._reactor.clock.monotonic_us(), 0) / 1e6, _POLL_S)
         self._timer.cancel()
-        self._timer = self._reactor.call_later(left_s, self._look)
+        self._timer = self._reactor.call_later(left_s, self._on_timer)
 
     def close(self) -> None:
         """Stop the timer and the key verifier. Call it after the server was closed, on any thread."""

@@ -87,7 +87,7 @@ class SurplusFinder:
         with_bookie: Callable[[Callable[[Bookie], object]], object],
     ) -> None:
         self._log, self._ledgers, self._with_bookie = log, ledgers, with_bookie
-        self._find_every = -(-config.surplus_interval_ms // config.collect_interval_ms)  # rounds; 0: never
+        self._rounds_between = -(-config.surplus_interval_ms // config.collect_interval_ms)  # rounds; 0: never
         self._rounds_to_find = 0
         self._surplus_before: set[int] = set()  # ledgers that had surplus the last time
         self._to_judge: deque[int] = deque()
@@ -123,11 +123,11 @@ class SurplusFinder:
     def look(self, deleted: Set[int]) -> Iterator[None]:
         """Find dead entries, in steps of a round of garbage collection. Raises errors of the metadata store."""
         self._drop(deleted)
-        if not self._find_every:
+        if not self._rounds_between:
             return
         if self._rounds_to_find <= 0 and not self._to_judge:
             yield from self._find_surplus(deleted)
-            self._rounds_to_find = self._find_every
+            self._rounds_to_find = self._rounds_between
         self._rounds_to_find -= 1
         for _ in range(min(JUDGED_MAX, len(self._to_judge))):
             ledger = self._to_judge.popleft()
