@@ -5,7 +5,7 @@ The rules, with the numbers of BookKeeper's bugs that they avoid:
 - The fence check and the append are one step on one object for each ledger (#4462, #4701: two objects, two locks).
 - A fence is durable before any reply to it, positive or negative, and a read that fences sees all earlier entries.
 - Only an intact index says "not here"; damage, lost data and a failing disk give UNKNOWN (#2908, #2612).
-- No entry is given out before it is as durable as its writer was promised.
+- No reader gets an entry before it has the durability that its writer asked for.
 """
 
 from __future__ import annotations

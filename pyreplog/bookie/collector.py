@@ -194,7 +194,7 @@ class Collector:
 
     def _leave_limbo(self, ledger: int) -> None:
         self._with_bookie(lambda bookie: bookie.limbo.leave(ledger))
-        logger.info("ledger %d is closed and all its copies are here: not in limbo any more", ledger)
+        logger.info("ledger %d left limbo: it is closed, and this bookie has all its copies", ledger)
 
     def _is_whole(self, ledger: int) -> Generator[None, None, bool]:
         """Return whether a ledger is closed, and this bookie has intact copies of all the entries that it has to

@@ -63,9 +63,9 @@ def encode_limbo(ledger: int, limbo: bool) -> bytes:
 def load_controls(log: EntryLog, ledger: int) -> Controls:
     """Read the control records of a ledger by the log's index, without a scan.
 
-    A damaged record counts as what is safe: the ledger is fenced, or in limbo, and its LAC is unknown. In place of a
-    damaged key the next one that is right is noted: no fence was lost with it. Raises CorruptionError if it is unknown
-    which records there are.
+    A damaged record counts as the safe value: the ledger is fenced, or in limbo, and its LAC is unknown. If the key is
+    damaged, that of the next request that passes verification is noted; no fence was lost with the old one. Raises
+    CorruptionError if it is unknown which control records exist.
     """
     try:
         records, _ = log.read(ledger + CONTROL, 0, max(ControlCode) + 1, _BYTES_MAX)

@@ -75,9 +75,9 @@ class LedgerMetadataView(Protocol):
         ...
 
     def note_bad_copies(self, bookie: str, ledger: int, entries: Sequence[int]) -> None:
-        """Note for repair that a bookie's copies of these entries, ascending, are damaged or gone.
+        """Note for repair that a bookie's copies of these entries, ascending, are damaged or lost.
 
-        Copies that the metadata do not ask the bookie for are not noted.
+        Copies that the metadata do not assign to the bookie are not noted.
         """
         ...
 

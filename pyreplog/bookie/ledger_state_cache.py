@@ -22,7 +22,7 @@ class LedgerStateCache:
     Args:
         log: log of the bookie.
         limit: number of states.
-        is_awaited: tells whether a request waits for a ledger.
+        is_awaited: returns whether a request waits for a ledger.
 
     Attributes:
         states: states by ledger, the one used last at the end.

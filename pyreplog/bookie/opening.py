@@ -167,7 +167,7 @@ def _open_log(
     except CorruptionError as error:
         if not identity.registered:
             raise
-        logger.error("bookie %s: its log is damaged, and is made openable: %s", identity.name, error)
+        logger.error("bookie %s: its log is damaged, and is salvaged: %s", identity.name, error)
         salvage(log, identity.log, lost_segments, files)
     return open_log()
 
@@ -199,8 +199,8 @@ def _settle_lost_segments(
         bookie.with_bookie(_fence, closed[start : start + _FENCES_AT_ONCE])
     lost_segments.settle()
     logger.error(
-        "bookie %s: %d segments were lost or damaged: copies of %d closed ledgers are gone, and noted for repair; in "
-        "limbo: %s", identity.name, len(lost), lacking, still_open,
+        "bookie %s: %d segments were lost or damaged: copies of %d closed ledgers were lost, and are noted for repair; "
+        "in limbo: %s", identity.name, len(lost), lacking, still_open,
     )  # fmt: skip
 
 

@@ -330,7 +330,7 @@ class _Salvage:
             self._keep_aside(plan)
             self._replace(plan)
             logger.warning(
-                "%s: the segment at %d was made again: %s", self._log, plan.base, plan.reason or "its header"
+                "%s: the segment at %d was written anew: %s", self._log, plan.base, plan.reason or "its header"
             )
 
     def _keep_aside(self, plan: _Plan) -> None:

@@ -48,7 +48,7 @@ NoteBadCopies = Callable[[int, Sequence[int]], object]
 IDLE_S = 60.0
 """Longest time between two steps, and delay of the next attempt after an error, seconds."""
 
-_RESTART = "restart this bookie: it then mends the segment, and notes the copies that are gone"
+_RESTART = "restart this bookie: it then repairs the segment, and notes the lost copies"
 _HOUR_US = 3_600_000_000
 _USED_SHARE = 0.9
 """Share of `scrub_interval_ms` within which all segments are verified; the rest allows for downtime of the bookie."""
@@ -244,7 +244,7 @@ class Scrubber:
             except ClosedError:
                 return IDLE_S
             except (ReplogError, OSError) as error:
-                logger.warning("scrub of %s: %s; it will go on later", self._log.path, error)
+                logger.warning("scrub of %s: %s; the next step tries again", self._log.path, error)
                 return IDLE_S
             finally:
                 self._publish()
@@ -438,7 +438,7 @@ class Scrubber:
         if check.unindexed is not None:
             self._mark_lost(base, "records are damaged, and no index tells which")
             logger.error(
-                "the segment at %d has damaged records, and no index that tells which (%s); %s",
+                "the segment at %d has damaged records, and no index that names them (%s); %s",
                 base,
                 check.unindexed,
                 _RESTART,
@@ -469,10 +469,10 @@ class Scrubber:
             except PoisonedError:
                 raise
             except (CorruptionError, DiskError) as error:
-                logger.error("the segment at %d cannot be mended: %s; found was: %s", base, error, fault)
+                logger.error("the segment at %d cannot be repaired: %s; its damage: %s", base, error, fault)
                 left = True
             else:
-                logger.warning("the segment at %d was damaged, and is mended: %s", base, fault)
+                logger.warning("the segment at %d was damaged, and is repaired: %s", base, fault)
                 self._count_mended()
         return left
 
@@ -533,4 +533,4 @@ class Scrubber:
             self._file.save(self._state)
             self._is_dirty = False
         except OSError as error:
-            logger.warning("the place of the scrub of %s was not saved: %s", self._log.path, error)
+            logger.warning("the state of the scrub of %s was not saved: %s", self._log.path, error)

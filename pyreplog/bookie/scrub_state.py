@@ -91,7 +91,7 @@ class ScrubFile:
         except FileNotFoundError:
             return ScrubState()
         except (OSError, CorruptionError, FormatVersionError, ValueError, TypeError, KeyError) as error:
-            logger.warning("%s is of no use, and all segments will be verified anew: %s", self._path, error)
+            logger.warning("%s cannot be read, and all segments will be verified anew: %s", self._path, error)
             return ScrubState()
 
     def save(self, state: ScrubState) -> None:

@@ -214,7 +214,7 @@ class SurplusFinder:
         size = sum(share.bytes - self.live_bytes(ledger, share) for share in shares)
         self.judged_ledgers += 1
         self.judged_bytes += size
-        logger.info("ledger %d: about %d bytes here are asked for by no metadata, and are removed", ledger, size)
+        logger.info("ledger %d: about %d bytes of surplus are removed", ledger, size)
 
     def _sealed(self, ledger: int) -> list[LedgerExtent]:
         """Return the shares of a ledger in sealed segments; active segments cannot be removed yet."""

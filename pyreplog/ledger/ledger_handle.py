@@ -538,8 +538,8 @@ class Ledger(Handle, LedgerBase):
     def abandon(self) -> None:
         """Release the ledger and leave it open, as the end of the process does. The next reader to open it recovers it.
 
-        For tests, and for owners that were told that another one has taken over. What is on its way fails with
-        ClosedError. Does not wait.
+        For tests, and for owners that know that another one has taken over. Pending entries fail with ClosedError. Does
+        not wait.
         """
         self._driver.post(lambda: self._writer.abandon(ClosedError(f"the {self._label} was closed")))
         self._driver.end()

@@ -347,7 +347,7 @@ def _closed(ledger: int, stored: Versioned, bookie: str) -> ClosedLedgerHoldings
     try:
         metadata = _decoded(ledger, stored).metadata
     except InvalidMetadataError as error:
-        logger.warning("ledger %d: what bookies have to hold of it is unknown: %s", ledger, error)
+        logger.warning("ledger %d: the entries that bookies have to hold are unknown: %s", ledger, error)
         return None
     if metadata.state is not State.CLOSED:
         return None

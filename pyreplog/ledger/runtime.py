@@ -150,7 +150,7 @@ class RuntimeBase:
             self.degraded[ledger] = DegradedLedger(ledger, degraded.bookies, since_us, degraded.why)
             return
         if previous is not None and degraded is not None:
-            logger.warning("ledger %d is degraded no more: %s", ledger, ", ".join(previous.bookies))
+            logger.warning("ledger %d is not degraded any more: %s", ledger, ", ".join(previous.bookies))
         self.degraded.pop(ledger, None)
 
     def suspect(self, bookie: str) -> None:

@@ -127,9 +127,11 @@ def _proof(key: bytes, kind: HelloKind, server: bytes, client: bytes) -> Proof:
 class NodeIdentity:
     """The identity of a node.
 
-    incarnation: 16 random bytes, stored with its data; zeros if it stores none. version: the highest version of its
-    service's protocol that it speaks. features: what it supports beyond that. extended_from: protocol version from
-    which a server accepts a hello with features.
+    Attributes:
+        incarnation: 16 random bytes, stored with its data; zeros if it stores none.
+        version: the highest version of its service's protocol that it speaks.
+        features: features that it supports beyond that version.
+        extended_from: protocol version from which a server accepts a hello with features.
     """
 
     node: str = ""
@@ -243,7 +245,9 @@ class ServerHandshake:
 class ClientHandshake:
     """The client's side of the handshake of one connection. `peer` is set when it is complete.
 
-    expected: what the server must be; empty names and an incarnation of zeros accept any. tls: the connection uses TLS.
+    Args:
+        expected: identity that the server must have; empty names and an incarnation of zeros accept any.
+        tls: the connection uses TLS.
     """
 
     def __init__(

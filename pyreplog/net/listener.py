@@ -75,7 +75,7 @@ class Listener:
             try:
                 set_socket_options(sock)
             except OSError as error:
-                logger.debug("%s: gone before it was accepted: %s", name[0], error)
+                logger.debug("%s: disconnected before it was accepted: %s", name[0], error)
                 sock.close()
                 continue
             self._accepted(sock, (name[0], name[1]))

@@ -1,8 +1,8 @@
-"""Report: the base of every report. Both engines, `local_engine` and `spark_engine`, run the same three steps.
+"""Report: the base of every report.
 
-`reads` returns what is read; `partial` makes a small table of the records of one task, with Arrow and numpy and without
-an object per record; `merge` makes the result from all partial tables. They contain what the merge needs to join the
-records of two tasks.
+Both engines, `local_engine` and `spark_engine`, run the same three steps. `reads` returns the reads; `partial` makes a
+small table of the records of one task, with Arrow and numpy and without an object per record; `merge` makes the result
+from all partial tables, which contain the columns that it needs to join the records of two tasks.
 """
 
 from __future__ import annotations

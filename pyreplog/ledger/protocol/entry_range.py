@@ -15,10 +15,13 @@ if TYPE_CHECKING:
 
 
 class EntryRange:
-    """Entries [start, end).
+    """Entries [start, end), and the replies about them.
 
-    copies: one intact copy of each entry that a bookie has; nbytes: their size. absent: how many bookies say that they
-    do not have an entry. places: the places of the ensemble that store some of these entries.
+    Attributes:
+        copies: one intact copy of each entry that a bookie has.
+        nbytes: size of these copies.
+        absent: number of bookies that answered that they do not have an entry.
+        places: the places of the ensemble that store some of these entries.
     """
 
     def __init__(self, metadata: LedgerMetadata, start: int, end: int) -> None:
@@ -43,8 +46,8 @@ class EntryRange:
     def take(self, place: int, start: int, end: int, records: bytes | memoryview, last_asked: int) -> int | None:
         """Note the records that a bookie has of entries [start, end); `records` may go on up to `last_asked`.
 
-        Returns the entry whose copy is damaged, if any: then the reply says nothing about entries behind the last
-        intact one.
+        Returns the entry whose copy is damaged, if any: then the reply does not cover entries behind the last intact
+        one.
         """
         records_by_entry: dict[int, bytes] = {}
         try:

@@ -97,7 +97,7 @@ def reads_of_copies(name: str, options: ReadOptions, snapshot: Snapshot) -> list
 
 
 def certain_entries(ledger: LedgerSnapshot) -> int:
-    """Return the number of confirmed entries of a ledger; if no bookie tells it, the number that its metadata prove."""
+    """Return the number of confirmed entries of a ledger; if no bookie knows it, the number that its metadata prove."""
     return ledger.metadata.last_fragment.first if ledger.entries is None else ledger.entries
 
 

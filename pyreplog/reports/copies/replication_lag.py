@@ -88,7 +88,7 @@ class ReplicationLag(Report):
         return [source, ReportRead(self.to, {**tag, _SIDE: TARGET})] if self.gaps is None else [source]
 
     def partial(self, batches: Iterator[pa.RecordBatch]) -> pa.Table:
-        """Return ranges of numbers, and the newest time; in the second run, what the copy lacks."""
+        """Return ranges of numbers, and the newest time; in the second run, the entries that the copy lacks."""
         names = Names()
         sums = self.parts.empty_table()
         for batch in batches:

@@ -31,7 +31,7 @@ class CursorBacklog:
     Attributes:
         name: name of the cursor.
         durable: it keeps messages from being trimmed.
-        mark: everything before it is acknowledged.
+        mark: all messages before it are acknowledged.
         oldest_us: append time of the first message that is not acknowledged; None: no such message, or unknown.
     """
 

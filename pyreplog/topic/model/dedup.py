@@ -356,15 +356,14 @@ class _GlobalProducer(_Producer):
 
 
 class GlobalProducers(Producers):
-    """The producers of a topic with `global_producers`: a name is one producer in all clusters. The caller has to hold
-    its lock.
+    """The producers of a topic with `global_producers`: a name is one producer in all clusters.
 
-    A number that is stored, from whichever cluster it came, is a duplicate; a number that is not known is new, even if
-    higher ones are stored. For messages published here one thing more holds: the numbers below the lowest range that is
-    remembered of them are duplicates, as without `global_producers`.
+    The caller has to hold its lock. A number that is stored, from whichever cluster it came, is a duplicate; a number
+    that is not known is new, even if higher ones are stored. In addition, numbers of messages published in this cluster
+    are duplicates if they are below the lowest range that is remembered of them, as without `global_producers`.
 
     At most `producers_max` producers are known, with STORED_RANGES_MAX ranges for each origin and TOTAL_RANGES_MAX in
-    all. Consecutive numbers are one range, whatever came between.
+    all. Consecutive numbers are one range, whichever messages came between.
     """
 
     def __init__(self, *, producers_max: int = PRODUCERS_MAX) -> None:

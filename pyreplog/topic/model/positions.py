@@ -101,7 +101,7 @@ def position(log: MessageLocator, start: Start) -> AppendFuture[TopicPosition]:
 
     The future fails with TrimmedError or OutOfRangeError if the offset is below the first message that is kept, or
     beyond the end, and with the errors of `ManagedLedger.locate`, those of a closed log included. Raises
-    InvalidArgumentError or WrongTypeError for what is no start.
+    InvalidArgumentError or WrongTypeError for an invalid start.
     """
     done: AppendFuture[TopicPosition] = AppendFuture()
     check_start(start)

@@ -18,7 +18,7 @@ class Sample(NamedTuple):
     Attributes:
         at_us: the moment, on the monotonic clock.
         end: offset behind the topic's last message.
-        mark: everything before it is acknowledged.
+        mark: all messages before it are acknowledged.
         backlog: unacknowledged messages from the mark on.
         first: the first of these that is due; `end`: none is due; None: the one at the mark.
     """

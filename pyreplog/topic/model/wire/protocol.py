@@ -104,7 +104,7 @@ class PublishTo(NamedTuple):
 
 
 class Subscribe(NamedTuple):
-    """Attach a consumer; settings: JSON, "": leave them as they are."""
+    """Attach a consumer; settings: JSON, "": do not change them."""
 
     consumer: int
     priority: int
