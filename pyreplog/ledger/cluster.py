@@ -320,9 +320,9 @@ class LedgerCluster(Handle):
             ledger: number of the ledger.
             password: password of the ledger.
             recover: recover an open ledger. False: read beside its writer, up to the last confirmed entry.
-            force: recover also when too many bookies may have lost entries in a power cut (limbo), and when no
-                bookie has the last entry any more. Entries that bookies in limbo lack count as never written, so confirmed entries
-                may be lost; the length of the ledger counts up to the last entry that can be read.
+            force: recover also when too many bookies may have lost entries in a power cut (limbo), and when no bookie
+                has the last entry any more. Entries that bookies in limbo lack count as never written, so confirmed
+                entries may be lost; the length of the ledger counts up to the last entry that can be read.
 
         Returns:
             A `LedgerReader`.
