@@ -88,8 +88,11 @@ class EntryLog(EntryReader, Protocol):
 class DiskLog:
     """The EntryLog of a real bookie: a LedgerLog in a directory. Any thread may use it.
 
-    path: directory of the log. config: settings of the bookie. create, clock, files: as of LedgerLog. Raises as the
-    opening of a LedgerLog.
+    `create`, `clock` and `files` are those of LedgerLog. Raises as the opening of a LedgerLog.
+
+    Args:
+        path: directory of the log.
+        config: settings of the bookie.
     """
 
     def __init__(

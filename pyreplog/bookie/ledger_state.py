@@ -16,12 +16,15 @@ FENCE = -1
 
 
 class LedgerState(LedgerStateBase):
-    """The state of one ledger.
+    """The state of one ledger. A fence counts as entry FENCE.
 
-    key, fenced, explicit_lac, limbo, copied: as in the control records; explicit_lac may be ahead of them. last: the
-    highest entry. lac: the highest known LAC, from entries or explicit. fresh: the lowest entry that was appended since
-    the last commit began; committing: the lowest one that the current commit makes durable. A fence counts as entry
-    FENCE.
+    Attributes:
+        key: as in the control records; so are `fenced`, `limbo` and `copied`.
+        explicit_lac: as in the control records, or ahead of them.
+        last: the highest entry.
+        lac: the highest known LAC, from entries or explicit.
+        fresh: the lowest entry that was appended since the last commit began.
+        committing: the lowest entry that the current commit makes durable.
     """
 
     __slots__ = ()

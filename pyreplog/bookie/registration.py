@@ -25,10 +25,14 @@ VERSION = 1
 class Availability:
     """The registration of a bookie, for its clients.
 
-    address: "host:port". rack: for placement; "": none. read_only: whether it refuses new entries. free_bytes: free
-    space, rounded; for placement. verified_since_us: every segment was verified on the disk, or began, after this time,
-    microseconds since 1970-01-01 UTC; 0: unknown, or there is no segment. scrub: its last complete scrub; None: there
-    was none, or it is an older version.
+    Attributes:
+        address: "host:port".
+        rack: rack of the bookie, for placement; "": none.
+        read_only: whether it refuses new entries.
+        free_bytes: free space, rounded; for placement.
+        verified_since_us: every segment was verified on the disk, or began, after this time, microseconds since
+            1970-01-01 UTC; 0: unknown, or there is no segment.
+        scrub: its last complete scrub; None: there was none, or the bookie is of an older version.
     """
 
     address: str

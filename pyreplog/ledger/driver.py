@@ -126,8 +126,9 @@ class Runtime(Protocol):
 class Driver(DriverBase):
     """Runs one state machine for any number of threads.
 
-    done: an AppendFuture that gives the result of the machine when it is `Finished`, or fails with its error.
-    on_step: called after each round of steps and effects, with no lock held, by one thread at a time.
+    Attributes:
+        done: an AppendFuture that gives the result of the machine when it is `Finished`, or fails with its error.
+        on_step: called after each round of steps and effects, with no lock held, by one thread at a time.
     """
 
     def __init__(

@@ -170,7 +170,10 @@ class Peer:
 class ServerHandshake:
     """The server's side of the handshake of one connection. `peer` is set when it is complete.
 
-    nonce: 32 random bytes. secret: None: no authentication by secret. mutual_tls: the client has shown a certificate.
+    Args:
+        nonce: 32 random bytes.
+        secret: the client must know it; None: no authentication by secret.
+        mutual_tls: whether the client has shown a certificate.
     """
 
     def __init__(

@@ -60,9 +60,14 @@ OnOutcome = Callable[["PendingConnection", Established | ReplogError], object]
 class PendingConnection:
     """Performs a handshake over a non-blocking socket, and reports the stream or the error, once.
 
-    timeout_s: for all of it. on_outcome: called by the driver with this object, and with the established connection or,
-    after the socket was closed, the error. tls: makes the TLS stream of the connected socket; None: no TLS. is_client:
-    this is the client's side. The owner must keep this object, because the reactor does not.
+    The owner must keep this object, because the reactor does not.
+
+    Args:
+        timeout_s: seconds for the whole handshake.
+        on_outcome: called by the driver with this object, and with the established connection or, after the socket was
+            closed, the error.
+        tls: makes the TLS stream of the connected socket; None: no TLS.
+        is_client: whether this is the client's side.
     """
 
     def __init__(

@@ -36,13 +36,20 @@ Call = Callable[[], object]
 
 
 class Reactor(Handle, ReactorBase):
-    """Calls back when descriptors are ready, when time has passed, and as soon as possible.
+    """Calls back when descriptors are ready, when time has passed, and as soon as possible. Any thread may use any
+    method.
 
-    Any thread may use any method. It runs while a thread drives it: its own (`start`), the caller's (`run`), or one
-    that waits for something (`drive`).
+    It runs while a thread drives it: its own (`start`), the caller's (`run`), or one that waits for an outcome
+    (`drive`).
 
-    clock: for timers. busy_poll_us: microseconds to look for events without sleeping; this saves the wake-up of a core,
-    and keeps the core busy. Raises MonkeyPatchedError and InvalidArgumentError.
+    Args:
+        clock: clock of the timers.
+        busy_poll_us: microseconds to look for events without sleeping; this saves the wake-up of a core, and keeps the
+            core busy.
+
+    Raises:
+        MonkeyPatchedError: a library has replaced threads, sockets or epoll.
+        InvalidArgumentError: `busy_poll_us` is out of range.
     """
 
     clock: Clock

@@ -33,7 +33,9 @@ class ReportColumn(NamedTuple):
 class ReportRead:
     """One read of a report.
 
-    options: replace those of the user; names as Spark takes them. tag: constant columns that its partial results get.
+    Attributes:
+        options: options that replace those of the user; named as Spark takes them.
+        tag: constant columns of its partial results.
     """
 
     options: Mapping[str, str] = field(default_factory=dict)
@@ -43,12 +45,17 @@ class ReportRead:
 class Report(ABC):
     """A report.
 
-    name: snake_case, as in functions and commands. title, definition: for people; exact. figures: columns of the
-    result. needs: columns of the source that `partial` reads. parts: schema of partial results, without the tag.
-    needs_snapshot: whether `merge` or `reads` uses more than the time of the snapshot.
-
     A report with parameters is a frozen dataclass. Each field has a default, and a type that JSON has, so that it can
     be sent to executors.
+
+    Attributes:
+        name: name in snake_case, as in functions and commands.
+        title: title for people.
+        definition: exact definition for people.
+        figures: columns of the result.
+        needs: columns of the source that `partial` reads.
+        parts: schema of partial results, without the tag.
+        needs_snapshot: whether `merge` or `reads` uses more than the time of the snapshot.
     """
 
     name: ClassVar[str]

@@ -28,9 +28,13 @@ Ranges = NDArray[np.int64]
 class SegmentSnapshot(NamedTuple):
     """A part of a topic or a log that is removed as a whole: a ledger, or a segment file.
 
-    name: id of the ledger, or name of the file. start, end: offsets of its first entry and after its last. size: bytes
-    of a ledger's values, or of the file. created_us, closed_us: when it was begun and ended; None: it is open
-    (is_closed is False), or the time is unknown.
+    Attributes:
+        name: id of the ledger, or name of the file.
+        start: offset of its first entry.
+        end: offset after its last entry.
+        size: bytes of a ledger's values, or of the file.
+        created_us: when it was created; None: unknown.
+        closed_us: when it was closed; None: it is open (`is_closed` is False), or the time is unknown.
     """
 
     name: str
@@ -46,8 +50,13 @@ class SegmentSnapshot(NamedTuple):
 class TopicSnapshot:
     """A topic, each partition by itself, or a log. Of a log, `start` and `end` have only offsets.
 
-    name: as in the metadata store; topic, partition: as in rows. start, end: of the messages that exist. segments: in
-    order; some may be empty.
+    Attributes:
+        name: name in the metadata store.
+        topic: name of the topic, as in rows.
+        partition: number of the partition, as in rows.
+        start: position of the first existing message.
+        end: position behind the last existing message.
+        segments: segments in order; some may be empty.
     """
 
     name: str

@@ -53,8 +53,9 @@ class LedgerReadOp:
     than `bytes_max` bytes, or the fragment ends. Ends with `Finished(error=...)` otherwise: NoSuchEntryError,
     UnreadableError, UnauthorizedError.
 
-    rank: of bookies; those with a lower rank (0: the default) are asked first. speculate_s: seconds after which the
-    next replica is asked as well.
+    Args:
+        rank: rank of each bookie; those with a lower one (0: the default) are asked first.
+        speculate_s: seconds after which the next replica is asked as well.
     """
 
     def __init__(

@@ -34,8 +34,11 @@ _MIX = np.uint64(0x9E3779B97F4A7C15)
 class ReplicaDivergence(Report):
     """Copies that differ. The report sets its fields itself.
 
-    shapes: by ledger, the size of the ensemble and the first entries of fragments, unless all bookies have every entry.
-    single: ledgers with one copy. blocks: by ledger, the blocks to compare entry by entry; None: not known yet.
+    Attributes:
+        shapes: by ledger, the size of the ensemble and the first entries of fragments, unless all bookies have every
+            entry.
+        single: ledgers with one copy.
+        blocks: by ledger, the blocks to compare entry by entry; None: not known yet.
     """
 
     shapes: Mapping[str, list[int]] = field(default_factory=dict)

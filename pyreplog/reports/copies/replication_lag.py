@@ -29,8 +29,9 @@ _SIDE, _FROM, _IS_LOG, _IS_ALONE = "side", "from", "is_log", "is_alone"  # tags
 class ReplicationLag(Report):
     """Missing entries and lag of a copy.
 
-    to: options of the Spark source that name the copy; they replace those of the source. gaps: ranges that the copy
-    lacks, in a form that JSON has; the report sets it; None: not known yet.
+    Attributes:
+        to: options of the Spark source that name the copy; they replace those of the source.
+        gaps: ranges that the copy lacks, in a form that JSON has; the report sets it; None: not known yet.
     """
 
     to: Mapping[str, str] = field(default_factory=dict, repr=False)

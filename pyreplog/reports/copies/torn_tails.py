@@ -16,8 +16,10 @@ from pyreplog.tables.paths import bookie_logs, bookie_of, cluster_of, log_direct
 class TornTail(NamedTuple):
     """The torn tail of a log.
 
-    topic: name of the log; None: the log of a bookie. segment: name of the file. size: bytes that the next writer will
-    cut.
+    Attributes:
+        topic: name of the log; None: the log of a bookie.
+        segment: name of the file.
+        size: bytes that the next writer will cut.
     """
 
     topic: str | None

@@ -127,7 +127,9 @@ class OverTime:
 class Buckets:
     """Bars over buckets, stacked by the columns in `by`.
 
-    label: name of the axis. order: buckets in order; empty: they are numbers, and ascend.
+    Attributes:
+        label: name of the axis.
+        order: buckets in order; empty: they are numbers, and ascend.
     """
 
     bucket: str

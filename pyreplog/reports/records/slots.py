@@ -27,9 +27,14 @@ Column = NDArray[np.int64]
 class Slots:
     """Columns with one row for each bookie of each fragment, ordered by ledger, bookie and first entry.
 
-    bookie: number of the bookie. size, quorum: ensemble size and write quorum. phase: lowest entry at which a run of
-    the bookie's entries may begin. first, stop: entries of the fragment. offset: first slot of the row; one row more
-    has the number of all slots.
+    Attributes:
+        bookie: number of the bookie.
+        size: ensemble size.
+        quorum: write quorum.
+        phase: lowest entry at which a run of the bookie's entries may begin.
+        first: first entry of the fragment.
+        stop: entry after the last one of the fragment.
+        offset: first slot of the row; one row more has the number of all slots.
     """
 
     ledger: Column

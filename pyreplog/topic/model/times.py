@@ -102,7 +102,9 @@ def has_other_unit(time: int) -> bool:
 def refuse_unit(name: str, time: int, where: str = "", *, bounds: str = "", otherwise: str = "") -> NoReturn:
     """Raise InvalidArgumentError: a number is not in microseconds since the epoch.
 
-    bounds: the expected range, as text. otherwise: alternatives to a datetime, as text.
+    Args:
+        bounds: the expected range, as text.
+        otherwise: alternatives to a datetime, as text.
     """
     hint = f"give an aware datetime{otherwise}"
     if time >= YEAR_2001_US * 1_000:

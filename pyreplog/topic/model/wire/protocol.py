@@ -67,8 +67,10 @@ OK, ERROR, STALE = range(3)
 class Open(NamedTuple):
     """Open a topic at its owner, and a session to publish to it.
 
-    producer: name of the session's producer, "": unnamed. If the topic deduplicates, sessions of other clients for that
-    producer end. client: id of the client.
+    Attributes:
+        producer: name of the session's producer, "": unnamed. If the topic deduplicates, sessions of other clients for
+            that producer end.
+        client: id of the client.
     """
 
     session: int
@@ -224,12 +226,16 @@ class ReadRequest(NamedTuple):
 class OpenOrigin(NamedTuple):
     """Open a topic at its owner, and a session of an origin that is replicated into it.
 
-    Sessions of the origin with lower numbers are fenced; one with the same number goes on. For peers with the feature
+    Sessions of the origin with lower numbers are fenced; one with the same number continues. For peers with the feature
     ORIGINS.
 
-    handle: of the session; the client uses none twice. create: create the topic if it does not exist. partitions: if
-    the topic is a partition, the number of partitions of its topic; otherwise 0. cluster: id of the origin's cluster.
-    token: token of the origin's topic. settings: of a topic that is created, JSON.
+    Attributes:
+        handle: handle of the session; the client uses none twice.
+        create: create the topic if it does not exist.
+        partitions: if the topic is a partition, the number of partitions of its topic; otherwise 0.
+        cluster: id of the origin's cluster.
+        token: token of the origin's topic.
+        settings: settings of a topic that is created, JSON.
     """
 
     handle: int
@@ -266,13 +272,17 @@ class Exchange(NamedTuple):
     """Pass on the messages of the sender's cluster about the replicated subscriptions of a topic.
 
     For peers with the feature SUBSCRIPTIONS. The answer has the messages of the other cluster; it may come late, but
-    not behind the next request of the session.
+    not behind the next request of the session. The last entry of the receiver's topic that the sender has stored is
+    given by `first`, `end`, `value_crc` and `publish_time_us`; `first` is -1 if there is none.
 
-    session: its number, which is never used twice. number: of the request in the session, from 0 on. is_proved: the
-    receiver has the same messages of the sender's topic. stored: all messages of the receiver's topic below it are
-    stored at the sender, or lie in a gap; -1: unknown. first, end, value_crc, publish_time_us: the last stored entry of
-    it; first: -1: there is none. cluster, token: of the sender's topic. messages: FORMAT.md, "Replicated
-    subscriptions".
+    Attributes:
+        session: number of the session, which is never used twice.
+        number: number of the request in the session, from 0 on.
+        is_proved: the receiver has the same messages of the sender's topic.
+        stored: all messages of the receiver's topic below it are stored at the sender, or lie in a gap; -1: unknown.
+        cluster: cluster of the sender's topic.
+        token: token of the sender's topic.
+        messages: see FORMAT.md, "Replicated subscriptions".
     """
 
     session: int
@@ -402,8 +412,10 @@ class Done(NamedTuple):
 class Opened(NamedTuple):
     """The producer session is open.
 
-    last_sequence: highest number that the session's producer has stored or in flight; -1: none. entry_bytes_max: of an
-    entry with its record. config: JSON.
+    Attributes:
+        last_sequence: highest number that the session's producer has stored or in flight; -1: none.
+        entry_bytes_max: most bytes of an entry with its record.
+        config: settings of the topic, JSON.
     """
 
     last_sequence: int
@@ -437,9 +449,13 @@ class Resumed(NamedTuple):
 class OriginOpened(NamedTuple):
     """The session of an origin is open.
 
-    cluster: id of the cluster that answers. stored: all messages of the origin below it are stored, or lie in a gap.
-    first, end, value_crc, publish_time_us: the last stored entry of the origin; first: -1: there is none. config:
-    settings of the topic, and clock_us, the time of the server's wall clock: JSON.
+    The last stored entry of the origin is given by `first`, `end`, `value_crc` and `publish_time_us`; `first` is -1 if
+    there is none.
+
+    Attributes:
+        cluster: id of the cluster that answers.
+        stored: all messages of the origin below it are stored, or lie in a gap.
+        config: settings of the topic, and `clock_us`, the time of the server's wall clock: JSON.
     """
 
     stored: int
