@@ -77,7 +77,7 @@ class EntryLog(EntryReader, Protocol):
         ...
 
     def last_entry(self, ledger: int) -> int | None:
-        """Return the highest entry of a ledger; None: it has none. Raises CorruptionError."""
+        """Return the highest entry of a ledger; None: it has none. Raises CorruptionError if that is unknown."""
         ...
 
     def free_bytes(self) -> int:

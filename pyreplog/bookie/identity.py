@@ -289,7 +289,10 @@ def register(
 
 
 def _unknown_fields(key: str, known: Versioned | None, body: Mapping[str, object]) -> dict[str, object]:
-    """Return the fields of a registration that a newer version stored, to be kept. Raises InvalidMetadataError."""
+    """Return the fields of a registration that a newer version stored, to be kept.
+
+    Raises InvalidMetadataError if the registration is malformed.
+    """
     if known is None:
         return {}
     value = _object(key, known)
@@ -297,7 +300,7 @@ def _unknown_fields(key: str, known: Versioned | None, body: Mapping[str, object
 
 
 def _object(key: str, stored: Versioned) -> dict[str, Any]:
-    """Decode the value of a key. Raises InvalidMetadataError."""
+    """Decode the value of a key. Raises InvalidMetadataError if it is malformed."""
     try:
         value = decode_object(stored.value)
         check_reader(key, value, METADATA_VERSION)

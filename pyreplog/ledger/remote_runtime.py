@@ -232,7 +232,7 @@ class RemoteRuntime(RemoteRuntimeBase, RuntimeBase):
 
 
 def _address(registration: Availability) -> tuple[str, int]:
-    """Return host and port of a bookie. Raises InvalidMetadataError."""
+    """Return host and port of a bookie. Raises InvalidMetadataError if its registration is malformed."""
     host, _, port = registration.address.rpartition(":")
     if not port.isdecimal() or int(port) > 65535:
         raise InvalidMetadataError(f"address of a bookie: expected host:port, found {registration.address!r}")

@@ -209,7 +209,10 @@ class ServerHandshake:
         return [self._hello.encode()]
 
     def receive(self, body: bytes) -> list[bytes]:
-        """Return the bodies to send in reply. Raises HandshakeError: then send `refusal(error)`, and close."""
+        """Return the bodies to send in reply.
+
+        Raises HandshakeError if the client is refused: then send `refusal(error)`, and close.
+        """
         message = hello.decode_hello(body)
         if isinstance(message, Refusal):
             raise RefusedByPeerError(message.error)
@@ -285,7 +288,10 @@ class ClientHandshake:
         return []
 
     def receive(self, body: bytes) -> list[bytes]:
-        """Return the bodies to send in reply. Raises HandshakeError: then send `refusal(error)`, and close."""
+        """Return the bodies to send in reply.
+
+        Raises HandshakeError if the server is refused, or refuses: then send `refusal(error)`, and close.
+        """
         message = hello.decode_hello(body)
         if isinstance(message, Refusal):
             raise RefusedByPeerError(message.error)

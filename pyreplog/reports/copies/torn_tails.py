@@ -31,7 +31,7 @@ class TornTail(NamedTuple):
 def torn_tails(options: ReadOptions) -> Iterator[TornTail]:
     """Yield the torn tails of the logs that paths name. A log with a running writer has none.
 
-    Raises NotALogError, CorruptionError and FormatVersionError.
+    Raises NotALogError if a path holds no log, and CorruptionError or FormatVersionError if a log cannot be read.
     """
     if options.cluster is not None:
         return

@@ -511,7 +511,10 @@ def _state(name: bytes, producer: _Producer, ahead_us: int) -> ProducerState:
 
 
 def check_sequence(sequence: int | None) -> int:
-    """Return the number of one message; -1: it has none. Raises WrongTypeError or InvalidArgumentError."""
+    """Return the sequence number of one message; -1: it has none.
+
+    Raises WrongTypeError if it is no int, InvalidArgumentError if it is out of bounds.
+    """
     if sequence is None:
         return -1
     if isinstance(sequence, bool) or not isinstance(sequence, int):
@@ -522,9 +525,10 @@ def check_sequence(sequence: int | None) -> int:
 
 
 def check_sequences(topic: str, sequences: ArrayLike, count: int) -> range | NDArray[np.int64]:
-    """Return the numbers of `count` messages, as a range if they are consecutive.
+    """Return the sequence numbers of `count` messages, as a range if they are consecutive.
 
-    Raises SequenceError if they do not ascend; WrongTypeError; InvalidArgumentError.
+    Raises SequenceError if they do not ascend, WrongTypeError if they are no integers, and InvalidArgumentError if
+    there are not `count` of them or one is out of bounds.
     """
     column = np.asarray(sequences)
     if column.ndim != 1 or (column.dtype.kind not in "iu" and len(column)):

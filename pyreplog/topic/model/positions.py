@@ -166,7 +166,8 @@ def is_offset(start: Any) -> bool:
 
 
 def by_partition(what: Iterable[Message | PartitionOffset]) -> dict[int, list[int]]:
-    """Return the offsets of messages for each partition. Raises WrongTypeError."""
+    """Return the offsets of messages for each partition. Raises WrongTypeError for other objects than messages and
+    places."""
     if not isinstance(what, Iterable) or isinstance(what, str | bytes | bytearray | memoryview):
         raise WrongTypeError(
             f"what: expected messages, a batch of them, or PartitionOffsets, found {type(what).__name__}"

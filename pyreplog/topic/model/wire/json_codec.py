@@ -30,7 +30,10 @@ def encode_start(start: Start) -> Any:
 
 
 def decode_start(encoded: Any) -> Start:
-    """Return a start position from JSON, unchecked. Raises KeyError, and the errors of `moment_at`."""
+    """Decode a start position from JSON, unchecked.
+
+    Raises KeyError if a field is missing, and the errors of `moment_at`.
+    """
     if isinstance(encoded, dict):
         return moment_at(encoded["time_us"])
     start: Start = encoded
