@@ -112,13 +112,13 @@ def outcomes(
             if not snapshot.topics and _unknown_topics(snapshot) and warnings:
                 yield Outcome(report_type, error="the bookies of no topic answered", warnings=warnings)
                 continue
-            table = _persistent(engine, report, options_for(name, source, snapshot), selected)
+            table = _with_replanning(engine, report, options_for(name, source, snapshot), selected)
             yield Outcome(report_type, table, warnings=(*warnings, *_deleted(name, source, selected)))
         except Exception as error:  # any error becomes the outcome of this report
             yield Outcome(report_type, error=f"{type(error).__name__}: {error}")
 
 
-def _persistent(engine: Engine, report: Report, options: Mapping[str, str], snapshot: Snapshot) -> pa.Table:
+def _with_replanning(engine: Engine, report: Report, options: Mapping[str, str], snapshot: Snapshot) -> pa.Table:
     """Run the engine; run it again if entries were removed between planning and reading, as retention does."""
     for _ in range(_TRIES - 1):
         try:

@@ -117,7 +117,7 @@ def questions(outcomes: Mapping[str, Outcome]) -> list[Question]:
 def _answers(readers: tuple[tuple[str, _Reader], ...], outcomes: Mapping[str, Outcome]) -> list[SummaryFinding]:
     asked = [(read, outcomes[name]) for name, read in readers if name in outcomes]
     asked_for = [(read, outcome) for read, outcome in asked if not outcome.left_out]
-    findings = [_doubted(finding, outcomes) for read, outcome in asked_for for finding in _findings(read, outcome)]
+    findings = [_as_unknown(finding, outcomes) for read, outcome in asked_for for finding in _findings(read, outcome)]
     findings += _unknown([outcome for _, outcome in asked_for])
     if findings:
         return sorted(findings, key=lambda finding: _WORST_FIRST.index(finding.state))
@@ -137,7 +137,7 @@ def _findings(read: _Reader, outcome: Outcome) -> Iterator[SummaryFinding]:
             yield SummaryFinding(state, text, name)
 
 
-def _doubted(finding: SummaryFinding, outcomes: Mapping[str, Outcome]) -> SummaryFinding:
+def _as_unknown(finding: SummaryFinding, outcomes: Mapping[str, Outcome]) -> SummaryFinding:
     """Return a finding as unknown instead of fine if not all copies could be read."""
     base = outcomes.get(_RESTS_ON.get(finding.report, ""))
     if finding.state != "fine" or base is None or base.table is None or not total(base.table, "unknown"):

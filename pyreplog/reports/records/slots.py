@@ -104,12 +104,12 @@ class Slots:
         whole = (matched["step"] == self.size[at]) & (matched["run"] == self.quorum[at])
         whole &= (matched["first"] - self.phase[at]) % self.size[at] == 0
         whole |= matched["times"] == 1
-        low = [self._lowered(at[whole], matched[whole])]
+        low = [self._covered_slots(at[whole], matched[whole])]
         rows, runs = self._runs(at[~whole], matched[~whole])
-        low.append(self._lowered(rows, runs))
+        low.append(self._covered_slots(rows, runs))
         return union(np.concatenate(low))
 
-    def _lowered(self, at: NDArray[np.intp], stripes: Stripes) -> Intervals:
+    def _covered_slots(self, at: NDArray[np.intp], stripes: Stripes) -> Intervals:
         """Return the slots that stripes cover.
 
         Each stripe has all entries of its row between its first and its last entry.

@@ -82,14 +82,14 @@ def _is_constant(batch: pa.RecordBatch) -> bool:
     """Return whether all rows belong to one stream: the usual case, decided without a step for each row."""
     topic = batch["topic"]
     if topic.null_count == len(topic):
-        if "ledgerId" in batch.schema.names and not _is_one(numbers(batch["ledgerId"])):
+        if "ledgerId" in batch.schema.names and not _is_single_value(numbers(batch["ledgerId"])):
             return False
     elif topic.null_count or not _is_one_text(topic):
         return False
     return are_numbers_alike(batch["partition"].to_numpy())
 
 
-def _is_one(values: Numbers) -> bool:
+def _is_single_value(values: Numbers) -> bool:
     return bool((values == values[0]).all())
 
 
