@@ -26,7 +26,7 @@ def bookie_metrics(name: str, bookie: LocalBookie, collector: Collector, server:
     """
     labels = {"bookie": name}
     yield from _counted(labels, bookie)
-    yield from _there_now(labels, bookie)
+    yield from _gauge_metrics(labels, bookie)
     yield from _collected(labels, collector)
     yield from _scrubbed(labels, bookie)
     if server is not None:
@@ -55,7 +55,7 @@ def _counted(labels: Labels, bookie: LocalBookie) -> Iterator[Metric]:
     yield _histogram("sync_seconds", "Time that a sync of the log took.", labels, counts.sync_seconds)
 
 
-def _there_now(labels: Labels, bookie: LocalBookie) -> Iterator[Metric]:
+def _gauge_metrics(labels: Labels, bookie: LocalBookie) -> Iterator[Metric]:
     gauges = bookie.gauges()
     ledgers = {ledger % CONTROL for ledger in bookie.log.log.ledgers()}
     yield _gauge("ledgers", "Ledgers that have entries or a fence or a key here.", labels, len(ledgers))

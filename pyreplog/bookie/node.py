@@ -1,4 +1,4 @@
-"""BookieNode: a bookie as a process runs it, with its directory, port, registration and garbage collection."""
+"""BookieNode: a bookie process with its directory, port, registration and garbage collection."""
 
 from __future__ import annotations
 
@@ -170,7 +170,7 @@ class BookieNode(Handle):
         self.bookie.scrubber.scrub_now(bytes_per_s)
 
     def scrub_progress(self) -> ScrubProgress:
-        """Return how far the verification of the segments is. Any thread. Raises ClosedError and ForkedError."""
+        """Return the progress of the verification of the segments. Any thread. Raises ClosedError and ForkedError."""
         self._check_open()
         return self.bookie.scrubber.progress()
 
@@ -197,7 +197,7 @@ class BookieNode(Handle):
             self._scrub_us = self._clock.monotonic_us() + int(self.bookie.scrubber.step() * 1e6)
 
     def _collect(self) -> None:
-        """Make a few steps of garbage collection. The next call goes on; the next round begins after the interval."""
+        """Run a few steps of garbage collection. The next call continues; the next round begins after the interval."""
         for _ in range(_STEPS_MAX):
             if not self._collector.step():
                 self._collect_us = self._clock.monotonic_us() + self.bookie.config.collect_interval_ms * 1000

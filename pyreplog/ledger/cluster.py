@@ -277,7 +277,7 @@ class LedgerCluster(Handle):
         handle = Ledger(writer, self._runtime, self._clock, window_bytes=window_bytes, on_end=keys.release)
         keys.hold(ledger)
         self._ledgers.add(handle, self)
-        if not set(members).isdisjoint(self._runtime.leaving_bookies()):  # they became so since they were chosen
+        if not set(members).isdisjoint(self._runtime.leaving_bookies()):  # they left since they were chosen
             self._replacement.begin()
         return handle
 
@@ -320,9 +320,9 @@ class LedgerCluster(Handle):
             ledger: number of the ledger.
             password: password of the ledger.
             recover: recover an open ledger. False: read beside its writer, up to the last confirmed entry.
-            force: recover also when too many bookies may have lost entries in a power cut (limbo), and when nobody has
-                the last entry any more. Entries that bookies in limbo lack count as never written, so confirmed entries
-                may be lost; the length of the ledger counts up to the last entry that can be read.
+            force: recover also when too many bookies may have lost entries in a power cut (limbo), and when no bookie
+                has the last entry any more. Entries that bookies in limbo lack count as never written, so confirmed
+                entries may be lost; the length of the ledger counts up to the last entry that can be read.
 
         Returns:
             A `LedgerReader`.
@@ -496,7 +496,10 @@ class LedgerCluster(Handle):
         return in_limbo
 
     def _lacking(self, metadata: LedgerMetadata) -> dict[str, int]:
-        """Return the bookies that an open ledger goes on without. What a closed ledger lacks is in the repair notes."""
+        """Return the bookies that the writer of an open ledger goes on without.
+
+        Copies that a closed ledger lacks are in the repair notes.
+        """
         closed = metadata.state is State.CLOSED
         return {} if closed else lacking_since_us(self._runtime.metadata, metadata.ledger)
 
@@ -518,7 +521,8 @@ class LedgerCluster(Handle):
         return count_bookies(self._runtime.metadata)
 
     def _ask_ends(self, metadata: LedgerMetadata) -> AppendFuture[tuple[int, int]]:
-        """Ask for (LAC, highest entry) as the bookies of an open ledger know them; of a closed one, its last entry."""
+        """Ask the bookies of an open ledger for its (LAC, highest entry); of a closed ledger, both are the last
+        entry."""
         if metadata.state is State.CLOSED:
             ends: AppendFuture[tuple[int, int]] = AppendFuture((metadata.last_entry, metadata.last_entry))
             set_result(ends)
@@ -648,12 +652,12 @@ class LedgerCluster(Handle):
         own = {place: ensemble[place] for place in places[len(chosen) :] if ensemble[place] not in taken}
         draining = self._runtime.draining() if own else set()
         chosen.update((place, bookie) for place, bookie in own.items() if bookie in draining)
-        if chosen and not set(chosen.values()) & set(ensemble):  # else one takes up its own place again
+        if chosen and not set(chosen.values()) & set(ensemble):  # otherwise a failed bookie takes its own place again
             self._runtime.counts.change_ensemble()
         return chosen
 
     def _bookies_changed(self) -> None:
-        """Have the open ledgers look for replacements, after registrations or states of bookies changed."""
+        """Let the open ledgers look for replacements after registrations or states of bookies changed."""
         for ledger in self._ledgers:
             ledger.reconsider()
         self._replacement.begin()
@@ -691,11 +695,11 @@ class LedgerCluster(Handle):
                 self._writer_keys.close()
 
     def _close_forgotten(self) -> None:
-        """Close on a new thread, because closing waits for other threads."""
+        """Close the cluster on a new thread, because closing waits for other threads."""
         threading.Thread(target=self._end_forgotten, name="pyreplog-close", daemon=True).start()
 
     def _end_forgotten(self) -> None:
-        """Release the resources. The ledgers stay open; the next `open_ledger` recovers them."""
+        """Release the resources. Ledgers stay open; the next `open_ledger` recovers them."""
         self._error = ClosedError(f"the {self._label} was forgotten")
         self._writer_keys.stop()
         self._runtime.close()

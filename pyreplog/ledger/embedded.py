@@ -22,7 +22,7 @@ from pyreplog.metadata.sqlite import SQLiteStore
 METADATA = "metadata.sqlite"
 _PREFIX = "bookie-"
 _ONE_PROCESS = "one process at a time embeds a cluster; other processes connect to a server (`pyreplog serve`)"
-_MARGIN_BYTES = 64  # more than a segment keeps free behind its last record
+_MARGIN_BYTES = 64  # more than the free bytes that a segment keeps behind its last record
 
 
 def open_embedded(

@@ -81,7 +81,8 @@ def _snapshot(
 
 
 def _system_cursor(topic: TopicSnapshot, name: str, records: list[bytes], history: CursorHistory) -> Cursor:
-    """Return a system cursor, for which owners keep everything if its record cannot be understood."""
+    """Return a system cursor. If no stored mark is known, it is at the start of the topic, because owners keep all
+    messages."""
     stored = stored_mark(name, [records[-1], history.metadata.snapshot])
     if stored.problem:
         logger.warning("topic %s: the stored cursor %s cannot be read: %s", topic.name, name, stored.problem)
@@ -99,7 +100,7 @@ def _system_state(name: str, records: list[bytes]) -> bytes:
 
 
 class CursorHistory:
-    """The times at which a cursor's mark moved, from the records that its current cursor ledger has."""
+    """The times at which a cursor's mark moved, from the records in its current cursor ledger."""
 
     def __init__(self, metadata: SubscriptionMetadata) -> None:
         self.metadata = metadata
@@ -145,7 +146,7 @@ class CursorHistory:
     def since(self, time_us: int, mark: int) -> Ranges:
         """Return (time, mark) of the position at a time, and of each move since.
 
-        mark: the position if no record tells it.
+        mark: the position, if no record has it.
         """
         if not self._marks and self.moved_us is not None:
             self._marks.append((self.moved_us, mark))

@@ -58,9 +58,9 @@ _EVERY = re.compile(r".*", re.DOTALL)
 def gather(options: ReadOptions, as_of_us: int, window_ms: int = 300_000) -> Snapshot:
     """Gather facts about logs or a cluster, without reading whole logs.
 
-    A topic ends at the last entry that its bookies know to be confirmed; a writer that pauses tells them within a
-    second. The acknowledgements of a subscription count when they are stored, which a running owner does every 100 ms.
-    Topics and subscriptions whose bookies do not answer are in `Snapshot.unknown`, and are logged.
+    A topic ends at the last entry that its bookies know to be confirmed; a writer that pauses sends them the LAC within
+    a second. The acknowledgements of a subscription count when they are stored, which a running owner does every 100
+    ms. Topics and subscriptions whose bookies do not answer are in `Snapshot.unknown`, and are logged.
 
     Args:
         options: names the logs, or the topics or ledgers of a cluster. Its ranges of offsets and times have no effect.
@@ -118,21 +118,25 @@ def deleted_since(options: ReadOptions, snapshot: Snapshot) -> list[Subscription
 
 
 def _recovery(survey: ClusterSnapshot, options: ReadOptions) -> RecoveryOverview | None:
-    """Return how auto-recovery is; None: the bookies are not reached over TCP, or a part of the cluster is read."""
+    """Return the state of auto-recovery; None: bookies are not reached over TCP, or only a part of the cluster is
+    read."""
     if options.reads_topics or options.ledgers is not None or not isinstance(survey.runtime, RuntimeBase):
         return None
     return RecoveryWatch(survey.runtime, SystemClock()).look()
 
 
 def _has_bookies(survey: ClusterSnapshot) -> bool:
-    """Whether a bookie was ever registered."""
+    """Return whether a bookie was ever registered."""
     return bool(survey.runtime.metadata.list(BOOKIES))
 
 
 def _partitions(
     survey: ClusterSnapshot, options: ReadOptions, as_of_us: int, window_ms: int
 ) -> PartitionsSnapshot:  # fmt: skip
-    """Return partitions, brokers and consumer groups; a cluster without topics of partitions costs one look."""
+    """Return partitions, brokers and consumer groups.
+
+    A cluster without partitioned topics costs one call of the store.
+    """
     if not isinstance(survey.origin, RemoteCluster):
         return PartitionsSnapshot()
     names = topics_of_partitions(survey.runtime.metadata, options)
@@ -147,7 +151,7 @@ def _partitions(
 def _replications(
     survey: ClusterSnapshot, topics: Sequence[TopicSnapshot], subscriptions: Sequence[SubscriptionSnapshot]
 ) -> tuple[ReplicationSnapshot, ...]:
-    """Return the replications of topics to other clusters; a cluster without any costs one look."""
+    """Return the replications of topics to other clusters. A cluster without any costs one call of the store."""
     store = survey.runtime.metadata
     if not topics or store.get(REVISION) is None:
         return ()
@@ -162,7 +166,7 @@ def _topics(survey: ClusterSnapshot, options: ReadOptions) -> tuple[list[Planned
     if options.ledgers is not None:
         return [], {}
     of_partitions = topics_of_partitions(survey.runtime.metadata, options) if options.reads_topics else []
-    if of_partitions:  # a name that is a topic of partitions need not be one of ledgers as well
+    if of_partitions:  # a partitioned topic of brokers need not be a topic of ledgers as well
         known = {rows_of(unquote_name(name))[0] for name in survey.runtime.metadata.list(TOPICS)}
         others = {*of_partitions} - known
         if options.topics is not None:
@@ -287,7 +291,7 @@ def _log(log: LogSnapshot) -> TopicSnapshot | None:
 def _bounds(log: LogSnapshot) -> list[int]:
     """Return the first entry of each segment, and the end of the last one.
 
-    A segment that cannot be read counts as empty; its entries are counted to the segment before it.
+    A segment that cannot be read counts as empty; its entries are added to those of the segment before it.
     """
     bounds = [log.ends.end_entry]
     for segment in reversed(log.segments):

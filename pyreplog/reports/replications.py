@@ -13,9 +13,11 @@ from pyreplog.reports.snapshot import ReplicationSnapshot, SubscriptionSnapshot,
 def replication_snapshots(
     config: ReplicationConfig, topics: Sequence[TopicSnapshot], subscriptions: Sequence[SubscriptionSnapshot]
 ) -> Iterator[ReplicationSnapshot]:
-    """Yield the replications that policies order, of these topics. No I/O.
+    """Yield the replications of these topics that policies order. No I/O.
 
-    config: clusters, policies and orders. subscriptions: those of the topics, cursors of targets included.
+    Args:
+        config: clusters, policies and orders.
+        subscriptions: subscriptions of the topics, including cursors of replication targets.
     """
     cursors = {(cursor.on, cursor.name): cursor for cursor in subscriptions if cursor.name.startswith(GEO_PREFIX)}
     for topic in topics:
@@ -23,7 +25,7 @@ def replication_snapshots(
         try:
             policy = config.policy_of(topic.name)
             targets = () if policy is None or policy.direction != "send" else policy.targets
-        except InvalidMetadataError as error:  # its cursors tell where it was sent
+        except InvalidMetadataError as error:  # its cursors tell how far it was sent
             targets = tuple(name.removeprefix(GEO_PREFIX) for on, name in cursors if on == topic.name)
             problem = str(error)
         for target in targets:
@@ -46,7 +48,7 @@ def _replication(
 def _state(
     config: ReplicationConfig, topic: TopicSnapshot, target: str, cursor: SubscriptionSnapshot | None
 ) -> tuple[str, str]:
-    """Return the state, and what somebody has to do."""
+    """Return the state, and what an operator has to do; "": nothing."""
     if target not in config.clusters:
         return "failed", "no cluster of this name was added: add it (`geo cluster add`), or change the policy"
     if isinstance(known := config.clusters[target], InvalidMetadataError):

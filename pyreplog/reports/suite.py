@@ -112,14 +112,14 @@ def outcomes(
             if not snapshot.topics and _unknown_topics(snapshot) and warnings:
                 yield Outcome(report_type, error="the bookies of no topic answered", warnings=warnings)
                 continue
-            table = _persistent(engine, report, options_for(name, source, snapshot), selected)
+            table = _with_replanning(engine, report, options_for(name, source, snapshot), selected)
             yield Outcome(report_type, table, warnings=(*warnings, *_deleted(name, source, selected)))
-        except Exception as error:  # any error is the outcome of this report alone
+        except Exception as error:  # any error becomes the outcome of this report
             yield Outcome(report_type, error=f"{type(error).__name__}: {error}")
 
 
-def _persistent(engine: Engine, report: Report, options: Mapping[str, str], snapshot: Snapshot) -> pa.Table:
-    """Run the engine, and plan again if entries were removed between planning and reading, as retention does."""
+def _with_replanning(engine: Engine, report: Report, options: Mapping[str, str], snapshot: Snapshot) -> pa.Table:
+    """Run the engine; run it again if entries were removed between planning and reading, as retention does."""
     for _ in range(_TRIES - 1):
         try:
             return engine(report, options, snapshot)
@@ -154,7 +154,10 @@ def left_out(name: str, snapshot: Snapshot, copy: Mapping[str, str] | None = Non
 
 
 def unknown_to(name: str, snapshot: Snapshot) -> tuple[str, ...]:
-    """Return what is missing from a report, and why. Reports on copies say so for each ledger themselves."""
+    """Return the parts that are missing from a report, with the reasons.
+
+    Reports on copies list them for each ledger.
+    """
     if name in _PARTITIONS:
         return snapshot.partition_notes
     if name in _COPIES or name in _WHOLE or name in _RECOVERY:
@@ -186,8 +189,8 @@ def _deleted(name: str, source: Mapping[str, str], snapshot: Snapshot) -> list[s
 def options_for(name: str, source: Mapping[str, str], snapshot: Snapshot) -> dict[str, str]:
     """Return the options of the source as a report takes them.
 
-    Reports on subscriptions choose what they read by the snapshot, those on copies read whole ledgers; the others read
-    the messages of topics whose ends are known, if there are topics.
+    Reports on subscriptions choose the messages to read by the snapshot, those on copies read whole ledgers. The others
+    read the messages of topics whose ends are known, if there are topics.
     """
     if name in (*_FACTS, *_COPIES, *_WHOLE, *_RECOVERY, *_PARTITIONS):
         return {option: value for option, value in source.items() if option.lower() in _ACCESS}
@@ -200,5 +203,5 @@ def options_for(name: str, source: Mapping[str, str], snapshot: Snapshot) -> dic
 
 
 def _chooses(source: Mapping[str, str]) -> bool:
-    """Whether options choose topics or ledgers."""
+    """Return whether options choose topics or ledgers."""
     return bool({option.lower() for option in source} & set(_WHICH))

@@ -126,7 +126,7 @@ def test_what_a_consumer_leaves_comes_before_what_is_new() -> None:
 
 
 def test_a_slow_consumer_holds_up_nobody_else(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(key_shared_selector, "ASIDE_PER_CONSUMER", 100)
+    monkeypatch.setattr(key_shared_selector, "BLOCKED_PER_CONSUMER", 100)
     harness = rig()
     harness.attach(1)
     harness.attach(2, 10_000)

@@ -1,4 +1,4 @@
-"""Reports on auto-recovery: the health of a cluster, and how far the copies are that are made again."""
+"""Reports on auto-recovery: the health of a cluster, and the progress of making copies again."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ class RecoveryOrders(SnapshotReport):
 
 
 class RecoveryProgress(SnapshotReport):
-    """The curve of the ledgers that are left."""
+    """The number of remaining ledgers over time."""
 
     name = "recovery_progress"
     title = "Copies left over time"

@@ -16,8 +16,10 @@ from pyreplog.tables.paths import bookie_logs, bookie_of, cluster_of, log_direct
 class TornTail(NamedTuple):
     """The torn tail of a log.
 
-    topic: name of the log; None: the log of a bookie. segment: name of the file. size: bytes that the next writer will
-    cut.
+    Attributes:
+        topic: name of the log; None: the log of a bookie.
+        segment: name of the file.
+        size: bytes that the next writer will cut.
     """
 
     topic: str | None
@@ -29,7 +31,7 @@ class TornTail(NamedTuple):
 def torn_tails(options: ReadOptions) -> Iterator[TornTail]:
     """Yield the torn tails of the logs that paths name. A log with a running writer has none.
 
-    Raises NotALogError, CorruptionError and FormatVersionError.
+    Raises NotALogError if a path holds no log, and CorruptionError or FormatVersionError if a log cannot be read.
     """
     if options.cluster is not None:
         return

@@ -37,7 +37,10 @@ PLOTS: dict[str, tuple[Plot, ...]] = {
 
 
 def plots(report: type[Report], table: pa.Table) -> list[str]:
-    """Return the drawings of a report as SVG elements; none for a table of zeros. Raises MissingExtraError."""
+    """Return the drawings of a report as SVG elements; none for a table of zeros.
+
+    Raises MissingExtraError if matplotlib is not installed.
+    """
     return [
         drawn(
             f"{report.name}-{place}",

@@ -1,4 +1,4 @@
-"""Partitions, replicas and brokers: what is led, in sync and committed, and how far replicas are behind."""
+"""Partitions, replicas and brokers: leaders, in-sync replicas, committed offsets, and the lag of replicas."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ class ReplicaLag(SnapshotReport):
 
 
 class LeaderSkew(SnapshotReport):
-    """Brokers and what they lead, from the snapshot alone."""
+    """Brokers and the number of partitions that they lead, from the snapshot alone."""
 
     name = "leader_skew"
     title = "How evenly brokers lead"

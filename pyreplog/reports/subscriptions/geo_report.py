@@ -1,4 +1,4 @@
-"""What other clusters lack of the topics that are replicated to them."""
+"""The messages that other clusters lack of the topics that are replicated to them."""
 
 from __future__ import annotations
 

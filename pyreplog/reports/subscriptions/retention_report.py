@@ -1,4 +1,4 @@
-"""What retention could remove, which subscriptions prevent it, and subscriptions that nobody seems to read."""
+"""Data that retention could remove, subscriptions that prevent it, and subscriptions that seem to be unused."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ def _place(subscription: SubscriptionSnapshot) -> tuple[int, str]:
 
 
 def _needs(subscription: SubscriptionSnapshot, segment: SegmentSnapshot) -> bool:
-    """Whether a segment holds a message at or after the mark of a subscription."""
+    """Return whether a segment holds a message at or after the mark of a subscription."""
     return subscription.mark.offset < segment.end
 
 

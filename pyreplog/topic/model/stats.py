@@ -21,7 +21,7 @@ _STEPS = 6
 class RateMeter:
     """Measures how fast counters grow. For one thread at a time.
 
-    Each look compares the counters with their values about `window_s` seconds before. If a counter went back, all start
+    Each call compares the counters with their values about `window_s` seconds before. If a counter went back, all start
     again.
     """
 
@@ -30,8 +30,9 @@ class RateMeter:
         self._seen: deque[tuple[int, dict[str, int]]] = deque()
 
     def look(self, now_us: int, counts: Mapping[str, int]) -> dict[str, float]:
-        """Return the growth per second of each counter; 0.0 at the first look. now_us: on a clock that does not go
-        back.
+        """Return the growth per second of each counter; 0.0 at the first call.
+
+        now_us: the time on a clock that does not go back, microseconds.
         """
         seen = self._seen
         if seen and any(counts.get(name, before) < before for name, before in seen[-1][1].items()):

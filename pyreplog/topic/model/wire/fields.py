@@ -56,11 +56,11 @@ class WireReader:
         return form.unpack_from(self._body, at)
 
     def rest(self) -> memoryview:
-        """Return all bytes that are left, not copied."""
+        """Return all remaining bytes, not copied."""
         return self.take(len(self._body) - self._at)
 
     def check(self) -> None:
-        """If the body has a checksum, read it here, and compare it with that of all bytes before it."""
+        """Read the checksum here, if the body has one, and compare it with that of all bytes before it."""
         if self._is_checked:
             self._is_checked = False
             computed = crc32c(self._body[: self._at])
@@ -123,7 +123,7 @@ class Layout:
         return self._front.pack(*values[:front]) + b"".join(parts)
 
     def decode(self, reader: WireReader) -> list[Any]:
-        """Decode the fields. Raises InvalidMessageError."""
+        """Decode the fields. Raises InvalidMessageError when one is malformed."""
         values = list(reader.unpack(self._front))
         for value, (_, low, high) in zip(values, self._numbers, strict=True):
             if not low <= value <= high:
@@ -225,7 +225,7 @@ def _decode_ranges(reader: WireReader) -> NDArray[np.int64]:
 
 
 def _encode_entries(entries: Sequence[bytes]) -> bytes:
-    """The lengths; the entries follow as they are."""
+    """Encode the lengths; the entries follow unencoded."""
     return struct.pack(f">I{len(entries)}I", len(entries), *map(len, entries))
 
 
