@@ -257,6 +257,18 @@ def test_after_a_connection_that_could_not_be_made_the_next_owner_is_asked_at_on
     assert stand.pool.kinds() == ["Open"] and stand.pool.timers == []
 
 
+def test_a_batch_that_the_lane_before_refuses_late_goes_through_the_next_one() -> None:
+    stand, batches = Stand(), [Batch(1), Batch(2)]
+    stand.submit(*batches)
+    stand.open()
+    stand.pool.answer(Publish, StaleError("another owner"))
+    stand.pool.ring()
+    stand.open()
+    stand.pool.answer(Publish, StaleError("another owner"))
+    assert stand.pool.requests(Publish) == [Publish(2, batch.entries) for batch in batches]
+    assert stand.pool.kinds() == ["Publish"] * 2 and stand.pool.timers == []
+
+
 def test_batches_of_a_producer_are_sent_again_in_order() -> None:
     stand, batches = Stand("p"), [Batch(count) for count in (1, 2, 3)]
     stand.submit(*batches)
