@@ -13,6 +13,7 @@ from pyreplog.errors import (
     ClosedError,
     DisconnectedError,
     HandshakeError,
+    InvalidArgumentError,
     InvalidMessageError,
     NoSuchTopicError,
     NotConnectedError,
@@ -25,6 +26,8 @@ from pyreplog.errors import (
     TopicOwnedError,
     UnsupportedRequestError,
 )
+from pyreplog.event_queue import EventQueue
+from pyreplog.future import AppendFuture, completed_future
 from pyreplog.net.limits import Limits
 from pyreplog.topic.client.remote import connection_pool
 from pyreplog.topic.client.remote.connection_pool import (
@@ -37,7 +40,7 @@ from pyreplog.topic.client.remote.connection_pool import (
     publishes,
     reads,
 )
-from pyreplog.topic.model.wire.fields import WireReader
+from pyreplog.topic.model.wire.fields import WireReader, checksum
 from pyreplog.topic.model.wire.protocol import (
     OK,
     REPLICATE_TO,
@@ -277,6 +280,39 @@ def test_a_feature_is_asked_for_before_what_needs_it(pool: ConnectionPool, monke
     error = told.take()[1]
     assert isinstance(error, UnsupportedRequestError) and "a:1 does not know" in str(error)
     assert "they were not sent" in str(error)
+
+
+@pytest.mark.parametrize(("version", "is_checked"), [(1, False), (2, True), (3, True)])
+def test_replies_have_checksums_from_version_2_on(
+    version: int, is_checked: bool, pool: ConnectionPool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Channels, "version", version)
+    for ask in (lambda told: pool.send(A, ASK, told), lambda told: pool.ask("news", ASK, told)):
+        ask(Told())  # makes the connection, whose version nobody knew
+        answer(DONE)
+        for reply, is_right in ((DONE, not is_checked), (memoryview(bytes(DONE) + checksum(DONE)), is_checked)):
+            ask(told := Told())
+            answer(reply)
+            outcome = told.take()[1]
+            if is_right:
+                assert reads(Done)(outcome) == Done()
+            else:
+                with pytest.raises(InvalidMessageError):
+                    reads(Done)(outcome)
+
+
+def test_no_step_of_a_topic_waits_for_a_reply(pool: ConnectionPool) -> None:
+    raised: list[str] = []
+
+    def step() -> None:
+        assert pool.wait(completed_future()) is None  # type: ignore[func-returns-value]
+        try:
+            pool.wait(AppendFuture(), timeout=0.0)
+        except InvalidArgumentError as error:
+            raised.append(str(error))
+
+    EventQueue().post(step)
+    assert len(raised) == 1
 
 
 def test_handles_are_never_used_twice(pool: ConnectionPool) -> None:
