@@ -211,10 +211,40 @@ def test_once_a_server_was_reached_all_are_asked_again_after_a_while(
     told.take()
     pool.ask("other", ASK, told)
     assert [answer(error) for _ in range(3)] == [A, B, C]
+    assert not any(channel.asked for channel in Channels.all), "not at once"
     until(lambda: any(channel.asked for channel in Channels.all))
     assert told.outcomes == []
     assert answer(DONE) == A
     told.take()
+
+
+def test_nobody_is_asked_again_when_the_time_is_nearly_over(
+    pool: ConnectionPool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told, error = Told(), NotConnectedError("no")
+    pool.ask("news", ASK, told)
+    answer(DONE)
+    told.take()
+    monkeypatch.setattr(connection_pool, "BACKOFF_FIRST_S", 31.0)
+    pool.ask("other", ASK, told)
+    assert [answer(error) for _ in range(3)] == [A, B, C]
+    assert told.take() == (C, error)
+    pool.timeout = 0.0
+    pool.ask("other", ASK, told)
+    assert isinstance(told.take()[1], NotConnectedError), "nor is anybody asked at all when it is over"
+
+
+def test_a_future_gives_what_is_read_from_the_reply(pool: ConnectionPool) -> None:
+    done = pool.ask_for("news", ASK, reads(Done))
+    assert not done.done()
+    answer(DONE)
+    assert done.result(0) == Done()
+    failed = pool.ask_for("news", ASK, reads(Done))
+    answer(fault(NoSuchTopicError("news", "none")))
+    assert isinstance(failed.exception(), NoSuchTopicError)
+    spoiled = pool.ask_for("news", ASK, reads(Done))
+    answer(memoryview(bytes((OK,)) + b"more"))
+    assert isinstance(spoiled.exception(), InvalidMessageError)
 
 
 def test_a_request_that_waits_to_be_asked_again_fails_when_the_client_is_closed(pool: ConnectionPool) -> None:

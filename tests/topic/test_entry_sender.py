@@ -216,6 +216,21 @@ def test_an_opening_that_cannot_succeed_fails_all_batches(error: ReplogError, ex
     assert later.outcome == [3], "the next one begins anew"
 
 
+def test_what_has_failed_takes_no_time_from_what_comes_later(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [1000.0]
+    monkeypatch.setattr(sender.time, "monotonic", lambda: now[0])
+    stand, batch = Stand(), Batch()
+    stand.submit(Batch())
+    stand.pool.answer(Open, InvalidMessageError("not so"))
+    stand.sender.open()
+    stand.pool.answer(Open, StaleError("moves"))
+    assert stand.pool.timers == [], "nothing waits for a lane"
+    now[0] += 100.0
+    stand.submit(batch)
+    stand.pool.answer(Open, StaleError("moves"))
+    assert (batch.outcome, len(stand.pool.timers)) == (None, 1)
+
+
 @pytest.mark.parametrize(("passed", "is_over"), [(30.0, False), (30.1, True)])
 def test_openings_are_tried_until_the_timeout(passed: float, is_over: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     now = [1000.0]
