@@ -13,6 +13,7 @@ from pyreplog.errors import (
     ClosedError,
     DisconnectedError,
     HandshakeError,
+    InvalidArgumentError,
     InvalidMessageError,
     NoSuchTopicError,
     NotConnectedError,
@@ -25,6 +26,8 @@ from pyreplog.errors import (
     TopicOwnedError,
     UnsupportedRequestError,
 )
+from pyreplog.event_queue import EventQueue
+from pyreplog.future import AppendFuture, completed_future
 from pyreplog.net.limits import Limits
 from pyreplog.topic.client.remote import connection_pool
 from pyreplog.topic.client.remote.connection_pool import (
@@ -37,7 +40,7 @@ from pyreplog.topic.client.remote.connection_pool import (
     publishes,
     reads,
 )
-from pyreplog.topic.model.wire.fields import WireReader
+from pyreplog.topic.model.wire.fields import WireReader, checksum
 from pyreplog.topic.model.wire.protocol import (
     OK,
     REPLICATE_TO,
@@ -208,10 +211,40 @@ def test_once_a_server_was_reached_all_are_asked_again_after_a_while(
     told.take()
     pool.ask("other", ASK, told)
     assert [answer(error) for _ in range(3)] == [A, B, C]
+    assert not any(channel.asked for channel in Channels.all), "not at once"
     until(lambda: any(channel.asked for channel in Channels.all))
     assert told.outcomes == []
     assert answer(DONE) == A
     told.take()
+
+
+def test_nobody_is_asked_again_when_the_time_is_nearly_over(
+    pool: ConnectionPool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told, error = Told(), NotConnectedError("no")
+    pool.ask("news", ASK, told)
+    answer(DONE)
+    told.take()
+    monkeypatch.setattr(connection_pool, "BACKOFF_FIRST_S", 31.0)
+    pool.ask("other", ASK, told)
+    assert [answer(error) for _ in range(3)] == [A, B, C]
+    assert told.take() == (C, error)
+    pool.timeout = 0.0
+    pool.ask("other", ASK, told)
+    assert isinstance(told.take()[1], NotConnectedError), "nor is anybody asked at all when it is over"
+
+
+def test_a_future_gives_what_is_read_from_the_reply(pool: ConnectionPool) -> None:
+    done = pool.ask_for("news", ASK, reads(Done))
+    assert not done.done()
+    answer(DONE)
+    assert done.result(0) == Done()
+    failed = pool.ask_for("news", ASK, reads(Done))
+    answer(fault(NoSuchTopicError("news", "none")))
+    assert isinstance(failed.exception(), NoSuchTopicError)
+    spoiled = pool.ask_for("news", ASK, reads(Done))
+    answer(memoryview(bytes((OK,)) + b"more"))
+    assert isinstance(spoiled.exception(), InvalidMessageError)
 
 
 def test_a_request_that_waits_to_be_asked_again_fails_when_the_client_is_closed(pool: ConnectionPool) -> None:
@@ -277,6 +310,39 @@ def test_a_feature_is_asked_for_before_what_needs_it(pool: ConnectionPool, monke
     error = told.take()[1]
     assert isinstance(error, UnsupportedRequestError) and "a:1 does not know" in str(error)
     assert "they were not sent" in str(error)
+
+
+@pytest.mark.parametrize(("version", "is_checked"), [(1, False), (2, True), (3, True)])
+def test_replies_have_checksums_from_version_2_on(
+    version: int, is_checked: bool, pool: ConnectionPool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Channels, "version", version)
+    for ask in (lambda told: pool.send(A, ASK, told), lambda told: pool.ask("news", ASK, told)):
+        ask(Told())  # makes the connection, whose version nobody knew
+        answer(DONE)
+        for reply, is_right in ((DONE, not is_checked), (memoryview(bytes(DONE) + checksum(DONE)), is_checked)):
+            ask(told := Told())
+            answer(reply)
+            outcome = told.take()[1]
+            if is_right:
+                assert reads(Done)(outcome) == Done()
+            else:
+                with pytest.raises(InvalidMessageError):
+                    reads(Done)(outcome)
+
+
+def test_no_step_of_a_topic_waits_for_a_reply(pool: ConnectionPool) -> None:
+    raised: list[str] = []
+
+    def step() -> None:
+        assert pool.wait(completed_future()) is None  # type: ignore[func-returns-value]
+        try:
+            pool.wait(AppendFuture(), timeout=0.0)
+        except InvalidArgumentError as error:
+            raised.append(str(error))
+
+    EventQueue().post(step)
+    assert len(raised) == 1
 
 
 def test_handles_are_never_used_twice(pool: ConnectionPool) -> None:

@@ -216,6 +216,21 @@ def test_an_opening_that_cannot_succeed_fails_all_batches(error: ReplogError, ex
     assert later.outcome == [3], "the next one begins anew"
 
 
+def test_what_has_failed_takes_no_time_from_what_comes_later(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [1000.0]
+    monkeypatch.setattr(sender.time, "monotonic", lambda: now[0])
+    stand, batch = Stand(), Batch()
+    stand.submit(Batch())
+    stand.pool.answer(Open, InvalidMessageError("not so"))
+    stand.sender.open()
+    stand.pool.answer(Open, StaleError("moves"))
+    assert stand.pool.timers == [], "nothing waits for a lane"
+    now[0] += 100.0
+    stand.submit(batch)
+    stand.pool.answer(Open, StaleError("moves"))
+    assert (batch.outcome, len(stand.pool.timers)) == (None, 1)
+
+
 @pytest.mark.parametrize(("passed", "is_over"), [(30.0, False), (30.1, True)])
 def test_openings_are_tried_until_the_timeout(passed: float, is_over: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     now = [1000.0]
@@ -255,6 +270,18 @@ def test_after_a_connection_that_could_not_be_made_the_next_owner_is_asked_at_on
     stand.open()
     stand.pool.answer(Publish, NotConnectedError("it was never sent"))
     assert stand.pool.kinds() == ["Open"] and stand.pool.timers == []
+
+
+def test_a_batch_that_the_lane_before_refuses_late_goes_through_the_next_one() -> None:
+    stand, batches = Stand(), [Batch(1), Batch(2)]
+    stand.submit(*batches)
+    stand.open()
+    stand.pool.answer(Publish, StaleError("another owner"))
+    stand.pool.ring()
+    stand.open()
+    stand.pool.answer(Publish, StaleError("another owner"))
+    assert stand.pool.requests(Publish) == [Publish(2, batch.entries) for batch in batches]
+    assert stand.pool.kinds() == ["Publish"] * 2 and stand.pool.timers == []
 
 
 def test_batches_of_a_producer_are_sent_again_in_order() -> None:

@@ -248,3 +248,24 @@ def test_a_lock_is_shared_or_of_one_descriptor(tmp_path: Path) -> None:
 
 def test_the_boot_has_an_identity() -> None:
     assert len(boot_id()) == 16 and boot_id() == boot_id() != bytes(16)
+
+
+def test_what_the_system_refuses_is_raised(tmp_path: Path) -> None:
+    fd = os.open(write(tmp_path / "a"), os.O_RDONLY)
+    os.close(fd)
+    files = RealFiles()
+    calls: list[Callable[[], object]] = [
+        lambda: files.punch(fd, 0, 4096),
+        lambda: files.unlock(fd),
+        lambda: lock_range(fd, exclusive=True),
+        lambda: share(fd),
+        lambda: files.write(fd, b"x", 0),
+        lambda: files.write_sync(fd, b"x", 0),
+        lambda: files.sync(fd),
+        lambda: files.read(fd, memoryview(bytearray(1)), 0),
+        lambda: files.allocate(fd, tmp_path / "a", 1),
+    ]
+    for call in calls:
+        with pytest.raises(OSError) as caught:
+            call()
+        assert caught.value.errno == errno.EBADF

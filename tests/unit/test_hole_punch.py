@@ -14,7 +14,7 @@ from pyreplog._native.ledger_log.entries import parse_entries
 from pyreplog._native.log.segment import HEADER_BYTES, Segment
 from pyreplog.bookie.ledger_log import LedgerLog
 from pyreplog.errors import DiskError, DiskFullError, InvalidArgumentError
-from pyreplog.log import commit_log, hole_punch, names
+from pyreplog.log import commit_log, hole_punch, housekeeper, names
 from pyreplog.log.backup.copying import backup
 from pyreplog.log.backup.restoring import restore
 from pyreplog.log.files import RealFiles
@@ -261,8 +261,9 @@ STEPS = ["create .seg", "write 0", "write 4096", f"write {SEGMENT_BYTES - 1}", "
 
 
 @pytest.mark.parametrize("fails", ["", *STEPS[:5], "rename .seg .log"])
-def test_the_indexes_go_before_the_hollow_file_comes(fails: str, path: Path) -> None:
+def test_the_indexes_go_before_the_hollow_file_comes(fails: str, path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever fails before that leaves the segment whole, no other file, and no descriptor."""
+    monkeypatch.setattr(housekeeper, "THREADS", False)  # nothing is prepared meanwhile
     with open_log(path, "appended") as log:
         (base, *_) = fill(log)
         log.commit_log.sync()

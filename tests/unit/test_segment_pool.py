@@ -27,7 +27,11 @@ class Failing(RealFiles):
 
     fails, full = "", False
 
+    def __init__(self) -> None:
+        self.calls: list[str] = []
+
     def _call(self, name: str) -> None:
+        self.calls.append(name)
         if name == self.fails:
             raise DiskFullError(errno.ENOSPC, "full") if self.full else OSError(errno.EIO, os.strerror(errno.EIO))
 
@@ -53,6 +57,10 @@ class Failing(RealFiles):
     def sync_directory(self, path: Path) -> None:
         self._call("sync_directory")
         super().sync_directory(path)
+
+    def populate(self, segment: Segment) -> None:
+        self._call("populate")
+        super().populate(segment)
 
 
 def pool_of(path: Path, files: RealFiles | None = None, *, spares: int = 2, zeroed: bool = False) -> SegmentPool:
@@ -157,6 +165,42 @@ def test_after_a_truncation_that_failed_nothing_is_prepared(tmp_path: Path) -> N
     assert [pool.take(entry).base for entry in (0, 1)] == [0, SIZE], "what was ready may be used"
 
 
+def test_a_segment_has_its_header_on_the_disk_before_it_has_its_name(tmp_path: Path) -> None:
+    files = Failing()
+    stray = tmp_path / f"fresh-{0:020d}.seg"
+    stray.write_bytes(b"of a process that was killed")
+    pool_of(tmp_path, files).prepare(1)
+    assert files.calls == ["create", "write", "sync", "rename", "sync_directory"]
+    assert files_in(tmp_path) == segment_names(0)
+
+
+def resident(path: Path) -> int:
+    """How many bytes of a mapped file this process has in memory."""
+    _, _, found = Path("/proc/self/smaps").read_text().partition(f" {path}\n")
+    return int(found.partition("Rss:")[2].split()[0]) << 10
+
+
+def test_pages_are_faulted_in_ahead_where_a_log_is_written_through_the_map(tmp_path: Path) -> None:
+    """All but the header's."""
+    pool = pool_of(tmp_path)
+    pool.prepare_ahead()
+    assert resident(names.segment_path(tmp_path, 0)) >= SIZE - 4096
+    assert pool.ready == 1
+
+
+@pytest.mark.parametrize("zeroed", [False, True])
+def test_pages_of_files_that_are_used_again_are_faulted_in_unless_an_append_waits(zeroed: bool, tmp_path: Path) -> None:
+    files = Failing()
+    pool = pool_of(tmp_path, files, zeroed=zeroed)
+    pool.retire(taken(pool, 4))
+    files.calls.clear()
+    pool.prepare(1)
+    assert "populate" not in files.calls
+    pool.prepare_ahead()
+    assert pool.ready == 2 and files.calls.count("populate") == (0 if zeroed else 1)
+    assert ("sync" in files.calls) is zeroed
+
+
 # ---- used again ------------------------------------------------------------------------------------------------
 
 
@@ -233,14 +277,15 @@ def test_what_was_prepared_for_elsewhere_is_used_again(tmp_path: Path) -> None:
     assert header_at(tmp_path, 10 * SIZE) == (10 * SIZE, PREPARED, 1)
 
 
-def test_a_disk_that_fails_to_put_segments_away_says_so(tmp_path: Path) -> None:
+@pytest.mark.parametrize("refill", [False, True])
+def test_a_disk_that_fails_to_put_segments_away_says_so(refill: bool, tmp_path: Path) -> None:
     files = Failing()
     pool = pool_of(tmp_path, files)
     removed = taken(pool, 2)
     files.fails = "rename"
     with pytest.raises(OSError, match=os.strerror(errno.EIO)) as caught:
-        pool.retire(removed)
-    assert not isinstance(caught.value, DiskError)
+        pool.retire(removed, refill=refill)
+    assert not isinstance(caught.value, DiskError), "the segments may be there or not"
 
 
 def test_a_disk_that_fails_to_prepare_costs_the_files_alone(tmp_path: Path) -> None:
