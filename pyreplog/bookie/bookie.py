@@ -222,7 +222,7 @@ class Bookie(FastAddHandler):
         self._log.append(records)
         self._space.add(memoryview(records).nbytes)
 
-    def _tell(self, polls: Iterable[LongPoll]) -> None:
+    def _answer_polls(self, polls: Iterable[LongPoll]) -> None:
         for poll in polls:
             state = self._ledgers.peek(poll.ledger)
             lac = state.lac if state is not None else -1
@@ -249,7 +249,7 @@ class Bookie(FastAddHandler):
                 self._append(request.records)
             else:
                 state = self._store(request, state, Controls(), request.records)
-        self._took(state, count, memoryview(request.records).nbytes, highest, lac)
+        self._note_added(state, count, memoryview(request.records).nbytes, highest, lac)
         reply = Reply(OK, ledger, first, last, state.lac)
         if request.flags & UNSYNCED and not self._log.staged:
             return reply
@@ -269,7 +269,7 @@ class Bookie(FastAddHandler):
             state.fenced = True
             self.counts.fences += 1
             self._group.touch(state, FENCE)
-            self._tell(self._polls.wake(request.ledger))
+            self._answer_polls(self._polls.wake(request.ledger))
         return None
 
     def _read(self, request: Request, respond: Respond) -> Reply | None:
@@ -358,7 +358,7 @@ class Bookie(FastAddHandler):
             poll = self._polls.make_room(self._client)
             if poll is None:
                 return self._refuse(request, ReplyStatus.OVERLOADED, f"{self._polls.count} long polls wait already")
-            self._tell([poll])
+            self._answer_polls([poll])
         self._polls.add(request.ledger, request.last, deadline_us, respond, self._client)
         return None
 
@@ -385,7 +385,7 @@ class Bookie(FastAddHandler):
             now_us: monotonic time, microseconds. The time of a long poll begins at the last call before it.
         """
         self._now_us = now_us
-        self._tell(self._polls.expired(now_us))
+        self._answer_polls(self._polls.expired(now_us))
         self._space.look()
 
     def next_deadline_us(self) -> int | None:
@@ -394,7 +394,7 @@ class Bookie(FastAddHandler):
 
     def end_polls(self) -> None:
         """Answer all long polls."""
-        self._tell(self._polls.wake_all())
+        self._answer_polls(self._polls.wake_all())
 
     # ---- group commit ---------------------------------------------------------------------------------------
 

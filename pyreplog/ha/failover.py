@@ -99,8 +99,8 @@ class Failover(Handle):
         self._await_winner_until = 0.0  # for the elected node that has removed the key, to take the lease
         self._back_off_until = 0.0  # for other candidates, because this node as master committed nothing
         self._last_holder = ""  # name of the last node that was seen with the lease
-        self.looks = 0
-        """Number of looks at the store that have ended, with or without an error. For tests and operators."""
+        self.checks = 0
+        """Number of completed checks of the store, with or without an error. For tests and operators."""
         self._term, self._term_changed_s = node.term, 0.0  # its last term, and when the change to it was noticed
         super().__init__(f"failover of {node.name}")
         self._watches: list[Watch] = [
@@ -110,12 +110,12 @@ class Failover(Handle):
         self._thread = threading.Thread(target=self._run, name="pyreplog-failover", daemon=True)
         self._thread.start()
 
-    def look_soon(self) -> None:
+    def check_soon(self) -> None:
         """Read the store at once, instead of within a second."""
         self._wake.set()
 
     # ---- the loop -------------------------------------------------------------------------------------------
-    # ---- one look -------------------------------------------------------------------------------------------
+    # ---- one check -------------------------------------------------------------------------------------------
 
     def _run(self) -> None:
         while not self._stopped.is_set():
@@ -123,7 +123,7 @@ class Failover(Handle):
                 self._reconcile()
             except (ReplogError, OSError) as error:
                 logger.warning("%s: %s", self._label, error)
-            self.looks += 1
+            self.checks += 1
             next_s = monotonic() + _CHECK_S
             while (left_s := next_s - monotonic()) > 0 and not self._is_challenge_due():
                 if self._wake.wait(min(left_s, self._lease_s * _SPREAD_PART / 4)):

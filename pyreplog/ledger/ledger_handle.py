@@ -462,13 +462,13 @@ class Ledger(Handle, LedgerBase):
                 waiting, self._waiting_for_room = self._waiting_for_room, []
             settle_all([(future, None) for future in waiting])
 
-    def _tell_later(self) -> None:
-        self._telling = True
-        self._runtime.wake_after(EXPLICIT_LAC_S, self._tell_lac)
+    def _send_lac_later(self) -> None:
+        self._is_lac_due = True
+        self._runtime.wake_after(EXPLICIT_LAC_S, self._send_lac)
 
-    def _tell_lac(self) -> None:
-        self._telling = False
-        self._driver.post(self._writer.tell_lac)
+    def _send_lac(self) -> None:
+        self._is_lac_due = False
+        self._driver.post(self._writer.send_lac)
 
     # ---- closing --------------------------------------------------------------------------------------------
 

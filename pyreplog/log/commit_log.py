@@ -412,7 +412,7 @@ class CommitLog(LogView, Appender):
                     ) from error
             self._is_tail_behind = False
 
-    def _tell_readers(self) -> None:
+    def _notify_readers(self) -> None:
         """Map the tail page of a dormant log, so that readers of other processes see a change of it.
 
         If it cannot be mapped now, `_close_idle` tries again.
@@ -887,7 +887,7 @@ class CommitLog(LogView, Appender):
 
     # ---- waiting --------------------------------------------------------------------------------------------
 
-    async def _reached(self, entry: int, timeout: float | None) -> bool:
+    async def _wait_for_entry(self, entry: int, timeout: float | None) -> bool:
         """Return whether `entry` becomes visible within `timeout` seconds. The watcher's thread sleeps meanwhile."""
         return await self._watcher.reached(entry, timeout)
 
@@ -971,7 +971,7 @@ class CommitLog(LogView, Appender):
         dropped = self._drop_segments(count)
         self.tail.start = self.start_position
         if not self.tail.is_mapped:
-            self._tell_readers()
+            self._notify_readers()
         self._forget_sealed(bases[-1])
         for base in bases:
             self._first_times.pop(base, None)
@@ -1257,7 +1257,7 @@ class CommitLog(LogView, Appender):
                 raise self._poison("replacing a segment", error) from error
             self._unmap_if_unpinned(rows[0])
 
-    def let_go_replaced(self, base: int) -> bool:
+    def release_replaced(self, base: int) -> bool:
         """Release the mapping of a segment that `replace_sealed` replaced, if no reader has it pinned.
 
         Args:

@@ -67,7 +67,7 @@ class LogView(LogViewBase, Closeable):
         """Release the files of the log."""
         raise NotImplementedError
 
-    async def _reached(self, entry: int, timeout: float | None) -> bool:
+    async def _wait_for_entry(self, entry: int, timeout: float | None) -> bool:
         """Return whether `entry` becomes visible within `timeout` seconds."""
         raise NotImplementedError
 
@@ -510,15 +510,15 @@ class LogFollower(LogFollowerBase):
 
     async def __aiter__(self) -> AsyncIterator[Record]:
         timeout = None if self._timeout_us < 0 else self._timeout_us / 1e6
-        while await self._log._reached(self.entry, timeout) or self.is_due():
-            for record in self._closer_look(self._batch_bytes) or ():
+        while await self._log._wait_for_entry(self.entry, timeout) or self.is_due():
+            for record in self._load_batch(self._batch_bytes) or ():
                 yield record
 
     def is_due(self) -> bool:
         """Return whether the log holds a new entry for the follower, or was truncated."""
         return self._log.end > self.entry or self._log.truncation_count != self.truncations
 
-    def _closer_look(self, batch_bytes: int) -> RecordBatch | None:
+    def _load_batch(self, batch_bytes: int) -> RecordBatch | None:
         """Return the visible entries from the follower's place on, about `batch_bytes`; None if there are none.
 
         Raises the errors of `read`, and TruncatedError if entries that the follower has given have been cut.

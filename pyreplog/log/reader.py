@@ -392,7 +392,7 @@ class LogReader(LogView):
         self._check_process()
         return self._attach() and self.tail.open
 
-    async def _reached(self, entry: int, timeout: float | None) -> bool:
+    async def _wait_for_entry(self, entry: int, timeout: float | None) -> bool:
         deadline = None if timeout is None else time.monotonic() + timeout
         while not self._attach():  # without a tail page no writer wakes this task, so it polls
             self.check_open()

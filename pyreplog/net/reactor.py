@@ -191,7 +191,7 @@ class Reactor(Handle, ReactorBase):
         self._epoll.close()
         self._wakeup = None
 
-    def _left(self) -> None:
+    def _driver_left(self) -> None:
         """Finish, if the reactor was closed while this thread drove. Called after a thread has stopped driving."""
         if self._error is not None and self._wakeup is not None and self._driver_lock.take():
             self._finish()
@@ -242,6 +242,6 @@ def _run(ref: weakref.ref[Reactor], driver_lock: DriverLock, epoll: Epoll, ready
             if DRIVER in driver_lock.holder and driver_lock.holder[DRIVER] == me:
                 del driver_lock.holder[DRIVER]
             if (reactor := ref()) is not None:
-                reactor._left()
+                reactor._driver_left()
         del reactor
         wanted = driver_lock.rest()

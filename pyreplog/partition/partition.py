@@ -743,7 +743,7 @@ class Partition:
             ReplogError, OSError: a segment cannot be read.
         """
         if self._cleaner is not None:
-            self._cleaner.let_go_replaced()
+            self._cleaner.release_replaced()
         bounds = None if self.config.compaction is None else self._cleaning_bounds()
         if bounds is None:
             return

@@ -96,7 +96,7 @@ def looks(failover: Failover, done: Callable[[], object]) -> None:
     """Without waiting for its next look."""
 
     def look() -> object:
-        failover.look_soon()
+        failover.check_soon()
         return done()
 
     until(look)
@@ -104,8 +104,8 @@ def looks(failover: Failover, done: Callable[[], object]) -> None:
 
 def look(failover: Failover) -> None:
     """Wait for the end of a look that begins after this call."""
-    before = failover.looks
-    looks(failover, lambda: failover.looks >= before + 2)
+    before = failover.checks
+    looks(failover, lambda: failover.checks >= before + 2)
 
 
 class Ahead:

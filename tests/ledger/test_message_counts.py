@@ -121,7 +121,7 @@ def test_recovery_behind_the_lac_asks_for_the_messages() -> None:
     lab = Lab()
     writer = write(lab, 3, 40, 5)
     writer.deliver()
-    writer.do(writer.machine.tell_lac())
+    writer.do(writer.machine.send_lac())
     writer.deliver()
     assert lab.recovery().run().result.messages == 48
 

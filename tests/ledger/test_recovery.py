@@ -87,7 +87,7 @@ def test_the_length_is_known_though_nothing_lay_behind_the_lac() -> None:
     """The entry at the LAC has the running length; one replica cannot say it, the next one can."""
     lab = Lab()
     writer = written(lab, 3)
-    writer.do(writer.machine.tell_lac())
+    writer.do(writer.machine.send_lac())
     writer.deliver()
     lab.logs["c"].damaged.add((LEDGER, 2))
     recovery = lab.recovery().run()
@@ -810,7 +810,7 @@ def test_by_force_a_confirmed_entry_of_somebody_silent_is_not_lost() -> None:
     """c does not answer, and may have kept what b knows to be confirmed."""
     lab = Lab(size=3, write_quorum=3, ack_quorum=2)
     writer = written(lab, 6)
-    writer.do(writer.machine.tell_lac())
+    writer.do(writer.machine.send_lac())
     writer.deliver()
     powerless(lab, "ab", 2)
     lab.down.add("c")
@@ -847,7 +847,7 @@ def test_what_all_have_is_not_read_again(quorums: tuple[int, int, int]) -> None:
     """The cost of recovery is that of the tail, not of the ledger."""
     lab = Lab(*quorums)
     writer = written(lab, 200)
-    writer.do(writer.machine.tell_lac())
+    writer.do(writer.machine.send_lac())
     writer.deliver()
     recovery = lab.recovery()
     recovery.store()
@@ -909,7 +909,7 @@ def test_who_did_not_say_what_it_has_is_noted_for_repair() -> None:
     """b is in the ensemble of confirmed entries, and may lack them: it is counted as long as nobody has looked."""
     lab = Lab(size=4, write_quorum=3, ack_quorum=2)
     writer = written(lab, 10)
-    writer.do(writer.machine.tell_lac())
+    writer.do(writer.machine.send_lac())
     writer.deliver()
     lab.down.add("b")
     recovery = lab.recovery().run()
@@ -985,7 +985,7 @@ def test_who_lacks_entries_is_noted_again_when_the_answer_about_the_close_is_los
 def test_recovery_notes_again_when_the_answer_about_the_close_is_lost(stored: bool) -> None:
     lab = Lab()
     writer = written(lab, 3)
-    writer.do(writer.machine.tell_lac())
+    writer.do(writer.machine.send_lac())
     writer.deliver()
     lab.down.add("c")
     recovery = lab.recovery()
@@ -1047,7 +1047,7 @@ def test_who_is_silent_is_waited_for_a_little_and_no_longer(answers: bool) -> No
     """It may lag: so its answer matters, and #1067 still holds."""
     lab = Lab(size=4, write_quorum=3, ack_quorum=2)
     writer = written(lab, 10)
-    writer.do(writer.machine.tell_lac())
+    writer.do(writer.machine.send_lac())
     writer.deliver()
     recovery = lab.recovery()
     recovery.store()

@@ -334,5 +334,5 @@ def test_the_member_hears_nothing_more() -> None:
     lab = striped()
     writer = leave(written(lab, 2), "c").run()
     writer.append(4)
-    writer.do(writer.machine.tell_lac())
+    writer.do(writer.machine.send_lac())
     assert not writer.to("c") and writer.to("e", RequestKind.ADD)

@@ -64,19 +64,19 @@ def test_an_idle_writer_tells_the_lac() -> None:
     writer = lab.writer()
     writer.append()
     writer.deliver()
-    writer.do(writer.machine.tell_lac())
+    writer.do(writer.machine.send_lac())
     assert {send.request.kind for send in writer.sends} == {RequestKind.SET_LAC}
     writer.deliver()
     assert lab.ask("c", HOW_FAR).lac == 0
-    assert writer.machine.tell_lac() == []
+    assert writer.machine.send_lac() == []
 
 
 def test_a_writer_without_a_confirmed_entry_tells_nothing() -> None:
     """A request to each bookie of every ledger that is only open, again and again."""
     writer = Lab().writer()
-    assert writer.machine.tell_lac() == []
+    assert writer.machine.send_lac() == []
     writer.append()
-    assert writer.machine.tell_lac() == []
+    assert writer.machine.send_lac() == []
 
 
 def test_append_times_never_go_back() -> None:
@@ -544,7 +544,7 @@ def test_a_failed_bookie_is_sent_nothing_more(quorums: tuple[int, int, int]) -> 
     writer.append(3)
     assert not writer.to("a") and not writer.stores
     writer.deliver()
-    writer.do(writer.machine.tell_lac())
+    writer.do(writer.machine.send_lac())
     writer.deliver()
     assert lab.recovery().run().result.last_entry == 5
     copies = [len(lab.holders(entry)) for entry in range(6)]

@@ -118,7 +118,7 @@ class Writer(Client):
         elif self._left > 0:
             self._append()
             if world.chance(0.05):
-                self.perform(self.machine, self.machine.tell_lac())
+                self.perform(self.machine, self.machine.send_lac())
                 if not plan.is_patient:
                     self.perform(self.machine, self.machine.change_ensemble_now())
                     self.perform(self.machine, self.machine.reconsider())

@@ -133,12 +133,12 @@ class LedgerWriter(LedgerWriterBase):
     def _cut(self, entries: Entries) -> Iterable[EntryBatch]:
         return batches_of(entries.first, entries.view, entries.offsets, entries)
 
-    def tell_lac(self) -> list[Effect]:
+    def send_lac(self) -> list[Effect]:
         """Send the bookies an LAC that no entry carried, because nothing was appended for a while (explicit LAC)."""
         lac = self.last_add_confirmed
         if not self.has_lac_to_tell:
             return []
-        self._told_lac = lac
+        self._sent_lac = lac
         request = Request(RequestKind.SET_LAC, self.metadata.ledger, 0, lac, self._push.key)
         return [Send(bookie, request) for bookie in self._push.ensemble]
 

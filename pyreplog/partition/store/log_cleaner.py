@@ -215,13 +215,13 @@ class LogCleaner:
         self._log.replace_sealed(base, fresh)
         self._sizes[base] = size
         self._digests.pop(base, None)
-        if not self._log.let_go_replaced(base):
+        if not self._log.release_replaced(base):
             self._replaced.add(base)
 
-    def let_go_replaced(self) -> None:
+    def release_replaced(self) -> None:
         """Publish the new files of replaced segments whose old files no reader uses any more."""
         if self._replaced:
-            self._replaced = {base for base in self._replaced if not self._log.let_go_replaced(base)}
+            self._replaced = {base for base in self._replaced if not self._log.release_replaced(base)}
 
     # ---- clean offset ---------------------------------------------------------------------------------------
 

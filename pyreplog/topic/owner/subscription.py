@@ -300,7 +300,7 @@ class Subscription:
             attachment.counts.deliver(effect.batch, effect.redelivered, now_us)
             consumer.deliver(DeliveredMessages(effect.batch, effect.redelivered))
 
-    def _tell(self, number: int, call: Callable[[DeliveryTarget], None]) -> None:
+    def _call_consumer(self, number: int, call: Callable[[DeliveryTarget], None]) -> None:
         attachment = self._consumers.get(number)
         consumer = None if attachment is None else attachment.reference()
         if consumer is not None:
@@ -308,12 +308,12 @@ class Subscription:
 
     def _discard(self, effect: _Discard) -> None:
         for number in effect.consumers:
-            self._tell(number, lambda consumer: consumer.discard(sought=effect.sought))
+            self._call_consumer(number, lambda consumer: consumer.discard(sought=effect.sought))
 
     def _tell_active(self, effect: ActiveConsumerChanged) -> None:
         if not effect.active:
-            self._tell(effect.consumer, lambda consumer: consumer.discard())
-        self._tell(effect.consumer, lambda consumer: consumer.set_active(effect.active))
+            self._call_consumer(effect.consumer, lambda consumer: consumer.discard())
+        self._call_consumer(effect.consumer, lambda consumer: consumer.set_active(effect.active))
 
     def _note_dirty(self) -> None:
         mark = self.cursor.acks.mark_offset
@@ -757,7 +757,7 @@ class Subscription:
             self._expired.clear()
             self._expired_lately.clear()
         for number in numbers:
-            self._tell(number, lambda consumer: consumer.forget_acks(era))
+            self._call_consumer(number, lambda consumer: consumer.forget_acks(era))
         return [_Discard(numbers, sought=True), *self._dispatcher.seek(total, now_us)]
 
     def follow_topic(self) -> None:
