@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -13,15 +13,18 @@ from pyreplog.geo.acks.digests import digest_line
 from pyreplog.geo.acks.early_acks import EarlyAcks
 from pyreplog.geo.acks.effects import (
     Acknowledge,
+    CompareEntry,
     Diverged,
     Drop,
     Effect,
+    HistoryDiffers,
     HomeChanged,
     Persist,
     Rebuild,
     SeekLost,
     Send,
 )
+from pyreplog.geo.acks.histories import NOTHING_STORED
 from pyreplog.geo.acks.journal import ITEM_RANGES, JournalState, encode_record, snapshot_items
 from pyreplog.geo.acks.lifecycle import Change, SubscriptionLifecycle
 from pyreplog.geo.acks.messages import (
@@ -30,6 +33,7 @@ from pyreplog.geo.acks.messages import (
     Digest,
     DigestLine,
     ForgottenItem,
+    History,
     Item,
     Message,
     StateItem,
@@ -43,7 +47,7 @@ from pyreplog.geo.acks.messages import (
 from pyreplog.geo.acks.origin_ranges import Offsets, OriginRanges, copy_ranges, ranges_of, subtract
 from pyreplog.geo.acks.peer import Peer
 from pyreplog.geo.acks.subscription_state import FIRST_HOME, Generation, SubscriptionState
-from pyreplog.origins.origin import Origin
+from pyreplog.origins.origin import LastEntry, Origin, OriginState
 
 SNAPSHOT_BYTES: Final = 1 << 16
 """A snapshot is stored when records behind the last one have more bytes than this, and twice those of the snapshot."""
@@ -90,9 +94,10 @@ class SubscriptionExchange:
     """Merges the subscriptions of one topic with those of the clusters that it is replicated to and from.
 
     Events are methods that return effects, which the caller carries out in their order. Items are sent, and confirmed
-    to neighbours, only once they are durable here. A neighbour's acknowledgements of an origin are taken after `prove`
-    reported, in this session, that both have the same history of it. Without changes no message is sent and no record
-    stored. One thread at a time.
+    to neighbours, only once they are durable here. A neighbour's acknowledgements of an origin are taken once it is
+    proved, in this session, that both have the same history of it: `prove` reports that of the two topics themselves;
+    histories of the topics of third clusters are compared here. So acknowledgements travel from neighbour to neighbour.
+    Without changes no message is sent and no record stored. One thread at a time.
 
     Args:
         origin: the topic in this cluster, as an origin.
@@ -101,6 +106,7 @@ class SubscriptionExchange:
         replayed: from `journal.replay`; None: there is no journal. The caller sets local cursors as for `Rebuild`. If a
             durable cursor was stored with the same `SubscriptionState.header_digest`, the caller may pass its further
             acknowledgements to `acknowledge`; with another digest they may stem from another base.
+        positions: returns the positions of this cluster in all other origins.
     """
 
     def __init__(
@@ -110,11 +116,13 @@ class SubscriptionExchange:
         participants: Collection[bytes],
         neighbours: Collection[bytes],
         replayed: JournalState | None = None,
+        positions: Callable[[], Mapping[Origin, OriginState]] = dict,
     ) -> None:
         replayed = replayed or JournalState()
         self.origin = origin
         self.cluster = origin.cluster
         self.early_acks = EarlyAcks()
+        self._positions = positions
         self._participants = frozenset(participants)
         self._peers = {peer: Peer(peer) for peer in sorted(neighbours)}
         self._lifecycles = replayed.lifecycles
@@ -277,6 +285,11 @@ class SubscriptionExchange:
             state = self.state(name)
             if state is not None:
                 self._effects.append(Acknowledge(name, min(state.tokens), state.generation, origin, ranges))
+        for peer in self._peers.values():
+            if peer.histories.takes_reports and peer.is_third(origin, self.cluster):
+                if peer.histories.begin_report(origin):
+                    self._report_history(peer, origin)
+                self._compare_history(peer, origin)
         return self._take_effects()
 
     # ---- connections -----------------------------------------------------------------------------------------------
@@ -321,10 +334,13 @@ class SubscriptionExchange:
 
         Digests of the acknowledgements here tell it, once these are durable.
         """
-        neighbour = self.peer(peer)
+        self._prove(self.peer(peer), origin)
+        return self._store_changes()
+
+    def _prove(self, neighbour: Peer, origin: Origin) -> None:
         session = neighbour.session
-        if session is None or origin in neighbour.proved:
-            return []
+        if session is None or origin in neighbour.proved or origin in neighbour.histories.differing:
+            return
         neighbour.proved.add(origin)
         lines = self._digest_lines(origin)
         chunks: list[list[DigestLine]] = [[]]
@@ -337,14 +353,73 @@ class SubscriptionExchange:
             room -= len(line.blocks) + 16
         for number, chunk in enumerate(chunks):
             message = Digest(session, origin, tuple(chunk), number == len(chunks) - 1)
-            self._releases.append(_Reply(peer, message))
-        return self._store_changes()
+            self._releases.append(_Reply(neighbour.cluster, message))
 
     def _digest_lines(self, origin: Origin) -> Iterator[DigestLine]:
         for name, lifecycle in self._lifecycles.items():
             state = lifecycle.state
             if state is not None and state.acks.of(origin):
                 yield digest_line(name, state.acks_identity(), state.acks.of(origin))
+
+    # ---- histories of third clusters ---------------------------------------------------------------------------------
+
+    def _report_history(self, peer: Peer, origin: Origin, is_same: bool | None = None) -> None:
+        if peer.session is not None and peer.histories.takes_reports:
+            state = self._positions().get(origin, NOTHING_STORED)
+            self._send(peer.cluster, History(peer.session, origin, state, is_same))
+
+    def _report_histories(self, peer: Peer) -> None:
+        for origin in self._positions():
+            if peer.is_third(origin, self.cluster) and peer.histories.begin_report(origin):
+                self._report_history(peer, origin)
+
+    def _take_history(self, peer: Peer, message: History) -> None:
+        origin, here = message.origin, self._positions().get(message.origin, NOTHING_STORED)
+        if not peer.is_third(origin, self.cluster):
+            return
+        if message.is_same is False:
+            self._history_differs(peer, origin, 0 if here.last is None else here.last.first)
+        if origin in peer.histories.differing:
+            return
+        if message.is_same:
+            self._prove(peer, origin)
+        is_same = peer.histories.note(origin, message.state, here)
+        is_due = peer.histories.begin_report(origin)
+        if is_same and origin not in peer.proved:
+            self._prove(peer, origin)
+            self._report_history(peer, origin, is_same=True)
+        elif is_due:
+            self._report_history(peer, origin)
+        self._compare_history(peer, origin)
+
+    def _compare_history(self, peer: Peer, origin: Origin) -> None:
+        """Compare the neighbour's last entry with the entry here, once that is stored here."""
+        if peer.session is not None:
+            for last in peer.histories.take_comparable(origin, self.early_acks.stored(origin)):
+                self._effects.append(CompareEntry(peer.cluster, peer.session, origin, last))
+
+    def compared(self, comparison: CompareEntry, here: LastEntry | None) -> list[Effect]:
+        """Note the entry here that a neighbour's last entry is compared with.
+
+        Args:
+            comparison: the effect that demanded it.
+            here: the entry; None: it was trimmed here, or never sent here: nothing is proved.
+        """
+        peer, origin = self._peers.get(comparison.peer), comparison.origin
+        if peer is None or peer.session != comparison.session or here is None or origin in peer.histories.differing:
+            return []
+        if here != comparison.last:
+            self._report_history(peer, origin, is_same=False)
+            self._history_differs(peer, origin, here.first)
+        elif origin not in peer.proved:
+            self._prove(peer, origin)
+            self._report_history(peer, origin, is_same=True)
+        return self._store_changes()
+
+    def _history_differs(self, peer: Peer, origin: Origin, first: int) -> None:
+        if origin not in peer.histories.differing:
+            peer.refuse(origin)
+            self._effects.append(HistoryDiffers(peer.cluster, origin, first))
 
     # ---- messages of neighbours ------------------------------------------------------------------------------------
 
@@ -364,11 +439,17 @@ class SubscriptionExchange:
                 for name in neighbour.summary(message, self._lifecycles):
                     self._note_same_tombstones(neighbour, name)
                 self._settle_tombstones()
+                if message.is_last and message.knows_histories:
+                    neighbour.histories.takes_reports = True
+                    self._report_histories(neighbour)
             case Digest():
                 neighbour.digest(message, self._lifecycles)
                 if message.is_last:
                     for name in self.names():
                         neighbour.note_has(name, message.origin, self._undurable(name, message.origin))
+            case History():
+                self._take_history(neighbour, message)
+                return self._store_changes()
             case Stored():
                 self._confirmed(neighbour, neighbour.stored(message.sequence))
             case Delta():

@@ -8,6 +8,7 @@ from typing import Final
 
 from pyreplog._native.topic.range_set import RangeSet
 from pyreplog.geo.acks.digests import differences
+from pyreplog.geo.acks.histories import Histories
 from pyreplog.geo.acks.lifecycle import SubscriptionLifecycle
 from pyreplog.geo.acks.messages import (
     AcksItem,
@@ -37,12 +38,14 @@ class Peer:
         session: session of the connection; None: the neighbour is not connected.
         proved: origins whose history was proved in this session: its acknowledgements of these are taken.
         compared: origins whose acknowledgements were compared with those of the neighbour since this process began.
+        histories: its positions in origins of third clusters.
     """
 
     def __init__(self, cluster: bytes) -> None:
         self.cluster = cluster
         self.session: int | None = None
         self.proved: set[Origin] = set()
+        self.histories = Histories()
         self._origin: Origin | None = None
         self.compared: set[Origin] = set()
         self._admitted: set[Origin] = set()  # origins of which the neighbour takes acknowledgements in this session
@@ -73,6 +76,7 @@ class Peer:
         self.session = None
         self._is_compared = False
         self.proved.clear()
+        self.histories.clear()
         self._admitted.clear()
         self._named.clear()
         self._lines.clear()
@@ -86,6 +90,17 @@ class Peer:
                         self._tombstones[item.name, item.token] = None
                     case AcksItem():
                         self.lack(item.name, item.origin, item.ranges)
+
+    def refuse(self, origin: Origin) -> None:
+        """Take no acknowledgements of an origin in this session, and send none: the histories differ."""
+        self.histories.differing.add(origin)
+        self.proved.discard(origin)
+        self._admitted.discard(origin)
+        self.compared.discard(origin)
+
+    def is_third(self, origin: Origin, cluster: bytes) -> bool:
+        """Return whether an origin belongs neither to this neighbour nor to a cluster, which is the one here."""
+        return origin.cluster not in (self.cluster, cluster)
 
     @property
     def has_reported(self) -> bool:
@@ -162,6 +177,8 @@ class Peer:
         if not message.is_last:
             return
         del self._lines[origin]
+        if origin in self.histories.differing:
+            return
         self._admitted.add(origin)
         self.compared.add(origin)
         for key in [key for key in self._unsent if key[1] == origin]:
