@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from pyreplog.geo.acks.effects import Effect, Persist, Send
-from pyreplog.geo.acks.exchange import SubscriptionExchange
+from pyreplog.geo.acks.exchange import LATER_FLUSHES, SubscriptionExchange
 from pyreplog.geo.acks.journal import replay
 from pyreplog.geo.acks.origin_ranges import OriginRanges, Ranges
 from pyreplog.geo.acks.subscription_state import FIRST_GENERATION, Generation
@@ -147,10 +147,12 @@ class Clusters:
         return carried
 
     def settle(self) -> None:
-        """Flush and carry until nothing is on its way."""
-        for _ in range(20):
+        """Flush and carry until nothing is on its way, and nothing was for as long as something may wait."""
+        quiet = 0
+        for _ in range(100):
             for side in self.sides.values():
                 side.do(side.exchange.flush())
-            if not self.carry() and not any(side.outbox for side in self.sides.values()):
+            quiet = quiet + 1 if not self.carry() and not any(side.outbox for side in self.sides.values()) else 0
+            if quiet > LATER_FLUSHES:
                 return
         raise AssertionError("clusters do not come to an end")

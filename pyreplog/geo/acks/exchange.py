@@ -29,6 +29,7 @@ from pyreplog.geo.acks.journal import ITEM_RANGES, JournalState, encode_record, 
 from pyreplog.geo.acks.lifecycle import Change, SubscriptionLifecycle
 from pyreplog.geo.acks.messages import (
     AcksItem,
+    Connected,
     Delta,
     Digest,
     DigestLine,
@@ -51,6 +52,10 @@ from pyreplog.origins.origin import LastEntry, Origin, OriginState
 
 SNAPSHOT_BYTES: Final = 1 << 16
 """A snapshot is stored when records behind the last one have more bytes than this, and twice those of the snapshot."""
+LATE_FLUSHES: Final = 10
+"""Flushes until acknowledgements of a neighbour are passed on to another one that it is connected to itself."""
+LATER_FLUSHES: Final = 13
+"""Flushes until the one with the higher id of two neighbours does so: in most cases the other one was first."""
 SUMMARY_NAMES: Final = 4096
 DIGEST_BLOCKS: Final = 65_536
 
@@ -301,6 +306,7 @@ class SubscriptionExchange:
             del self._peers[cluster]
         for cluster in sorted({*neighbours} - self._peers.keys()):
             self._peers[cluster] = Peer(cluster)
+        self._tell_connected()
         for name, lifecycle in self._lifecycles.items():
             for token in lifecycle.tombstones:
                 if lifecycle.is_settled(token, self._participants):  # neighbours learn that it is
@@ -327,7 +333,25 @@ class SubscriptionExchange:
     def disconnect(self, peer: bytes) -> list[Effect]:
         """End the session with a neighbour, because the connection was lost."""
         self.peer(peer).disconnect()
-        return []
+        for other in self._peers.values():
+            other.hasten()  # the neighbour may have sent its last acknowledgements to this cluster alone
+        self._tell_connected()
+        return self._take_effects()
+
+    def _tell_connected(self) -> None:
+        """Tell each neighbour to which other clusters this one is connected, if that has changed."""
+        connected = frozenset(peer.cluster for peer in self._peers.values() if peer.has_reported)
+        for peer in self._peers.values():
+            others = connected - {peer.cluster}
+            if peer.session is not None and peer.histories.takes_reports and peer.told_connected != others:
+                peer.told_connected = others
+                self._send(peer.cluster, Connected(peer.session, others))
+
+    def _take_connected(self, peer: Peer, message: Connected) -> None:
+        for cluster in peer.connected - message.clusters:
+            if (other := self._peers.get(cluster)) is not None:
+                other.hasten()
+        peer.connected = message.clusters
 
     def prove(self, peer: bytes, origin: Origin) -> list[Effect]:
         """Note that a neighbour and this cluster have the same history of an origin; its acknowledgements count now.
@@ -442,6 +466,8 @@ class SubscriptionExchange:
                 if message.is_last and message.knows_histories:
                     neighbour.histories.takes_reports = True
                     self._report_histories(neighbour)
+                if message.is_last:
+                    self._tell_connected()
             case Digest():
                 neighbour.digest(message, self._lifecycles)
                 if message.is_last:
@@ -450,6 +476,8 @@ class SubscriptionExchange:
             case History():
                 self._take_history(neighbour, message)
                 return self._store_changes()
+            case Connected():
+                self._take_connected(neighbour, message)
             case Stored():
                 self._confirmed(neighbour, neighbour.stored(message.sequence))
             case Delta():
@@ -604,6 +632,8 @@ class SubscriptionExchange:
 
     def flush(self) -> list[Effect]:
         """Store the acknowledgements since the last flush, and send the durable ones; call it every 0.2 s."""
+        for peer in self._peers.values():
+            peer.wait(LATE_FLUSHES if self.cluster < peer.cluster else LATER_FLUSHES)
         self._send_deltas()
         return self._store_changes()
 
@@ -641,8 +671,11 @@ class SubscriptionExchange:
                 match release:
                     case _AcksRelease(name, token, generation, origin, ranges, source):
                         lifecycle = self._lifecycles.get(name)
-                        if peer.cluster != source and lifecycle is not None and lifecycle.counts(token, generation):
-                            peer.lack(name, origin, ranges)
+                        if peer.cluster == source or lifecycle is None or not lifecycle.counts(token, generation):
+                            continue
+                        sender = None if source is None else self._peers.get(source)
+                        is_late = sender is not None and peer.cluster in sender.connected
+                        (peer.lack_late if is_late else peer.lack)(name, origin, ranges)
                     case _HeaderRelease(name, source):
                         if peer.cluster != source:
                             peer.lack_header(name)

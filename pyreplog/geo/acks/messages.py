@@ -28,7 +28,7 @@ BITS_MIN: Final = 8
 """Least bits of an offset within a block of a digest."""
 COUNTER_MAX: Final = (1 << 63) - 1
 
-SUMMARY, DIGEST, DELTA, STORED, HISTORY = 1, 2, 3, 4, 5
+SUMMARY, DIGEST, DELTA, STORED, HISTORY, CONNECTED = 1, 2, 3, 4, 5, 6
 STATE, ACKS, TOMBSTONE, FORGOTTEN = 1, 2, 3, 4
 LAST, KNOWS_HISTORIES = 1, 2
 SAME, OTHER = 1, 2
@@ -125,7 +125,7 @@ class Summary(NamedTuple):
     session: int
     digests: tuple[tuple[str, bytes], ...]
     is_last: bool
-    knows_histories: bool = True  # whether its sender takes `History`; versions before it end the connection
+    knows_histories: bool = True  # whether its sender takes `History` and `Connected`: older ones end the connection
 
 
 class Digest(NamedTuple):
@@ -169,7 +169,14 @@ class History(NamedTuple):
     is_same: bool | None = None
 
 
-Message: TypeAlias = Summary | Digest | Delta | Stored | History
+class Connected(NamedTuple):
+    """The other clusters that the sender is connected to now; they get its acknowledgements from itself."""
+
+    session: int
+    clusters: frozenset[bytes]
+
+
+Message: TypeAlias = Summary | Digest | Delta | Stored | History | Connected
 
 
 # ---- encoding --------------------------------------------------------------------------------------------------
@@ -247,6 +254,8 @@ def encode(message: Message) -> bytes:
             flags = 0 if is_same is None else SAME if is_same else OTHER
             position = _POSITION.pack(state.stored, *(state.last or _NO_ENTRY))
             parts = [_HEAD.pack(VERSION, HISTORY, flags, 0, session), _origin_bytes(origin), position]
+        case Connected(session, clusters):
+            parts = [_HEAD.pack(VERSION, CONNECTED, 0, len(clusters), session), *sorted(clusters)]
     data = b"".join(parts)
     if len(data) > MESSAGE_BYTES_MAX:
         raise InvalidArgumentError(f"message: expected at most {MESSAGE_BYTES_MAX} bytes, found {len(data)}")
@@ -422,8 +431,10 @@ def decode(data: bytes) -> Message:
         case 5:
             origin, state = cursor.origin(), _decode_position(cursor)
             message = History(session, origin, state, bool(flags & SAME) if flags & (SAME | OTHER) else None)
+        case 6:
+            message = Connected(session, frozenset(cursor.take(CLUSTER_BYTES) for _ in range(count)))
         case _:
-            raise InvalidRecordsError(1, "a kind of 1 to 5", str(kind))
+            raise InvalidRecordsError(1, "a kind of 1 to 6", str(kind))
     if cursor.at != len(data):
         raise InvalidRecordsError(cursor.at, "the end of the message", f"{len(data) - cursor.at} bytes more")
     return message

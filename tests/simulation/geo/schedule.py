@@ -174,7 +174,7 @@ class Schedule:
         self._converged()
         for link in self.links:
             for site in link.ends:
-                self.check_readiness(link, site, exactly=not self.plan.trimmed)
+                self.check_readiness(link, site, exactly=not (self.plan.trimmed or self.plan.filters))
         self._idle()
         self._drain()
         self._converged()
@@ -204,7 +204,7 @@ class Schedule:
             site = self.active[name][0]
             demand(self._is_drained(site, name), "Liveness", f"{site} {name} does not come to its end")
             self.active[name] = []
-        world.run(until=world.now + 4.0)
+        world.run(until=world.now + 8.0)
 
     def _is_drained(self, site: Site, name: str) -> bool:
         cursor = site.cursors.get(name)
