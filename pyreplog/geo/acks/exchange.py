@@ -393,8 +393,9 @@ class SubscriptionExchange:
             self._send(peer.cluster, History(peer.session, origin, state, is_same))
 
     def _report_histories(self, peer: Peer) -> None:
-        for origin in self._positions():
-            if peer.is_third(origin, self.cluster) and peer.histories.begin_report(origin):
+        for origin, state in self._positions().items():
+            is_stored = state.last is not None  # otherwise it is reported once there are messages
+            if is_stored and peer.is_third(origin, self.cluster) and peer.histories.begin_report(origin):
                 self._report_history(peer, origin)
 
     def _take_history(self, peer: Peer, message: History) -> None:
