@@ -195,7 +195,6 @@ def test_an_older_version_gets_no_reports() -> None:
     summary = encode(Summary(session, (), True, knows_histories=False))
     side.do(side.exchange.receive(cluster_id("c"), summary))
     side.do(side.exchange.arrive(A, 1100))
-    clusters.settle()
     assert {type(decode(send.data)) for send in side.outbox if send.peer == cluster_id("c")} <= {Summary, Delta}
 
 
@@ -305,3 +304,16 @@ def test_late_acknowledgements_leave_at_once_if_their_source_is_lost() -> None:
     clusters["a"].outbox.clear()
     assert rounds(clusters, 3) == [("b", "c")]
     assert clusters["c"].acked("s", "b") == [5]
+
+
+def test_acknowledgements_of_one_origin_do_not_put_off_those_of_another() -> None:
+    """The neighbour passes on those of c again and again; those of b it does not get from their source."""
+    clusters = mesh()
+    a, b, c = (clusters[letter] for letter in "abc")
+    c.exchange.peer(a.id).refuse(origin("b"))
+    for number in range(3 * LATER_FLUSHES):
+        c.acknowledge("s", "c", number)
+        if not number:
+            c.acknowledge("s", "b", 5)
+        rounds(clusters, 1)
+    assert b.acked("s", "b") == [5] and a.acked("s", "b") == [5]
