@@ -409,6 +409,8 @@ class SubscriptionExchange:
         if message.is_same:
             self._prove(peer, origin)
         is_same = peer.histories.note(origin, message.state, here)
+        if here.last is None:
+            return  # its messages may never come here; once some did, this cluster reports its position
         is_due = peer.histories.begin_report(origin)
         if is_same and origin not in peer.proved:
             self._prove(peer, origin)

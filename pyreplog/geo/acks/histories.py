@@ -48,14 +48,12 @@ class Histories:
             here: the position of this cluster.
 
         Returns:
-            Whether both have the same history, for certain, without reading an entry: their last entries are equal, or
-            the neighbour has none.
+            Whether both have the same history, for certain, without reading an entry: their last entries are equal.
         """
         self._awaited.pop(origin, None)
-        if state.last is None or state.last == here.last:
-            return True
-        self._awaited[origin] = state.last
-        return False
+        if state.last is not None and state.last != here.last:
+            self._awaited[origin] = state.last
+        return state.last is not None and state.last == here.last
 
     def take_comparable(self, origin: Origin, end: int) -> Iterator[LastEntry]:
         """Yield the neighbour's last entry of an origin, once, if all before its end is stored here: up to `end`."""
