@@ -173,8 +173,10 @@ def test_the_first_messages_of_an_origin_are_compared_when_they_arrive() -> None
     clusters.settle()
     assert not sent(clusters, History)
     for side in (clusters["b"], clusters["c"]):
-        side.positions[A] = OriginState(10, entry(0))
         side.do(side.exchange.arrive(A, 10))
+        assert not sent(clusters, History) and not side.exchange.is_idle
+    for side in (clusters["b"], clusters["c"]):
+        side.positions[A] = OriginState(10, entry(0))  # it is known a moment later than the message
     clusters["a"].acknowledge("s", "a", 3)
     clusters.settle()
     assert clusters["c"].acked("s", "a") == [3]

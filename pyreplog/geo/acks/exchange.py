@@ -292,8 +292,7 @@ class SubscriptionExchange:
                 self._effects.append(Acknowledge(name, min(state.tokens), state.generation, origin, ranges))
         for peer in self._peers.values():
             if peer.histories.takes_reports and peer.is_third(origin, self.cluster):
-                if peer.histories.begin_report(origin):
-                    self._report_history(peer, origin)
+                self._report_new(peer, origin)
                 self._compare_history(peer, origin)
         return self._take_effects()
 
@@ -396,6 +395,15 @@ class SubscriptionExchange:
         for origin, state in self._positions().items():
             is_stored = state.last is not None  # otherwise it is reported once there are messages
             if is_stored and peer.is_third(origin, self.cluster) and peer.histories.begin_report(origin):
+                self._report_history(peer, origin)
+
+    def _report_new(self, peer: Peer, origin: Origin) -> None:
+        """Report an origin of which messages are stored here; its position may be known a moment later."""
+        if peer.histories.begin_report(origin):
+            if self._positions().get(origin, NOTHING_STORED).last is None:
+                peer.histories.postpone_report(origin)
+            else:
+                peer.histories.due.discard(origin)
                 self._report_history(peer, origin)
 
     def _take_history(self, peer: Peer, message: History) -> None:
@@ -636,6 +644,8 @@ class SubscriptionExchange:
     def flush(self) -> list[Effect]:
         """Store the acknowledgements since the last flush, and send the durable ones; call it every 0.2 s."""
         for peer in self._peers.values():
+            for origin in list(peer.histories.due):
+                self._report_new(peer, origin)
             peer.wait(LATE_FLUSHES if self.cluster < peer.cluster else LATER_FLUSHES)
         self._send_deltas()
         return self._store_changes()

@@ -22,6 +22,8 @@ class Histories:
         """Whether the neighbour takes reports: it is connected, and no older version."""
         self.differing: set[Origin] = set()
         """Origins of which the two have different entries."""
+        self.due: set[Origin] = set()
+        """Origins with new messages whose position is not known yet: it is reported with the next flush."""
         self._reported: set[Origin] = set()
         self._awaited: dict[Origin, LastEntry] = {}  # last entries of the neighbour that are not compared yet
 
@@ -29,6 +31,7 @@ class Histories:
         """Forget everything: the session has ended."""
         self.takes_reports = False
         self.differing.clear()
+        self.due.clear()
         self._reported.clear()
         self._awaited.clear()
 
@@ -38,6 +41,11 @@ class Histories:
             return False
         self._reported.add(origin)
         return True
+
+    def postpone_report(self, origin: Origin) -> None:
+        """Note that a report that has begun has to be made later."""
+        self._reported.discard(origin)
+        self.due.add(origin)
 
     def note(self, origin: Origin, state: OriginState, here: OriginState) -> bool:
         """Note the neighbour's position in an origin.

@@ -331,4 +331,5 @@ class Peer:
     def is_idle(self) -> bool:
         """Whether no item is in flight or to be sent; acknowledgements that the neighbour refuses do not count."""
         unsent = any(origin in self._admitted for _, origin in self._unsent)
-        return not (self._headers or self._tombstones or self._in_flight or self._late or unsent)
+        is_due = bool(self._late or self.histories.due)
+        return not (self._headers or self._tombstones or self._in_flight or is_due or unsent)
