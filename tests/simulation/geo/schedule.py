@@ -254,7 +254,7 @@ class Schedule:
 
     def _shared(self, link: Link) -> list[Origin]:
         one, two = link.ends
-        return [origin for origin in one.vector if origin in two.vector]
+        return [origin for origin in one.translation.ends() if origin in two.translation.ends()]
 
     def _merges(self, name: str, states: list[SubscriptionState]) -> None:
         """Merging commutes: all states of all clusters, in two orders, twice."""

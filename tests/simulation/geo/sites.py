@@ -196,7 +196,8 @@ class Site:
         """Early acknowledgements are applied before anything is delivered; the topic's own offsets count all messages."""
         self.vector[origin] = end
         self.vector[self.origin] = len(self.log)
-        self._do(self.exchange.arrive(origin, end))
+        if origin in self.translation.ends():  # otherwise gaps alone are stored of it
+            self._do(self.exchange.arrive(origin, end))
         self._do(self.exchange.arrive(self.origin, len(self.log)))
 
     def positions(self) -> dict[Origin, OriginState]:
