@@ -54,7 +54,7 @@ from pyreplog.geo.policy import ReplicationPolicy, ReplicationSettings
 from pyreplog.geo.replicator_manager import ReplicatorFactory, ReplicatorManager, TopicsLike
 from pyreplog.geo.replicator_status import ReplicatorState, ReplicatorStatus
 from pyreplog.geo.server_registration import list_servers
-from pyreplog.geo.subscription_replication import SubscriptionReadiness
+from pyreplog.geo.subscription_readiness import SubscriptionReadiness
 from pyreplog.geo.target_links import TargetLinks
 from pyreplog.handles import Handle, make_part_of
 from pyreplog.metadata.store import MetadataStore

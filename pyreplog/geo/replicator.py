@@ -366,6 +366,16 @@ class Replicator:
         """The position in the topic that the target reported last; None: it reported none yet."""
         return None if self._sender is None else self._sender.note
 
+    def forwarded(self, origin: Origin) -> int | None:
+        """Return the offset at another origin below which the target has reported to store everything.
+
+        Args:
+            origin: the origin; None is returned if its messages are not forwarded to the target.
+        """
+        if self._sender is None:
+            return 0 if self._policy.forward == "all" else None
+        return self._sender.forwarded(origin)
+
     # ---- status --------------------------------------------------------------------------------------------------
 
     def status(self) -> ReplicatorStatus:

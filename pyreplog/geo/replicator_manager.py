@@ -33,7 +33,8 @@ from pyreplog.geo.protocol.effects import OriginNote
 from pyreplog.geo.replicator_status import ReplicatorStatus
 from pyreplog.geo.revision import REVISION
 from pyreplog.geo.server_registration import SERVERS, ServerRegistration, choose_server
-from pyreplog.geo.subscription_replication import Neighbour, SubscriptionReadiness, SubscriptionReplication
+from pyreplog.geo.subscription_readiness import SubscriptionReadiness
+from pyreplog.geo.subscription_replication import Neighbour, SubscriptionReplication
 from pyreplog.geo.target_link import ExchangeLink
 from pyreplog.handles import Handle, make_part_of
 from pyreplog.ledger.driver import Runtime, TimerLike
@@ -41,6 +42,7 @@ from pyreplog.ledger.thread_pool import ThreadPool
 from pyreplog.metadata.store import MetadataStore
 from pyreplog.metadata.watching import Watch
 from pyreplog.net.sockets import weak_callback
+from pyreplog.origins.origin import Origin
 from pyreplog.topic.model.chain import LedgerChain
 from pyreplog.topic.model.routing import partition_of
 from pyreplog.topic.model.system_cursor_record import stored_mark
@@ -78,6 +80,10 @@ class ReplicatorLike(Protocol):
     @property
     def note(self) -> OriginNote | None:
         """The position in the topic that the target reported last; None: it reported none yet."""
+        ...
+
+    def forwarded(self, origin: Origin) -> int | None:
+        """Return its position in another origin, whose messages are forwarded to it; None: they are not."""
         ...
 
     def start(self) -> None:
@@ -581,7 +587,10 @@ class ReplicatorManager(Handle):
                     with self._lock:
                         self._dirty.add(topic.name)
                 else:
-                    neighbours[target] = Neighbour(target, cluster.id, link, partial(_note_of, replicated, target))
+                    neighbours[target] = Neighbour(
+                        target, cluster.id, link, partial(_note_of, replicated, target),
+                        partial(_forwarded_to, replicated, target),
+                    )  # fmt: skip
         if replicated.subscriptions is not None and UNKNOWN_CLUSTER in unreachable:
             return  # unknown is not gone
         if replicated.subscriptions is not None and replicated.origin != topic.origin:
@@ -872,6 +881,12 @@ def _note_of(replicated: _ReplicatedTopic, target: str) -> OriginNote | None:
     """Return the position in a topic that a target reported last; None: the topic is not sent to it."""
     replication = replicated.replications.get(target)
     return None if replication is None else replication.replicator.note
+
+
+def _forwarded_to(replicated: _ReplicatedTopic, target: str, origin: Origin) -> int | None:
+    """Return the offset at another origin that a target reported last; None: its messages are not forwarded to it."""
+    replication = replicated.replications.get(target)
+    return None if replication is None else replication.replicator.forwarded(origin)
 
 
 def _lacks_cursor(manager_ref: ref[ReplicatorManager], name: str, cursors: Collection[str]) -> bool:

@@ -8,7 +8,7 @@ import secrets
 from collections import deque
 from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from functools import partial
 from typing import Any, NamedTuple, TypeVar
 
@@ -29,9 +29,11 @@ from pyreplog.future import AppendFuture, set_exception, set_result
 from pyreplog.geo.acks.digests import prefix_of
 from pyreplog.geo.acks.effects import (
     Acknowledge,
+    CompareEntry,
     Diverged,
     Drop,
     Effect,
+    HistoryDiffers,
     HomeChanged,
     Persist,
     Rebuild,
@@ -46,14 +48,16 @@ from pyreplog.geo.acks.readiness import readiness
 from pyreplog.geo.acks.subscription_position import SubscriptionPosition, place
 from pyreplog.geo.acks.subscription_state import NO_CLUSTER, SubscriptionState
 from pyreplog.geo.exchange_connection import ExchangeConnection
+from pyreplog.geo.origin_entries import read_entry
 from pyreplog.geo.planned_handover import HandoverStatus, PlannedHandover
 from pyreplog.geo.position_pages import PositionPages
 from pyreplog.geo.protocol.effects import OriginNote
 from pyreplog.geo.subscription_journal import SubscriptionJournal
+from pyreplog.geo.subscription_readiness import SubscriptionReadiness
 from pyreplog.geo.target_link import ExchangeLink
 from pyreplog.geo.topic_positions import TopicPositions
 from pyreplog.net.backoff import Backoff
-from pyreplog.origins.origin import Origin
+from pyreplog.origins.origin import LastEntry, Origin
 from pyreplog.topic.model.positions import TopicPosition, position
 from pyreplog.topic.model.wire.protocol import Exchange, Exchanged
 from pyreplog.topic.owner.subscription import Subscription
@@ -80,49 +84,15 @@ class Neighbour(NamedTuple):
         link: the connection to it.
         note: returns the other cluster's last confirmed position in this topic, as the replicator noted it; None: this
             topic was never sent there.
+        forwarded: returns the offset at another origin below which the other cluster has confirmed everything; None:
+            messages of that origin are not forwarded to it, and come from elsewhere.
     """
 
     name: str
     cluster: bytes
     link: ExchangeLink
     note: Callable[[], OriginNote | None]
-
-
-@dataclass(frozen=True, slots=True)
-class SubscriptionReadiness:
-    """The effect of a fail-over of one subscription to one cluster now, as this cluster knows it.
-
-    Messages and acknowledgements in flight count as missing at the target, so a fail-over loses or repeats at most
-    these.
-
-    Attributes:
-        topic: name of the topic.
-        subscription: name of the subscription.
-        target: name of the other cluster.
-        is_ready: no message would be lost or repeated, for certain.
-        is_known: the target has reported its acknowledgements since this process owns the topic; if not, the other
-            values are guesses.
-        is_current: the target knows the last seek; if not, it goes on from its position before that seek.
-        lost: messages that are to be delivered, and that the target does not store.
-        repeated: messages that are acknowledged, and that the target stores and would deliver.
-        revived: messages that expired here without an acknowledgement, and that the target would deliver.
-        error: why the target is not connected; "": it is connected.
-        alarm: the problem that a person has to solve; "": none.
-        home: name of the only cluster whose consumers get messages; "": this cluster; None: all clusters deliver.
-    """
-
-    topic: str
-    subscription: str
-    target: str
-    is_ready: bool
-    is_known: bool
-    is_current: bool
-    lost: int
-    repeated: int
-    revived: int
-    error: str = ""
-    alarm: str = ""
-    home: str | None = None
+    forwarded: Callable[[Origin], int | None] = lambda _: None
 
 
 class _EraOffset(NamedTuple):
@@ -229,8 +199,9 @@ class SubscriptionReplication:
             self._journal = journal
             self._issued_sequence = self._durable_sequence = replayed.sequence
             self._exchange = SubscriptionExchange(
-                self.topic.origin, participants=self._participants(), neighbours=self._neighbours, replayed=replayed
-            )
+                self.topic.origin, participants=self._participants(), neighbours=self._neighbours, replayed=replayed,
+                positions=self.topic.origins.all,
+            )  # fmt: skip
             self._take_over(was_replicated=replayed.sequence > 0)
 
         self._events.post(begun)
@@ -441,6 +412,14 @@ class SubscriptionReplication:
                     self._home_changed(name)
                 case Diverged(peer, origin, end):
                     self.diverged(peer, f"it has acknowledgements of {origin.token} up to {end}, beyond its end here")
+                case CompareEntry():
+                    self._read_to_compare(effect)
+                case HistoryDiffers(peer, origin, first):
+                    self.diverged(
+                        peer, f"messages of the cluster {self._name_of(origin)} ({origin.token}): the entry at {first} "
+                        "is another one there: one of the two clusters was rolled back, or the one that published "
+                        "them. Compare the topic in all three",
+                    )  # fmt: skip
         self._advance_handovers()
         for connection in list(self._connections.values()):
             connection.send_due()
@@ -934,6 +913,22 @@ class SubscriptionReplication:
         self._alarms[peer] = text
         logger.error("topic %s: acknowledgements are not exchanged with %s: %s", self.topic.name, peer.hex(), text)
 
+    # ---- histories of third clusters ------------------------------------------------------------------------
+
+    def _read_to_compare(self, comparison: CompareEntry) -> None:
+        """Read the entry here that is compared with a neighbour's last one."""
+
+        def entry_read(here: LastEntry | None, error: ReplogError | None) -> None:
+            self._events.post(partial(self._compared, comparison, here, error))
+
+        read_entry(self.topic, self._positions, comparison.origin, comparison.last.first, entry_read)
+
+    def _compared(self, comparison: CompareEntry, here: LastEntry | None, error: ReplogError | None) -> None:
+        if error is not None:
+            self._retry_later(error, partial(self._read_to_compare, comparison))
+        elif self._exchange is not None and not self._is_over:
+            self._carry_out(self._exchange.compared(comparison, here))
+
     # ---- handovers ------------------------------------------------------------------------------------------
 
     def hand_over(self, subscription: str, target: str, *, order: str, timeout: float, grace: float) -> dict[str, Any]:
@@ -1181,6 +1176,9 @@ class SubscriptionReplication:
             stored = {self.topic.origin: 0 if note is None else note.stored}
             if connection.origin is not None:
                 stored[connection.origin] = OFFSET_END
+            for origin in self._positions.ends().keys() - stored.keys():
+                forwarded = neighbour.forwarded(origin)
+                stored[origin] = OFFSET_END if forwarded is None else forwarded
             held = self._positions.held_from(stored)
             error = _why_not_connected(connection)
             for name in self._exchange.names():
@@ -1245,7 +1243,7 @@ class SubscriptionReplication:
             connection, note, unconfirmed = self._connections[peer], neighbour.note(), exchange.unconfirmed(peer, name)
             is_current = not exchange.lacks_header(peer, name)
             for origin in origins:
-                end = note.stored if note is not None and origin == own else None
+                end = note.stored if note is not None and origin == own else neighbour.forwarded(origin)
                 is_known = is_current and origin in exchange.peer(peer).compared
                 passed = subtract(state.passed_set(origin), unconfirmed.of(origin))
                 add(neighbour.name, origin, passed, end, is_known, _why_not_connected(connection))

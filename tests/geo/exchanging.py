@@ -5,11 +5,11 @@ from __future__ import annotations
 import numpy as np
 
 from pyreplog.geo.acks.effects import Effect, Persist, Send
-from pyreplog.geo.acks.exchange import SubscriptionExchange
+from pyreplog.geo.acks.exchange import LATER_FLUSHES, SubscriptionExchange
 from pyreplog.geo.acks.journal import replay
 from pyreplog.geo.acks.origin_ranges import OriginRanges, Ranges
 from pyreplog.geo.acks.subscription_state import FIRST_GENERATION, Generation
-from pyreplog.origins.origin import Origin
+from pyreplog.origins.origin import Origin, OriginState
 
 
 def cluster_id(letter: str) -> bytes:
@@ -41,12 +41,14 @@ def bases(**ends: int) -> OriginRanges:
 class Side:
     """One cluster; its disk is as fast as the test has it."""
 
-    def __init__(self, letter: str, others: str, *, links: str | None = None) -> None:
+    def __init__(self, letter: str, others: str, *, links: str | None = None, stores: bool = True) -> None:
         self.letter, self.id, self.origin = letter, cluster_id(letter), origin(letter)
         self.others, self.links = others, others if links is None else links
         self.journal: list[Persist] = []
         self.outbox: list[Send] = []
         self.effects: list[Effect] = []  # the others
+        self.positions: dict[Origin, OriginState] = {}  # in the topics of other clusters
+        self.stores = stores  # 1000 messages of each
         self.is_fast = True  # records are durable at once
         self.boot()
 
@@ -58,10 +60,11 @@ class Side:
             participants=[self.id, *map(cluster_id, self.others)],
             neighbours=[*map(cluster_id, self.links)],
             replayed=replay(records),
+            positions=lambda: self.positions,
         )
         self.outbox.clear()
         self.effects.clear()
-        for letter in self.letter + self.others:
+        for letter in self.letter + self.others if self.stores else self.letter:
             self.do(self.exchange.arrive(origin(letter), 1000))
 
     def do(self, effects: list[Effect]) -> None:
@@ -100,20 +103,20 @@ class Side:
 class Clusters:
     """Several, each linked with each unless told otherwise."""
 
-    def __init__(self, letters: str = "ab", links: tuple[str, ...] | None = None) -> None:
+    def __init__(self, letters: str = "ab", links: tuple[str, ...] | None = None, *, stored: bool = True) -> None:
         self.session = 0
         pairs = links or tuple(one + two for place, one in enumerate(letters) for two in letters[place + 1 :])
         self.pairs = list(pairs)
         self.sides = {}
         for letter in letters:
             linked = "".join(sorted({*"".join(pair for pair in pairs if letter in pair)} - {letter}))
-            self.sides[letter] = Side(letter, letters.replace(letter, ""), links=linked)
+            self.sides[letter] = Side(letter, letters.replace(letter, ""), links=linked, stores=stored)
 
     def __getitem__(self, letter: str) -> Side:
         return self.sides[letter]
 
-    def connect(self, pair: str, *, proved: bool = True) -> None:
-        """Begin a session; the histories of all origins are proved, unless told otherwise."""
+    def connect(self, pair: str, *, proved: bool = True, thirds: bool = True) -> None:
+        """Begin a session; the histories are proved, of all origins or those of the two alone, unless told otherwise."""
         self.session += 1
         one, two = (self.sides[letter] for letter in pair)
         for side, other in ((one, two), (two, one)):
@@ -121,7 +124,7 @@ class Clusters:
             side.do(side.exchange.connect(other.id, self.session, other.origin))
         if proved:
             for side, other in ((one, two), (two, one)):
-                for letter in self.sides:
+                for letter in self.sides if thirds else pair:
                     side.do(side.exchange.prove(other.id, origin(letter)))
 
     def connect_all(self) -> None:
@@ -147,10 +150,12 @@ class Clusters:
         return carried
 
     def settle(self) -> None:
-        """Flush and carry until nothing is on its way."""
-        for _ in range(20):
+        """Flush and carry until nothing is on its way, and nothing was for as long as something may wait."""
+        quiet = 0
+        for _ in range(100):
             for side in self.sides.values():
                 side.do(side.exchange.flush())
-            if not self.carry() and not any(side.outbox for side in self.sides.values()):
+            quiet = quiet + 1 if not self.carry() and not any(side.outbox for side in self.sides.values()) else 0
+            if quiet > LATER_FLUSHES:
                 return
         raise AssertionError("clusters do not come to an end")

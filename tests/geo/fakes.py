@@ -17,6 +17,7 @@ from pyreplog.geo.replicator_manager import ReplicatorManager
 from pyreplog.geo.replicator_status import ReplicatorStatus
 from pyreplog.ledger.cluster import LedgerCluster
 from pyreplog.metadata.store import MetadataStore
+from pyreplog.origins.origin import Origin
 from pyreplog.topic.owner.topics import Topics
 
 UUIDS = {"b": "0b" * 16, "c": "0c" * 16}
@@ -32,6 +33,9 @@ class FakeReplicator:
 
     @property
     def note(self) -> None:
+        return None
+
+    def forwarded(self, origin: Origin) -> None:
         return None
 
     def start(self) -> None:

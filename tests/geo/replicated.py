@@ -18,7 +18,8 @@ from typing import Any
 from pyreplog._native.topic.range_set import RangeSet
 from pyreplog.geo.protocol.effects import OriginNote
 from pyreplog.geo.replicator import Replicator
-from pyreplog.geo.subscription_replication import Neighbour, SubscriptionReadiness, SubscriptionReplication
+from pyreplog.geo.subscription_readiness import SubscriptionReadiness
+from pyreplog.geo.subscription_replication import Neighbour, SubscriptionReplication
 from pyreplog.geo.target_link import TargetLink
 from pyreplog.topic.client.consumer import Consumer
 from pyreplog.topic.client.remote.client import connect

@@ -592,16 +592,29 @@ class Sender:
         """Return the stream in which an entry is sent; None: it is not sent."""
         if entry.origin is None:
             return self._streams[self.own]
-        settings, cluster = self.settings, entry.origin.cluster
-        if cluster != self.own.cluster:  # otherwise the entry was published here, under a former identity
-            if not settings.forward_all or cluster == self.target:
-                return None
-            if settings.forward_from is not None and cluster not in settings.forward_from:
-                return None
+        # an entry that was published here has a former identity
+        if entry.origin.cluster != self.own.cluster and not self._forwards(entry.origin):
+            return None
         stream = self._streams.get(entry.origin)
         if stream is None:
             stream = self._streams[entry.origin] = OriginStream(entry.origin)
         return stream
+
+    def _forwards(self, origin: Origin) -> bool:
+        """Return whether messages of another cluster are forwarded."""
+        settings, cluster = self.settings, origin.cluster
+        if not settings.forward_all or cluster == self.target:
+            return False
+        return settings.forward_from is None or cluster in settings.forward_from
+
+    def forwarded(self, origin: Origin) -> int | None:
+        """Return the offset at an origin of another cluster below which the target has reported to store everything.
+
+        Args:
+            origin: the origin; None is returned if its messages are not forwarded.
+        """
+        note = self._notes.get(origin)
+        return None if not self._forwards(origin) else 0 if note is None else note.stored
 
     def _send_next(self, now_us: int, time_us: int) -> bool:
         """Send one request; return whether another one may follow."""

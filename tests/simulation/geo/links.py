@@ -98,14 +98,14 @@ class Link:
         receiver.do(receiver.exchange.receive(sender.id, data))
 
     def prove_later(self, site: Site) -> None:
-        """What both hold of an origin is compared when the replicator opens it; some time later."""
+        """What both hold of the two topics is compared when the connection begins; some time later."""
         if self.is_connected:
             delay = self.schedule.plan.delay_s * 3 * self.world.random.random()
             self.world.after(delay, self._prove, self.session, site)
 
     def _prove(self, session: int, site: Site) -> None:
         if session == self.session and self.is_connected and site.is_up:
-            for origin in list(site.vector):
+            for origin in (site.origin, self.other(site).origin):
                 site.do(site.exchange.prove(self.other(site).id, origin))
 
     # ---- messages of the topic -------------------------------------------------------------------------------------

@@ -11,9 +11,11 @@ import numpy as np
 from pyreplog._native.topic.range_set import RangeSet
 from pyreplog.geo.acks.effects import (
     Acknowledge,
+    CompareEntry,
     Diverged,
     Drop,
     Effect,
+    HistoryDiffers,
     HomeChanged,
     Persist,
     Rebuild,
@@ -28,7 +30,7 @@ from pyreplog.geo.acks.messages import TombstoneItem, decode_items
 from pyreplog.geo.acks.origin_ranges import OriginRanges
 from pyreplog.geo.acks.subscription_state import FIRST_GENERATION, Generation
 from pyreplog.geo.acks.translation import Translation
-from pyreplog.origins.origin import Origin
+from pyreplog.origins.origin import LastEntry, Origin, OriginState
 
 from ..invariants import demand
 
@@ -43,6 +45,10 @@ class Entry(NamedTuple):
     origin: Origin
     number: int
     only_to: frozenset[bytes] | None  # clusters that it is replicated to; None: all
+
+    @property
+    def last(self) -> LastEntry:
+        return LastEntry(self.number, self.number + 1, self.origin.key & 0xFFFF_FFFF, self.number)
 
 
 @dataclass
@@ -96,13 +102,11 @@ class Site:
         self.is_up = True
         self.handover = None
         self._late.clear()
-        others = self.schedule.participants()
+        neighbours = self.neighbours()
         self.exchange = SubscriptionExchange(
-            self.origin,
-            participants=others,
-            neighbours=[link.other(self).id for link in self.links if not link.other(self).is_removed],
-            replayed=replay(self.journal),
-        )
+            self.origin, participants=[self.id, *neighbours], neighbours=neighbours, replayed=replay(self.journal),
+            positions=self.positions,
+        )  # fmt: skip
         self.cursors = {}
         for origin, end in self.vector.items():
             self.exchange.arrive(origin, end)
@@ -110,6 +114,9 @@ class Site:
             self._restore(name)
         self.world.note(self, "boots with", self.exchange.names())
         self.world.after(0.2 * self.world.random.random(), self._flush, self.boots)
+
+    def neighbours(self) -> list[bytes]:
+        return [link.other(self).id for link in self.links if not link.other(self).is_removed]
 
     def _restore(self, name: str) -> None:
         """The cursor is what the journal has; what the cursor was saved with behind it counts, too."""
@@ -180,9 +187,6 @@ class Site:
         if end > at:
             self.gaps.setdefault(origin, []).append((at, end))
         self._arrived(origin, end)
-        if stored == 0:
-            for link in self.links:
-                link.prove_later(self)
 
     def _note_place(self, origin: Origin, number: int) -> None:
         at = len(self.log)
@@ -192,8 +196,25 @@ class Site:
         """Early acknowledgements are applied before anything is delivered; the topic's own offsets count all messages."""
         self.vector[origin] = end
         self.vector[self.origin] = len(self.log)
-        self._do(self.exchange.arrive(origin, end))
+        if origin in self.translation.ends():  # otherwise gaps alone are stored of it
+            self._do(self.exchange.arrive(origin, end))
         self._do(self.exchange.arrive(self.origin, len(self.log)))
+
+    def positions(self) -> dict[Origin, OriginState]:
+        lasts = {entry.origin: entry.last for entry in self.log}
+        return {
+            origin: OriginState(end, lasts.get(origin)) for origin, end in self.vector.items() if origin != self.origin
+        }
+
+    def _compare(self, boot: int, effect: CompareEntry) -> None:
+        """The entry is read; at times it is not there any more, or was never sent here."""
+        if boot == self.boots:
+            key = effect.origin, effect.last.first
+            here = next((entry.last for entry in self.log if (entry.origin, entry.number) == key), None)
+            if self.world.chance(self.schedule.plan.trimmed):
+                here = None
+            self.schedule.comparisons += here is not None
+            self._do(self.exchange.compared(effect, here))
 
     def held(self) -> OriginRanges:
         return self.translation.held_below(len(self.log))
@@ -242,7 +263,11 @@ class Site:
                     self.truth.lost_seeks += 1
                 case HomeChanged(name, home):
                     self.world.note(self, name, "has its home", home.number, home.cluster[:1])
-                case Diverged():
+                case CompareEntry():
+                    self.world.after(
+                        self.schedule.plan.disk_s * self.world.random.random(), self._compare, boot, effect
+                    )
+                case Diverged() | HistoryDiffers():
                     demand(False, "NobodyDiverges", f"{self}: {effect}")
         for name in self._touched:
             if self.exchange.state(name) is not None:
