@@ -10,7 +10,6 @@ import secrets
 import shutil
 import signal
 import tempfile
-import threading
 from collections.abc import Generator, Iterator
 from pathlib import Path
 
@@ -32,16 +31,6 @@ _SHIPPED_SEGMENT_BYTES = LogConfig.default_segment_bytes
 LogConfig.default_segment_bytes = (4 << 20) + (64 << 10)
 
 _numbers = itertools.count()
-_start_thread = threading.Thread.start
-
-
-def _start_daemon(thread: threading.Thread) -> None:
-    """A thread of pyreplog that is no daemon keeps a process alive that has forgotten to close something."""
-    assert thread.daemon or not thread.name.startswith("pyreplog-"), f"{thread.name} is no daemon"
-    _start_thread(thread)
-
-
-threading.Thread.start = _start_daemon  # type: ignore[method-assign]
 
 
 def pytest_collection_finish() -> None:

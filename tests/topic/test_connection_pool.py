@@ -272,7 +272,7 @@ def test_a_request_that_waits_to_be_asked_again_fails_when_the_client_is_closed(
 
 def test_publishing_has_a_connection_of_its_own(pool: ConnectionPool) -> None:
     told = Told()
-    for request in (Publish(1, [b"entry"]), CloseProducer(1), OPEN, OPEN._replace(lane=0), Fetch(1), ASK):
+    for request in (Publish(1, [b"entry"]), CloseProducer(1), OPEN, OPEN._replace(session=0), Fetch(1), ASK):
         pool.send(A, request, told)
     publishing, other = Channels.all
     assert [type(request) for request, _, _ in publishing.asked] == [Publish, CloseProducer, Open]

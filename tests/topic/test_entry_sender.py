@@ -115,10 +115,10 @@ class Stand:
         self.pool.answer(Open, OPENED)
 
 
-# ---- lanes -----------------------------------------------------------------------------------------------------
+# ---- producer sessions -----------------------------------------------------------------------------------------------------
 
 
-def test_a_lane_is_opened_with_the_first_batch_and_the_others_wait_for_it() -> None:
+def test_a_session_is_opened_with_the_first_batch_and_the_others_wait_for_it() -> None:
     stand, batches = Stand(), [Batch(count) for count in (1, 2, 3)]
     stand.submit(batches[0])
     stand.submit(*batches[1:])
@@ -136,7 +136,7 @@ def test_a_lane_is_opened_with_the_first_batch_and_the_others_wait_for_it() -> N
     assert (batches[2].outcome, late.outcome) == (InvalidEntryError, [-1])
 
 
-def test_a_lane_is_opened_before_there_is_anything_to_send() -> None:
+def test_a_session_is_opened_before_there_is_anything_to_send() -> None:
     stand = Stand("p")
     opened = stand.sender.open()
     assert stand.pool.requests(Open) == [Open(1, False, "news", "p", "client", "")]
@@ -224,7 +224,7 @@ def test_what_has_failed_takes_no_time_from_what_comes_later(monkeypatch: pytest
     stand.pool.answer(Open, InvalidMessageError("not so"))
     stand.sender.open()
     stand.pool.answer(Open, StaleError("moves"))
-    assert stand.pool.timers == [], "nothing waits for a lane"
+    assert stand.pool.timers == [], "nothing waits for a session"
     now[0] += 100.0
     stand.submit(batch)
     stand.pool.answer(Open, StaleError("moves"))
@@ -272,7 +272,7 @@ def test_after_a_connection_that_could_not_be_made_the_next_owner_is_asked_at_on
     assert stand.pool.kinds() == ["Open"] and stand.pool.timers == []
 
 
-def test_a_batch_that_the_lane_before_refuses_late_goes_through_the_next_one() -> None:
+def test_a_batch_that_the_session_before_refuses_late_goes_through_the_next_one() -> None:
     stand, batches = Stand(), [Batch(1), Batch(2)]
     stand.submit(*batches)
     stand.open()
@@ -295,7 +295,7 @@ def test_batches_of_a_producer_are_sent_again_in_order() -> None:
     assert stand.pool.kinds() == ["Publish", "Open"]
     stand.open()
     assert stand.pool.requests(Publish)[1:] == [Publish(2, batch.entries) for batch in batches[1:]]
-    stand.pool.answer(Publish, published(99, 3, 3))  # of the first lane: it comes too late
+    stand.pool.answer(Publish, published(99, 3, 3))  # of the first session: it comes too late
     assert batches[2].outcome is None
     stand.pool.answer(Publish, published(-1, 2, 0))
     stand.pool.answer(Publish, published(3, 3, 1, b"\x40"))
@@ -315,7 +315,7 @@ def test_what_was_sent_and_cannot_be_sent_again_is_unknown() -> None:
     assert sent.error is not None and isinstance(sent.error.__cause__, InvalidMessageError)
 
 
-def test_an_error_of_another_kind_leaves_the_lane() -> None:
+def test_an_error_of_another_kind_leaves_the_session() -> None:
     stand, batches = Stand(), [Batch(), Batch()]
     stand.submit(*batches)
     stand.open()
@@ -329,7 +329,7 @@ def test_an_error_of_another_kind_leaves_the_lane() -> None:
 # ---- the end ---------------------------------------------------------------------------------------------------
 
 
-def test_closing_fails_what_has_no_outcome_and_gives_the_lane_up() -> None:
+def test_closing_fails_what_has_no_outcome_and_gives_the_session_up() -> None:
     stand, sent, settled = Stand(), Batch(), Batch()
     stand.submit(settled, sent)
     stand.open()
@@ -345,7 +345,7 @@ def test_closing_fails_what_has_no_outcome_and_gives_the_lane_up() -> None:
     assert len(stand.pool.requests(CloseProducer)) == 1
 
 
-def test_closing_while_a_lane_is_opened_gives_it_up_when_it_is() -> None:
+def test_closing_while_a_session_is_opened_gives_it_up_when_it_is() -> None:
     stand, batch = Stand(), Batch()
     stand.submit(batch)
     stand.sender.close(ClosedError("closed"))
@@ -354,7 +354,7 @@ def test_closing_while_a_lane_is_opened_gives_it_up_when_it_is() -> None:
     assert stand.pool.kinds() == ["CloseProducer"]
 
 
-def test_who_leaves_closes_the_lane_behind_the_last_batch() -> None:
+def test_who_leaves_closes_the_session_behind_the_last_batch() -> None:
     stand, batches = Stand(), [Batch(), Batch()]
     stand.sender.leave()
     assert stand.pool.kinds() == [], "there was nothing"
@@ -378,7 +378,7 @@ def test_a_quota_while_nobody_leaves_is_told_to_the_batch_alone() -> None:
 
 
 @pytest.mark.parametrize("error", [PeerError("older"), ClosedError("gone"), InvalidMessageError("not so")])
-def test_a_lane_that_is_not_closed_at_the_server_is_logged_if_that_is_strange(
+def test_a_session_that_is_not_closed_at_the_server_is_logged_if_that_is_strange(
     error: ReplogError, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level("INFO", sender.logger.name)
@@ -387,7 +387,7 @@ def test_a_lane_that_is_not_closed_at_the_server_is_logged_if_that_is_strange(
     stand.open()
     stand.sender.close(ClosedError("closed"))
     stand.pool.answer(CloseProducer, error)
-    assert ("a lane was not closed" in caplog.text) is isinstance(error, InvalidMessageError)
+    assert ("a producer session was not closed" in caplog.text) is isinstance(error, InvalidMessageError)
 
 
 # ---- limits ----------------------------------------------------------------------------------------------------

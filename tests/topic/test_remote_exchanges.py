@@ -65,7 +65,7 @@ def test_who_acknowledges_nothing_is_given_more(client: Client, asked: Counter[t
         assert subscription.backlog_messages == 0
 
 
-def test_batches_that_come_while_a_lane_is_opened_wait_for_it(
+def test_batches_that_come_while_a_session_is_opened_wait_for_it(
     here: Served, client: Client, asked: Counter[type]
 ) -> None:
     here.cluster.topic("news", **PLAIN)
