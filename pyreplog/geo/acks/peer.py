@@ -60,9 +60,8 @@ class Peer:
         self._tombstones: dict[tuple[str, str], None] = {}
         self._unsent: dict[tuple[str, Origin], RangeSet] = {}
         self._late: dict[tuple[str, Origin], RangeSet] = {}  # the neighbour probably gets these from another one
-        self._waited: dict[
-            tuple[str, Origin], int
-        ] = {}  # flushes since the first of them, or since the neighbour sent some
+        # flushes since the first of them, or since the neighbour sent some
+        self._waited: dict[tuple[str, Origin], int] = {}
         self._in_flight: deque[tuple[int, tuple[Item, ...]]] = deque()
         self._sequence = 0
         self._received = 0
