@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from pyreplog.errors import DiskError, DiskFullError, InvalidArgumentError, UnsupportedFilesystemError
-from pyreplog.log.files import RealFiles, boot_id, disk_error, lock_range, opening_told, share
+from pyreplog.log.files import RealFiles, boot_id, disk_error, lock_range, translate_open_errors, share
 
 
 class Refusing(RealFiles):
@@ -221,11 +221,11 @@ def test_errors_of_a_disk_are_told_with_what_was_tried() -> None:
         error = disk_error(OSError(code, "none"), "it cannot be done")
         assert isinstance(error, DiskFullError) and error.errno == code and "it cannot be done" in str(error)
     assert type(disk_error(OSError(errno.EIO, "none"), "it")) is DiskError
-    with pytest.raises(DiskError, match="place cannot be opened"), opening_told("place"):
+    with pytest.raises(DiskError, match="place cannot be opened"), translate_open_errors("place"):
         raise OSError(errno.EIO, "none")
-    with pytest.raises(InvalidArgumentError, match="place cannot be opened: too long"), opening_told("place"):
+    with pytest.raises(InvalidArgumentError, match="place cannot be opened: too long"), translate_open_errors("place"):
         raise OSError(errno.ENAMETOOLONG, "too long")
-    with pytest.raises(UnsupportedFilesystemError, match="of a test"), opening_told("place"):
+    with pytest.raises(UnsupportedFilesystemError, match="of a test"), translate_open_errors("place"):
         raise UnsupportedFilesystemError(errno.EINVAL, "of a test")
 
 
