@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from pyreplog.errors import DiskError, DiskFullError, InvalidArgumentError, UnsupportedFilesystemError
-from pyreplog.log.files import RealFiles, boot_id, disk_error, lock_range, translate_open_errors, share
+from pyreplog.log.files import RealFiles, boot_id, disk_error, lock_range, share, translate_open_errors
 
 
 class Refusing(RealFiles):
