@@ -536,3 +536,24 @@ def test_a_topic_that_is_created_again_has_told_nothing() -> None:
     clusters.connect("ab", proved=False)
     told = readiness(side.exchange, "s", other.id, bases(a=10), {origin("a"): 10})
     assert not told.is_known
+
+
+def test_a_topic_that_is_created_again_gets_what_it_has_told_just_before() -> None:
+    """Its acknowledgement was not durable yet at the neighbour when the new topic reported that it has none."""
+    clusters = linked()
+    side, other = clusters["a"], clusters["b"]
+    side.is_fast = False
+    other.acknowledge("s", "a", 3)
+    other.do(other.exchange.flush())
+    clusters.carry()
+    clusters.cut("ab")
+    other.journal.clear()
+    other.origin = origin("b", 2)
+    other.boot()
+    clusters.connect("ab")
+    clusters.carry()
+    side.is_fast = True
+    for persist in side.journal:
+        side.do(side.exchange.persisted(persist.sequence))
+    clusters.settle()
+    assert side.acked("s", "a") == other.acked("s", "a") == [3]

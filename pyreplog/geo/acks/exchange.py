@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter, deque
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from pyreplog._native.topic.range_set import RangeSet
@@ -322,12 +322,20 @@ class SubscriptionExchange:
             session: number that both know, never used before between them.
             origin: the neighbour's topic, as an origin. A topic that was created again has no subscriptions.
         """
-        self.peer(peer).connect(session, origin)
+        if self.peer(peer).connect(session, origin):
+            self._forget_source(peer)
         digests = [(name, lifecycle.digest()) for name, lifecycle in self._lifecycles.items()]
         chunks = [digests[at : at + SUMMARY_NAMES] for at in range(0, len(digests), SUMMARY_NAMES)] or [[]]
         for number, chunk in enumerate(chunks):
             self._send(peer, Summary(session, tuple(chunk), number == len(chunks) - 1))
         return self._take_effects()
+
+    def _forget_source(self, peer: bytes) -> None:
+        """Send a neighbour also the acknowledgements that its former topic sent, once they are durable here."""
+        for releases in (self._releases, *(waiting for _, _, waiting in self._persisting)):
+            for place, release in enumerate(releases):
+                if isinstance(release, _AcksRelease) and release.source == peer:
+                    releases[place] = replace(release, source=None)
 
     def disconnect(self, peer: bytes) -> list[Effect]:
         """End the session with a neighbour, because the connection was lost."""

@@ -69,14 +69,19 @@ class Peer:
 
     # ---- the connection --------------------------------------------------------------------------------------------
 
-    def connect(self, session: int, origin: Origin) -> None:
-        """Begin a session. Until the neighbour has reported its subscriptions, only the summary is sent."""
+    def connect(self, session: int, origin: Origin) -> bool:
+        """Begin a session; return whether the neighbour's topic was created again since the last one.
+
+        Until the neighbour has reported its subscriptions, only the summary is sent.
+        """
         self.disconnect()
+        is_created_again = self._origin not in (None, origin)
         if origin != self._origin:  # a topic that was created again has no subscriptions
             self._origin = origin
             self.compared.clear()
         self.session = session
         self._sequence = self._received = 0
+        return is_created_again
 
     def disconnect(self) -> None:
         """End the session: items in flight count as unsent."""
