@@ -281,7 +281,7 @@ def _of_hold(store: MetadataStore, hold: TimedReason, now_us: int) -> Finding:
 
 
 def _since(age_us: int) -> str:
-    """Return an age in words, in the largest unit of which there are at least two."""
+    """Return an age as text: in days, hours or minutes if it has two of them or more, else in seconds."""
     for unit, size_us in (("days", 86_400_000_000), ("hours", 3_600_000_000), ("minutes", 60_000_000)):
         if age_us >= 2 * size_us:
             return f"for {age_us // size_us} {unit}"

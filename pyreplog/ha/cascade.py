@@ -40,7 +40,7 @@ class Cascade:
 
     @property
     def needed(self) -> list[int]:
-        """Positions from which on observers may need the log: they may lose and fetch again what is not synced."""
+        """Synced position of each observer. After a power cut an observer fetches the log from there again."""
         return [follower.synced for follower in list(self._followers.values())]
 
     def drained(self, connection: Connection) -> None:

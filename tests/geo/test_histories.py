@@ -244,7 +244,7 @@ def test_acknowledgements_of_all_origins_reach_all_clusters(letters: str, links:
 
 
 def deltas(clusters: Clusters) -> list[tuple[str, str]]:
-    """From whom to whom acknowledgements are on their way."""
+    """Return the sender and the receiver of each delta that is in flight."""
     names = {side.id: side.letter for side in clusters.sides.values()}
     return sorted(
         (side.letter, names[send.peer])
@@ -255,7 +255,7 @@ def deltas(clusters: Clusters) -> list[tuple[str, str]]:
 
 
 def rounds(clusters: Clusters, count: int) -> list[tuple[str, str]]:
-    """Flush and carry; return the ways of all acknowledgements."""
+    """Flush and deliver `count` times; return the sender and the receiver of each delta."""
     ways = []
     for _ in range(count):
         for side in clusters.sides.values():

@@ -151,7 +151,8 @@ def test_only_the_owner_of_a_directory_may_look_into_it(tmp_path: Path) -> None:
 
 
 def test_directories_are_durable_from_the_top(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Also one that is there, and empty: whoever made it may have been killed before that. One with files was used."""
+    """An empty directory is synced as well: the process that made it may have been killed before it synced. A directory
+    with files was synced before they were made."""
     synced: list[str] = []
     write(tmp_path / "used")
     monkeypatch.setattr(RealFiles, "sync_directory", lambda _, path: synced.append(path.name))
