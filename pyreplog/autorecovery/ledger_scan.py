@@ -4,25 +4,34 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterable
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from pyreplog.autorecovery.bookie_index import BookieIndex
 from pyreplog.errors import InvalidMetadataError
-from pyreplog.ledger.ledger_metadata import LedgerMetadata, State, shard_name
-from pyreplog.ledger.ledger_store import VersionedMetadata, ids_of, load_many, shards, stored_ledgers
+from pyreplog.ledger.ledger_metadata import State, shard_name
+from pyreplog.ledger.ledger_store import VersionedMetadata, ids_of, load_changed, load_many, shards, stored_ledgers
 from pyreplog.metadata.store import MetadataStore
 
 _SHARDS_AGAIN = 2
 """Number of newest shards that are listed again, since a ledger is stored some time after its number was allocated."""
 
 
+class _OpenLedger(NamedTuple):
+    """A ledger that is not closed: the version of its metadata, and its last ensemble."""
+
+    version: int
+    ensemble: tuple[str, ...]
+
+
 class LedgerScan:
     """Tracks which ledgers name which bookie. Any thread may use it.
 
     Only auto-recovery changes the metadata of closed ledgers, so `refresh` reads only ledgers that are new or not
-    closed. A caller that concludes that no ledger names a bookie has to call `scan` first.
+    closed, and decodes only those whose version has changed. A caller that concludes that no ledger names a bookie has
+    to call `scan` first.
     """
 
     def __init__(self, store: MetadataStore) -> None:
@@ -30,7 +39,7 @@ class LedgerScan:
         self._lock = threading.Lock()  # guards the fields below; not held during calls of the store
         self._reading = threading.Lock()  # held during a scan or a refresh
         self._index = BookieIndex()
-        self._open: dict[int, tuple[str, ...]] = {}  # last ensemble of ledgers that are not closed
+        self._open: dict[int, _OpenLedger] = {}
         self._garbled: dict[int, str] = {}  # error of ledgers with unreadable metadata
         self._scans = 0
         self._newest: list[str] = []  # newest shards, ascending
@@ -79,7 +88,11 @@ class LedgerScan:
         """
         wanted = set(bookies)
         with self._lock:
-            matching = [(ledger, members) for ledger, members in self._open.items() if not wanted.isdisjoint(members)]
+            matching = [
+                (ledger, known.ensemble)
+                for ledger, known in self._open.items()
+                if not wanted.isdisjoint(known.ensemble)
+            ]
         return {ledger: [bookie for bookie in members if bookie in wanted] for ledger, members in sorted(matching)}
 
     # ---- reading --------------------------------------------------------------------------------------------
@@ -116,8 +129,10 @@ class LedgerScan:
             newest = [name for name in names if name >= oldest]
             ids = {ledger for shard in newest for ledger in ids_of(self._store, shard)}
             with self._lock:
-                wanted = (ids - self._seen) | self._open.keys() | self._garbled.keys()
-            self.read(wanted)
+                versions: dict[int, int | None] = dict.fromkeys((ids - self._seen) | self._garbled.keys())
+                versions |= {ledger: found.version for ledger, found in self._open.items()}
+            for ledger, stored in load_changed(self._store, dict(sorted(versions.items()))):
+                self.take(ledger, stored)
             self._newest = newest[-_SHARDS_AGAIN:]
             kept = set(self._newest)
             self._seen = {ledger for ledger in ids if shard_name(ledger) in kept}
@@ -151,9 +166,7 @@ class LedgerScan:
             elif isinstance(stored, InvalidMetadataError):
                 self._garbled[ledger] = str(stored)
             else:
-                self._take_intact(stored.metadata)
-
-    def _take_intact(self, metadata: LedgerMetadata) -> None:
-        self._index.update(metadata.ledger, metadata.bookies())
-        if metadata.state is not State.CLOSED:
-            self._open[metadata.ledger] = metadata.last_fragment.ensemble
+                metadata = stored.metadata
+                self._index.update(ledger, metadata.bookies())
+                if metadata.state is not State.CLOSED:
+                    self._open[ledger] = _OpenLedger(stored.version, metadata.last_fragment.ensemble)

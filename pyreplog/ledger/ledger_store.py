@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from itertools import islice
 from typing import NamedTuple
@@ -132,11 +132,33 @@ def load_many(
     Raises:
         ReplogError: errors of the store.
     """
-    for ledger, stored in zip(ledgers, store.get_many([metadata_key(ledger) for ledger in ledgers]), strict=True):
-        try:
-            yield ledger, None if stored is None else _decoded(ledger, stored)
-        except InvalidMetadataError as error:
-            yield ledger, error
+    return load_changed(store, dict.fromkeys(ledgers))
+
+
+def load_changed(
+    store: MetadataStore, versions: Mapping[int, int | None]
+) -> Iterator[tuple[int, VersionedMetadata | InvalidMetadataError | None]]:
+    """Load the metadata of those of several ledgers that have changed, with one call of the store.
+
+    Args:
+        store: metadata store.
+        versions: version of the metadata that the caller has, by ledger; None: it has none.
+
+    Returns:
+        As `load_many`, without the ledgers that have the given version.
+
+    Raises:
+        ReplogError: errors of the store.
+    """
+    keys = [metadata_key(ledger) for ledger in versions]
+    for (ledger, version), stored in zip(versions.items(), store.get_many(keys), strict=True):
+        if stored is None:
+            yield ledger, None
+        elif stored.version != version:
+            try:
+                yield ledger, _decoded(ledger, stored)
+            except InvalidMetadataError as error:
+                yield ledger, error
 
 
 def survey(store: MetadataStore) -> tuple[list[LedgerMetadata], list[Garbled]]:
