@@ -39,6 +39,8 @@ from pyreplog.plurals import counted
 logger = logging.getLogger(__name__)
 
 _SCANS_TO_RETIRE = 2
+_REFRESH_US = 60_000_000
+"""Microseconds between two rounds that read the metadata of open ledgers, while no bookie is away."""
 _REREAD = 2048
 """Maximum number of ledgers, of each bookie with an order, that are read again in a round: other workers may have
 changed them."""
@@ -80,7 +82,7 @@ class Auditor:
         self._keys, self._scan, self._clock = keys, scan, clock
         # monotonic; when this process began to follow registrations with its keys held
         self._follows_since_us: int | None = None
-        self._scanned_us = 0
+        self._scanned_us = self._refreshed_us = 0
         self._reread_from: dict[str, int] = {}  # first ledger to read again, of each bookie with an order
         self._scanned_for: set[str] = set()  # bookies that no ledger named, and for which a full scan was made
         self._unnamed: dict[str, int] = {}  # the first scan at which no ledger named a bookie with a state
@@ -141,13 +143,20 @@ class Auditor:
     # ---- ledgers --------------------------------------------------------------------------------------------
 
     def _read_ledgers(self, config: AutoRecoveryConfig, registered: frozenset[str], noted: Set[str]) -> None:
-        """Update the scan: read all ledgers if it is old, or if a bookie seems to be named by no ledger."""
+        """Update the scan: read all ledgers if it is old, or if a bookie seems to be named by no ledger.
+
+        While all bookies are there, the open ledgers, of which there may be thousands, are read only now and then.
+        """
         now_us = self._clock.monotonic_us()
         if not self._scan.scans or now_us - self._scanned_us >= config.rescan_ms * 1000:
             self._scan_all(now_us)
             return
-        self._scan.refresh()
         absent = (set(known_bookies(self._store)) - registered) | noted
+        if absent or now_us - self._refreshed_us >= _REFRESH_US:
+            self._scan.refresh()
+            self._refreshed_us = now_us
+        else:
+            self._scan.find_new()
         unnamed = absent - self._scan.named().keys()
         self._scanned_for &= unnamed
         if unnamed - self._scanned_for:
@@ -165,7 +174,7 @@ class Auditor:
 
     def _scan_all(self, now_us: int) -> None:
         self._scan.scan()
-        self._scanned_us = now_us
+        self._scanned_us = self._refreshed_us = now_us
 
     def _retire(self, states: Mapping[str, BookieState], named: Mapping[str, int]) -> None:
         """Retire lost bookies that no ledger named at two scans. Their ids cannot register again.

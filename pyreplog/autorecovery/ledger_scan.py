@@ -30,8 +30,9 @@ class LedgerScan:
     """Tracks which ledgers name which bookie. Any thread may use it.
 
     Only auto-recovery changes the metadata of closed ledgers, so `refresh` reads only ledgers that are new or not
-    closed, and decodes only those whose version has changed. A caller that concludes that no ledger names a bookie has
-    to call `scan` first.
+    closed, and decodes only those whose version has changed. `find_new` reads new ones alone: it does not notice when
+    bookies of an open ledger are replaced. A caller that concludes that no ledger names a bookie has to call `scan`
+    first.
     """
 
     def __init__(self, store: MetadataStore) -> None:
@@ -120,6 +121,17 @@ class LedgerScan:
         Raises:
             ReplogError: errors of the store, as for `scan`.
         """
+        self._read_changed(with_open=True)
+
+    def find_new(self) -> None:
+        """Read the metadata of new ledgers; the first call scans all.
+
+        Raises:
+            ReplogError: errors of the store, as for `scan`.
+        """
+        self._read_changed(with_open=False)
+
+    def _read_changed(self, *, with_open: bool) -> None:
         if not self._scans:
             self.scan()
             return
@@ -130,7 +142,8 @@ class LedgerScan:
             ids = {ledger for shard in newest for ledger in ids_of(self._store, shard)}
             with self._lock:
                 versions: dict[int, int | None] = dict.fromkeys((ids - self._seen) | self._garbled.keys())
-                versions |= {ledger: found.version for ledger, found in self._open.items()}
+                if with_open:
+                    versions |= {ledger: found.version for ledger, found in self._open.items()}
             for ledger, stored in load_changed(self._store, dict(sorted(versions.items()))):
                 self.take(ledger, stored)
             self._newest = newest[-_SHARDS_AGAIN:]

@@ -334,7 +334,7 @@ def test_a_lost_lease_is_no_use_when_another_had_the_topic(cluster: Cluster, mon
 
 def test_ledgers_that_no_topic_has_go_by_themselves(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whoever made them died before its chain named them; what is in use, and other people's, stays."""
-    monkeypatch.setattr(topics_module, "RUNS_PER_FULL_RUN", 1)
+    monkeypatch.setattr(topics_module, "RUNS_PER_TURN", 1)
     mine = cluster.create_ledger(1, 1, 1, properties={"of": "somebody else"})
     faults = Faults()
     with life(cluster, faults) as owner:

@@ -66,7 +66,7 @@ def topic(cluster: Cluster, request: pytest.FixtureRequest) -> Iterator[Topic]:
 def watched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Topic]:
     """Of another cluster, that looks all the time at what was used."""
     monkeypatch.setattr(topics_module, "MAINTENANCE_S", 0.005)
-    monkeypatch.setattr(topics_module, "RUNS_PER_FULL_RUN", 1 << 30)
+    monkeypatch.setattr(topics_module, "RUNS_PER_TURN", 1 << 30)
     with open_cluster(tmp_path) as cluster, cluster.topic("watched", **SMALL) as topic:
         yield topic
 
@@ -396,3 +396,22 @@ def test_a_topic_that_is_closed_before_it_is_looked_at_is_no_trouble(
     monkeypatch.setattr(cluster.topics, "opened", lambda: [topic])
     cluster.topics._maintain()
     assert [record.message for record in caplog.records if record.levelname == "WARNING"] == []
+
+
+def test_each_unused_topic_is_maintained_once_per_turn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(topics_module, "MAINTENANCE_S", 0.005)
+    monkeypatch.setattr(topics_module, "RUNS_PER_TURN", 5)
+    with open_cluster(tmp_path) as cluster:
+        opened = [cluster.topic(f"idle-{number}", **SMALL) for number in range(12)]
+        until(lambda: not any(topic.is_used for topic in opened))
+        maintained: list[str] = []
+        maintain = Topic.maintain
+
+        def note(topic: Topic) -> None:
+            maintained.append(topic.name)
+            maintain(topic)
+
+        monkeypatch.setattr(Topic, "maintain", note)
+        until(lambda: len(maintained) >= 4 * len(opened))
+        turn, second, third = (maintained[start : start + len(opened)] for start in (0, len(opened), 2 * len(opened)))
+        assert {*turn} == {topic.name for topic in opened} and turn == second == third

@@ -33,7 +33,7 @@ class TopicMaintenance:
         self._lock = threading.Lock()  # held while `run` runs
         self._quota = Quota()
         self._since_us = context.clock.monotonic_us()
-        self._due_us: dict[str, int | None] = {}  # on the wall clock
+        self._due_us: int | None = None  # on the wall clock
         self._unused_us: int | None = None  # on the monotonic clock, like `_since_us`
         self.decision = QuotaDecision()
         self._by_quotas = self.decision
@@ -69,8 +69,7 @@ class TopicMaintenance:
 
     def is_due(self) -> bool:
         """Return whether a step is due by time alone, so that an idle topic has to be maintained, too."""
-        now_us = self._clock.now_us()
-        if any(due_us is not None and due_us <= now_us for due_us in self._due_us.values()):
+        if self._due_us is not None and self._due_us <= self._clock.now_us():
             return True
         return self._unused_us is not None and self._unused_us <= self._clock.monotonic_us()
 
@@ -92,8 +91,8 @@ class TopicMaintenance:
         ]
         cursors += [CursorBacklog(cursor.name, True, cursor.mark) for cursor in self._system_cursors.all()]
         durable = [cursor for cursor in cursors if cursor.durable]
-        self._due_us["message"] = next_expiry(cursors, config.ttl_ms)
-        self._due_us["quota"] = next_expiry(durable, config.quota_ms)
+        expiries = next_expiry(cursors, config.ttl_ms), next_expiry(durable, config.quota_ms)
+        self._due_us = min((due_us for due_us in expiries if due_us is not None), default=None)
         for expiry in expired(cursors, config.ttl_ms, now_us):
             self._expire(self._subscription(expiry.cursor), expiry.before_us)
         self._by_quotas = decision = self._quota.decide(config, self._managed.end, cursors, now_us)
