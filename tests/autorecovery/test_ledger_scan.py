@@ -94,3 +94,16 @@ def test_a_refresh_decodes_only_what_changed(store: MemoryStore, monkeypatch: py
     scan.refresh()
     assert len(decoded) == 2
     assert scan.open_ledgers(["b5"]) == {7: ["b5"]}
+
+
+def test_new_ledgers_are_found_without_those_that_are_open(store: MemoryStore) -> None:
+    opened = create(store, 0, BOOKIES[:2])
+    scan = LedgerScan(store)
+    scan.find_new()  # a scan
+    scan.find_new()  # reads the newest ledgers again: they may have come meanwhile
+    put(store, opened.replace_bookies({0: ("b5", 3)}))
+    create(store, 1, BOOKIES[2:4])
+    scan.find_new()
+    assert scan.open_ledgers(BOOKIES) == {0: ["b0", "b1"], 1: ["b2", "b3"]}
+    scan.refresh()
+    assert scan.open_ledgers(BOOKIES) == {0: ["b5", "b1"], 1: ["b2", "b3"]}
