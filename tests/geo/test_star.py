@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -18,67 +17,11 @@ from pyreplog.geo.subscription_readiness import SubscriptionReadiness
 from pyreplog.geo.topic_positions import TopicPositions
 from pyreplog.metadata.layout import cluster_id
 from pyreplog.origins.origin import LastEntry, Origin, OriginState
-from pyreplog.topic.client.consumer import Consumer
 from pyreplog.topic.owner.origins import Origins
 from pyreplog.topic.owner.topic import Topic
-from tests.geo.places import Place
+from tests.geo.region import Region
 from tests.geo.replicated import take
-from tests.geo.sites import NOWHERE, SYNCED
 from tests.waiting import until
-
-
-class Region(Place):
-    """One of the clusters, which replicates the topic t and its subscriptions."""
-
-    def __init__(self, stack: ExitStack, path: Path) -> None:
-        super().__init__(stack, path)
-        self.serve()
-
-    @property
-    def topic(self) -> Topic:
-        topic = self.cluster.topic("t", **SYNCED)
-        assert isinstance(topic, Topic)
-        return topic
-
-    def replicate(self, *others: Region, **policy: Any) -> None:
-        for other in others:
-            uuid = cluster_id(other.cluster.metadata).hex()
-            if other.name not in self.cluster.geo.clusters():
-                self.cluster.geo.add_cluster(other.name, f"pyreplog://{other.wire.address}", uuid=uuid)
-        names = [other.name for other in others]
-        self.cluster.geo.set_policy("t", targets=names, **policy)
-
-    def publish(self, *numbers: int) -> None:
-        for number in numbers:
-            self.topic.publish(b"%d" % number)
-
-    def subscribe(self) -> Consumer:
-        return self.topic.subscribe("s", start="earliest", type="shared", queue=1000)
-
-    def acked(self) -> set[int]:
-        if "s" not in self.topic.subscriptions():
-            return set()
-        ranges = self.topic.subscription("s").acked_ranges().acked
-        return {
-            int(value)
-            for batch in self.topic.read()
-            for offset, value in zip(batch.offset.tolist(), batch.values(), strict=True)
-            if offset in ranges
-        }
-
-    def row(self, target: Region) -> SubscriptionReadiness | None:
-        rows = self.cluster.geo.readiness("t")
-        return next((row for row in rows if (row.subscription, row.target) == ("s", target.name)), None)
-
-    def is_ready(self, target: Region) -> bool:
-        row = self.row(target)
-        return row is not None and row.is_ready and not row.error and not row.alarm
-
-    def part(self) -> None:
-        """Let nobody connect to this cluster, and end all connections to it."""
-        self.wire.lead_to(NOWHERE)
-        self.wire.cut()
-
 
 Regions = tuple[Region, Region, Region]
 
