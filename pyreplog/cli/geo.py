@@ -373,7 +373,7 @@ def _readiness(arguments: argparse.Namespace) -> int:
         print_json([dataclasses.asdict(row) for row in rows])
         return EXIT_ALARM if any(row.alarm for row in rows) else 0
     cells = [
-        (row.topic, row.subscription, row.target, "ready" if row.is_ready else _why(row), f"{row.lost:,}",
+        (row.topic, row.subscription, row.target, "ready" if row.is_ready else _why(row), _lost(row),
          f"{row.repeated:,}", f"{row.revived:,}")
         for row in rows
     ]  # fmt: skip
@@ -392,6 +392,11 @@ def _why(row: SubscriptionReadiness) -> str:
     if not row.is_known:
         return "unknown"
     return "not ready" if row.is_current else "before the seek"
+
+
+def _lost(row: SubscriptionReadiness) -> str:
+    """Return how many messages would be lost; of these, those that only other clusters can send to the target."""
+    return f"{row.lost:,}" + (f" ({row.unreachable:,} unreachable)" if row.unreachable else "")
 
 
 def _where(arguments: argparse.Namespace) -> int:

@@ -26,6 +26,8 @@ class SubscriptionReadiness:
         error: why the target is not connected; "": it is connected.
         alarm: the problem that a person has to solve; "": none.
         home: name of the only cluster whose consumers get messages; "": this cluster; None: all clusters deliver.
+        unreachable: of `lost`, the messages of third clusters that this cluster does not send there: they get there
+            only from the cluster that published them, or from one that forwards them.
     """
 
     topic: str
@@ -40,3 +42,4 @@ class SubscriptionReadiness:
     error: str = ""
     alarm: str = ""
     home: str | None = None
+    unreachable: int = 0

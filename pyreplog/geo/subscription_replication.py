@@ -85,7 +85,7 @@ class Neighbour(NamedTuple):
         note: returns the other cluster's last confirmed position in this topic, as the replicator noted it; None: this
             topic was never sent there.
         forwarded: returns the offset at another origin below which the other cluster has confirmed everything; None:
-            messages of that origin are not forwarded to it, and come from elsewhere.
+            messages of that origin are not forwarded to it, and come from elsewhere, or not at all.
     """
 
     name: str
@@ -1176,13 +1176,17 @@ class SubscriptionReplication:
             stored = {self.topic.origin: 0 if note is None else note.stored}
             if connection.origin is not None:
                 stored[connection.origin] = OFFSET_END
+            third: list[Origin] = []
             for origin in self._positions.ends().keys() - stored.keys():
                 forwarded = neighbour.forwarded(origin)
-                stored[origin] = OFFSET_END if forwarded is None else forwarded
+                if forwarded is None:  # its messages come from elsewhere, or not at all
+                    third.append(origin)
+                    forwarded = self._exchange.peer(peer).positions.get(origin, 0)
+                stored[origin] = forwarded
             held = self._positions.held_from(stored)
             error = _why_not_connected(connection)
             for name in self._exchange.names():
-                effect = readiness(self._exchange, name, peer, held, stored, self._positions.foreign)
+                effect = readiness(self._exchange, name, peer, held, stored, self._positions.foreign, third)
                 state = self._exchange.state(name)
                 assert state is not None
                 alarm = self._alarms.get(peer, "") or waiting.get(name, "")
@@ -1190,7 +1194,7 @@ class SubscriptionReplication:
                     SubscriptionReadiness(
                         self.topic.name, name, neighbour.name, effect.is_ready, effect.is_known, effect.is_current,
                         effect.lost.total, effect.repeated.total, effect.revived.total, error, alarm,
-                        self._home_of(state),
+                        self._home_of(state), sum(effect.lost.of(origin).total for origin in third),
                     )
                 )  # fmt: skip
         return sorted(rows, key=lambda row: (row.subscription, row.target))
@@ -1243,7 +1247,10 @@ class SubscriptionReplication:
             connection, note, unconfirmed = self._connections[peer], neighbour.note(), exchange.unconfirmed(peer, name)
             is_current = not exchange.lacks_header(peer, name)
             for origin in origins:
-                end = note.stored if note is not None and origin == own else neighbour.forwarded(origin)
+                if origin == own:
+                    end = None if note is None else note.stored
+                elif (end := neighbour.forwarded(origin)) is None:
+                    end = exchange.peer(peer).positions.get(origin)
                 is_known = is_current and origin in exchange.peer(peer).compared
                 passed = subtract(state.passed_set(origin), unconfirmed.of(origin))
                 add(neighbour.name, origin, passed, end, is_known, _why_not_connected(connection))

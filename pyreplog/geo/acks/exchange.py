@@ -56,6 +56,8 @@ LATE_FLUSHES: Final = 10
 """Flushes until acknowledgements of a neighbour are passed on to another one that it is connected to itself."""
 LATER_FLUSHES: Final = 13
 """Flushes until the one with the higher id of two neighbours does so: in most cases the other one was first."""
+REPORT_FLUSHES: Final = 5
+"""Flushes between two reports of the position in an origin of a third cluster, while messages arrive."""
 SUMMARY_NAMES: Final = 4096
 DIGEST_BLOCKS: Final = 65_536
 
@@ -139,6 +141,7 @@ class SubscriptionExchange:
         self._persisting: deque[tuple[int, tuple[Item, ...], list[_Release]]] = deque()
         self._undurable_headers: Counter[str] = Counter()  # names whose header is not durable yet
         self._expired: dict[str, OriginRanges] = {}
+        self._flushes = 0
         self._journal_bytes = self._snapshot_bytes = 0
         self._effects: list[Effect] = []
         for lifecycle in self._lifecycles.values():
@@ -292,7 +295,9 @@ class SubscriptionExchange:
                 self._effects.append(Acknowledge(name, min(state.tokens), state.generation, origin, ranges))
         for peer in self._peers.values():
             if peer.histories.takes_reports and peer.is_third(origin, self.cluster):
-                self._report_new(peer, origin)
+                peer.histories.due[origin] = end
+                if not peer.histories.is_reported(origin):
+                    self._report_due(peer, origin)
                 self._compare_history(peer, origin)
         return self._take_effects()
 
@@ -405,14 +410,14 @@ class SubscriptionExchange:
             if is_stored and peer.is_third(origin, self.cluster) and peer.histories.begin_report(origin):
                 self._report_history(peer, origin)
 
-    def _report_new(self, peer: Peer, origin: Origin) -> None:
-        """Report an origin of which messages are stored here; its position may be known a moment later."""
-        if peer.histories.begin_report(origin):
-            if self._positions().get(origin, NOTHING_STORED).last is None:
-                peer.histories.postpone_report(origin)
-            else:
-                peer.histories.due.discard(origin)
-                self._report_history(peer, origin)
+    def _report_due(self, peer: Peer, origin: Origin) -> None:
+        """Report the position in an origin of which new messages are stored here; it may be known a moment later."""
+        state = self._positions().get(origin, NOTHING_STORED)
+        if state.stored >= peer.histories.due[origin]:
+            del peer.histories.due[origin]
+            if state.last is not None:
+                peer.histories.begin_report(origin)
+            self._report_history(peer, origin)
 
     def _take_history(self, peer: Peer, message: History) -> None:
         origin, here = message.origin, self._positions().get(message.origin, NOTHING_STORED)
@@ -421,6 +426,9 @@ class SubscriptionExchange:
         if message.is_same is False:
             self._history_differs(peer, origin, 0 if here.last is None else here.last.first)
         if origin in peer.histories.differing:
+            return
+        peer.positions[origin] = message.state.stored
+        if origin in peer.proved and peer.histories.is_reported(origin):
             return
         if message.is_same:
             self._prove(peer, origin)
@@ -651,9 +659,11 @@ class SubscriptionExchange:
 
     def flush(self) -> list[Effect]:
         """Store the acknowledgements since the last flush, and send the durable ones; call it every 0.2 s."""
+        self._flushes += 1
         for peer in self._peers.values():
             for origin in list(peer.histories.due):
-                self._report_new(peer, origin)
+                if self._flushes % REPORT_FLUSHES == 0 or not peer.histories.is_reported(origin):
+                    self._report_due(peer, origin)
             peer.wait(LATE_FLUSHES if self.cluster < peer.cluster else LATER_FLUSHES)
         self._send_deltas()
         return self._store_changes()

@@ -22,8 +22,8 @@ class Histories:
         """Whether the neighbour takes reports: it is connected, and no older version."""
         self.differing: set[Origin] = set()
         """Origins of which the two have different entries."""
-        self.due: set[Origin] = set()
-        """Origins with new messages whose position is not known yet: it is reported with the next flush."""
+        self.due: dict[Origin, int] = {}
+        """Origins with new messages that are not reported yet, and the positions behind them."""
         self._reported: set[Origin] = set()
         self._awaited: dict[Origin, LastEntry] = {}  # last entries of the neighbour that are not compared yet
 
@@ -35,17 +35,16 @@ class Histories:
         self._reported.clear()
         self._awaited.clear()
 
+    def is_reported(self, origin: Origin) -> bool:
+        """Return whether the neighbour got a report of an origin in this session, with the last entry."""
+        return origin in self._reported
+
     def begin_report(self, origin: Origin) -> bool:
         """Return whether the neighbour lacks a report of an origin, and is to get one now."""
         if not self.takes_reports or origin in self._reported:
             return False
         self._reported.add(origin)
         return True
-
-    def postpone_report(self, origin: Origin) -> None:
-        """Note that a report that has begun has to be made later."""
-        self._reported.discard(origin)
-        self.due.add(origin)
 
     def note(self, origin: Origin, state: OriginState, here: OriginState) -> bool:
         """Note the neighbour's position in an origin.

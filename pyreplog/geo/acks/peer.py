@@ -38,6 +38,7 @@ class Peer:
         session: session of the connection; None: the neighbour is not connected.
         proved: origins whose history was proved in this session: its acknowledgements of these are taken.
         compared: origins whose acknowledgements were compared with those of the neighbour since this process began.
+        positions: the positions in origins of third clusters that it reported last since this process began.
         histories: its positions in origins of third clusters.
         connected: the other clusters that it is connected to, which get its acknowledgements from itself.
         told_connected: those that this cluster is connected to, as it told the neighbour.
@@ -52,6 +53,7 @@ class Peer:
         self.told_connected: frozenset[bytes] = frozenset()
         self._origin: Origin | None = None
         self.compared: set[Origin] = set()
+        self.positions: dict[Origin, int] = {}
         self._admitted: set[Origin] = set()  # origins of which the neighbour takes acknowledgements in this session
         self._is_compared = False  # whether the neighbour reported its subscriptions in this session
         self._named: set[str] = set()
@@ -79,6 +81,7 @@ class Peer:
         if origin != self._origin:  # a topic that was created again has no subscriptions
             self._origin = origin
             self.compared.clear()
+            self.positions.clear()
         self.session = session
         self._sequence = self._received = 0
         return is_created_again

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 
 from pyreplog._native.topic.range_set import OFFSET_END
@@ -51,6 +51,7 @@ def readiness(
     held: OriginRanges,
     stored: Mapping[Origin, int],
     foreign: Callable[[Origin, int, int], Ranges] | None = None,
+    elsewhere: Collection[Origin] = (),
 ) -> Readiness:
     """Return the effect of a fail-over to `target` now.
 
@@ -62,6 +63,7 @@ def readiness(
         stored: for each origin, the target's last reported position.
         foreign: returns the offsets of an origin, between two of them, that hold messages of other origins, and so name
             no messages.
+        elsewhere: origins that the target gets from other clusters, so that it may store more by now than `stored`.
 
     Raises:
         InvalidArgumentError: the target is no neighbour.
@@ -75,6 +77,8 @@ def readiness(
         lost.add(origin, *held.between(origin, end))
         lost.remove(origin, *state.passed(origin, end, OFFSET_END))
         lost.remove(origin, *expired.between(origin))
+        if origin in elsewhere:
+            end = OFFSET_END
         repeated.add(origin, *unconfirmed.between(origin, 0, end))
         repeated.remove(origin, *state.bases.between(origin))
         if foreign is not None and (named := repeated.of(origin)):  # of what is foreign most lies elsewhere
