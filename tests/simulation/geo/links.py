@@ -36,7 +36,8 @@ class Link:
     # ---- up and down -----------------------------------------------------------------------------------------------
 
     def connect(self) -> None:
-        if self.is_connected or self.is_barred or not all(site.is_up and not site.is_removed for site in self.ends):
+        away = any(not site.is_up or site.is_removed or site.is_alone for site in self.ends)
+        if self.is_connected or self.is_barred or away:
             return
         self.session += 1
         self.is_connected = True

@@ -161,6 +161,7 @@ class Schedule:
             link.is_barred = False
             if link.stalled:
                 link.cut()
+        self._fail_over()
         world.run(until=world.now + 4.0)
         for site in self.present():
             site.end_handover()  # an acknowledgement that came later might still be on its way when clusters are compared
@@ -179,6 +180,34 @@ class Schedule:
         self._drain()
         self._converged()
         self._idle()
+
+    def _fail_over(self) -> None:
+        """In the middle of all that is on its way, one cluster is cut off, and its consumers go on."""
+        world, links = self.world, [link for link in self.links if all(site.is_up for site in link.ends)]
+        name = world.random.choice(self.names)
+        if not links:
+            return
+        link = world.random.choice(links)
+        site = world.random.choice(link.ends)
+        other = link.other(site)
+        if site.exchange.state(name) is None or name not in site.cursors or not other.delivers(name):
+            return
+
+        def go_on() -> None:
+            world.note("consumers of", name, "go on in", other, "alone")
+            other.is_alone = True
+            for each in other.links:
+                each.cut()
+            for at in self.present():
+                at.release(name)
+            until = world.now + 20.0
+            while world.now < until and not self._is_drained(other, name):
+                self.active[name] = [other]  # a handover may have ended elsewhere
+                world.run(until=world.now + 0.5)
+            demand(self._is_drained(other, name), "Liveness", f"{other} {name} does not come to its end")
+            other.is_alone = False
+
+        self.truth.check_fail_over(site, other, name, go_on)
 
     def _remove(self, gone: Site) -> None:
         """A cluster is away for good: `geo cluster remove` in all others."""

@@ -70,6 +70,7 @@ class Site:
         self.links: list[Link] = []
         self.is_up = True
         self.is_removed = False
+        self.is_alone = False  # nothing connects to it
         self.boots = 0
         self.topics = 0
         self.handover: Handover | None = None

@@ -35,6 +35,7 @@ def test_runs_are_worth_their_while() -> None:
     """Among a few there are acknowledgements that come early, and of what consumers hold; seeks that lose; handovers;
     deaths; fail-overs that are ready and others that are not; messages that come twice, as they must at times."""
     cancelled = taken_over = early = dropped = lost = handovers = dead = ready = compared = repeated = delivered = 0
+    failed_over = 0
     for seed in range(25):
         schedule = Schedule(seed)
         schedule.run()
@@ -48,11 +49,12 @@ def test_runs_are_worth_their_while() -> None:
         dead += len(truth.dead)
         ready += truth.ready
         compared += truth.compared
+        failed_over += truth.failed_over
         repeated += truth.repeated
         delivered += truth.delivered
     assert cancelled > 1 and taken_over > 1
     assert early > 50 and dropped > 5 and lost > 0 and handovers > 3 and dead > 3
-    assert compared > ready > 20 and delivered > 1000
+    assert compared > ready > 20 and delivered > 1000 and failed_over > 5
     assert 0 < repeated < delivered / 4
 
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from pyreplog.geo.acks.origin_ranges import OriginRanges
-from pyreplog.geo.acks.readiness import readiness
+from pyreplog.geo.acks.readiness import Readiness, readiness
 from pyreplog.geo.acks.subscription_state import FIRST_GENERATION, Generation, Home, SubscriptionState
 from pyreplog.origins.origin import Origin
 
@@ -40,6 +41,8 @@ class Truth:
         self.dead: dict[str, set[str]] = {}  # the sites that have a tombstone durably, or had
         self.lost_tombstones: set[str] = set()  # of topics that were created again
         self.handed: dict[tuple[str, str, Generation, Home], set[Key]] = {}
+        self.received: dict[str, set[Key]] = {}  # by consumers of each subscription, since the fail-over began
+        self.failed_over = 0
         self.delivered = self.repeated = self.early = self.dropped = self.lost_seeks = self.compared = self.ready = 0
 
     # ---- what they do ----------------------------------------------------------------------------------------------
@@ -115,6 +118,7 @@ class Truth:
         for token in state.tokens:
             handed = self.handed.get((name, token, state.generation, state.home), set())
             demand(key not in handed, "HandoverRepeatsNothing", f"{site} {name} delivers {key[1]} again")
+        self.received.setdefault(name, set()).add(key)
         self.delivered += 1
         self.repeated += self.is_acked(name, state, key)
         for link in site.links:
@@ -145,16 +149,51 @@ class Truth:
         )
         return {**reported, **sent}
 
+    def readiness_of(self, site: Site, other: Site, name: str) -> Readiness:
+        """What a cluster says of a fail-over to another one now."""
+        elsewhere = () if site.schedule.plan.forwards else other.vector.keys() - {site.origin, other.origin}
+        return readiness(
+            site.exchange, name, other.id, site.held(), self._stored_at(site, other), site.foreign().between, elsewhere
+        )
+
+    def check_fail_over(self, site: Site, other: Site, name: str, go_on: Callable[[], object]) -> None:
+        """Another cluster is alone from now on, and its consumers go on: what was told of that is what comes of it."""
+        state, theirs, cursor = site.exchange.state(name), other.exchange.state(name), site.cursors[name]
+        assert state is not None
+        told = self.readiness_of(site, other, name)
+        if (
+            not told.is_known
+            or not told.is_current
+            or theirs is None
+            or theirs.acks_identity() != state.acks_identity()
+        ):
+            return
+        keys = {(entry.origin, entry.number): local for local, entry in enumerate(site.log)}
+        acked = {key for key in keys if state.acks.contains(*key) and not state.bases.contains(*key)}
+        due = {key for key, local in keys.items() if local not in cursor.acked}
+        self.received.clear()
+        go_on()
+        received = self.received.get(name, set())
+        theirs = other.exchange.state(name)
+        assert theirs is not None
+        repeated, predicted = received & acked, messages_of(told.repeated)
+        demand(repeated <= predicted, "ReadinessIsActual", f"{site} {name}: {other} repeated {repeated - predicted}")
+        expired = {
+            (entry.origin, entry.number)
+            for local, entry in enumerate(other.log)
+            if local in other.cursors[name].expired
+        }
+        lost = {key for key in due - received - expired if not theirs.is_passed(*key) and not other.has_gap(key)}
+        predicted = messages_of(told.lost)
+        demand(lost <= predicted, "ReadinessIsActual", f"{site} {name}: {other} lost {lost - predicted}")
+        self.failed_over += 1
+
     def check_readiness(self, site: Site, other: Site, name: str, *, exactly: bool) -> None:
         """What a fail-over would lose or repeat is what is told, or less; exactly that when nothing is on its way."""
         state = site.exchange.state(name)
         assert state is not None
         cursor = site.cursors[name]
-        stored_there = self._stored_at(site, other)
-        elsewhere = other.vector.keys() - {site.origin, other.origin} if not site.schedule.plan.forwards else ()
-        told = readiness(
-            site.exchange, name, other.id, site.held(), stored_there, site.foreign().between, elsewhere
-        )  # fmt: skip
+        told = self.readiness_of(site, other, name)
         theirs = other.exchange.state(name)
         if not told.is_known or not told.is_current:
             return
