@@ -7,7 +7,7 @@ import pytest
 from pyreplog.errors import InvalidArgumentError
 from pyreplog.geo.acks.effects import Acknowledge, Diverged, Drop, HomeChanged, Persist, Rebuild, SeekLost, Send
 from pyreplog.geo.acks.handover import Handover, HandoverPhase
-from pyreplog.geo.acks.messages import AcksItem, Delta, Stored, decode, encode
+from pyreplog.geo.acks.messages import AcksItem, Delta, Stored, TombstoneItem, decode, encode
 from pyreplog.geo.acks.origin_ranges import OriginRanges, ranges_of
 from pyreplog.geo.acks.readiness import readiness
 from pyreplog.geo.acks.subscription_state import NO_CLUSTER, Generation
@@ -557,3 +557,24 @@ def test_a_topic_that_is_created_again_gets_what_it_has_told_just_before() -> No
         side.do(side.exchange.persisted(persist.sequence))
     clusters.settle()
     assert side.acked("s", "a") == other.acked("s", "a") == [3]
+
+
+def test_a_neighbour_that_knows_of_fewer_confirmations_of_a_deletion_is_told_the_others() -> None:
+    """Its topic was created again, and it has heard of the deletion from a third cluster: otherwise it would wait for
+    confirmations that all others know of."""
+    clusters = Clusters("abc", ("ab",))
+    clusters.connect_all()
+    a, b = clusters["a"], clusters["b"]
+    a.do(a.exchange.create("s", "t1", OriginRanges()))
+    clusters.settle()
+    a.do(a.exchange.delete("s"))
+    clusters.settle()
+    clusters.cut("ab")
+    clusters.connect("ab")
+    clusters.settle()
+    for sequence, confirmed in ((1, {a.id, b.id}), (2, {b.id})):
+        known = TombstoneItem("s", "t1", frozenset(confirmed))
+        a.do(a.exchange.receive(b.id, encode(Delta(clusters.session, sequence, (known,)))))
+        sent = [message for send in a.outbox if isinstance(message := decode(send.data), Delta)]
+        expected = [] if sequence == 1 else [TombstoneItem("s", "t1", frozenset({a.id, b.id}))]
+        assert [item for delta in sent for item in delta.items] == expected

@@ -524,7 +524,7 @@ class SubscriptionExchange:
             case AcksItem():
                 self._take_acks(peer, item)
             case TombstoneItem():
-                self._take_tombstone(item)
+                self._take_tombstone(peer, item)
 
     def _take_state(self, peer: Peer, item: StateItem) -> None:
         name = item.name
@@ -584,13 +584,15 @@ class SubscriptionExchange:
                 Acknowledge(item.name, min(state.tokens), state.generation, item.origin, present.intersect())
             )
 
-    def _take_tombstone(self, item: TombstoneItem) -> None:
+    def _take_tombstone(self, peer: Peer, item: TombstoneItem) -> None:
         lifecycle = self._lifecycles.setdefault(item.name, SubscriptionLifecycle())
         lives = lifecycle.state is not None and item.token in lifecycle.state.tokens
         if not lives and item.token not in lifecycle.tombstones and item.confirmed >= self._participants:
             if lifecycle.is_empty:
                 del self._lifecycles[item.name]
             return  # all clusters had the tombstone, and this one has forgotten it
+        if not item.confirmed.issuperset(lifecycle.tombstones.get(item.token, ())):
+            peer.lack_tombstone(item.name, item.token)  # its topic was created again, and got it from another neighbour
         self._note_buried(item.name, lifecycle.bury(item.token, item.confirmed))
 
     def _confirmed(self, peer: Peer, items: Sequence[Item]) -> None:

@@ -172,6 +172,7 @@ class Peer:
     def lack_tombstone(self, name: str, token: str) -> None:
         """Note that the neighbour lacks a tombstone, or some of the clusters that have it."""
         self._tombstones[name, token] = None
+        self._settled.discard((name, token))
 
     def note_has(self, name: str, origin: Origin, ranges: RangeSet) -> None:
         """Note that the neighbour has acknowledgements, because it sent them."""
