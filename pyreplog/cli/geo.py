@@ -20,7 +20,6 @@ from pyreplog.geo.planned_handover import HandoverStatus
 from pyreplog.geo.policies import names_of
 from pyreplog.geo.policy import ReplicationPolicy
 from pyreplog.geo.replicator_status import ReplicatorStatus
-from pyreplog.geo.subscription_readiness import SubscriptionReadiness
 from pyreplog.ledger.embedded import METADATA
 
 NAME = "geo"
@@ -373,8 +372,7 @@ def _readiness(arguments: argparse.Namespace) -> int:
         print_json([dataclasses.asdict(row) for row in rows])
         return EXIT_ALARM if any(row.alarm for row in rows) else 0
     cells = [
-        (row.topic, row.subscription, row.target, "ready" if row.is_ready else _why(row), _lost(row),
-         f"{row.repeated:,}", f"{row.revived:,}")
+        (row.topic, row.subscription, row.target, row.state, _lost(row), f"{row.repeated:,}", f"{row.revived:,}")
         for row in rows
     ]  # fmt: skip
     header = ("topic", "subscription", "target", "fail-over", "would lose", "would repeat", "expired here")
@@ -385,13 +383,6 @@ def _readiness(arguments: argparse.Namespace) -> int:
         elif row.error:
             say(f"{row.topic}, {row.subscription} to {row.target}: {row.error}")
     return EXIT_ALARM if any(row.alarm for row in rows) else 0
-
-
-def _why(row: SubscriptionReadiness) -> str:
-    """Return in a few words why a fail-over would not be exact."""
-    if not row.is_known:
-        return "unknown"
-    return "not ready" if row.is_current else "before the seek"
 
 
 def _lost(row: SubscriptionReadiness) -> str:

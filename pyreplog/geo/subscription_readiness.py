@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
+
+FailOverState = Literal["ready", "not ready", "before the seek", "unknown"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,3 +46,12 @@ class SubscriptionReadiness:
     alarm: str = ""
     home: str | None = None
     unreachable: int = 0
+
+    @property
+    def state(self) -> FailOverState:
+        """Whether a fail-over would be exact, or why not; "before the seek": the target does not know the last one."""
+        if self.is_ready:
+            return "ready"
+        if not self.is_known:
+            return "unknown"
+        return "not ready" if self.is_current else "before the seek"

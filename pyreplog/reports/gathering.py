@@ -24,9 +24,11 @@ from pyreplog.log import names as log_names
 from pyreplog.reports.append_times import appended
 from pyreplog.reports.cluster_partitions import PartitionsSnapshot, partitions_snapshot, topics_of_partitions
 from pyreplog.reports.cursors import subscription_snapshots
+from pyreplog.reports.readiness import readiness_snapshots
 from pyreplog.reports.replications import replication_snapshots
 from pyreplog.reports.snapshot import (
     LedgerSnapshot,
+    ReadinessSnapshot,
     ReplicationSnapshot,
     SegmentSnapshot,
     Snapshot,
@@ -34,7 +36,7 @@ from pyreplog.reports.snapshot import (
     TopicSnapshot,
     UnknownState,
 )
-from pyreplog.tables.cluster.cluster_slices import survey_of
+from pyreplog.tables.cluster.cluster_slices import environment_credentials, survey_of
 from pyreplog.tables.cluster.entry_slices import slim
 from pyreplog.tables.cluster.ledger_ends import Unasked, amounts_known
 from pyreplog.tables.cluster.ledgers import each
@@ -89,14 +91,16 @@ def gather(options: ReadOptions, as_of_us: int, window_ms: int = 300_000) -> Sna
         subscriptions, unread = subscription_snapshots(survey, topics, snapshot.since_us)
         timed = tuple(_with_times(survey, planned, subscriptions))
         unknown = (*(UnknownState(name, None, str(error)) for name, error in unreachable.items()), *unread)
-        for note in (*map(str, unknown), *partitions.notes):
+        replications, readiness, readiness_notes = _geo(survey, topics, timed)
+        for note in (*map(str, unknown), *partitions.notes, *readiness_notes):
             logger.warning("%s", note)
         return replace(
             snapshot, topics=topics, subscriptions=timed,
             ledgers=_ledgers(survey, options, planned, unreachable), unknown=unknown,
             recovery=None if partitions.brokers and not _has_bookies(survey) else _recovery(survey, options),
-            replications=_replications(survey, topics, timed), partitions=partitions.partitions,
-            brokers=partitions.brokers, groups=partitions.groups, partition_notes=partitions.notes,
+            replications=replications, readiness=readiness, readiness_notes=readiness_notes,
+            partitions=partitions.partitions, brokers=partitions.brokers, groups=partitions.groups,
+            partition_notes=partitions.notes,
         )  # fmt: skip
 
 
@@ -148,14 +152,20 @@ def _partitions(
     )  # fmt: skip
 
 
-def _replications(
+def _geo(
     survey: ClusterSnapshot, topics: Sequence[TopicSnapshot], subscriptions: Sequence[SubscriptionSnapshot]
-) -> tuple[ReplicationSnapshot, ...]:
-    """Return the replications of topics to other clusters. A cluster without any costs one call of the store."""
+) -> tuple[tuple[ReplicationSnapshot, ...], tuple[ReadinessSnapshot, ...], tuple[str, ...]]:
+    """Return the replications of topics to other clusters, the readiness of subscriptions, and notes on it.
+
+    A cluster without replication costs one call of the store.
+    """
     store = survey.runtime.metadata
     if not topics or store.get(REVISION) is None:
-        return ()
-    return tuple(replication_snapshots(load_config(store), topics, subscriptions))
+        return (), (), ()
+    config = load_config(store)
+    credentials = survey.origin.credentials if isinstance(survey.origin, RemoteCluster) else environment_credentials()
+    readiness, notes = readiness_snapshots(store, config, credentials, topics, subscriptions)
+    return tuple(replication_snapshots(config, topics, subscriptions)), readiness, notes
 
 
 # ---- topics ----------------------------------------------------------------------------------------------------

@@ -14,6 +14,7 @@ from pyreplog.topic.model.positions import TopicPosition
 
 if TYPE_CHECKING:
     from pyreplog.autorecovery.overview import RecoveryOverview
+    from pyreplog.geo.subscription_readiness import SubscriptionReadiness
     from pyreplog.kafka.groups.group_status import GroupStatus
     from pyreplog.ledger.ledger_metadata import LedgerMetadata
     from pyreplog.partition.partition_status import BrokerStatus, PartitionStatus
@@ -174,6 +175,24 @@ class ReplicationSnapshot(NamedTuple):
     alarm: str
 
 
+class ReadinessSnapshot(NamedTuple):
+    """The effect of a fail-over of a replicated subscription to another cluster, as the owner of its topic tells.
+
+    Attributes:
+        topic: as in rows.
+        partition: as in rows.
+        subscription: name of the subscription.
+        target: name of the cluster.
+        readiness: the owner's answer; None: no server that answered owns the topic.
+    """
+
+    topic: str
+    partition: int
+    subscription: str
+    target: str
+    readiness: SubscriptionReadiness | None
+
+
 class UnknownState(NamedTuple):
     """A topic or subscription whose state is unknown, so that it is missing from the snapshot.
 
@@ -204,6 +223,8 @@ class Snapshot:
         ledgers: the ledgers, cursor ledgers included, by id.
         logs: logs that belong to no cluster.
         replications: of the topics to other clusters.
+        readiness: of replicated subscriptions for a fail-over to other clusters.
+        readiness_notes: servers that did not tell it, and why; one line each.
         unknown: topics and subscriptions whose bookies did not answer.
         partitions: of topics of partitions, as the brokers of a cluster tell.
         brokers: of partitions.
@@ -222,6 +243,8 @@ class Snapshot:
     ledgers: tuple[LedgerSnapshot, ...] = ()
     logs: tuple[TopicSnapshot, ...] = ()
     replications: tuple[ReplicationSnapshot, ...] = ()
+    readiness: tuple[ReadinessSnapshot, ...] = ()
+    readiness_notes: tuple[str, ...] = ()
     unknown: tuple[UnknownState, ...] = ()
     partitions: tuple[PartitionStatus, ...] = ()
     brokers: tuple[BrokerStatus, ...] = ()

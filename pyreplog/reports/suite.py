@@ -35,7 +35,8 @@ _TWO_SOURCES = ("replication_lag",)
 _OF_TOPICS = ("origins",)
 _READ_BY_SUBSCRIPTION = ("backlog_age_histogram",)
 _GEO = ("geo_replication",)
-_FACTS = (*_SUBSCRIPTIONS, *_GEO, "retention_forecast")
+_READINESS = ("geo_readiness",)
+_FACTS = (*_SUBSCRIPTIONS, *_GEO, *_READINESS, "retention_forecast")
 _GROUPS = ("group_lag",)
 _PARTITIONS = ("partition_state", "replica_lag", "leader_skew", *_GROUPS)
 
@@ -57,6 +58,7 @@ def of_subscriptions(snapshot: Snapshot, names: Collection[str]) -> Snapshot:
     """Return a snapshot with only these subscriptions and consumer groups. Raises ConfigError for an unknown name."""
     known = {subscription.name for subscription in snapshot.readers}
     known |= {group.group for group in snapshot.groups}
+    known |= {row.subscription for row in snapshot.readiness}
     known |= {state.subscription for state in snapshot.unknown if state.subscription}
     for name in names:
         if name not in known and not _unknown_topics(snapshot):
@@ -66,6 +68,7 @@ def of_subscriptions(snapshot: Snapshot, names: Collection[str]) -> Snapshot:
         snapshot,
         subscriptions=tuple(subscription for subscription in snapshot.subscriptions if subscription.name in names),
         groups=tuple(group for group in snapshot.groups if group.group in names),
+        readiness=tuple(row for row in snapshot.readiness if row.subscription in names),
         unknown=tuple(
             state for state in snapshot.unknown if state.subscription is None or state.subscription in names
         ),
@@ -106,7 +109,7 @@ def outcomes(
             yield Outcome(report_type, left_out=reason)
             continue
         try:
-            selected = narrowed if name in (*_SUBSCRIPTIONS, *_GROUPS) else snapshot
+            selected = narrowed if name in (*_SUBSCRIPTIONS, *_GROUPS, *_READINESS) else snapshot
             report = report_of(name, to=copy) if name in _TWO_SOURCES else report_of(name)
             warnings = unknown_to(name, selected)
             if not snapshot.topics and _unknown_topics(snapshot) and warnings:
@@ -138,6 +141,8 @@ def left_out(name: str, snapshot: Snapshot, copy: Mapping[str, str] | None = Non
         return "the source has no topics, into which other clusters would replicate"
     if name in _GEO and not snapshot.replications and not _unknown_topics(snapshot):
         return "no topic of the source is replicated to another cluster"
+    if name in _READINESS and not snapshot.readiness and not _unknown_topics(snapshot):
+        return "no subscription of the source is replicated to another cluster"
     if name in _GROUPS and not snapshot.groups and not snapshot.partition_notes:
         return "the source has no Kafka consumer groups"
     if name in _PARTITIONS and not snapshot.partitions and not snapshot.partition_notes:
@@ -162,7 +167,8 @@ def unknown_to(name: str, snapshot: Snapshot) -> tuple[str, ...]:
         return snapshot.partition_notes
     if name in _COPIES or name in _WHOLE or name in _RECOVERY:
         return ()
-    return tuple(str(state) for state in snapshot.unknown if state.subscription is None or name in _FACTS)
+    unknown = tuple(str(state) for state in snapshot.unknown if state.subscription is None or name in _FACTS)
+    return (*snapshot.readiness_notes, *unknown) if name in _READINESS else unknown
 
 
 def _reads_records(name: str) -> bool:

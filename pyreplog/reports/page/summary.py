@@ -87,6 +87,10 @@ _QUESTIONS: tuple[tuple[str, tuple[tuple[str, _Reader], ...]], ...] = (
         (("geo_replication", pagegeo.replication),),
     ),
     (
+        "What would a fail-over to another cluster lose or repeat?",
+        (("geo_readiness", pagegeo.readiness),),
+    ),
+    (
         "Is anything damaged, missing, duplicated, or out of order?",
         (
             ("crc_audit", pagecopies.damaged),

@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from pyreplog.errors import ConfigError
+from pyreplog.net.credentials import Credentials
 from pyreplog.tables.cluster.ledgers import check_offsets, existing_ledgers, ledger_slices
 from pyreplog.tables.cluster.origins import ClusterSnapshot, chosen, survey_remote, survey_stored
 from pyreplog.tables.cluster.stored_metadata import StoredMetadata
@@ -43,6 +44,11 @@ def survey_of(folder: Path | None, options: ReadOptions) -> AbstractContextManag
         credentials = replace(credentials, secret=os.environ[SECRET].encode())
     assert options.cluster is not None, "either a folder or the option cluster is set"
     return survey_remote(options.cluster, credentials)
+
+
+def environment_credentials() -> Credentials:
+    """Return credentials with the secret of the environment, if it has one."""
+    return Credentials(secret=os.environ[SECRET].encode() if SECRET in os.environ else None)
 
 
 def _copies(folder: Path, options: ReadOptions) -> Sequence[tuple[Part, int]]:

@@ -123,7 +123,9 @@ class Link:
             if origin.cluster == target.id or not (is_own or self.schedule.plan.forwards):
                 continue
             at = self._next.setdefault((source, origin), target.vector.get(origin, 0))
-            end = min(source.vector[origin], at + self.world.random.randint(1, 8))
+            end = source.vector[origin]
+            if not self.schedule.plan.is_still:
+                end = min(end, at + self.world.random.randint(1, 8))
             if end > at:
                 entries = self._entries(source, origin, at, end, target)
                 self._next[source, origin] = end
