@@ -20,6 +20,7 @@ from pyreplog.geo.planned_handover import HandoverStatus
 from pyreplog.geo.policies import names_of
 from pyreplog.geo.policy import ReplicationPolicy
 from pyreplog.geo.replicator_status import ReplicatorStatus
+from pyreplog.geo.subscription_readiness import SubscriptionReadiness
 from pyreplog.ledger.embedded import METADATA
 
 NAME = "geo"

@@ -575,6 +575,7 @@ def test_a_neighbour_that_knows_of_fewer_confirmations_of_a_deletion_is_told_the
     for sequence, confirmed in ((1, {a.id, b.id}), (2, {b.id})):
         known = TombstoneItem("s", "t1", frozenset(confirmed))
         a.do(a.exchange.receive(b.id, encode(Delta(clusters.session, sequence, (known,)))))
+        a.do(a.exchange.flush())
         sent = [message for send in a.outbox if isinstance(message := decode(send.data), Delta)]
         expected = [] if sequence == 1 else [TombstoneItem("s", "t1", frozenset({a.id, b.id}))]
         assert [item for delta in sent for item in delta.items] == expected
