@@ -26,7 +26,7 @@ from pyreplog.errors import (
 )
 from pyreplog.geo.acks.subscription_position import SubscriptionPosition
 from pyreplog.geo.clusters import RemoteCluster
-from pyreplog.geo.geo_cursor import GEO_PREFIX, cursor_name
+from pyreplog.geo.geo_cursor import GEO_PREFIX, cursor_name, stored_position
 from pyreplog.geo.policies import ReplicationConfig, TopicControls, change_controls, load_config, names_of
 from pyreplog.geo.policy import ReplicationPolicy
 from pyreplog.geo.protocol.effects import OriginNote
@@ -45,7 +45,6 @@ from pyreplog.net.sockets import weak_callback
 from pyreplog.origins.origin import Origin
 from pyreplog.topic.model.chain import LedgerChain
 from pyreplog.topic.model.routing import partition_of
-from pyreplog.topic.model.system_cursor_record import stored_mark
 from pyreplog.topic.owner.ownership import OWNERS
 from pyreplog.topic.owner.subscriptions import JOURNAL
 from pyreplog.topic.owner.topic import Topic
@@ -692,12 +691,15 @@ class ReplicatorManager(Handle):
             rows.append((name, targets))
             keys += [topic_key(name), *(subscription_key(name, cursor_name(target)) for target in targets)]
         values = iter(self._store.get_many(keys))
-        idle = set()
+        idle, ids = set(), self._config.cluster_ids
         for name, targets in rows:
             chain, cursors = next(values), [next(values) for _ in targets]
             try:
-                marks = [None if cursor is None else cursor.value for cursor in cursors]
-                if chain is not None and _has_all(chain.value, marks):
+                stored = {
+                    target: None if cursor is None else cursor.value
+                    for target, cursor in zip(targets, cursors, strict=True)
+                }
+                if chain is not None and _has_all(chain.value, stored, ids):
                     idle.add(name)
             except InvalidMetadataError as error:
                 logger.debug("topic %s: it is opened to count its unsent messages: %s", name, error)
@@ -895,21 +897,21 @@ def _lacks_cursor(manager_ref: ref[ReplicatorManager], name: str, cursors: Colle
     return manager is not None and manager.lacks_cursor(name, cursors)
 
 
-def _has_all(chain_value: bytes, cursors: list[bytes | None]) -> bool:
+def _has_all(chain_value: bytes, cursors: Mapping[str, bytes | None], ids: Mapping[str, str]) -> bool:
     """Return whether the cursors of all targets are at the end of a topic, which was closed cleanly.
 
-    Raises InvalidMetadataError if a value cannot be read.
+    cursors, ids: by target. Raises InvalidMetadataError if a value cannot be read.
     """
     chain = LedgerChain.decode(chain_value)
     if chain.open_ledger is not None or chain.deleted:
         return chain.deleted
-    for value in cursors:
+    for target, value in cursors.items():
         if value is None:
             return False
         metadata = SubscriptionMetadata.decode(value)
         if metadata.cursor_ledger >= 0:
             return False
-        mark = stored_mark("", [metadata.snapshot]).mark
+        mark = stored_position(cursor_name(target), metadata.snapshot, ids.get(target, ""))
         if mark is None or mark.offset < chain.end.offset:
             return False
     return True

@@ -279,6 +279,7 @@ def test_another_cluster_behind_the_url(pair: Pair, tmp_path: Path) -> None:
         pair.to_b.lead_to(server.address)
         opened(pair.a).publish(b"1")
         until(lambda: "the server is of" in pair.row().error)
+        assert "made anew, remove it (`geo cluster remove --force`)" in pair.row().error
         assert c.topics.names() == [] and pair.row().unsent_messages == 1
         pair.to_b.lead_to(pair.b_server.address)
         pair.is_sent(end=1)
