@@ -283,7 +283,7 @@ def _check_other_names(store: MetadataStore, name: str, cluster: RemoteCluster) 
             raise ClusterExistsError(
                 name,
                 f"{cluster.url} is the cluster {cluster.uuid}, which has the name {other} already, or a copy of "
-                "its files: use that name",
+                "its files: use that name; if it is a copy, make a new cluster in its place",
             )
 
 
