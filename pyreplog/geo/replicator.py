@@ -379,6 +379,14 @@ class Replicator:
             return 0 if self._policy.forward == "all" else None
         return self._sender.forwarded(origin)
 
+    def sent(self, origin: Origin) -> int:
+        """Return the offset at an origin below which messages were sent that the target may store.
+
+        Args:
+            origin: the origin; it may be the topic here.
+        """
+        return 0 if self._sender is None else self._sender.sent(origin)
+
     # ---- status --------------------------------------------------------------------------------------------------
 
     def status(self) -> ReplicatorStatus:

@@ -85,6 +85,10 @@ class ReplicatorLike(Protocol):
         """Return its position in another origin, whose messages are forwarded to it; None: they are not."""
         ...
 
+    def sent(self, origin: Origin) -> int:
+        """Return the offset at an origin below which messages were sent that the target may store."""
+        ...
+
     def start(self) -> None:
         """Begin to replicate, from the target's `stored` on."""
         ...
@@ -588,7 +592,7 @@ class ReplicatorManager(Handle):
                 else:
                     neighbours[target] = Neighbour(
                         target, cluster.id, link, partial(_note_of, replicated, target),
-                        partial(_forwarded_to, replicated, target),
+                        partial(_forwarded_to, replicated, target), partial(_sent_to, replicated, target),
                     )  # fmt: skip
         if replicated.subscriptions is not None and UNKNOWN_CLUSTER in unreachable:
             return  # unknown is not gone
@@ -889,6 +893,12 @@ def _forwarded_to(replicated: _ReplicatedTopic, target: str, origin: Origin) -> 
     """Return the offset at another origin that a target reported last; None: its messages are not forwarded to it."""
     replication = replicated.replications.get(target)
     return None if replication is None else replication.replicator.forwarded(origin)
+
+
+def _sent_to(replicated: _ReplicatedTopic, target: str, origin: Origin) -> int:
+    """Return the offset at an origin below which messages were sent that a target may store."""
+    replication = replicated.replications.get(target)
+    return 0 if replication is None else replication.replicator.sent(origin)
 
 
 def _lacks_cursor(manager_ref: ref[ReplicatorManager], name: str, cursors: Collection[str]) -> bool:

@@ -86,6 +86,7 @@ class Neighbour(NamedTuple):
             topic was never sent there.
         forwarded: returns the offset at another origin below which the other cluster has confirmed everything; None:
             messages of that origin are not forwarded to it, and come from elsewhere.
+        sent: returns the offset at an origin below which messages were sent that the other cluster may store.
     """
 
     name: str
@@ -93,6 +94,7 @@ class Neighbour(NamedTuple):
     link: ExchangeLink
     note: Callable[[], OriginNote | None]
     forwarded: Callable[[Origin], int | None] = lambda _: None
+    sent: Callable[[Origin], int] = lambda _: 0
 
 
 class _EraOffset(NamedTuple):
@@ -1182,7 +1184,7 @@ class SubscriptionReplication:
             held = self._positions.held_from(stored)
             error = _why_not_connected(connection)
             for name in self._exchange.names():
-                effect = readiness(self._exchange, name, peer, held, stored, self._positions.foreign)
+                effect = readiness(self._exchange, name, peer, held, stored, self._positions.foreign, neighbour.sent)
                 state = self._exchange.state(name)
                 assert state is not None
                 alarm = self._alarms.get(peer, "") or waiting.get(name, "")
