@@ -93,6 +93,7 @@ class Replicator:
         partitions: if the topic is a partition, the number of partitions of its topic; otherwise 0.
         explain: returns the text of an error, for the status.
         work: runs a job that waits in another thread; None: in those of the topics.
+        cluster: id of the target cluster; empty: it is not known whether a former cluster had the name of the target.
     """
 
     def __init__(
@@ -106,8 +107,9 @@ class Replicator:
         partitions: int = 0,
         explain: Callable[[Exception], str] = str,
         work: Callable[[Callable[[], object]], object] | None = None,
+        cluster: bytes = b"",
     ) -> None:
-        self.topic, self.target, self._explain = topic, target, explain
+        self.topic, self.target, self._explain, self._target_id = topic, target, explain, cluster
         self._link, self._policy, self._partitions = link, policy, partitions
         self._cluster_ids = cluster_ids
         self._context: TopicContext = topic.context
@@ -140,7 +142,8 @@ class Replicator:
             self._check_durability()
             cursor = self._cursor
             if cursor is None:
-                cursor = GeoCursor(self._context, self.target, is_latest=self._policy.start == "latest")
+                is_latest = self._policy.start == "latest"
+                cursor = GeoCursor(self._context, self.target, is_latest=is_latest, cluster=self._target_id.hex())
                 self._adopted.append(cursor)
                 if not self.topic.system_cursors.adopt(cursor, if_=lambda: not self._is_ending):
                     return
@@ -375,6 +378,14 @@ class Replicator:
         if self._sender is None:
             return 0 if self._policy.forward == "all" else None
         return self._sender.forwarded(origin)
+
+    def sent(self, origin: Origin) -> int:
+        """Return the offset at an origin below which messages were sent that the target may store.
+
+        Args:
+            origin: the origin; it may be the topic here.
+        """
+        return 0 if self._sender is None else self._sender.sent(origin)
 
     # ---- status --------------------------------------------------------------------------------------------------
 

@@ -26,7 +26,7 @@ from pyreplog.errors import (
 )
 from pyreplog.geo.acks.subscription_position import SubscriptionPosition
 from pyreplog.geo.clusters import RemoteCluster
-from pyreplog.geo.geo_cursor import GEO_PREFIX, cursor_name
+from pyreplog.geo.geo_cursor import GEO_PREFIX, cursor_name, stored_position
 from pyreplog.geo.policies import ReplicationConfig, TopicControls, change_controls, load_config, names_of
 from pyreplog.geo.policy import ReplicationPolicy
 from pyreplog.geo.protocol.effects import OriginNote
@@ -45,7 +45,6 @@ from pyreplog.net.sockets import weak_callback
 from pyreplog.origins.origin import Origin
 from pyreplog.topic.model.chain import LedgerChain
 from pyreplog.topic.model.routing import partition_of
-from pyreplog.topic.model.system_cursor_record import stored_mark
 from pyreplog.topic.owner.ownership import OWNERS
 from pyreplog.topic.owner.subscriptions import JOURNAL
 from pyreplog.topic.owner.topic import Topic
@@ -84,6 +83,10 @@ class ReplicatorLike(Protocol):
 
     def forwarded(self, origin: Origin) -> int | None:
         """Return its position in another origin, whose messages are forwarded to it; None: they are not."""
+        ...
+
+    def sent(self, origin: Origin) -> int:
+        """Return the offset at an origin below which messages were sent that the target may store."""
         ...
 
     def start(self) -> None:
@@ -589,7 +592,7 @@ class ReplicatorManager(Handle):
                 else:
                     neighbours[target] = Neighbour(
                         target, cluster.id, link, partial(_note_of, replicated, target),
-                        partial(_forwarded_to, replicated, target),
+                        partial(_forwarded_to, replicated, target), partial(_sent_to, replicated, target),
                     )  # fmt: skip
         if replicated.subscriptions is not None and UNKNOWN_CLUSTER in unreachable:
             return  # unknown is not gone
@@ -692,12 +695,15 @@ class ReplicatorManager(Handle):
             rows.append((name, targets))
             keys += [topic_key(name), *(subscription_key(name, cursor_name(target)) for target in targets)]
         values = iter(self._store.get_many(keys))
-        idle = set()
+        idle, ids = set(), self._config.cluster_ids
         for name, targets in rows:
             chain, cursors = next(values), [next(values) for _ in targets]
             try:
-                marks = [None if cursor is None else cursor.value for cursor in cursors]
-                if chain is not None and _has_all(chain.value, marks):
+                stored = {
+                    target: None if cursor is None else cursor.value
+                    for target, cursor in zip(targets, cursors, strict=True)
+                }
+                if chain is not None and _has_all(chain.value, stored, ids):
                     idle.add(name)
             except InvalidMetadataError as error:
                 logger.debug("topic %s: it is opened to count its unsent messages: %s", name, error)
@@ -889,27 +895,33 @@ def _forwarded_to(replicated: _ReplicatedTopic, target: str, origin: Origin) -> 
     return None if replication is None else replication.replicator.forwarded(origin)
 
 
+def _sent_to(replicated: _ReplicatedTopic, target: str, origin: Origin) -> int:
+    """Return the offset at an origin below which messages were sent that a target may store."""
+    replication = replicated.replications.get(target)
+    return 0 if replication is None else replication.replicator.sent(origin)
+
+
 def _lacks_cursor(manager_ref: ref[ReplicatorManager], name: str, cursors: Collection[str]) -> bool:
     """As `ReplicatorManager.lacks_cursor`, without keeping the manager alive."""
     manager = manager_ref()
     return manager is not None and manager.lacks_cursor(name, cursors)
 
 
-def _has_all(chain_value: bytes, cursors: list[bytes | None]) -> bool:
+def _has_all(chain_value: bytes, cursors: Mapping[str, bytes | None], ids: Mapping[str, str]) -> bool:
     """Return whether the cursors of all targets are at the end of a topic, which was closed cleanly.
 
-    Raises InvalidMetadataError if a value cannot be read.
+    cursors, ids: by target. Raises InvalidMetadataError if a value cannot be read.
     """
     chain = LedgerChain.decode(chain_value)
     if chain.open_ledger is not None or chain.deleted:
         return chain.deleted
-    for value in cursors:
+    for target, value in cursors.items():
         if value is None:
             return False
         metadata = SubscriptionMetadata.decode(value)
         if metadata.cursor_ledger >= 0:
             return False
-        mark = stored_mark("", [metadata.snapshot]).mark
+        mark = stored_position(cursor_name(target), metadata.snapshot, ids.get(target, ""))
         if mark is None or mark.offset < chain.end.offset:
             return False
     return True

@@ -6,7 +6,7 @@ import logging
 import random
 import secrets
 from collections import deque
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Set
 from contextlib import suppress
 from dataclasses import asdict
 from functools import partial
@@ -86,6 +86,7 @@ class Neighbour(NamedTuple):
             topic was never sent there.
         forwarded: returns the offset at another origin below which the other cluster has confirmed everything; None:
             messages of that origin are not forwarded to it, and come from elsewhere, or not at all.
+        sent: returns the offset at an origin below which messages were sent that the other cluster may store.
     """
 
     name: str
@@ -93,6 +94,7 @@ class Neighbour(NamedTuple):
     link: ExchangeLink
     note: Callable[[], OriginNote | None]
     forwarded: Callable[[Origin], int | None] = lambda _: None
+    sent: Callable[[Origin], int] = lambda _: 0
 
 
 class _EraOffset(NamedTuple):
@@ -1176,17 +1178,18 @@ class SubscriptionReplication:
             stored = {self.topic.origin: 0 if note is None else note.stored}
             if connection.origin is not None:
                 stored[connection.origin] = OFFSET_END
-            third: list[Origin] = []
+            third: set[Origin] = set()
             for origin in self._positions.ends().keys() - stored.keys():
                 forwarded = neighbour.forwarded(origin)
                 if forwarded is None:  # its messages come from elsewhere, or not at all
-                    third.append(origin)
+                    third.add(origin)
                     forwarded = self._exchange.peer(peer).positions.get(origin, 0)
                 stored[origin] = forwarded
+            may_have = partial(_may_have, third, neighbour)
             held = self._positions.held_from(stored)
             error = _why_not_connected(connection)
             for name in self._exchange.names():
-                effect = readiness(self._exchange, name, peer, held, stored, self._positions.foreign, third)
+                effect = readiness(self._exchange, name, peer, held, stored, self._positions.foreign, may_have)
                 state = self._exchange.state(name)
                 assert state is not None
                 alarm = self._alarms.get(peer, "") or waiting.get(name, "")
@@ -1270,6 +1273,11 @@ class SubscriptionReplication:
             return ""
         neighbour = self._neighbours.get(origin.cluster)
         return origin.cluster.hex() if neighbour is None else neighbour.name
+
+
+def _may_have(third: Set[Origin], neighbour: Neighbour, origin: Origin) -> int:
+    """Return the offset at an origin below which another cluster may store messages; of those in `third`: any."""
+    return OFFSET_END if origin in third else neighbour.sent(origin)
 
 
 def _refused(status: HandoverStatus, error: str) -> HandoverStatus:

@@ -35,6 +35,8 @@ def replication_snapshots(
 def _replication(
     config: ReplicationConfig, topic: TopicSnapshot, target: str, cursor: SubscriptionSnapshot | None, problem: str
 ) -> ReplicationSnapshot:
+    if cursor is not None and _is_of_former(config, target, cursor):
+        cursor = None
     mark = topic.start if cursor is None else cursor.mark
     end = max(topic.end, mark)
     state, alarm = ("unknown", problem) if problem else _state(config, topic, target, cursor)
@@ -43,6 +45,16 @@ def _replication(
         stored=None if cursor is None else mark.offset, end=end.offset, unsent_messages=end.offset - mark.offset,
         unsent_bytes=end.size - mark.size, oldest_us=None if cursor is None else cursor.oldest_us, alarm=alarm,
     )  # fmt: skip
+
+
+def _is_of_former(config: ReplicationConfig, target: str, cursor: SubscriptionSnapshot) -> bool:
+    """Return whether a cursor is that of a former cluster, which had the name of the target."""
+    try:
+        return bool(cursor.state) and not GeoState.from_bytes(cursor.name, cursor.state).is_of(
+            config.cluster_ids.get(target, "")
+        )
+    except InvalidMetadataError:
+        return False
 
 
 def _state(

@@ -38,6 +38,9 @@ class FakeReplicator:
     def forwarded(self, origin: Origin) -> None:
         return None
 
+    def sent(self, origin: Origin) -> int:
+        return 0
+
     def start(self) -> None:
         self.calls.append("start")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import socket
 import threading
 from collections.abc import Callable, Iterator
@@ -222,6 +223,24 @@ def test_a_copy_of_a_cluster_is_no_other_one(a: Site, b: Site) -> None:
     own = a.topic().origin.cluster.hex()
     with pytest.raises(ClusterExistsError, match=r"is this cluster itself, or a copy of its files.* a new cluster"):
         geo.add_cluster("copy", "pyreplog://127.0.0.1:1", uuid=own)
+
+
+def test_the_files_of_a_cluster_are_copied(a: Site, b: Site, tmp_path: Path) -> None:
+    """Neither takes the other one for another cluster, and a third cluster takes them for one."""
+    a.topic().publish(b"1")
+    a.end()
+    shutil.copytree(a.path, tmp_path / "copy")
+    a.begin()
+    with Site(tmp_path / "copy") as copy:
+        assert values(copy.topic()) == values(a.topic()) == [b"1"] and copy.topic().origin == a.topic().origin
+        for here, there in ((a, copy), (copy, a)):
+            with pytest.raises(ClusterExistsError, match=r"or a copy of its files.* make a new cluster in its place"):
+                here.cluster.geo.add_cluster("west", f"pyreplog://{there.server.address}")
+            assert not here.cluster.geo.clusters()
+        b.cluster.geo.add_cluster("east", f"pyreplog://{a.server.address}")
+        with pytest.raises(ClusterExistsError, match=r"has the name east already.* make a new cluster in its place"):
+            b.cluster.geo.add_cluster("west", f"pyreplog://{copy.server.address}")
+        assert [*b.cluster.geo.clusters()] == ["east"]
 
 
 # ---- nonsense --------------------------------------------------------------------------------------------------------

@@ -181,6 +181,60 @@ def test_partitions_reach_the_target_with_their_number(pair: Pair) -> None:
     until(lambda: pair.b.topics.partitioned.find("clicks") == 3)
 
 
+@pytest.mark.parametrize("is_away", [False, True])
+def test_messages_and_acknowledgements_of_a_new_partition_arrive(pair: Pair, is_away: bool) -> None:
+    """is_away: the target cannot be reached while the topic grows, and its new partition is used."""
+    pair.connect()
+    pair.a.geo.set_policy("clicks", targets=["b"], replicated_subscriptions=True)
+    pair.b.geo.set_policy("clicks", targets=["a"], replicated_subscriptions=True)
+    clicks = pair.a.topic("clicks", partitions=2, **SYNCED)
+    assert isinstance(clicks, PartitionedTopic)
+    old = {b"old %d" % at for at in range(20)}
+    clicks.publish_batch(sorted(old), keys=sorted(old))
+    clicks.create_subscription("s", start="earliest")
+    until(lambda: pair.b.topics.partitioned.find("clicks") == 2)
+    there = pair.b.topic("clicks", create=False)
+    assert isinstance(there, PartitionedTopic)
+    until(lambda: sum(len(there.partition(at)) for at in range(2)) == 20)
+    until(lambda: all("s" in there.partition(at).subscriptions() for at in range(2)))
+    if is_away:
+        for wire in (pair.to_a, pair.to_b):
+            wire.lead_to(NOWHERE)
+            wire.cut()
+    clicks = pair.a.topic("clicks", partitions=3)
+    assert isinstance(clicks, PartitionedTopic)
+    new = [b"new %d" % at for at in range(10)]
+    clicks.partition(2).publish_batch(new)
+    acked = {b"new 1", b"new 4", b"new 9", b"old 3"}
+    with clicks.subscribe("s", type="shared") as consumer:
+        for _ in range(30):
+            message = consumer.receive(timeout=20.0)
+            assert message is not None
+            if message.value in acked:
+                consumer.acknowledge(message)
+        consumer.flush()
+    if is_away:
+        until(lambda: len(pair.a.geo.status("clicks")) == 3)
+        assert pair.b.topics.partitioned.find("clicks") == 2
+        pair.to_a.lead_to(pair.a_server.address)
+        pair.to_b.lead_to(pair.b_server.address)
+    until(lambda: pair.b.topics.partitioned.find("clicks") == 3)
+    there = pair.b.topic("clicks", partitions=3)
+    assert isinstance(there, PartitionedTopic)
+    until(lambda: values(there.partition(2)) == new)
+
+    def is_ready() -> bool:
+        rows = pair.a.geo.readiness("clicks")
+        return len(rows) == 3 and all(row.is_ready and not row.error and not row.alarm for row in rows)
+
+    until(is_ready)
+    with there.subscribe("s", type="shared") as consumer:
+        messages = [consumer.receive(timeout=20.0) for _ in range(30 - len(acked))]
+        assert {message.value for message in messages if message is not None} == {*old, *new} - acked
+    there.partition(2).publish(b"back")
+    until(lambda: values(clicks.partition(2)) == [*new, b"back"])
+
+
 def test_a_target_may_have_more_partitions(pair: Pair) -> None:
     pair.connect()
     pair.b.topics.partitioned.stored("clicks", 4, create=True, wait=0.0, settings=SYNCED)
@@ -279,6 +333,7 @@ def test_another_cluster_behind_the_url(pair: Pair, tmp_path: Path) -> None:
         pair.to_b.lead_to(server.address)
         opened(pair.a).publish(b"1")
         until(lambda: "the server is of" in pair.row().error)
+        assert "made anew, remove it (`geo cluster remove --force`)" in pair.row().error
         assert c.topics.names() == [] and pair.row().unsent_messages == 1
         pair.to_b.lead_to(pair.b_server.address)
         pair.is_sent(end=1)

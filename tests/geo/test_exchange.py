@@ -496,6 +496,17 @@ def test_readiness_tells_what_would_be_lost_and_repeated() -> None:
     assert not readiness(side.exchange, "s", target, bases(a=10), {origin("a"): 10}).is_current
 
 
+def test_a_message_on_its_way_may_arrive_without_its_acknowledgement() -> None:
+    clusters = linked()
+    side, target, held, stored = clusters["a"], cluster_id("b"), bases(a=10), {origin("a"): 5}
+    side.acknowledge("s", "a", *range(5, 10))
+    told = readiness(side.exchange, "s", target, held, stored, sent=lambda of: 8 if of == origin("a") else 0)
+    assert [[*ends] for ends in told.repeated.between(origin("a"))] == [[5], [8]]
+    assert not told.lost and not told.is_ready
+    clusters.settle()
+    assert readiness(side.exchange, "s", target, held, stored, sent=lambda _: 10).is_ready
+
+
 def test_readiness_after_a_restart_is_not_known_until_the_other_cluster_tells() -> None:
     clusters = linked()
     side = clusters["a"]

@@ -58,12 +58,14 @@ def test_after_a_lost_connection_the_target_says_where_to_go_on() -> None:
     sending.grow(entry(4))
     sending.read()
     request = sending.sent()
-    assert not lost and request.entries[0].first == 4
+    assert not lost and request.entries[0].first == 4 and sending.sender.sent(OWN) == 5
     sending.fail(request, DisconnectedError("lost"))
     assert sending.sender.state is SenderState.WAITING and sending.sender.unsent_messages == 1
     assert sending.sender.inflight_bytes == 0 and not sending.all(OpenOrigin)
+    assert sending.sender.sent(OWN) == 5  # it may still arrive
     sending.wake()
     newer = sending.open(5, last_of(entry(4)))
+    assert sending.sender.sent(OWN) == 0
     sending.check()
     assert newer.session > 3 << 24 and not sending.all(SendEntries)
     assert sending.sender.stored == 5 and sending.sender.unsent_messages == 0

@@ -167,6 +167,7 @@ class Sender:
         self._note_sent = sent
         self._is_rolled_back = False  # the target has messages of this topic's identity that this topic lacks
         self._notes = dict(notes or {})
+        self._sent_ends: dict[Origin, int] = {}  # of what was sent since the target reported its position
         self._epoch, self._attempt = epoch, 0
         self._conflicts = 0  # sessions that another source of the origin replaced
         self._backoff = Backoff(RETRY_S, RETRY_MOST_S, random)
@@ -331,6 +332,7 @@ class Sender:
         if attempt != self._attempt or stream is None or not stream.is_opening:
             return []
         self.target = target
+        self._sent_ends.pop(origin, None)  # all that was sent before has an outcome there
         if target == self.own.cluster:
             self._fail(origin, ConfigError("the target is this cluster itself: remove it from the targets"), now_us)
             return self._send_due(now_us, time_us)
@@ -616,6 +618,14 @@ class Sender:
         note = self._notes.get(origin)
         return None if not self._forwards(origin) else 0 if note is None else note.stored
 
+    def sent(self, origin: Origin) -> int:
+        """Return the offset at an origin below which messages were sent that the target may store.
+
+        Args:
+            origin: the origin; it may be the topic here.
+        """
+        return self._sent_ends.get(origin, 0)
+
     def _send_next(self, now_us: int, time_us: int) -> bool:
         """Send one request; return whether another one may follow."""
         stream: OriginStream | None = None
@@ -709,6 +719,7 @@ class Sender:
         end = gaps[-1].end if gaps else entries[-1].end
         if stream.origin == self.own:
             self._note_sent(end)
+        self._sent_ends[stream.origin] = end
         stream.waiting += 1
         self._requests[self._last_number] = _Request(
             stream, start, time_us, size, len(entries), sum(entry.messages for entry in entries), end,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from pyreplog._native.topic.range_set import OFFSET_END
 from pyreplog.geo.acks.origin_ranges import OriginRanges
 from pyreplog.geo.acks.readiness import Readiness, readiness
 from pyreplog.geo.acks.subscription_state import FIRST_GENERATION, Generation, Home, SubscriptionState
@@ -151,10 +152,11 @@ class Truth:
 
     def readiness_of(self, site: Site, other: Site, name: str) -> Readiness:
         """What a cluster says of a fail-over to another one now."""
-        elsewhere = () if site.schedule.plan.forwards else other.vector.keys() - {site.origin, other.origin}
+        elsewhere = set() if site.schedule.plan.forwards else other.vector.keys() - {site.origin, other.origin}
         return readiness(
-            site.exchange, name, other.id, site.held(), self._stored_at(site, other), site.foreign().between, elsewhere
-        )
+            site.exchange, name, other.id, site.held(), self._stored_at(site, other), site.foreign().between,
+            lambda origin: OFFSET_END if origin in elsewhere else 0,
+        )  # fmt: skip
 
     def check_fail_over(self, site: Site, other: Site, name: str, go_on: Callable[[], object]) -> None:
         """Another cluster is alone from now on, and its consumers go on: what was told of that is what comes of it."""

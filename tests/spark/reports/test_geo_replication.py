@@ -36,11 +36,11 @@ def policy(*targets: str, **settings: Any) -> StoredPolicy:
     return StoredPolicy().with_policy(ReplicationPolicy(targets=targets, **settings))
 
 
-def cursor(target: str, at: TopicPosition, *, is_detached: bool = False) -> SubscriptionSnapshot:
+def cursor(target: str, at: TopicPosition, *, is_detached: bool = False, cluster: str = "") -> SubscriptionSnapshot:
     return SubscriptionSnapshot(
         on="t", topic="t", partition=-1, name=f"pyreplog.geo.{target}", mark=at, end=50, backlog_messages=50 - at.offset,
         backlog_bytes=900 - at.size, moved_us=None, oldest_us=NOON_US - 90 * SECOND, is_system=True,
-        state=GeoState(0, GapCause.LOST, is_detached=is_detached).to_bytes(),
+        state=GeoState(0, GapCause.LOST, is_detached=is_detached, cluster=cluster).to_bytes(),
     )  # fmt: skip
 
 
@@ -76,6 +76,13 @@ def test_lag_states_and_alarms() -> None:
     assert [state for state, _ in texts] == ["bad", "bad", "hot", "fine"]
     assert texts[0][1].startswith("t to d is detached: ") and "geo cluster add" in texts[1][1]
     assert texts[2][1] == "t to b: 20 messages unsent (400 B), the oldest 1 min 30 s old."
+
+
+def test_a_new_cluster_lacks_what_a_lost_one_of_the_same_name_had() -> None:
+    config, lost = ReplicationConfig(CLUSTERS, {"t": policy("b", "c")}), "0c" * 16
+    end = TopicPosition(50, 9, 900)
+    actual_rows = rows(config, cursor("b", end, cluster=lost), cursor("c", end, cluster=UUID))
+    assert [(row["stored_offset"], row["unsent_messages"]) for row in actual_rows] == [(None, 40), (50, 0)]
 
 
 def test_who_is_not_to_send_has_no_rows() -> None:
