@@ -15,7 +15,7 @@ from pyreplog.clock import SystemClock
 from pyreplog.cursors.subscription_metadata import list_subscriptions
 from pyreplog.errors import InvalidMetadataError, ReplogError
 from pyreplog.geo.geo_cursor import GEO_PREFIX
-from pyreplog.geo.policies import load_config
+from pyreplog.geo.policies import ReplicationConfig, load_config
 from pyreplog.geo.revision import REVISION
 from pyreplog.ledger.ledger_metadata import LedgerMetadata, ledger_key
 from pyreplog.ledger.ledger_store import find_ledger, list_ledgers
@@ -24,10 +24,9 @@ from pyreplog.log import names as log_names
 from pyreplog.reports.append_times import appended
 from pyreplog.reports.cluster_partitions import PartitionsSnapshot, partitions_snapshot, topics_of_partitions
 from pyreplog.reports.cursors import subscription_snapshots
-from pyreplog.reports.replications import replication_snapshots
+from pyreplog.reports.replications import cluster_names, replication_snapshots
 from pyreplog.reports.snapshot import (
     LedgerSnapshot,
-    ReplicationSnapshot,
     SegmentSnapshot,
     Snapshot,
     SubscriptionSnapshot,
@@ -88,6 +87,7 @@ def gather(options: ReadOptions, as_of_us: int, window_ms: int = 300_000) -> Sna
         topics = tuple(_topic(topic) for topic in planned)
         subscriptions, unread = subscription_snapshots(survey, topics, snapshot.since_us)
         timed = tuple(_with_times(survey, planned, subscriptions))
+        config = _replication_config(survey, topics)
         unknown = (*(UnknownState(name, None, str(error)) for name, error in unreachable.items()), *unread)
         for note in (*map(str, unknown), *partitions.notes):
             logger.warning("%s", note)
@@ -95,7 +95,8 @@ def gather(options: ReadOptions, as_of_us: int, window_ms: int = 300_000) -> Sna
             snapshot, topics=topics, subscriptions=timed,
             ledgers=_ledgers(survey, options, planned, unreachable), unknown=unknown,
             recovery=None if partitions.brokers and not _has_bookies(survey) else _recovery(survey, options),
-            replications=_replications(survey, topics, timed), partitions=partitions.partitions,
+            replications=() if config is None else tuple(replication_snapshots(config, topics, timed)),
+            clusters=() if config is None else cluster_names(config), partitions=partitions.partitions,
             brokers=partitions.brokers, groups=partitions.groups, partition_notes=partitions.notes,
         )  # fmt: skip
 
@@ -148,14 +149,10 @@ def _partitions(
     )  # fmt: skip
 
 
-def _replications(
-    survey: ClusterSnapshot, topics: Sequence[TopicSnapshot], subscriptions: Sequence[SubscriptionSnapshot]
-) -> tuple[ReplicationSnapshot, ...]:
-    """Return the replications of topics to other clusters. A cluster without any costs one call of the store."""
+def _replication_config(survey: ClusterSnapshot, topics: Sequence[TopicSnapshot]) -> ReplicationConfig | None:
+    """Return other clusters, and policies; None: there are none, which costs one call of the store, or no topics."""
     store = survey.runtime.metadata
-    if not topics or store.get(REVISION) is None:
-        return ()
-    return tuple(replication_snapshots(load_config(store), topics, subscriptions))
+    return None if not topics or store.get(REVISION) is None else load_config(store)
 
 
 # ---- topics ----------------------------------------------------------------------------------------------------

@@ -204,6 +204,7 @@ class Snapshot:
         ledgers: the ledgers, cursor ledgers included, by id.
         logs: logs that belong to no cluster.
         replications: of the topics to other clusters.
+        clusters: id, as 32 hexadecimal digits, and name of each other cluster that was added.
         unknown: topics and subscriptions whose bookies did not answer.
         partitions: of topics of partitions, as the brokers of a cluster tell.
         brokers: of partitions.
@@ -222,6 +223,7 @@ class Snapshot:
     ledgers: tuple[LedgerSnapshot, ...] = ()
     logs: tuple[TopicSnapshot, ...] = ()
     replications: tuple[ReplicationSnapshot, ...] = ()
+    clusters: tuple[tuple[str, str], ...] = ()
     unknown: tuple[UnknownState, ...] = ()
     partitions: tuple[PartitionStatus, ...] = ()
     brokers: tuple[BrokerStatus, ...] = ()
