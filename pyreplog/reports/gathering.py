@@ -15,7 +15,7 @@ from pyreplog.clock import SystemClock
 from pyreplog.cursors.subscription_metadata import list_subscriptions
 from pyreplog.errors import InvalidMetadataError, ReplogError
 from pyreplog.geo.geo_cursor import GEO_PREFIX
-from pyreplog.geo.policies import load_config
+from pyreplog.geo.policies import ReplicationConfig, load_config
 from pyreplog.geo.revision import REVISION
 from pyreplog.ledger.ledger_metadata import LedgerMetadata, ledger_key
 from pyreplog.ledger.ledger_store import find_ledger, list_ledgers
@@ -25,11 +25,10 @@ from pyreplog.reports.append_times import appended
 from pyreplog.reports.cluster_partitions import PartitionsSnapshot, partitions_snapshot, topics_of_partitions
 from pyreplog.reports.cursors import subscription_snapshots
 from pyreplog.reports.readiness import readiness_snapshots
-from pyreplog.reports.replications import replication_snapshots
+from pyreplog.reports.replications import cluster_names, replication_snapshots
 from pyreplog.reports.snapshot import (
     LedgerSnapshot,
     ReadinessSnapshot,
-    ReplicationSnapshot,
     SegmentSnapshot,
     Snapshot,
     SubscriptionSnapshot,
@@ -90,17 +89,19 @@ def gather(options: ReadOptions, as_of_us: int, window_ms: int = 300_000) -> Sna
         topics = tuple(_topic(topic) for topic in planned)
         subscriptions, unread = subscription_snapshots(survey, topics, snapshot.since_us)
         timed = tuple(_with_times(survey, planned, subscriptions))
+        config = _replication_config(survey, topics)
         unknown = (*(UnknownState(name, None, str(error)) for name, error in unreachable.items()), *unread)
-        replications, readiness, readiness_notes = _geo(survey, topics, timed)
+        readiness, readiness_notes = _readiness(survey, config, topics, timed)
         for note in (*map(str, unknown), *partitions.notes, *readiness_notes):
             logger.warning("%s", note)
         return replace(
             snapshot, topics=topics, subscriptions=timed,
             ledgers=_ledgers(survey, options, planned, unreachable), unknown=unknown,
             recovery=None if partitions.brokers and not _has_bookies(survey) else _recovery(survey, options),
-            replications=replications, readiness=readiness, readiness_notes=readiness_notes,
-            partitions=partitions.partitions, brokers=partitions.brokers, groups=partitions.groups,
-            partition_notes=partitions.notes,
+            replications=() if config is None else tuple(replication_snapshots(config, topics, timed)),
+            readiness=readiness, readiness_notes=readiness_notes,
+            clusters=() if config is None else cluster_names(config), partitions=partitions.partitions,
+            brokers=partitions.brokers, groups=partitions.groups, partition_notes=partitions.notes,
         )  # fmt: skip
 
 
@@ -152,20 +153,22 @@ def _partitions(
     )  # fmt: skip
 
 
-def _geo(
-    survey: ClusterSnapshot, topics: Sequence[TopicSnapshot], subscriptions: Sequence[SubscriptionSnapshot]
-) -> tuple[tuple[ReplicationSnapshot, ...], tuple[ReadinessSnapshot, ...], tuple[str, ...]]:
-    """Return the replications of topics to other clusters, the readiness of subscriptions, and notes on it.
-
-    A cluster without replication costs one call of the store.
-    """
+def _replication_config(survey: ClusterSnapshot, topics: Sequence[TopicSnapshot]) -> ReplicationConfig | None:
+    """Return other clusters, and policies; None: there are none, which costs one call of the store, or no topics."""
     store = survey.runtime.metadata
-    if not topics or store.get(REVISION) is None:
-        return (), (), ()
-    config = load_config(store)
-    credentials = survey.origin.credentials if isinstance(survey.origin, RemoteCluster) else environment_credentials()
-    readiness, notes = readiness_snapshots(store, config, credentials, topics, subscriptions)
-    return tuple(replication_snapshots(config, topics, subscriptions)), readiness, notes
+    return None if not topics or store.get(REVISION) is None else load_config(store)
+
+
+def _readiness(
+    survey: ClusterSnapshot, config: ReplicationConfig | None, topics: Sequence[TopicSnapshot],
+    subscriptions: Sequence[SubscriptionSnapshot],
+) -> tuple[tuple[ReadinessSnapshot, ...], tuple[str, ...]]:  # fmt: skip
+    """Return the readiness of subscriptions for a fail-over, and notes on it."""
+    if config is None:
+        return (), ()
+    origin = survey.origin
+    credentials = origin.credentials if isinstance(origin, RemoteCluster) else environment_credentials()
+    return readiness_snapshots(survey.runtime.metadata, config, credentials, topics, subscriptions)
 
 
 # ---- topics ----------------------------------------------------------------------------------------------------

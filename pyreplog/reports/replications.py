@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from pyreplog.errors import InvalidMetadataError
+from pyreplog.geo.clusters import RemoteCluster
 from pyreplog.geo.geo_cursor import GEO_PREFIX, GeoState, cursor_name
 from pyreplog.geo.policies import ReplicationConfig
 from pyreplog.reports.snapshot import ReplicationSnapshot, SubscriptionSnapshot, TopicSnapshot
@@ -30,6 +31,12 @@ def replication_snapshots(
             problem = str(error)
         for target in targets:
             yield _replication(config, topic, target, cursors.get((topic.name, cursor_name(target))), problem)
+
+
+def cluster_names(config: ReplicationConfig) -> tuple[tuple[str, str], ...]:
+    """Return id, as 32 hexadecimal digits, and name of each cluster whose metadata can be read; ascending. No I/O."""
+    known = [(cluster, name) for name, cluster in config.clusters.items() if isinstance(cluster, RemoteCluster)]
+    return tuple(sorted((cluster.id.hex(), name) for cluster, name in known))
 
 
 def _replication(

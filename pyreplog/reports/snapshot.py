@@ -225,6 +225,7 @@ class Snapshot:
         replications: of the topics to other clusters.
         readiness: of replicated subscriptions for a fail-over to other clusters.
         readiness_notes: servers that did not tell it, and why; one line each.
+        clusters: id, as 32 hexadecimal digits, and name of each other cluster that was added.
         unknown: topics and subscriptions whose bookies did not answer.
         partitions: of topics of partitions, as the brokers of a cluster tell.
         brokers: of partitions.
@@ -245,6 +246,7 @@ class Snapshot:
     replications: tuple[ReplicationSnapshot, ...] = ()
     readiness: tuple[ReadinessSnapshot, ...] = ()
     readiness_notes: tuple[str, ...] = ()
+    clusters: tuple[tuple[str, str], ...] = ()
     unknown: tuple[UnknownState, ...] = ()
     partitions: tuple[PartitionStatus, ...] = ()
     brokers: tuple[BrokerStatus, ...] = ()

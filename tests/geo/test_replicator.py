@@ -476,6 +476,30 @@ def test_only_messages_of_chosen_clusters_are_forwarded(a: Site, b: Site, tmp_pa
         assert replicator.status().unsent_messages == 0
 
 
+def test_a_message_has_the_time_of_its_origin_in_all_clusters(a: Site, b: Site, tmp_path: Path) -> None:
+    """Also where a cluster in between forwards it: so all clusters agree on which of two messages is the later one."""
+    with Site(tmp_path / "c") as c:
+        publish(a, 0, 30)
+        publish(b, 0, 30)
+        a.replicate("b", b.server.address)
+        b.replicate("c", c.server.address, policy=ReplicationPolicy(targets=("c",), forward="all"))
+        for source in (a, b):
+            publish(source, 30, 40)
+        until(lambda: len(b.topic()) == len(c.topic()) == 80)
+        times = origin_times(c)
+        assert len(times) == 80 and times == origin_times(b)
+        assert {value: time for value, time in times.items() if value.startswith(b"a")} == origin_times(a)
+
+
+def origin_times(site: Site) -> dict[bytes, int]:
+    """When each message was published, wherever that was."""
+    return {
+        message.value: message.publish_time if message.origin_publish_time is None else message.origin_publish_time
+        for batch in site.topic().read()
+        for message in batch
+    }
+
+
 def test_a_ring_of_three_forwards_everything_once(a: Site, b: Site, tmp_path: Path) -> None:
     with Site(tmp_path / "c") as c:
         sites = (a, b, c)

@@ -3,6 +3,7 @@ that may happen to the owner; and what the owner says is stored is what a scan o
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
@@ -11,8 +12,10 @@ from typing import Any
 
 import pytest
 
+from pyreplog._native.log.record import NO_EVENT_TIME
 from pyreplog._native.system.checksum import crc32c
 from pyreplog._native.topic.message_encoder import encode_messages
+from pyreplog._native.topic.messages import Message, MessageBatch
 from pyreplog.bookie.protocol import ReplyStatus, RequestKind
 from pyreplog.cluster import Cluster
 from pyreplog.cursors.subscription_metadata import SubscriptionMetadata, create_subscription, delete_subscription
@@ -39,14 +42,17 @@ from pyreplog.origins import snapshot
 from pyreplog.origins.attribute import OriginAttribute
 from pyreplog.origins.gate import GateState
 from pyreplog.origins.origin import Gap, GapCause, LastEntry, Origin, OriginEntry, OriginState
+from pyreplog.topic.client.remote.client import connect
+from pyreplog.topic.client.topic_like import TopicLike
 from pyreplog.topic.model.positions import TopicPosition
 from pyreplog.topic.model.system_cursor_record import SystemCursorRecord
 from pyreplog.topic.owner import topics as topics_module
 from pyreplog.topic.owner.managed import chain_writer
 from pyreplog.topic.owner.origins import ORIGINS
 from pyreplog.topic.owner.topic import Topic
+from pyreplog.topic.server.topic_server import TopicServer
 from tests.ledger.standins import Meddler
-from tests.topic.handling import PATIENCE_S, SMALL, open_cluster, stored, trim, until
+from tests.topic.handling import PATIENCE_S, SMALL, open_cluster, receive, stored, trim, until
 from tests.topic.lives import kill, life, life_of, lose_lease
 
 NAME = "t"
@@ -157,6 +163,51 @@ def test_local_entries_have_no_origin(topic: Topic) -> None:
             batch.entry_origin(wrong)
         with pytest.raises(IndexError):
             batch.entry_value(wrong)
+
+
+def origin_times(batch: MessageBatch) -> list[tuple[bytes, int | None]]:
+    """Value of each message, and when it was published at its origin, by the columns; None: it was published here."""
+    times = batch.entry_origin_publish_time[batch.entry_index].tolist()
+    return [(value, None if time == NO_EVENT_TIME else time) for value, time in zip(batch.values(), times, strict=True)]
+
+
+def of_messages(messages: Sequence[Message]) -> list[tuple[bytes, int | None]]:
+    return [(message.value, message.origin_publish_time) for message in messages]
+
+
+async def awaited(topic: TopicLike, subscription: str, count: int) -> list[Message]:
+    """The first messages of a topic, as coroutines receive them."""
+    async with asyncio.timeout(PATIENCE_S), await topic.subscribe_async(subscription, start="earliest") as consumer:
+        return [await consumer.receive_async() for _ in range(count)]
+
+
+def test_when_messages_were_published_at_their_origin(cluster: Cluster) -> None:
+    """Consumers that wait at the end and those that come later, here and at a client, agree with readers."""
+    with TopicServer(cluster) as server, connect(f"pyreplog://{server.address}") as client:
+        with cluster.topic(NAME, **SETTINGS) as topic, client.topic(NAME) as remote:
+            waiting = [each.subscribe("tail" + where) for where, each in (("", topic), ("-remote", remote))]
+            opened(topic)
+            replicate(topic, [entry(0, 2)])
+            topic.publish_batch([b"own", b"too"])
+            replicate(topic, [entry(2), entry(3, 3)])
+            expected: list[tuple[bytes, int | None]] = [
+                (b"0", TIME_US), (b"1", TIME_US), (b"own", None), (b"too", None), (b"2", TIME_US + 2),
+                *((b"%d" % at, TIME_US + 3) for at in (3, 4, 5)),
+            ]  # fmt: skip
+            for consumer in waiting:
+                messages = receive(consumer, 8)
+                assert of_messages(messages) == expected
+                assert min(message.publish_time for message in messages) > TIME_US + 3, "the time of the append here"
+        with cluster.topic(NAME, **SETTINGS) as topic, client.topic(NAME) as remote:
+            for where, each in (("", topic), ("-remote", remote)):
+                assert [pair for batch in each.read() for pair in origin_times(batch)] == expected
+                with each.subscribe("batches" + where, start="earliest") as consumer:
+                    batches = consumer.batches(timeout=PATIENCE_S)
+                    pairs = origin_times(next(batches))
+                    while len(pairs) < len(expected):
+                        pairs += origin_times(next(batches))
+                assert pairs == expected
+                assert of_messages(asyncio.run(awaited(each, "awaited" + where, len(expected)))) == expected
 
 
 def test_a_topic_is_an_origin_of_its_own(cluster: Cluster, topic: Topic) -> None:

@@ -56,7 +56,7 @@ def key_of(value: bytes | str | None) -> str:
 def _name(column: str, value: Any) -> str:
     if column in KEY_NAMES:
         return "(no key)" if value is None else key_text(value)
-    if column == "originCluster" and value is None:
+    if column == "cluster" and value is None:
         return "(published here)"
     if value is None or (column == "partition" and value < 0):
         return ""

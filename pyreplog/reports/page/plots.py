@@ -14,7 +14,7 @@ _SUBSCRIPTION = (*_TOPIC, "subscription")
 
 PLOTS: dict[str, tuple[Plot, ...]] = {
     "rate_by_minute": (OverTime("minute", "entries", _TOPIC), OverTime("minute", "bytes", _TOPIC)),
-    "origins": (OverTime("minute", "entries", (*_TOPIC, "originCluster")),),
+    "origins": (OverTime("minute", "entries", (*_TOPIC, "cluster")),),
     "size_histogram": (Buckets("lo", "entries", _TOPIC, "bytes, at least"),),
     "key_skew": (Ranked((*_TOPIC, "key"), "entries"),),
     "partition_skew": (Ranked(_TOPIC, "entries"),),
