@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from pyreplog.errors import ClusterExistsError
+from tests.geo import region as regions
 from tests.geo.region import Region
 from tests.geo.replicated import take
 from tests.geo.sites import values
@@ -129,6 +130,55 @@ def test_a_topic_that_no_process_has_open_is_opened_for_it(tmp_path: Path) -> No
         b.cluster.geo.remove_cluster("a", force=True)
         b.cluster.geo.add_cluster("a", f"pyreplog://{a.wire.address}")
         until(lambda: "t" in a.cluster.topics.names() and numbers(a) == OF_B)
+
+
+def test_the_orders_came_in_the_wrong_order(tmp_path: Path) -> None:
+    """The former messages were passed over before they were to be forwarded: the cluster is removed and added again."""
+    with ExitStack() as stack:
+        b = Region(stack, tmp_path / "b")
+        lose(tmp_path / "lost", b)
+        go_on(b)
+        a = Region(stack, tmp_path / "new" / "a")
+        b.cluster.geo.remove_cluster("a", force=True)
+        b.cluster.geo.add_cluster("a", f"pyreplog://{a.wire.address}")
+        a.replicate(b, **REPLICATED)
+        until(lambda: numbers(a) == ALL - OF_A)
+        b.cluster.geo.set_policy("t", forward="all")
+        b.cluster.geo.remove_cluster("a", force=True)
+        until(lambda: any("no cluster of this name" in row.alarm for row in b.cluster.geo.status("t")))
+        b.cluster.geo.add_cluster("a", f"pyreplog://{a.wire.address}")
+        check_seeded(a, b)
+
+
+def test_a_peer_that_trimmed_all_messages_of_the_lost_cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its acknowledgements of them cannot be compared, so readiness is unknown: the new cluster takes over."""
+    monkeypatch.setattr(regions, "SYNCED", {"ensemble": 1, "roll_entries": 2, "retention_ms": 1, "retention_bytes": 1})
+    with ExitStack() as stack:
+        b = Region(stack, tmp_path / "b")
+        with ExitStack() as first:
+            a = Region(first, tmp_path / "lost" / "a")
+            a.replicate(b, **REPLICATED)
+            b.replicate(a, **REPLICATED)
+            a.publish(*sorted(OF_A))
+            acknowledge(a, len(OF_A), OF_A)
+            until(lambda: a.is_ready(b) and b.is_ready(a))
+        b.publish(*sorted(OF_B))
+        acknowledge(b, len(OF_B), ACKED & OF_B)
+        b.cluster.geo.set_policy("t", forward="all")
+        b.cluster.geo.remove_cluster("a", force=True)
+        until(lambda: b.topic.trim() >= 0 and numbers(b) <= OF_B)
+        left = numbers(b)
+        a = Region(stack, tmp_path / "new" / "a")
+        b.cluster.geo.add_cluster("a", f"pyreplog://{a.wire.address}")
+        a.replicate(b, **REPLICATED)
+        until(lambda: numbers(a) == left and a.acked() == ACKED & left)
+        until(lambda: (row := b.row(a)) is not None and row.is_current and not (row.error or row.lost or row.repeated))
+        row = b.row(a)
+        assert row is not None and not row.is_known
+        a.cluster.geo.take_over("t", "s")
+        with a.subscribe() as consumer:
+            assert {*take(consumer, len(left - ACKED))} == left - ACKED
+        until(lambda: (row := b.row(a)) is not None and row.home == "a")
 
 
 def test_one_of_two_peers_seeds_it(tmp_path: Path) -> None:
