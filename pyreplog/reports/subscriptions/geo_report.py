@@ -70,6 +70,7 @@ class GeoReadinessReport(SnapshotReport):
             "fail_over", pa.string(), "ready, not ready, before the seek (the target does not know it), or unknown"
         ),
         ReportColumn("lost", pa.int64(), "messages to be delivered that the target does not have; null: not known"),
+        ReportColumn("unreachable", pa.int64(), "of these, those that only other clusters can send to the target"),
         ReportColumn("repeated", pa.int64(), "acknowledged messages that the target would deliver; null: not known"),
         ReportColumn(
             "expired", pa.int64(), "messages that expired here and that the target would deliver; null: not known"
@@ -86,7 +87,7 @@ class GeoReadinessReport(SnapshotReport):
 def _readiness(each: ReadinessSnapshot) -> tuple[object, ...]:
     names, told = (each.topic, each.partition, each.subscription, each.target), each.readiness
     if told is None:
-        return (*names, "unknown", None, None, None, None, NOT_ASKED, None)
-    counts = (told.lost, told.repeated, told.revived) if told.is_known else (None, None, None)
+        return (*names, "unknown", None, None, None, None, None, NOT_ASKED, None)
+    counts = (told.lost, told.unreachable, told.repeated, told.revived) if told.is_known else (None,) * 4
     home = "(this cluster)" if told.home == "" else told.home
     return (*names, told.state, *counts, home, told.error or None, told.alarm or None)

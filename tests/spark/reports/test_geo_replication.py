@@ -138,7 +138,7 @@ def ready(
 
 def test_what_a_fail_over_would_do() -> None:
     readiness = (
-        ready("exact"), ready("seen", 0, 0, 4, home=""), ready("lagging", 3, 1, 0), ready("repeating", 0, 2, 0, home="b"),
+        ready("exact"), ready("seen", 0, 0, 4, home=""), ready("lagging", 3, 1, 0, unreachable=2), ready("repeating", 0, 2, 0, home="b"),
         ready("sought", 5, 5, 0, is_current=False), ready("new", 7, 7, 7, is_known=False, error="refused"),
         ready("waiting", alarm="hand it over"), ReadinessSnapshot("t", -1, "closed", "b", None),
     )  # fmt: skip
@@ -151,6 +151,7 @@ def test_what_a_fail_over_would_do() -> None:
         ("sought", "before the seek", 5, 5, 0, None), ("new", "unknown", None, None, None, None),
         ("waiting", "ready", 0, 0, 0, None), ("closed", "unknown", None, None, None, None),
     ]  # fmt: skip
+    assert [row["unreachable"] for row in made] == [0, 0, 2, 0, 0, None, 0, None]
     assert [row["reason"] is None for row in made] == [True] * 5 + [False, True, False]
     answers = questions({"geo_readiness": outcome("geo_readiness", made)})
     (question,) = [each for each in answers if each.title == FAIL_OVER]
