@@ -42,7 +42,9 @@ class Truth:
         self.dead: dict[str, set[str]] = {}  # the sites that have a tombstone durably, or had
         self.lost_tombstones: set[str] = set()  # of topics that were created again
         self.handed: dict[tuple[str, str, Generation, Home], set[Key]] = {}
-        self.received: dict[str, set[Key]] = {}  # by consumers of each subscription, since the fail-over began
+        self.received: dict[
+            tuple[Site, str], set[Key]
+        ] = {}  # by consumers of a subscription, since the fail-over began
         self.failed_over = 0
         self.delivered = self.repeated = self.early = self.dropped = self.lost_seeks = self.compared = self.ready = 0
 
@@ -119,7 +121,7 @@ class Truth:
         for token in state.tokens:
             handed = self.handed.get((name, token, state.generation, state.home), set())
             demand(key not in handed, "HandoverRepeatsNothing", f"{site} {name} delivers {key[1]} again")
-        self.received.setdefault(name, set()).add(key)
+        self.received.setdefault((site, name), set()).add(key)
         self.delivered += 1
         self.repeated += self.is_acked(name, state, key)
         for link in site.links:
@@ -175,7 +177,7 @@ class Truth:
         due = {key for key, local in keys.items() if local not in cursor.acked}
         self.received.clear()
         go_on()
-        received = self.received.get(name, set())
+        received = self.received.get((other, name), set())
         theirs = other.exchange.state(name)
         assert theirs is not None
         repeated, predicted = received & acked, messages_of(told.repeated)
