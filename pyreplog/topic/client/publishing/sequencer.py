@@ -323,7 +323,7 @@ class Sequencer:
             gate.settle_doubt(batch)
             self._follow(gate, work)
         try:
-            admission = batch.judge()
+            admission = batch.admit()
         except ReplogError as error:
             self.window.leave(batch.size, batch.messages_submitted)
             work.outcomes.append((batch.future, error))
