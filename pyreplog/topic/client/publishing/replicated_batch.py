@@ -92,7 +92,7 @@ class ReplicatedBatch(BatchEntrant):
         for entry in self._received:
             part = self._numbered.get(entry.first)
             if part is not None and entry.first >= self.gate.pushed:  # the gate decides about those before
-                verdict = producers.judge_copy(part.producer, part.sequences, same_cluster)
+                verdict = producers.check_copy(part.producer, part.sequences, same_cluster)
                 if verdict is DedupVerdict.IN_DOUBT:
                     return part.producer
                 if verdict is DedupVerdict.DUPLICATE:

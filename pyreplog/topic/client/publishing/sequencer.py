@@ -267,7 +267,7 @@ class Sequencer:
         name, producers = single.producer, self._producers
         if producers is not None and name:
             sequence = single.sequence if single.sequence >= 0 else check_sequence(producers.next_sequence(name))
-            verdict = producers.judge(name, sequence)
+            verdict = producers.check_sequence(name, sequence)
             if verdict is DedupVerdict.IN_DOUBT:
                 producers.wait(name, single)
                 return
