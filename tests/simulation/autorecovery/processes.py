@@ -12,7 +12,7 @@ from pyreplog.autorecovery.protocol.absence import (
     NoteState,
     PlaceOrder,
     WithdrawOrder,
-    judge,
+    decide,
 )
 from pyreplog.autorecovery.protocol.copy_check import CopyCheck, CopyReport
 from pyreplog.autorecovery.protocol.effects import NoteLost, lost_entries
@@ -64,7 +64,7 @@ class Auditor:
             now_us=int(1e15 + world.now * 1e6),
             settled=not world.chance(0.1) or world.is_calm,
         )
-        decisions = judge(view, int(DELAY_S * 1e6))
+        decisions = decide(view, int(DELAY_S * 1e6))
         away = sum(bookie not in view.registered for bookie in named)
         for decision in decisions:
             if isinstance(decision, PlaceOrder):
