@@ -328,7 +328,7 @@ class Replica:
                 polls.wake()
             log.tail.unreplicated = effect.unreplicated
         if self._cascade is not None:
-            self._cascade.tell(self._commit)
+            self._cascade.send_commit(self._commit)
 
     def _begin_stream(self, effect: Effect) -> None:
         log = self.log
