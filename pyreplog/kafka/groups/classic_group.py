@@ -864,7 +864,7 @@ class ClassicGroup:
                 if token.request is not None and token.result is not None:
                     self._respond(token.request, JoinGroupResult(code_of_store(code), member_id=token.result.member_id))
             case StoreOffsets() | DeleteOffsets():
-                self._effects += self._commits.tell(token, code)
+                self._effects += self._commits.respond_with_error(token, code)
             case _DeleteGroup():
                 self._respond(token.request, code)
             case _Dissolve():

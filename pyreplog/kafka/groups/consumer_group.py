@@ -766,7 +766,7 @@ class ConsumerGroup:
         """Undo an append that failed: restore the state from the committed records."""
         if isinstance(token, StoreOffsets | DeleteOffsets):
             self._commits.append_failed(token)
-            return self._commits.tell(token, code)
+            return self._commits.respond_with_error(token, code)
         if token is not self._in_flight:
             return self._take_effects()
         self._in_flight, self._is_in_doubt = None, False
@@ -786,7 +786,7 @@ class ConsumerGroup:
         Only `appended` may follow; until then no heartbeat is handled.
         """
         if isinstance(token, StoreOffsets | DeleteOffsets):
-            return self._commits.tell(token, code)
+            return self._commits.respond_with_error(token, code)
         if token is self._in_flight:
             self._is_in_doubt = True
             self._respond_failure(token, code)
