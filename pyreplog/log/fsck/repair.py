@@ -89,7 +89,7 @@ def repair(
         after = work.repair_files(before, progress) if before.damages else before
         if truncate_at_damage and after.first_loss is not None:
             work.truncate(after.first_loss)
-            after = work.look(progress)
+            after = work.verify(progress)
     finally:
         lock.release()
     return RepairReport(before, tuple(work.actions), after)
@@ -103,7 +103,7 @@ class _RepairRun:
         self.folder = directory / names.ASIDE / f"repair-{time.time_ns():020d}"
         self.actions: list[str] = []
 
-    def look(self, progress: fsck.Progress | None) -> FsckReport:
+    def verify(self, progress: fsck.Progress | None) -> FsckReport:
         return fsck.verify(survey.take(self.directory, writer=None), progress)
 
     def repair_files(self, report: FsckReport, progress: fsck.Progress | None) -> FsckReport:
@@ -116,7 +116,7 @@ class _RepairRun:
                 self._rebuild_header(path, damage, due=damage.entry if damage is report.first_loss else None)
         if any(damage.part == CHECKPOINT for damage in report.damages) and report.start is not None:
             self._make_checkpoint(report.start_position, report.start)
-        return self.look(progress) if self.actions else report
+        return self.verify(progress) if self.actions else report
 
     # ---- moving aside ---------------------------------------------------------------------------------------
 
