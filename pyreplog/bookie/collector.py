@@ -190,7 +190,7 @@ class Collector:
         self._limbo_found = True
 
     def _load_limbo(self, ledgers: list[int]) -> None:
-        self._with_bookie(lambda bookie: bookie.limbo.look(ledgers))
+        self._with_bookie(lambda bookie: bookie.limbo.load(ledgers))
 
     def _leave_limbo(self, ledger: int) -> None:
         self._with_bookie(lambda bookie: bookie.limbo.leave(ledger))

@@ -184,7 +184,7 @@ def test_it_starts_and_says_what_is_gone(name: str, home: Path, caplog: pytest.L
     store, bookie = opened(home, after)
     assert (after.noted, bookie.lost_segments) == ([], 0), "it was said once"
     if loses:
-        bookie.with_bookie(lambda machine: machine.limbo.look([OPEN, CLOSED]))
+        bookie.with_bookie(lambda machine: machine.limbo.load([OPEN, CLOSED]))
         assert bookie.with_bookie(lambda machine: machine.limbo.ledgers) == [OPEN]
     close(store, bookie)
 
@@ -282,7 +282,7 @@ class Lost(Operation):
             settled = LostSegments(left / "b", RealFiles()).load()
             assert settled
             assert all(item.settled for item in settled)
-        bookie.with_bookie(lambda machine: machine.limbo.look([OPEN]))
+        bookie.with_bookie(lambda machine: machine.limbo.load([OPEN]))
         assert bookie.with_bookie(lambda machine: machine.limbo.ledgers) == [OPEN]
         assert load_controls(bookie.log, CLOSED).fenced
         assert ask(bookie, last(ledger=OPEN)).status == ReplyStatus.LIMBO
