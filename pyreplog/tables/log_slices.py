@@ -31,7 +31,7 @@ def log_slices(options: ReadOptions) -> list[tuple[Slice, int]]:
                 f"{name}: {options.paths[0]} is no cluster; expected an embedded cluster, or the option cluster"
             )
     logs = [(log, bookie_of(log.directory)) for log in partitions.chosen(look_at_all(options.paths), options.isolation)]
-    offloaded = objects.look(options, beside=[log.directory for log, _ in logs])
+    offloaded = objects.load_logs(options, beside=[log.directory for log, _ in logs])
     if offloaded and options.isolation != ISOLATIONS[0]:
         raise ConfigError(
             f"isolation: {offloaded[0].storage.url} is an offloaded log, which does not say which transactions were "
