@@ -91,7 +91,7 @@ def test_a_log_with_something_else_among_its_files(put: Callable[[Path], Path], 
     for look in (
         lambda: pyreplog.open(log).close(),
         lambda: pyreplog.open(log, "r").close(),
-        lambda: logs.look(log),
+        lambda: logs.take_snapshot(log),
         lambda: fsck.check(log),
         lambda: fsck.check(shutil.copytree(log, log.with_name("copy"), symlinks=True, copy_function=_copy)),
     ):
