@@ -102,7 +102,7 @@ class LogSource(StreamSource):
         self._partition_readers: dict[Path, PartitionReader] = {}
         self._partitions: dict[Partition, LogPartition] = {}
 
-    def look(self) -> SourcePartitions:
+    def list_partitions(self) -> SourcePartitions:
         """Return the logs as they are now.
 
         Raises NotALogError, ConfigError for a bookie's log or for the same log twice, and the errors of opening logs.
