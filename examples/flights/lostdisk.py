@@ -97,9 +97,9 @@ def lose(bookies: Bookies, directory: Path, lost: str, said: Mapping[str, int]) 
 
 def watch(cluster: pyreplog.Cluster, lost: str) -> Iterator[str]:
     """Until no ledger names the lost incarnation. Yields how many are left, as `pyreplog top` shows it."""
-    looking, deadline, told = RecoveryWatch(cluster.runtime, SystemClock()), time.monotonic() + PATIENCE_S, 1 << 60
+    recovery, deadline, told = RecoveryWatch(cluster.runtime, SystemClock()), time.monotonic() + PATIENCE_S, 1 << 60
     while True:
-        overview = looking.look()
+        overview = recovery.take_overview()
         left = sum(order.ledgers_left for order in overview.orders if order.bookie == lost)
         if overview.lost_entries:
             raise Mismatch(f"{overview.lost_entries:,} entries are listed as lost")

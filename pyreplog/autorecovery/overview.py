@@ -91,7 +91,7 @@ class RecoveryWatch:
         self._runtime, self._store, self._clock = runtime, runtime.metadata, clock
         self._seen: dict[str, deque[tuple[int, int]]] = {}  # (monotonic time, bytes left) of each bookie, ascending
 
-    def look(self, *, limbo: Callable[[], list[tuple[int, str]]] | None = None) -> RecoveryOverview:
+    def take_overview(self, *, limbo: Callable[[], list[tuple[int, str]]] | None = None) -> RecoveryOverview:
         """Return an overview of auto-recovery, from the metadata of all ledgers and without requests to bookies.
 
         Args:

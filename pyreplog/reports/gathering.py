@@ -127,7 +127,7 @@ def _recovery(survey: ClusterSnapshot, options: ReadOptions) -> RecoveryOverview
     read."""
     if options.reads_topics or options.ledgers is not None or not isinstance(survey.runtime, RuntimeBase):
         return None
-    return RecoveryWatch(survey.runtime, SystemClock()).look()
+    return RecoveryWatch(survey.runtime, SystemClock()).take_overview()
 
 
 def _has_bookies(survey: ClusterSnapshot) -> bool:

@@ -102,7 +102,7 @@ class _ClusterWatch:
             topics=by_backlog([*rows, *snapshot.topics]),
             ledgers=ledger_rows(status),
             bookies=bookie_rows(status.bookies, known, now_us, status.absent),
-            recovery=None if has_brokers_only else recovery_row(self._recovery.look(limbo=lambda: limbo)),
+            recovery=None if has_brokers_only else recovery_row(self._recovery.take_overview(limbo=lambda: limbo)),
             partitions=snapshot.partitions,
             brokers=snapshot.brokers,
             groups=snapshot.groups,
