@@ -60,7 +60,7 @@ class PartitionsWatch:
             return PartitionsSnapshot(notes=(f"partitions: {error}",))
         partitions = groups.overview.partitions
         ends = {f"{row.topic} {row.partition}": row.end for row in partitions if row.end is not None}
-        rates = self._meter.look(self._clock.monotonic_us(), ends)
+        rates = self._meter.measure(self._clock.monotonic_us(), ends)
         published = {TopicPartition(each.topic, each.partition): 0.0 for each in partitions}
         for each in published:
             published[each] = rates.get(f"{each.topic} {each.partition}", 0.0)
