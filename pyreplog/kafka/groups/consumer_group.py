@@ -236,7 +236,7 @@ class ConsumerGroup:
         return self.is_vacant and not self._records and self.offsets.is_empty
 
     @property
-    def look_us(self) -> int | None:
+    def next_expiry_us(self) -> int | None:
         """When `expire` has to be called, monotonic microseconds; None: not before another event."""
         return self._late_us if self._in_flight is None and not self._is_dead else None
 
@@ -583,7 +583,7 @@ class ConsumerGroup:
 
     def expire(self, now: Moment) -> Effects:
         """Remove members whose sessions have expired, or that did not revoke partitions in time."""
-        if self.look_us is not None:
+        if self.next_expiry_us is not None:
             self._remove_late(now)
             self._store([])
         return self._take_effects()
