@@ -238,7 +238,7 @@ class AutoRecovery(Handle):
         """Recover ledgers without a writer whose last fragment names a bookie with an order."""
         orders = () if self._audit.hold is not None else self._audit.orders
         self._open_ledgers.quiet_us = config.writer_silence_ms * 1000
-        return self._open_ledgers.look(self._scan.open_ledgers(orders))
+        return self._open_ledgers.check(self._scan.open_ledgers(orders))
 
     def _start_repairs(self, config: AutoRecoveryConfig) -> None:
         """Start to repair noted copies and to check some ledgers, unless both are already running."""

@@ -135,7 +135,7 @@ class OpenLedgerRecovery:
             self._quiet_us = quiet_us
             self._watched.clear()
 
-    def look(self, ledgers: Mapping[int, Collection[str]]) -> OpenLedgersReport:
+    def check(self, ledgers: Mapping[int, Collection[str]]) -> OpenLedgersReport:
         """Examine ledgers, and start to recover those that may be recovered, without waiting for the recoveries.
 
         Call it every few seconds. The interval between two calls counts as at most a third of `quiet_us`.
@@ -145,7 +145,7 @@ class OpenLedgerRecovery:
                 ledgers are forgotten, unless they are being recovered.
 
         Returns:
-            The result of the look.
+            The result of the check.
 
         Raises:
             ClosedError: the cluster was closed.
