@@ -313,7 +313,7 @@ class AutoRecovery(Handle):
             ledger, text = min(checked.differing.items())
             text = f"copies of {counted(len(checked.differing), 'ledger')} differ, of ledger {ledger}: {text}"
             alarms.append(Alarm("copies-differ", text))
-        waiting = sorted({*opened.waiting, *opened.nudged, *opened.recovering})
+        waiting = sorted({*opened.waiting, *opened.notified, *opened.recovering})
         return AutoRecoveryStatus(
             self.owner, self._clock.now_us(), {bookie: audit.named.get(bookie, 0) for bookie in audit.orders},
             tuple(alarms), dict(sorted(failed.items())[:FAILED_MAX]), tuple(waiting[:OPEN_MAX]),

@@ -121,8 +121,8 @@ def test_a_dead_writer_is_recovered_after_the_time_and_not_before(bench: Recover
 def test_an_idle_writer_is_never_fenced(bench: RecoveryBench) -> None:
     ledger = alive(bench)
     ledger.append(b"0")
-    nudged = [bench.check(10).nudged for _ in range(20)]
-    assert nudged.count((ledger.id,)) == 6
+    notified = [bench.check(10).notified for _ in range(20)]
+    assert notified.count((ledger.id,)) == 6
     ledger.append(b"1")
     assert bench.state(ledger) is State.OPEN
     ledger.close()
@@ -151,7 +151,7 @@ def test_a_key_that_was_lost_and_is_made_again(bench: RecoveryBench) -> None:
     store.delete(key, stored.version)
     assert bench.check(0, 10, 10, 9).waiting == (ledger.id,)
     store.create(key, stored.value)
-    assert bench.check(1, 10, 10, 10).nudged == (ledger.id,)
+    assert bench.check(1, 10, 10, 10).notified == (ledger.id,)
     ledger.append(b"goes on")
     ledger.close()
 
@@ -409,10 +409,10 @@ def test_one_that_does_not_tell_is_noted(bench: RecoveryBench) -> None:
     assert bench.cluster.status().repairs == []
 
 
-# ---- nudges ----------------------------------------------------------------------------------------------------
+# ---- notifications ---------------------------------------------------------------------------------------------
 
 
-def test_a_nudge_has_the_writer_look_again(bench: RecoveryBench) -> None:
+def test_a_notification_has_the_writer_look_again(bench: RecoveryBench) -> None:
     """All other bookies had failed a moment ago, and nothing else would make an idle writer look again."""
     ledger = alive(bench)
     (leaving,) = bench.leaving[ledger.id]

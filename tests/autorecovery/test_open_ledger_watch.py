@@ -12,7 +12,7 @@ from pyreplog.bookie.protocol import Reply, ReplyStatus
 from tests.ledger.lab import LEDGER, Bench, Lab, acked, written
 
 S = 1_000_000
-WAIT, NUDGE, RECOVER = Verdict.WAIT, Verdict.NUDGE, Verdict.RECOVER
+WAIT, NOTIFY, RECOVER = Verdict.WAIT, Verdict.NOTIFY, Verdict.RECOVER
 QUIET = {"a": Ends(5, 4), "b": Ends(5, 4), "c": None}
 """What members say while nobody writes; c is lost."""
 
@@ -118,10 +118,10 @@ def test_a_member_that_answers_for_the_first_time_begins_the_time_anew() -> None
 # ---- with a writer ---------------------------------------------------------------------------------------------
 
 
-def test_an_idle_writer_with_a_key_is_never_recovered_and_nudged_now_and_then() -> None:
+def test_an_idle_writer_with_a_key_is_never_recovered_and_notified_now_and_then() -> None:
     watched = Watched()
     verdicts = [watched.observe(10, key=True) for _ in range(12)]
-    assert verdicts == [WAIT, WAIT, WAIT, NUDGE] + [WAIT, WAIT, NUDGE] * 2 + [WAIT, WAIT]
+    assert verdicts == [WAIT, WAIT, WAIT, NOTIFY] + [WAIT, WAIT, NOTIFY] * 2 + [WAIT, WAIT]
 
 
 def test_a_key_that_comes_back_begins_the_time_anew() -> None:
@@ -132,7 +132,7 @@ def test_a_key_that_comes_back_begins_the_time_anew() -> None:
     assert [watched.observe(10) for _ in range(4)] == [WAIT, WAIT, WAIT, RECOVER]
 
 
-def test_a_key_that_comes_and_goes_is_not_nudged() -> None:
+def test_a_key_that_comes_and_goes_is_not_notified() -> None:
     watched = Watched()
     verdicts = [watched.observe(10, key=bool(number % 3)) for number in range(30)]
     assert set(verdicts) == {WAIT}
