@@ -255,7 +255,7 @@ class Replica:
         self._heard_us = self._context.now_us
         if isinstance(message, Accept) and self._master_connection is not None and self._was_useful:
             self._master_connection.succeeded()
-        self._do(lambda: self.following.heard(message))
+        self._do(lambda: self.following.message_received(message))
         self._set_retention_floor()
 
     def _on_progress(self, *_seen: LogPosition) -> None:

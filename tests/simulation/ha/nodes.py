@@ -382,7 +382,7 @@ class Node:
     def _hear(self, message: Any) -> None:
         """If the disk refuses, the connection ends."""
         try:
-            self.perform(self.following.heard(message))
+            self.perform(self.following.message_received(message))
         except OutOfRangeError as error:
             self.world.note(self.name, "does not follow:", error)
             self._hang_up()
