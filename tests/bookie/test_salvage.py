@@ -272,7 +272,7 @@ class Lost(Operation):
         assert known.noted == [(CLOSED, known.noted[0][1])]
         report(f"serves {known.noted[0][1]}")
 
-    def judge(self, left: Path, reports: list[str]) -> None:
+    def verify(self, left: Path, reports: list[str]) -> None:
         known = facts() if not reports else Facts()
         store, bookie = opened(left, known, RealFiles())
         if not reports:
