@@ -29,11 +29,11 @@ def memory(plan: Plan) -> Section:
         log = {"segment_bytes": plan.segment_bytes}
         master = remote(stack, folder / "master", "master", members=["master", "b"], log=log)
         replica = remote(stack, folder / "replica", "b", master=master.address, log=log)
-        first = master.tell("fill", _SIZE, VALUES)
-        replica.tell("received", first)
+        first = master.call("fill", _SIZE, VALUES)
+        replica.call("received", first)
         watch = _Watch({"master": master, "replica": replica})
         lag = _stop_and_load(watch, master, replica, stopped_s, entries) - first
-        checked = replica.tell("verified", _SIZE, VALUES, VALUES + entries // VALUES * VALUES)
+        checked = replica.call("verified", _SIZE, VALUES, VALUES + entries // VALUES * VALUES)
     for name, value in watch.most.items():
         section.comparisons.append(
             Comparison(
@@ -70,7 +70,7 @@ def _stop_and_load(
         looks = max(int(stopped_s / _POLL_S), 1)
         for look in range(looks):
             count = entries // VALUES * (look + 1) // looks - entries // VALUES * look // looks
-            end = int(master.tell("fill", _SIZE, count * VALUES))
+            end = int(master.call("fill", _SIZE, count * VALUES))
             watch.look()
             time.sleep(_POLL_S)
     finally:
