@@ -56,7 +56,7 @@ class _Watch:
         self._idle = {name: node.private_bytes() for name, node in nodes.items()}
         self.most = dict.fromkeys(nodes, 0)
 
-    def look(self) -> None:
+    def measure(self) -> None:
         for name, node in self._nodes.items():
             self.most[name] = max(self.most[name], node.private_bytes() - self._idle[name])
 
@@ -71,13 +71,13 @@ def _stop_and_load(
         for look in range(looks):
             count = entries // VALUES * (look + 1) // looks - entries // VALUES * look // looks
             end = int(master.call("fill", _SIZE, count * VALUES))
-            watch.look()
+            watch.measure()
             time.sleep(_POLL_S)
     finally:
         os.kill(replica.pid, signal.SIGCONT)
     replica.ask("received", end)
     while not replica.has_answered(_POLL_S):
-        watch.look()
+        watch.measure()
     replica.answer()
-    watch.look()
+    watch.measure()
     return end
