@@ -445,7 +445,7 @@ def remote() -> Iterator[tuple[Remote, Counting]]:
     runtime.close()
 
 
-def tell(store: Counting, at_us: int, *, auditor: str = "host:1", left: dict[str, int] | None = None) -> None:
+def store_status(store: Counting, at_us: int, *, auditor: str = "host:1", left: dict[str, int] | None = None) -> None:
     stored = store.get(STATUS)
     if stored is not None:
         store.delete(STATUS, stored.version)
@@ -455,7 +455,7 @@ def tell(store: Counting, at_us: int, *, auditor: str = "host:1", left: dict[str
 def test_ledgers_are_not_read_when_a_fresh_status_says_that_all_is_well(remote: tuple[Remote, Counting]) -> None:
     runtime, store = remote
     now_us = runtime.reactor.clock.now_us()
-    tell(store, now_us)
+    store_status(store, now_us)
     health = check_health(runtime, trust_auditor=True)
     assert (health.colour, health.ledgers, health.is_scanned, store.read) == (Colour.GREEN, 1, False, 0)
     assert check_health(runtime).is_scanned and store.read == 1
@@ -466,7 +466,7 @@ def test_ledgers_are_read_when_the_status_is_not_enough(remote: tuple[Remote, Co
     runtime, store = remote
     now_us = runtime.reactor.clock.now_us()
     if why != "none":
-        tell(
+        store_status(
             store, now_us - (FRESH_US if why == "old" else 0), auditor="host:2" if why == "other" else "host:1",
             left={"a@1": 1} if why == "order" else {},
         )  # fmt: skip
