@@ -89,7 +89,7 @@ def test_who_seldom_looks_gets_the_time_between() -> None:
 def test_who_often_looks_keeps_little() -> None:
     meter = RateMeter()
     rates = [meter.measure(t * S // 100, {"n": t})["n"] for t in range(1, 20_000)]
-    assert rates[1:] == [pytest.approx(100.0)] * 19_998 and len(meter._seen) <= 8
+    assert rates[1:] == [pytest.approx(100.0)] * 19_998 and len(meter._samples) <= 8
 
 
 def test_counters_that_begin_anew() -> None:
