@@ -80,7 +80,7 @@ class Region:
 
     def connect(self) -> None:
         """Once it serves. The topic keeps flights that are acknowledged, so that they can be counted in the end."""
-        self._url = f"pyreplog://{self._server.tells('address')}"
+        self._url = f"pyreplog://{self._server.wait_for('address')}"
         self._client = self._stack.enter_context(pyreplog.connect(self._url))
         self.topic = self._client.topic(TOPIC, retention_ms=RETENTION_MS)
         url = f"sqlite:{self.directory / 'metadata.sqlite'}"

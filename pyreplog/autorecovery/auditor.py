@@ -26,7 +26,7 @@ from pyreplog.autorecovery.protocol.absence import (
     NoteState,
     PlaceOrder,
     WithdrawOrder,
-    judge,
+    decide,
 )
 from pyreplog.autorecovery.timed_reason import TimedReason
 from pyreplog.bookie.bookie_state import BookiePhase, BookieState, bookie_state_key, list_bookie_states
@@ -118,7 +118,7 @@ class Auditor:
             named=named, registered=registered, states=states, orders=orders.keys(), now_us=self._clock.now_us(),
             settled=settled, hold=hold is not None, is_complete=not garbled,
         )  # fmt: skip
-        decisions = judge(view, config.delay_ms * 1000)
+        decisions = decide(view, config.delay_ms * 1000)
         for decision in decisions:
             self._carry_out(decision, states)
         self._retire(states, named)

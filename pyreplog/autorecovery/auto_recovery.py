@@ -238,7 +238,7 @@ class AutoRecovery(Handle):
         """Recover ledgers without a writer whose last fragment names a bookie with an order."""
         orders = () if self._audit.hold is not None else self._audit.orders
         self._open_ledgers.quiet_us = config.writer_silence_ms * 1000
-        return self._open_ledgers.look(self._scan.open_ledgers(orders))
+        return self._open_ledgers.check(self._scan.open_ledgers(orders))
 
     def _start_repairs(self, config: AutoRecoveryConfig) -> None:
         """Start to repair noted copies and to check some ledgers, unless both are already running."""
@@ -313,7 +313,7 @@ class AutoRecovery(Handle):
             ledger, text = min(checked.differing.items())
             text = f"copies of {counted(len(checked.differing), 'ledger')} differ, of ledger {ledger}: {text}"
             alarms.append(Alarm("copies-differ", text))
-        waiting = sorted({*opened.waiting, *opened.nudged, *opened.recovering})
+        waiting = sorted({*opened.waiting, *opened.notified, *opened.recovering})
         return AutoRecoveryStatus(
             self.owner, self._clock.now_us(), {bookie: audit.named.get(bookie, 0) for bookie in audit.orders},
             tuple(alarms), dict(sorted(failed.items())[:FAILED_MAX]), tuple(waiting[:OPEN_MAX]),

@@ -44,7 +44,7 @@ class LedgerScan:
         self._garbled: dict[int, str] = {}  # error of ledgers with unreadable metadata
         self._scans = 0
         self._newest: list[str] = []  # newest shards, ascending
-        self._seen: set[int] = set()  # ids in the newest shards
+        self._newest_ids: set[int] = set()  # ids in the newest shards
 
     @property
     def scans(self) -> int:
@@ -112,7 +112,7 @@ class LedgerScan:
                 fresh.take(ledger, stored)
             with self._lock:
                 self._index, self._open, self._garbled = fresh._index, fresh._open, fresh._garbled
-                self._newest, self._seen = newest, set()
+                self._newest, self._newest_ids = newest, set()
                 self._scans += 1
 
     def refresh(self) -> None:
@@ -141,14 +141,14 @@ class LedgerScan:
             newest = [name for name in names if name >= oldest]
             ids = {ledger for shard in newest for ledger in ids_of(self._store, shard)}
             with self._lock:
-                versions: dict[int, int | None] = dict.fromkeys((ids - self._seen) | self._garbled.keys())
+                versions: dict[int, int | None] = dict.fromkeys((ids - self._newest_ids) | self._garbled.keys())
                 if with_open:
                     versions |= {ledger: found.version for ledger, found in self._open.items()}
             for ledger, stored in load_changed(self._store, dict(sorted(versions.items()))):
                 self.take(ledger, stored)
             self._newest = newest[-_SHARDS_AGAIN:]
             kept = set(self._newest)
-            self._seen = {ledger for ledger in ids if shard_name(ledger) in kept}
+            self._newest_ids = {ledger for ledger in ids if shard_name(ledger) in kept}
 
     def read(self, ledgers: Iterable[int]) -> list[VersionedMetadata]:
         """Read the current metadata of some ledgers.

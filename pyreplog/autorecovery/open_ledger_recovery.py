@@ -44,7 +44,7 @@ class OpenLedgersReport:
 
     Attributes:
         waiting: ledgers that have a writer, or have been without one for too short a time.
-        nudged: ledgers whose writers were told again to replace a member.
+        notified: ledgers whose writers were notified again to replace a member.
         recovering: ledgers that are being recovered, or whose copies are checked.
         recovered: ledgers whose recovery and check have ended since the previous look.
         lacking: for ledgers in `recovered`, the bookies that lack copies or did not answer; they are noted for repair.
@@ -53,7 +53,7 @@ class OpenLedgersReport:
     """
 
     waiting: tuple[int, ...] = ()
-    nudged: tuple[int, ...] = ()
+    notified: tuple[int, ...] = ()
     recovering: tuple[int, ...] = ()
     recovered: tuple[int, ...] = ()
     lacking: Mapping[int, tuple[str, ...]] = field(default_factory=dict)
@@ -135,7 +135,7 @@ class OpenLedgerRecovery:
             self._quiet_us = quiet_us
             self._watched.clear()
 
-    def look(self, ledgers: Mapping[int, Collection[str]]) -> OpenLedgersReport:
+    def check(self, ledgers: Mapping[int, Collection[str]]) -> OpenLedgersReport:
         """Examine ledgers, and start to recover those that may be recovered, without waiting for the recoveries.
 
         Call it every few seconds. The interval between two calls counts as at most a third of `quiet_us`.
@@ -145,7 +145,7 @@ class OpenLedgerRecovery:
                 ledgers are forgotten, unless they are being recovered.
 
         Returns:
-            The result of the look.
+            The result of the check.
 
         Raises:
             ClosedError: the cluster was closed.
@@ -170,8 +170,8 @@ class OpenLedgerRecovery:
             if verdict is Verdict.RECOVER:
                 self._recover(opened, report)
             else:
-                (report.nudged if verdict is Verdict.NUDGE else report.waiting).append(ledger)
-        self._nudge({bookie for ledger in report.nudged for bookie in concerned[ledger].leaving})
+                (report.notified if verdict is Verdict.NOTIFY else report.waiting).append(ledger)
+        self._notify_writers({bookie for ledger in report.notified for bookie in concerned[ledger].leaving})
         return report.freeze(self._recoveries)
 
     # ---- looking --------------------------------------------------------------------------------------------
@@ -227,7 +227,7 @@ class OpenLedgerRecovery:
             watched = self._watched[ledger] = _Watched(fragment, OpenLedgerWatch(self._quiet_us))
         return watched
 
-    def _nudge(self, bookies: Iterable[str]) -> None:
+    def _notify_writers(self, bookies: Iterable[str]) -> None:
         """Write the states of bookies again, unchanged: clients that watch them then replace the members."""
         for bookie in sorted(bookies):
             key = bookie_state_key(bookie)
@@ -337,7 +337,7 @@ class _Report:
 
     def __init__(self) -> None:
         self.waiting: list[int] = []
-        self.nudged: list[int] = []
+        self.notified: list[int] = []
         self.recovered: list[int] = []
         self.lacking: dict[int, tuple[str, ...]] = {}
         self.failed: dict[int, str] = {}
@@ -345,6 +345,6 @@ class _Report:
 
     def freeze(self, recovering: Iterable[int]) -> OpenLedgersReport:
         return OpenLedgersReport(
-            tuple(self.waiting), tuple(self.nudged), tuple(sorted(recovering)), tuple(self.recovered), self.lacking,
+            tuple(self.waiting), tuple(self.notified), tuple(sorted(recovering)), tuple(self.recovered), self.lacking,
             self.failed, self.needs_operator,
         )  # fmt: skip

@@ -89,9 +89,9 @@ class RecoveryWatch:
 
     def __init__(self, runtime: RuntimeBase, clock: Clock) -> None:
         self._runtime, self._store, self._clock = runtime, runtime.metadata, clock
-        self._seen: dict[str, deque[tuple[int, int]]] = {}  # (monotonic time, bytes left) of each bookie, ascending
+        self._samples: dict[str, deque[tuple[int, int]]] = {}  # (monotonic time, bytes left) of each bookie, ascending
 
-    def look(self, *, limbo: Callable[[], list[tuple[int, str]]] | None = None) -> RecoveryOverview:
+    def take_overview(self, *, limbo: Callable[[], list[tuple[int, str]]] | None = None) -> RecoveryOverview:
         """Return an overview of auto-recovery, from the metadata of all ledgers and without requests to bookies.
 
         Args:
@@ -130,7 +130,7 @@ class RecoveryWatch:
             reported = sum(worker.bytes_per_s for worker in list_workers(self._store).values())
         except InvalidMetadataError:  # written by a newer version: its rate is unknown
             reported = 0
-        self._seen = {bookie: seen for bookie, seen in self._seen.items() if bookie in placed}
+        self._samples = {bookie: samples for bookie, samples in self._samples.items() if bookie in placed}
         total = sum(survey.leaving_bytes.get(bookie, 0) for bookie in placed)
         orders = []
         for bookie, order in placed.items():
@@ -150,9 +150,9 @@ class RecoveryWatch:
     def _measured_rate(self, bookie: str, left: int) -> float | None:
         """Return the rate at which the bytes left decreased over the last looks; None: this is the first look."""
         now_us = self._clock.monotonic_us()
-        seen = self._seen.setdefault(bookie, deque())
-        seen.append((now_us, left))
-        while len(seen) > 2 and seen[1][0] <= now_us - _WINDOW_US:
-            seen.popleft()
-        began_us, before = seen[0]
+        samples = self._samples.setdefault(bookie, deque())
+        samples.append((now_us, left))
+        while len(samples) > 2 and samples[1][0] <= now_us - _WINDOW_US:
+            samples.popleft()
+        began_us, before = samples[0]
         return max(before - left, 0) * 1e6 / (now_us - began_us) if now_us > began_us else None

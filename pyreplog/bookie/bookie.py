@@ -386,7 +386,7 @@ class Bookie(FastAddHandler):
         """
         self._now_us = now_us
         self._answer_polls(self._polls.expired(now_us))
-        self._space.look()
+        self._space.check()
 
     def next_deadline_us(self) -> int | None:
         """Return when `expire` has to answer the next long poll, monotonic microseconds; None: no long poll waits."""

@@ -133,7 +133,7 @@ class Collector:
             self._forget(ledger)
         yield
         yield from self._end_limbo(deleted)
-        yield from self.surplus.look(deleted)
+        yield from self.surplus.scan(deleted)
         self._damaged = self._find_damaged() if self._find_damaged is not None else {}
         for segment in sorted(self._segment_usages(deleted)):
             try:
@@ -190,7 +190,7 @@ class Collector:
         self._limbo_found = True
 
     def _load_limbo(self, ledgers: list[int]) -> None:
-        self._with_bookie(lambda bookie: bookie.limbo.look(ledgers))
+        self._with_bookie(lambda bookie: bookie.limbo.load(ledgers))
 
     def _leave_limbo(self, ledger: int) -> None:
         self._with_bookie(lambda bookie: bookie.limbo.leave(ledger))

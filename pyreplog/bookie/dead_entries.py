@@ -15,7 +15,7 @@ class DeadEntries:
 
     Attributes:
         kept: the entries that the bookie has to hold; they are live.
-        below: a position in the log. Records from there on are live, because they were added after the judgement.
+        below: a position in the log. Records from there on are live, because they were added after the decision.
     """
 
     kept: tuple[range, ...]

@@ -16,11 +16,11 @@ class DiskSpaceMonitor(DiskSpaceBase):
 
     def __init__(self, config: BookieConfig, free_bytes: Callable[[], int]) -> None:
         self._config, self._free_bytes = config, free_bytes
-        self.look_after = config.space_check_bytes
+        self.check_after = config.space_check_bytes
         self.free = free_bytes()
         self._update_mode()
 
-    def look(self) -> None:
+    def check(self) -> None:
         """Read the free space. If that fails, the last value stays; an append to a full disk fails by itself."""
         self.added = 0
         try:
@@ -38,7 +38,7 @@ class DiskSpaceMonitor(DiskSpaceBase):
 
     def fill(self) -> None:
         """Enter read-only mode, because the disk reported that it is full."""
-        self.look()
+        self.check()
         self.read_only = True
 
     def takes(self, *, recovery: bool) -> bool:

@@ -85,7 +85,7 @@ class BookieIdentity:
         log: uuid of its log.
         end: a position up to which the log was durable.
         opens: number of openings.
-        told: whether the metadata have that number.
+        confirmed: whether the metadata have that number.
         next_ledger: number of the next ledger, as the metadata had it last.
     """
 
@@ -96,7 +96,7 @@ class BookieIdentity:
     log: bytes = bytes(16)
     end: int = 0
     opens: int = 0
-    told: bool = False
+    confirmed: bool = False
     next_ledger: int = 0
 
     @property
@@ -112,7 +112,7 @@ class BookieIdentity:
     def encode(self) -> bytes:
         """Encode as the content of the identity file."""
         name = self.name.encode()
-        registered = (_CONFIRMED if self.told else _UNCONFIRMED) if self.registered else 0
+        registered = (_CONFIRMED if self.confirmed else _UNCONFIRMED) if self.registered else 0
         owner = (self.incarnation, self.cluster, registered, len(name))
         fields = (VERSION, VERSION, *owner, self.log, self.end, self.opens, self.next_ledger)
         body = _HEAD.pack(MAGIC, 0, *fields) + name
@@ -133,9 +133,11 @@ class BookieIdentity:
             raise CorruptionError(path, 0, "an intact identity", f"{data[:12].hex()}, {len(name)} bytes of name")
         if min_reader > VERSION:
             raise FormatVersionError(path, min_reader, VERSION)
-        told = registered == _CONFIRMED and version > 2  # version 2 did not record whether the metadata had the number
+        confirmed = (
+            registered == _CONFIRMED and version > 2
+        )  # version 2 did not record whether the metadata had the number
         log_uuid, end, opens, next_ledger = (*log, 0)[:4]
-        return cls(name.decode(), incarnation, cluster, bool(registered), log_uuid, end, opens, told, next_ledger)
+        return cls(name.decode(), incarnation, cluster, bool(registered), log_uuid, end, opens, confirmed, next_ledger)
 
 
 def known_bookies(store: MetadataStore) -> list[str]:
@@ -273,7 +275,7 @@ def register(
     """
     files = files if files is not None else RealFiles()
     opened = replace(identity, log=uuid, end=max(end, identity.end), opens=identity.opens + 1)
-    opened = replace(opened, told=False, next_ledger=next_ledger)
+    opened = replace(opened, confirmed=False, next_ledger=next_ledger)
     if identity.registered:
         files.replace_small(path / IDENTITY, opened.encode())
     body = {"id": opened.id, "incarnation": opened.incarnation.hex(), "log": uuid.hex(), "opens": opened.opens}
@@ -283,7 +285,7 @@ def register(
         store.create(identity.key, value)
     elif known.value != value:
         store.put(identity.key, value, known.version)
-    opened = replace(opened, registered=True, told=True)
+    opened = replace(opened, registered=True, confirmed=True)
     files.replace_small(path / IDENTITY, opened.encode())
     return opened
 
@@ -418,7 +420,7 @@ def _why_older(kept: BookieIdentity, known: Versioned | None, next_ledger: int) 
     if not kept.registered or known is None:
         return None
     opens = _opens(kept.key, known)
-    if kept.told and opens < kept.opens:
+    if kept.confirmed and opens < kept.opens:
         return f"they know of {opens} openings of bookie {kept.id}, which was opened {kept.opens} times"
     if next_ledger < kept.next_ledger:
         return f"the next ledger gets number {next_ledger}, and bookie {kept.id} has seen {kept.next_ledger} before"

@@ -141,17 +141,17 @@ class LedgerLog(Closeable):
         end = min(end, start + (bytes_max // _SMALLEST_RECORD // run + 1) * step, _ENTRY_MAX + 1)
         return self._undisturbed(lambda: self._lend(ledger, start, end, bytes_max, step, run, dead))
 
-    def _undisturbed(self, look: Callable[[], T]) -> T:
-        """Call `look` until no segment was removed during the call, and return its result.
+    def _undisturbed(self, read: Callable[[], T]) -> T:
+        """Call `read` until no segment was removed during the call, and return its result.
 
-        Entries of a removed segment may have been appended once more, at a position after the end that `look` has read.
+        Entries of a removed segment may have been appended once more, at a position after the end that `read` found.
         """
         while True:
             removals = self._log.map.removals
             try:
-                result = look()
+                result = read()
             except TrimmedError:
-                return self._log.without_removals(look)
+                return self._log.without_removals(read)
             if self._log.map.removals == removals:
                 return result
 
@@ -170,7 +170,9 @@ class LedgerLog(Closeable):
 
         Raises CorruptionError if the index is damaged, and TrimmedError if the segment was removed.
         """
-        entries, offsets = self._log.look(share.base, lambda index: index.entries(ledger, share.first, share.last + 1))
+        entries, offsets = self._log.query_index(
+            share.base, lambda index: index.entries(ledger, share.first, share.last + 1)
+        )
         return entries, offsets + share.base
 
     def read_share(
@@ -181,7 +183,7 @@ class LedgerLog(Closeable):
         Raises TrimmedError if the segment was removed or a hole was punched.
         """
         pin, segment = self._log.hold(share.base)
-        entries, offsets = self._log.look(share.base, lambda index: index.entries(ledger, first, share.last + 1))
+        entries, offsets = self._log.query_index(share.base, lambda index: index.entries(ledger, first, share.last + 1))
         if dead is not None:
             live = ~dead.mask(entries, offsets + share.base)
             entries, offsets = entries[live], offsets[live]

@@ -70,7 +70,7 @@ class Limbo:
             state.limbo, state.fenced = False, True
             self._ledgers.limbo.discard(ledger)
 
-    def look(self, ledgers: Collection[int]) -> None:
+    def load(self, ledgers: Collection[int]) -> None:
         """Load the states of some ledgers, to find those that an earlier process put into limbo."""
         for ledger in ledgers:
             state = self._ledgers.peek(ledger)

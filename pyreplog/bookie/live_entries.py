@@ -52,7 +52,7 @@ class LiveEntries:
         self._undecided.discard(ledger)
 
     def restore(self, ledger: int, view: EntryReader | None = None) -> None:
-        """Stop hiding entries of a ledger, or hide those of an earlier judgement again.
+        """Stop hiding entries of a ledger, or hide those of an earlier decision again.
 
         Args:
             ledger: number of the ledger.

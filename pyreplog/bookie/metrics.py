@@ -72,7 +72,7 @@ def _collected(labels: Labels, collector: Collector) -> Iterator[Metric]:
     yield _counter("hollowed_segments", "Segments emptied in the log's middle.", labels, collector.hollowed)
     yield _counter("compacted_bytes", "Bytes of live entries copied to free segments.", labels, collector.copied_bytes)
     surplus = collector.surplus
-    yield _counter("surplus_bytes", "Bytes of entries that no metadata ask for.", labels, surplus.judged_bytes)
+    yield _counter("surplus_bytes", "Bytes of entries that no metadata ask for.", labels, surplus.marked_bytes)
     yield _counter("surplus_conflicts", "Decisions on surplus that changed metadata ended.", labels, surplus.conflicts)
     yield _gauge("surplus_ledgers", "Ledgers whose surplus is being removed.", labels, len(surplus))
 

@@ -95,7 +95,7 @@ class MultiLedgerLog(CommitLog):
         table = self._segment_table()
         indexes.remove_stray_ledgers(self.path, self._files, {base for base, _, _ in table})
         for base, _, _ in table[:-1]:
-            self.map.add(base, self.look(base, lambda index: index.ledgers()))
+            self.map.add(base, self.query_index(base, lambda index: index.ledgers()))
 
     def _check_kind(self, recovered: recovery.RecoveryResult) -> None:
         if any(file.first_entry >= 0 for file in recovered.files):
@@ -130,22 +130,22 @@ class MultiLedgerLog(CommitLog):
             raise TrimmedError(f"the segment at {base} was removed")
         return pin, segment
 
-    def without_removals(self, look: Callable[[], T]) -> T:
-        """Return the result of `look`; rolling, trimming and hole punching wait meanwhile.
+    def without_removals(self, read: Callable[[], T]) -> T:
+        """Return the result of `read`; rolling, trimming and hole punching wait meanwhile.
 
         Raises CorruptionError if an index has entries of a segment that does not exist, or has no records.
         """
         with self._lock:
             try:
-                return look()
+                return read()
             except TrimmedError as error:
                 expected = (
                     "ledger indexes (*.idx, *.led: removed while it is closed they are made anew) of its segments"
                 )
                 raise CorruptionError(self.path, self.start_position, expected, f"another's: {error}") from error
 
-    def look(self, base: int, ask: Callable[[LedgerIndex | SealedIndex], T]) -> T:
-        """Ask the ledger index of the segment at `base`; a missing or damaged index file is made anew."""
+    def query_index(self, base: int, query: Callable[[LedgerIndex | SealedIndex], T]) -> T:
+        """Return `query` of the ledger index of the segment at `base`; a missing or damaged index file is made anew."""
         pin, segment = self.hold_segment(base)
         if segment.base != base:
             raise TrimmedError(f"the segment at {base} was removed")
@@ -154,10 +154,10 @@ class MultiLedgerLog(CommitLog):
             with self._lock:
                 index = indexes.ledgers_of(self.path, self._files, segment)
         try:
-            return ask(index)
+            return query(index)
         except CorruptionError as error:
             with self._lock:
-                return ask(indexes.remake_ledgers(self.path, self._files, segment, error))
+                return query(indexes.remake_ledgers(self.path, self._files, segment, error))
         finally:
             del pin
 
@@ -172,12 +172,12 @@ class MultiLedgerLog(CommitLog):
     def _entries_in(
         self, base: int, ledger: int, start: int, end: int, visible: int, step: int = 1, run: int = 1
     ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-        def ask(index: LedgerIndex | SealedIndex) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+        def query(index: LedgerIndex | SealedIndex) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
             if isinstance(index, LedgerIndex):
                 return index.entries(ledger, start, end, visible - base)
             return index.entries(ledger, start, end)
 
-        entries, offsets = self.look(base, ask)
+        entries, offsets = self.query_index(base, query)
         if run == step:
             return entries, offsets
         requested = (entries - start) % step < run
@@ -264,10 +264,10 @@ class MultiLedgerLog(CommitLog):
         Raises CorruptionError if the index is damaged, and TrimmedError if the segment was removed.
         """
 
-        def ask(index: LedgerIndex | SealedIndex) -> list[tuple[int, npt.NDArray[np.int64], npt.NDArray[np.int64]]]:
+        def query(index: LedgerIndex | SealedIndex) -> list[tuple[int, npt.NDArray[np.int64], npt.NDArray[np.int64]]]:
             return [(ledger, *index.entries(ledger, first, last + 1)) for ledger, first, last, *_ in index.ledgers()]
 
-        parts = self.look(base, ask)
+        parts = self.query_index(base, query)
         ledger = np.repeat(np.array([row[0] for row in parts], np.int64), [len(row[1]) for row in parts])
         entry = np.concatenate([row[1] for row in parts]) if parts else ledger
         offset = np.concatenate([row[2] for row in parts]) if parts else ledger

@@ -88,7 +88,7 @@ def open_bookie(
             identity,
             ledgers,
             cut=has_new_cuts or bool(bookie.log.cut_records),
-            power_lost=marker.tells_of_loss(),
+            power_lost=marker.last_shutdown_was_unclean(),
         )
         for cut in _cuts(path):
             files.write_new(cut / _HANDLED, b"")

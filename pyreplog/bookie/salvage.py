@@ -132,7 +132,7 @@ def salvage(log: Path, uuid: bytes, record: LostSegments, files: Files) -> list[
         lost = work.lost()
         if lost:
             record.add(lost)
-        work.mend()
+        work.repair()
     finally:
         lock.release()
     for segment in lost:
@@ -322,9 +322,9 @@ class _Salvage:
             raise
         return Segment(fd, str(path), writable=True)
 
-    # ---- mending --------------------------------------------------------------------------------------------
+    # ---- repairing ------------------------------------------------------------------------------------------
 
-    def mend(self) -> None:
+    def repair(self) -> None:
         """Replace every damaged segment; a new file is complete before it is renamed."""
         for plan in self._plans:
             self._keep_aside(plan)

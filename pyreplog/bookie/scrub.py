@@ -422,7 +422,7 @@ class Scrubber:
         """Repair the frame of a segment whose records were verified, and note when it was verified."""
         base, state = check.base, self._state
         damaged = (
-            self._mend_frame(check) or bool(self._found_bad) or check.stray_damage > 0 or check.unindexed is not None
+            self._repair_frame(check) or bool(self._found_bad) or check.stray_damage > 0 or check.unindexed is not None
         )
         if damaged:
             earlier = () if self._from_start else state.damaged.get(base, ())
@@ -453,19 +453,19 @@ class Scrubber:
         if not any(segment.base == base and not segment.settled for segment in self._lost.load()):
             self._lost.add([LostSegment(base, reason)])
 
-    def _mend_frame(self, check: SegmentCheck) -> bool:
+    def _repair_frame(self, check: SegmentCheck) -> bool:
         """Write the frame of a segment (header block, blank, zeros, index files) anew where it is damaged.
 
         Returns whether damage is left that this bookie cannot repair.
         """
         log, base, left = self._log.commit_log, check.base, False
         whole = not self._found_bad and not check.stray_damage and check.unindexed is None
-        mends = [(check.bad_frame, log.rewrite_frame), (check.bad_index, log.remake_indexes if whole else None)]
-        for fault, mend in mends:
-            if fault is None or mend is None:
+        repairs = [(check.bad_frame, log.rewrite_frame), (check.bad_index, log.remake_indexes if whole else None)]
+        for fault, repair in repairs:
+            if fault is None or repair is None:
                 continue
             try:
-                mend(base)
+                repair(base)
             except PoisonedError:
                 raise
             except (CorruptionError, DiskError) as error:

@@ -39,8 +39,8 @@ from pyreplog.errors import CorruptionError
 logger = logging.getLogger(__name__)
 
 _LEDGERS_AT_ONCE = 64
-JUDGED_MAX = 256
-"""Most ledgers whose surplus is judged in one round; segments are collected between rounds."""
+MARKED_MAX = 256
+"""Most ledgers whose surplus is marked as dead in one round; segments are collected between rounds."""
 
 
 class ClosedLedgers(Protocol):
@@ -74,9 +74,9 @@ class SurplusFinder:
         with_bookie: runs a function with the bookie while no request is handled.
 
     Attributes:
-        judged_ledgers: ledgers whose surplus was found dead.
-        judged_bytes: bytes of these entries.
-        conflicts: judgements that were dropped because the metadata changed.
+        marked_ledgers: ledgers whose surplus was found dead.
+        marked_bytes: bytes of these entries.
+        conflicts: decisions that were dropped because the metadata changed.
     """
 
     def __init__(
@@ -90,10 +90,10 @@ class SurplusFinder:
         self._rounds_between = -(-config.surplus_interval_ms // config.collect_interval_ms)  # rounds; 0: never
         self._rounds_to_find = 0
         self._surplus_before: set[int] = set()  # ledgers that had surplus the last time
-        self._to_judge: deque[int] = deque()
+        self._to_mark: deque[int] = deque()
         self._dead: dict[int, DeadEntries] = {}
         self._live_bytes: dict[tuple[int, int], int] = {}  # by ledger and base of a sealed segment
-        self.judged_ledgers = self.judged_bytes = self.conflicts = 0
+        self.marked_ledgers = self.marked_bytes = self.conflicts = 0
 
     def __len__(self) -> int:
         """Number of ledgers that have dead entries on this bookie."""
@@ -120,19 +120,19 @@ class SurplusFinder:
 
     # ---- a round ----------------------------------------------------------------------------------------------
 
-    def look(self, deleted: Set[int]) -> Iterator[None]:
+    def scan(self, deleted: Set[int]) -> Iterator[None]:
         """Find dead entries, in steps of a round of garbage collection. Raises errors of the metadata store."""
         self._drop(deleted)
         if not self._rounds_between:
             return
-        if self._rounds_to_find <= 0 and not self._to_judge:
+        if self._rounds_to_find <= 0 and not self._to_mark:
             yield from self._find_surplus(deleted)
             self._rounds_to_find = self._rounds_between
         self._rounds_to_find -= 1
-        for _ in range(min(JUDGED_MAX, len(self._to_judge))):
-            ledger = self._to_judge.popleft()
+        for _ in range(min(MARKED_MAX, len(self._to_mark))):
+            ledger = self._to_mark.popleft()
             if ledger not in deleted:
-                self._judge(ledger)
+                self._mark_dead(ledger)
                 yield
 
     def _drop(self, deleted: Set[int]) -> None:
@@ -147,7 +147,7 @@ class SurplusFinder:
     def _find_surplus(self, deleted: Set[int]) -> Iterator[None]:
         """Find the ledgers with surplus.
 
-        Those that had surplus the last time, and got no copies since, are judged next.
+        Those that had surplus the last time, and got no copies since, are marked next.
         """
         copied: set[int] = set()
         self._with_bookie(lambda bookie: copied.update(bookie.live.take_copied()))
@@ -160,7 +160,7 @@ class SurplusFinder:
                     ledgers_with_surplus.add(ledger)
             yield
         same = ledgers_with_surplus & self._surplus_before - copied
-        self._to_judge.extend(sorted(same))
+        self._to_mark.extend(sorted(same))
         self._surplus_before = ledgers_with_surplus - same
 
     def _has_surplus(self, ledger: int, shares: Sequence[LedgerExtent], closed: ClosedLedgerHoldings) -> bool:
@@ -186,7 +186,7 @@ class SurplusFinder:
 
     # ---- one ledger -------------------------------------------------------------------------------------------
 
-    def _judge(self, ledger: int) -> None:
+    def _mark_dead(self, ledger: int) -> None:
         """Mark the surplus of a ledger as dead, if it is still surplus."""
         (closed,) = self._ledgers.closed([ledger])
         shares = self._sealed(ledger)
@@ -197,7 +197,7 @@ class SurplusFinder:
                 return
             before, dead = self._dead.get(ledger), self._hide(ledger, closed)
         except CorruptionError as error:  # the entries stay, for repair
-            logger.error("surplus of ledger %d cannot be judged: %s", ledger, error)
+            logger.error("surplus of ledger %d cannot be determined: %s", ledger, error)
             return
         try:
             is_settled = self._ledgers.change_version(ledger, closed.version)
@@ -212,8 +212,8 @@ class SurplusFinder:
         self._dead[ledger] = dead
         self._live_bytes = {key: live for key, live in self._live_bytes.items() if key[0] != ledger}
         size = sum(share.bytes - self.live_bytes(ledger, share) for share in shares)
-        self.judged_ledgers += 1
-        self.judged_bytes += size
+        self.marked_ledgers += 1
+        self.marked_bytes += size
         logger.info("ledger %d: about %d bytes of surplus are removed", ledger, size)
 
     def _sealed(self, ledger: int) -> list[LedgerExtent]:

@@ -40,12 +40,12 @@ def run(arguments: argparse.Namespace) -> int:
     if not 0 < arguments.interval <= _INTERVAL_MAX_S:
         raise InvalidArgumentError(f"--interval: expected 0 to {_INTERVAL_MAX_S} seconds, found {arguments.interval}")
     with top_watch.watching(arguments) as watch, _screen(arguments) as show:
-        frame = watch.look()
+        frame = watch.refresh()
         show(frame)
         while not arguments.once:
             time.sleep(arguments.interval)
             try:
-                frame = watch.look()
+                frame = watch.refresh()
             except ReplogError as error:  # the server may come back
                 frame = frame.failed(str(error))
             show(frame)

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from pyreplog._native.topic.messages import MessageBatch
 from pyreplog.errors import InvalidMetadataError
-from pyreplog.geo.protocol.effects import OriginNote, Progress
+from pyreplog.geo.protocol.effects import Progress, TargetPosition
 from pyreplog.origins.origin import GapCause, LastEntry, Origin
 from pyreplog.topic.model.backlog import SYSTEM_PREFIX
 from pyreplog.topic.model.positions import TopicPosition
@@ -43,8 +43,8 @@ class GeoState(NamedTuple):
 
     begin: int
     withheld: GapCause
-    own: OriginNote | None = None
-    others: dict[Origin, OriginNote] = {}  # noqa: RUF012 - never changed
+    own: TargetPosition | None = None
+    others: dict[Origin, TargetPosition] = {}  # noqa: RUF012 - never changed
     is_detached: bool = False
     token: str = ""
     cluster: str = ""
@@ -60,7 +60,8 @@ class GeoState(NamedTuple):
     def to_bytes(self) -> bytes:
         """Encode the state."""
         others = [
-            [origin.cluster.hex(), origin.token, *note] for origin, note in list(self.others.items())[:OTHERS_MAX]
+            [origin.cluster.hex(), origin.token, *position]
+            for origin, position in list(self.others.items())[:OTHERS_MAX]
         ]
         return json.dumps(
             {
@@ -75,8 +76,8 @@ class GeoState(NamedTuple):
         """Decode a state; fields of a newer version are ignored. Raises InvalidMetadataError."""
         try:
             value: dict[str, Any] = json.loads(data)
-            others = {Origin(bytes.fromhex(row[0]), str(row[1])): _note(row[2:]) for row in value["others"]}
-            own = None if value["own"] is None else _note(value["own"])
+            others = {Origin(bytes.fromhex(row[0]), str(row[1])): _decode_position(row[2:]) for row in value["others"]}
+            own = None if value["own"] is None else _decode_position(value["own"])
             causes = {cause.value: cause for cause in GapCause}
             withheld = causes.get(value["withheld"], GapCause.LOST)
             token, cluster = str(value.get("token", "")), str(value.get("cluster", ""))
@@ -85,9 +86,9 @@ class GeoState(NamedTuple):
             raise InvalidMetadataError(f"record of {name}: {error!r}") from error
 
 
-def _note(row: list[Any]) -> OriginNote:
+def _decode_position(row: list[Any]) -> TargetPosition:
     stored, last = row
-    return OriginNote(int(stored), None if last is None else LastEntry(*map(int, last)))
+    return TargetPosition(int(stored), None if last is None else LastEntry(*map(int, last)))
 
 
 def stored_position(name: str, snapshot: bytes, cluster: str) -> TopicPosition | None:

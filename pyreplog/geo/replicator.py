@@ -36,13 +36,13 @@ from pyreplog.geo.protocol.effects import (
     Effect,
     EntryRefused,
     OpenOrigin,
-    OriginNote,
     Progress,
     RaiseAlarm,
     ReadEntries,
     RenewOrigin,
     SendEntries,
     SourceEntry,
+    TargetPosition,
     WakeAt,
 )
 from pyreplog.geo.protocol.sender import RETRY_MOST_S, RETRY_S, Sender, SenderState, SendingSettings
@@ -179,7 +179,7 @@ class Replicator:
         """The token of the topic as an origin; empty: its first one."""
         return self.topic.origin.token if self.topic.origins.former else ""
 
-    def _shared_end(self, mark: int, note: OriginNote | None) -> int:
+    def _shared_end(self, mark: int, position: TargetPosition | None) -> int:
         """Return the offset here below which the target has every message of this topic; may wait.
 
         That is the mark if the last entry that was sent then is still here. Otherwise it is the start of the topic:
@@ -188,7 +188,7 @@ class Replicator:
         start, end = self.topic.managed.start.offset, self.topic.managed.end.offset
         if mark > end:
             return start
-        last = None if note is None else note.last
+        last = None if position is None else position.last
         if last is None:
             return mark
         try:
@@ -206,7 +206,7 @@ class Replicator:
         if self._is_over:
             return
         try:
-            origin = self.topic.renew_origin(self._shared_end(effect.mark, effect.note))
+            origin = self.topic.renew_origin(self._shared_end(effect.mark, effect.position))
         except ReplogError as error:
             logger.warning("topic %s: it has no new identity yet: %s", self.topic.name, error)
             if not isinstance(error, ClosedError | TopicFencedError | TopicFullError):
@@ -253,7 +253,7 @@ class Replicator:
         former = self.topic.origins.former
         self._sender = Sender(
             self.topic.origin, self._sending_settings(), epoch=self.topic.managed.epoch, begin=state.begin,
-            withheld=state.withheld, own_note=state.own, notes=state.others, mark=cursor.offset,
+            withheld=state.withheld, own_position=state.own, positions=state.others, mark=cursor.offset,
             former=former[-1][1] if former else 0, sent=self.topic.origins.sent, random=random.random,
         )  # fmt: skip
         self.topic.managed.on_grow.append(self._on_grow)
@@ -365,9 +365,9 @@ class Replicator:
         return self._cursor is not None and self._cursor.state.is_detached
 
     @property
-    def note(self) -> OriginNote | None:
+    def target_position(self) -> TargetPosition | None:
         """The position in the topic that the target reported last; None: it reported none yet."""
-        return None if self._sender is None else self._sender.note
+        return None if self._sender is None else self._sender.target_position
 
     def forwarded(self, origin: Origin) -> int | None:
         """Return the offset at another origin below which the target has reported to store everything.
@@ -407,7 +407,7 @@ class Replicator:
             topic=self.topic.name,
             target=self.target,
             state=state,
-            stored=None if sender.note is None else sender.note.stored,
+            stored=None if sender.target_position is None else sender.target_position.stored,
             end=end.offset,
             unsent_messages=unsent,
             unsent_bytes=self._unsent_bytes(unsent),

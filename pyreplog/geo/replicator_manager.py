@@ -29,7 +29,7 @@ from pyreplog.geo.clusters import RemoteCluster
 from pyreplog.geo.geo_cursor import GEO_PREFIX, cursor_name, stored_position
 from pyreplog.geo.policies import ReplicationConfig, TopicControls, change_controls, load_config, names_of
 from pyreplog.geo.policy import ReplicationPolicy
-from pyreplog.geo.protocol.effects import OriginNote
+from pyreplog.geo.protocol.effects import TargetPosition
 from pyreplog.geo.replicator_status import ReplicatorStatus
 from pyreplog.geo.revision import REVISION
 from pyreplog.geo.server_registration import SERVERS, ServerRegistration, choose_server
@@ -77,7 +77,7 @@ class ReplicatorLike(Protocol):
     """The replicator of one topic and one target. Its methods do not wait; any thread may call them."""
 
     @property
-    def note(self) -> OriginNote | None:
+    def target_position(self) -> TargetPosition | None:
         """The position in the topic that the target reported last; None: it reported none yet."""
         ...
 
@@ -591,7 +591,7 @@ class ReplicatorManager(Handle):
                         self._dirty.add(topic.name)
                 else:
                     neighbours[target] = Neighbour(
-                        target, cluster.id, link, partial(_note_of, replicated, target),
+                        target, cluster.id, link, partial(_target_position_of, replicated, target),
                         partial(_forwarded_to, replicated, target), partial(_sent_to, replicated, target),
                     )  # fmt: skip
         if replicated.subscriptions is not None and UNKNOWN_CLUSTER in unreachable:
@@ -883,10 +883,10 @@ def _cursors(topic: Topic) -> list[str]:
     return [name for name in names if name.startswith(GEO_PREFIX) or name == JOURNAL]
 
 
-def _note_of(replicated: _ReplicatedTopic, target: str) -> OriginNote | None:
+def _target_position_of(replicated: _ReplicatedTopic, target: str) -> TargetPosition | None:
     """Return the position in a topic that a target reported last; None: the topic is not sent to it."""
     replication = replicated.replications.get(target)
-    return None if replication is None else replication.replicator.note
+    return None if replication is None else replication.replicator.target_position
 
 
 def _forwarded_to(replicated: _ReplicatedTopic, target: str, origin: Origin) -> int | None:

@@ -51,7 +51,7 @@ from pyreplog.geo.exchange_connection import ExchangeConnection
 from pyreplog.geo.origin_entries import read_entry
 from pyreplog.geo.planned_handover import HandoverStatus, PlannedHandover
 from pyreplog.geo.position_pages import PositionPages
-from pyreplog.geo.protocol.effects import OriginNote
+from pyreplog.geo.protocol.effects import TargetPosition
 from pyreplog.geo.subscription_journal import SubscriptionJournal
 from pyreplog.geo.subscription_readiness import SubscriptionReadiness
 from pyreplog.geo.target_link import ExchangeLink
@@ -82,8 +82,8 @@ class Neighbour(NamedTuple):
         name: its name in policies.
         cluster: its id.
         link: the connection to it.
-        note: returns the other cluster's last confirmed position in this topic, as the replicator noted it; None: this
-            topic was never sent there.
+        target_position: returns the other cluster's last confirmed position in this topic, as the replicator noted it;
+            None: this topic was never sent there.
         forwarded: returns the offset at another origin below which the other cluster has confirmed everything; None:
             messages of that origin are not forwarded to it, and come from elsewhere, or not at all.
         sent: returns the offset at an origin below which messages were sent that the other cluster may store.
@@ -92,7 +92,7 @@ class Neighbour(NamedTuple):
     name: str
     cluster: bytes
     link: ExchangeLink
-    note: Callable[[], OriginNote | None]
+    target_position: Callable[[], TargetPosition | None]
     forwarded: Callable[[Origin], int | None] = lambda _: None
     sent: Callable[[Origin], int] = lambda _: 0
 
@@ -852,7 +852,9 @@ class SubscriptionReplication:
     def _connect(self) -> None:
         for peer, neighbour in self._neighbours.items():
             if peer not in self._connections:
-                self._connections[peer] = ExchangeConnection(self.topic, self, peer, neighbour.link, neighbour.note)
+                self._connections[peer] = ExchangeConnection(
+                    self.topic, self, peer, neighbour.link, neighbour.target_position
+                )
                 self._connections[peer].start()
 
     def exchange(self, request: Exchange) -> AppendFuture[Exchanged]:
@@ -1174,8 +1176,8 @@ class SubscriptionReplication:
         waiting = self.waiting()
         rows = []
         for peer, neighbour in self._neighbours.items():
-            connection, note = self._connections[peer], neighbour.note()
-            stored = {self.topic.origin: 0 if note is None else note.stored}
+            connection, position = self._connections[peer], neighbour.target_position()
+            stored = {self.topic.origin: 0 if position is None else position.stored}
             if connection.origin is not None:
                 stored[connection.origin] = OFFSET_END
             third: set[Origin] = set()
@@ -1247,11 +1249,12 @@ class SubscriptionReplication:
             passed.add_ranges(*expired.between(origin))
             add("", origin, passed, ends.get(origin, 0), is_known=True, error="")
         for peer, neighbour in sorted(self._neighbours.items(), key=lambda item: item[1].name):
-            connection, note, unconfirmed = self._connections[peer], neighbour.note(), exchange.unconfirmed(peer, name)
+            connection, position = self._connections[peer], neighbour.target_position()
+            unconfirmed = exchange.unconfirmed(peer, name)
             is_current = not exchange.lacks_header(peer, name)
             for origin in origins:
                 if origin == own:
-                    end = None if note is None else note.stored
+                    end = None if position is None else position.stored
                 elif (end := neighbour.forwarded(origin)) is None:
                     end = exchange.peer(peer).positions.get(origin)
                 is_known = is_current and origin in exchange.peer(peer).compared

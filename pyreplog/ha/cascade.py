@@ -28,7 +28,7 @@ class Cascade:
         connection.send(encode(CONTROL_OFFSET, messages.encode(answer)))
         follower = ReplicaStream.begin(self._context, connection, self._log, answer.resume, self._tail_watcher)
         self._followers[connection], follower.synced = follower, min(synced, answer.resume.position)
-        follower.tell(self._commit)
+        follower.send_commit(self._commit)
         follower.sender.pump()
 
     def progress(self, connection: Connection, progress: ProgressReport) -> None:
@@ -48,11 +48,11 @@ class Cascade:
         if follower is not None:
             follower.sender.drained()
 
-    def tell(self, commit: Commit) -> None:
+    def send_commit(self, commit: Commit) -> None:
         """Send a new commit point to the observers."""
         self._commit = commit
         for follower in list(self._followers.values()):
-            follower.tell(commit)
+            follower.send_commit(commit)
 
     def closed(self, connection: Connection) -> None:
         follower = self._followers.pop(connection, None)

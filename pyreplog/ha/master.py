@@ -328,7 +328,7 @@ class Master:
         self._do(lambda now_us: self._joined(connection, join, now_us))
         self._set_retention_floor()
         if (follower := self._followers.get(connection)) is not None:
-            follower.tell(self.group.commit)
+            follower.send_commit(self.group.commit)
             follower.sender.pump()
 
     def _joined(self, connection: Connection, join: Join, now_us: int) -> list[Effect]:
@@ -498,14 +498,14 @@ class Master:
     def _send_commit_to_all(self) -> None:
         self._is_commit_due = False
         for follower in list(self._followers.values()):
-            follower.tell(self.group.commit)
+            follower.send_commit(self.group.commit)
 
     def _send_heartbeats(self) -> None:
         """Send heartbeats with the commit point to replicas."""
         if (now_us := self._now_us()) - self._heartbeat_us >= HEARTBEAT_US:
             self._heartbeat_us = now_us
             for follower in list(self._followers.values()):
-                follower.tell(self.group.commit, again=True)
+                follower.send_commit(self.group.commit, again=True)
 
     def _fail_deposed(self, term: Term) -> None:
         self._pending_commits.fail(DeposedError(f"term {term} took over while this append waited", term))
@@ -561,7 +561,7 @@ class Master:
         closed = DeposedError("the master was closed while this append waited", self.group.term)
         self._pending_commits.fail(self._pending_commits.failure or closed)
         for connection, follower in list(self._followers.items()):
-            follower.tell(self.group.commit)
+            follower.send_commit(self.group.commit)
             follower.sender.closed()
             connection.close()
         self.log.close()

@@ -71,7 +71,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-HEARD_US = 800_000
+MASTER_ALIVE_US = 800_000
 """Microseconds: a master from which a message arrived within this time is alive. Four heartbeats."""
 
 Role = Literal["master", "replica", "candidate"]
@@ -757,17 +757,17 @@ class Node(Handle):
         if self.role == "candidate" and self._candidacy is None:
             raise self._role_changing_error()
         uuid = NO_UUID if self._log is None else self._log.uuid
-        rejection = refuse_candidate(prepare, uuid, self._context.terms.terms, self.members, self._heard_master())
+        rejection = refuse_candidate(prepare, uuid, self._context.terms.terms, self.members, self._live_master())
         if rejection is not None and not prepare.trial:
             logger.info("%s: no promise for term %s: %s", self.name, prepare.term, rejection.text)
         return rejection
 
-    def _heard_master(self) -> str:
+    def _live_master(self) -> str:
         """Return the name of the master that this node is, or hears from; "": none."""
         master, replica = self._master, self._replica
         if master is not None:
             return self.name if master.group.fenced is None else ""
-        return replica.leader if replica is not None and replica.silent_us < HEARD_US else ""
+        return replica.leader if replica is not None and replica.silent_us < MASTER_ALIVE_US else ""
 
     def _promise(self, term: Term) -> None:
         """Promise a term. Even before the promise is durable, records of lower terms are refused."""

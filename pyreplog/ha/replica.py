@@ -95,7 +95,7 @@ class Replica:
         self._cascade: Cascade | None = None
         self._joined: tuple[int, int] | None = None  # end of the log when the stream began, and the time of that
         self._was_useful = True  # whether the last connection was useful
-        self._heard_us = 0  # time of the master's last message
+        self._last_message_us = 0  # time of the master's last message
         self._floor_due_at = 0  # end of the log at which the retention floor is computed again
         self._set_retention_floor()
         if master is not None:
@@ -137,7 +137,7 @@ class Replica:
     @property
     def silent_us(self) -> int:
         """Microseconds since the master's last message."""
-        return self._context.now_us - self._heard_us
+        return self._context.now_us - self._last_message_us
 
     @property
     def leader(self) -> str:
@@ -252,10 +252,10 @@ class Replica:
     def _on_control(self, body: bytes) -> None:
         """Take a message of the master. InvalidMessageError ends the connection."""
         message = messages.decode(body)
-        self._heard_us = self._context.now_us
+        self._last_message_us = self._context.now_us
         if isinstance(message, Accept) and self._master_connection is not None and self._was_useful:
             self._master_connection.succeeded()
-        self._do(lambda: self.following.heard(message))
+        self._do(lambda: self.following.message_received(message))
         self._set_retention_floor()
 
     def _on_progress(self, *_seen: LogPosition) -> None:
@@ -328,7 +328,7 @@ class Replica:
                 polls.wake()
             log.tail.unreplicated = effect.unreplicated
         if self._cascade is not None:
-            self._cascade.tell(self._commit)
+            self._cascade.send_commit(self._commit)
 
     def _begin_stream(self, effect: Effect) -> None:
         log = self.log

@@ -22,7 +22,7 @@ class ReplicaStream:
 
     A replica that has reported all it was sent gets more at once. Otherwise it gets more with its next report, or once
     `ahead_bytes` have been gathered: the appends of a round trip are sent in one piece. The commit point is sent by
-    `tell`, at intervals: with every piece of data it would double the cost.
+    `send_commit`, at intervals: with every piece of data it would double the cost.
     """
 
     __slots__ = ("_ahead_bytes", "_sent_commit", "reported", "sender", "synced")
@@ -64,7 +64,7 @@ class ReplicaStream:
         if self.sender.feed.behind and self.is_due:
             self.sender.pump()
 
-    def tell(self, commit: Commit, *, again: bool = False) -> None:
+    def send_commit(self, commit: Commit, *, again: bool = False) -> None:
         """Send the commit point, if it has changed since the last message, or `again`."""
         if again or commit != self._sent_commit:
             self._sent_commit = commit

@@ -127,7 +127,7 @@ def _partition_status(server: KafkaServer, group_id: str, name: TopicPartition, 
     start, end = partition.log_start, partition.high_watermark.entry
     first = max(offset, start)
     lag = max(end - first, 0)
-    course = server.group_trends.look((group_id, name), _CLOCK.monotonic_us(), end, offset, lag)
+    course = server.group_trends.add_sample((group_id, name), _CLOCK.monotonic_us(), end, offset, lag)
     return GroupPartitionStatus.of(
         *name, offset, now_us=now_us, start=start, end=end, oldest_us=partition.append_time(first) if lag else None,
         moved_us=now_us - round(course.stalled_s * 1e6), rate_in=course.rate_in, rate_out=course.rate_out,

@@ -24,7 +24,7 @@ class UncleanShutdownMarker:
     def __init__(self, directory: Path, files: Files) -> None:
         self._path, self._files = directory / NAME, files
 
-    def tells_of_loss(self) -> bool:
+    def last_shutdown_was_unclean(self) -> bool:
         """Return whether entries may be lost: the file is from another boot, or damaged."""
         try:
             return read_regular(self._path, _FILE_MAX) != boot_id()

@@ -523,11 +523,11 @@ class Partition:
     def check_isr(self) -> None:
         """Look for followers that lag too much. To be called about twice within `lag_us`."""
 
-        def look(deferred: Deferred) -> None:
+        def check(deferred: Deferred) -> None:
             if self._leading is not None:
                 self._perform(self._leading.check_isr(self._now_us()), deferred)
 
-        self._change(look)
+        self._change(check)
 
     def fetch_waited(self, role: ReplicaRole, member: Member, until_us: int) -> None:
         """Note that a follower's fetch, to which there was nothing to answer, was still waiting at a time.
@@ -1005,9 +1005,9 @@ class Partition:
         before.is_over = True
         deferred.append(partial(before.end, self._purgatory))
         if self._role_watcher is not None:
-            deferred.append(self._tell_role)
+            deferred.append(self._notify_role)
 
-    def _tell_role(self) -> None:
+    def _notify_role(self) -> None:
         if self._role_watcher is not None:
             self._role_watcher(self.name, self.leader_epoch)
 

@@ -14,7 +14,7 @@ from pyreplog.cursors.cursor_record import CursorRecord
 from pyreplog.cursors.subscription_metadata import SubscriptionMetadata, list_subscriptions, load_subscription
 from pyreplog.errors import InvalidMetadataError, InvalidRecordsError, NoSuchSubscriptionError, UnreadableError
 from pyreplog.reports.snapshot import Ranges, SubscriptionSnapshot, TopicSnapshot, UnknownState
-from pyreplog.tables.cluster.backlogs import Seen, cursor_of, stored_records
+from pyreplog.tables.cluster.backlogs import OnEntry, cursor_of, stored_records
 from pyreplog.tables.cluster.ledgers import each
 from pyreplog.tables.cluster.origins import ClusterSnapshot
 from pyreplog.topic.model.backlog import is_system
@@ -155,7 +155,7 @@ class CursorHistory:
         return marks[max(first, 0) :]
 
 
-def _recorder(histories: Mapping[Key, CursorHistory], ledger: int) -> Seen:
+def _recorder(histories: Mapping[Key, CursorHistory], ledger: int) -> OnEntry:
     """Return a function that adds the parts in an entry of a cursor ledger to the histories."""
 
     def record(page: bytes, entry: int, time_us: int) -> None:

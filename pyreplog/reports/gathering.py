@@ -42,7 +42,7 @@ from pyreplog.tables.cluster.ledgers import each
 from pyreplog.tables.cluster.origins import ClusterSnapshot, RemoteCluster
 from pyreplog.tables.cluster.topics import PlannedTopic, find_known_topics, rows_of
 from pyreplog.tables.locked_segment import map_locked
-from pyreplog.tables.log_slices import look_at_all
+from pyreplog.tables.log_slices import take_snapshots
 from pyreplog.tables.logs import LogSnapshot, SegmentToRead
 from pyreplog.tables.options import ReadOptions
 from pyreplog.tables.paths import cluster_of
@@ -81,7 +81,7 @@ def gather(options: ReadOptions, as_of_us: int, window_ms: int = 300_000) -> Sna
     snapshot = Snapshot(as_of_us=as_of_us, window_ms=window_ms)
     folder = cluster_of(options.paths)
     if folder is None and options.cluster is None:
-        logs = tuple(_log(log) for log in look_at_all(options.paths))
+        logs = tuple(_log(log) for log in take_snapshots(options.paths))
         return replace(snapshot, logs=tuple(log for log in logs if log is not None))
     with survey_of(folder, options) as survey:
         partitions = _partitions(survey, options, as_of_us, window_ms)
@@ -127,7 +127,7 @@ def _recovery(survey: ClusterSnapshot, options: ReadOptions) -> RecoveryOverview
     read."""
     if options.reads_topics or options.ledgers is not None or not isinstance(survey.runtime, RuntimeBase):
         return None
-    return RecoveryWatch(survey.runtime, SystemClock()).look()
+    return RecoveryWatch(survey.runtime, SystemClock()).take_overview()
 
 
 def _has_bookies(survey: ClusterSnapshot) -> bool:

@@ -92,7 +92,7 @@ class Stand:
         request = Request(RequestKind.ADD, ledger, 0, 0, key, records=memoryview(b"records"), **fields)
         self.verifier.ask(self.connection, number, request)
 
-    def told(self) -> list[tuple[object, list[int], KeyVerdict]]:
+    def take_verdicts(self) -> list[tuple[object, list[int], KeyVerdict]]:
         told, self.verdicts = self.verdicts, []
         return told
 
@@ -117,9 +117,9 @@ def stand() -> Iterator[Stand]:
 )
 def test_the_metadata_are_asked(ledger: int, key: bytes, flags: int, verdict: KeyVerdict, stand: Stand) -> None:
     stand.ask(7, ledger, key, flags=flags)
-    assert stand.verifier.waiting == 1 and not stand.told()
+    assert stand.verifier.waiting == 1 and not stand.take_verdicts()
     stand.hand.turn()
-    assert stand.told() == [(stand.connection, [7], verdict)]
+    assert stand.take_verdicts() == [(stand.connection, [7], verdict)]
     assert stand.verifier.waiting == 0 and not stand.verifier.is_store_away
     (timer,) = stand.hand.timers
     assert (timer.seconds, timer.is_cancelled) == (PATIENCE_S, True)
@@ -131,7 +131,7 @@ def test_requests_with_one_key_wait_together(stand: Stand) -> None:
     for number in range(3):
         stand.ask(number)
     stand.hand.turn()
-    assert stand.told() == [(stand.connection, [0, 1, 2], KeyVerdict.RIGHT)]
+    assert stand.take_verdicts() == [(stand.connection, [0, 1, 2], KeyVerdict.RIGHT)]
     assert len(stand.metadata.asked) == 1
 
 
@@ -140,23 +140,23 @@ def test_a_store_that_raises_is_not_asked_for_a_while(stand: Stand, caplog: pyte
         stand.metadata.error = error
         stand.ask()
         stand.hand.turn()
-        assert stand.told() == [(stand.connection, [1], KeyVerdict.UNKNOWN)]
+        assert stand.take_verdicts() == [(stand.connection, [1], KeyVerdict.UNKNOWN)]
         assert str(error) in caplog.text
         asked = len(stand.metadata.asked)
         assert stand.verifier.is_store_away
         stand.hand.clock.advance(int(AWAY_S * 1e6) - 1)
         assert stand.verifier.is_store_away
         stand.ask()
-        assert stand.verifier.waiting == 1 and not stand.told(), "not in the call itself"
+        assert stand.verifier.waiting == 1 and not stand.take_verdicts(), "not in the call itself"
         stand.hand.turn()
-        assert stand.told() == [(stand.connection, [1], KeyVerdict.UNKNOWN)]
+        assert stand.take_verdicts() == [(stand.connection, [1], KeyVerdict.UNKNOWN)]
         assert len(stand.metadata.asked) == asked
         stand.hand.clock.advance(1)
         assert not stand.verifier.is_store_away, "what was not asked did not fail"
     stand.metadata.error = None
     stand.ask()
     stand.hand.turn()
-    assert stand.told() == [(stand.connection, [1], KeyVerdict.RIGHT)]
+    assert stand.take_verdicts() == [(stand.connection, [1], KeyVerdict.RIGHT)]
 
 
 def test_an_answer_that_comes_too_late_changes_nothing(stand: Stand) -> None:
@@ -164,10 +164,10 @@ def test_an_answer_that_comes_too_late_changes_nothing(stand: Stand) -> None:
     until(lambda: bool(stand.hand.soon))
     (timer,) = stand.hand.timers
     timer.call()
-    assert stand.told() == [(stand.connection, [1], KeyVerdict.UNKNOWN)]
+    assert stand.take_verdicts() == [(stand.connection, [1], KeyVerdict.UNKNOWN)]
     assert stand.verifier.is_store_away and stand.verifier.waiting == 0
     stand.hand.turn()
-    assert stand.told() == []
+    assert stand.take_verdicts() == []
 
 
 def test_a_connection_sends_keys_of_so_many_ledgers_that_nobody_can_check(
@@ -180,12 +180,12 @@ def test_a_connection_sends_keys_of_so_many_ledgers_that_nobody_can_check(
     for ledger in range(5):
         stand.ask(ledger, ledger)
         stand.hand.turn()
-        verdicts.append(stand.told()[0][2])
+        verdicts.append(stand.take_verdicts()[0][2])
     assert verdicts == [KeyVerdict.UNKNOWN] * 3 + [KeyVerdict.SURPLUS] * 2
     stand.verifier.leave(stand.connection)
     stand.ask()
     stand.hand.turn()
-    assert stand.told() == [(stand.connection, [1], KeyVerdict.UNKNOWN)]
+    assert stand.take_verdicts() == [(stand.connection, [1], KeyVerdict.UNKNOWN)]
 
 
 def test_requests_of_a_connection_that_has_ended_are_dropped(stand: Stand) -> None:
@@ -196,7 +196,7 @@ def test_requests_of_a_connection_that_has_ended_are_dropped(stand: Stand) -> No
     assert [timer.is_cancelled for timer in stand.hand.timers] == [True, False]
     assert stand.verifier.waiting == 1
     stand.hand.turn(2)
-    assert stand.told() == [(stand.other, [2], KeyVerdict.WRONG)]
+    assert stand.take_verdicts() == [(stand.other, [2], KeyVerdict.WRONG)]
 
 
 def test_a_closed_reactor_hears_nothing_any_more(stand: Stand) -> None:
@@ -204,4 +204,4 @@ def test_a_closed_reactor_hears_nothing_any_more(stand: Stand) -> None:
     stand.ask()
     until(lambda: bool(stand.metadata.asked))
     stand.verifier.close()
-    assert stand.told() == [] and stand.hand.soon == []
+    assert stand.take_verdicts() == [] and stand.hand.soon == []

@@ -32,7 +32,7 @@ class FakeReplicator:
         self.shown = ReplicatorStatus(topic.name, target, "running", 0, 0, 0, 0)
 
     @property
-    def note(self) -> None:
+    def target_position(self) -> None:
         return None
 
     def forwarded(self, origin: Origin) -> None:

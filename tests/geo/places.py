@@ -46,7 +46,7 @@ class TwoServers:
     def __init__(self, a: Cluster, b: Cluster, target: TopicServer, wire: Wire, cast: Cast) -> None:
         self.a, self.b, self.wire, self.cast, self._target = a, b, wire, cast, target
         self._servers = [cast.start("pyreplog", "serve", cast.url, "--json") for _ in range(2)]
-        addresses = [server.hears("address") for server in self._servers]
+        addresses = [server.wait_for("address") for server in self._servers]
         self.address = f"pyreplog://{addresses[0]}"
 
     def part(self) -> None:

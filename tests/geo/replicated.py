@@ -16,7 +16,7 @@ from random import Random
 from typing import Any
 
 from pyreplog._native.topic.range_set import RangeSet
-from pyreplog.geo.protocol.effects import OriginNote
+from pyreplog.geo.protocol.effects import TargetPosition
 from pyreplog.geo.replicator import Replicator
 from pyreplog.geo.subscription_readiness import SubscriptionReadiness
 from pyreplog.geo.subscription_replication import Neighbour, SubscriptionReplication
@@ -71,12 +71,12 @@ class Side:
         link = TargetLink(connect(f"pyreplog://{address}", timeout=5.0))
         self.links.append(link)
         self.subscriptions = SubscriptionReplication(self.topic)
-        neighbour = Neighbour(name, cluster, link, self._note)
+        neighbour = Neighbour(name, cluster, link, self._target_position)
         self.subscriptions.configure({neighbour.name: neighbour})
         self.subscriptions.start()
 
-    def _note(self) -> OriginNote | None:
-        return None if self.replicator is None else self.replicator.note
+    def _target_position(self) -> TargetPosition | None:
+        return None if self.replicator is None else self.replicator.target_position
 
     def end(self) -> None:
         if self.subscriptions is not None:

@@ -11,12 +11,12 @@ from pyreplog.geo.protocol.effects import (
     Disconnect,
     Effect,
     OpenOrigin,
-    OriginNote,
     Progress,
     RaiseAlarm,
     ReadEntries,
     SendEntries,
     SourceEntry,
+    TargetPosition,
     WakeAt,
 )
 from pyreplog.geo.protocol.sender import Sender, SendingSettings
@@ -128,5 +128,5 @@ class Sending:
         return len(self.all(Disconnect))
 
 
-def note(stored: int, last: LastEntry | None = None) -> OriginNote:
-    return OriginNote(stored, last)
+def position(stored: int, last: LastEntry | None = None) -> TargetPosition:
+    return TargetPosition(stored, last)

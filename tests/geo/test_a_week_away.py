@@ -93,7 +93,7 @@ def numbers(topic: Topic) -> list[int]:
     return [int(value.partition(b",")[0]) for value in values(topic)]
 
 
-def told(replicator: Replicator, clock: ManualClock) -> dict[str, float]:
+def metrics_of(replicator: Replicator, clock: ManualClock) -> dict[str, float]:
     """The metrics of a replication, by name."""
     metrics = geo_metrics([replicator.status()], clock.now_us())
     return {
@@ -122,7 +122,7 @@ def test_a_target_is_away_for_a_week(a: Site, b: Site, clock: ManualClock, backl
         publisher.order(3)
         has_all(replicator, 3)
         until(lambda: topic.trim() >= 2)  # what the target has is stored here, too
-        assert not told(replicator, clock)["alarm"]
+        assert not metrics_of(replicator, clock)["alarm"]
         with wire.apart():
             most = 0
             for _ in range(STEPS):
@@ -131,7 +131,7 @@ def test_a_target_is_away_for_a_week(a: Site, b: Site, clock: ManualClock, backl
                 most = max(most, kept_bytes(topic))
                 clock.advance(STEP_US)
             assert BOUND / 2 < most < BOUND + SLACK, "the disk fills, or nothing was kept for the target"
-            state = told(replicator, clock)
+            state = metrics_of(replicator, clock)
             if backlog_policy == "detach":
                 assert replicator.status().state == "detached"
                 assert state["alarm"] == 1

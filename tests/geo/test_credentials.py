@@ -62,7 +62,7 @@ class Place:
     def row(self) -> ReplicatorStatus:
         return until(lambda: next(iter(self.cluster.geo.status("t")), None))
 
-    def look(self) -> None:
+    def run_round(self) -> None:
         """A round of the manager, which reads the files that have changed."""
         manager = self.cluster.geo.replicator_manager
         assert manager is not None
@@ -114,7 +114,7 @@ def test_what_expires_while_connected_is_told_and_new_files_are_enough(places: t
     else:
         b.secret.replace(b"another" * 8)
         refused, file = "refuse the secret", str(b.secret_file)
-    a.look()
+    a.run_round()
     a.publish(3)
     until(lambda: b.end == 3 and not a.row().unsent_messages)  # nobody notices yet
     b.wire.cut()
@@ -131,7 +131,7 @@ def test_what_expires_while_connected_is_told_and_new_files_are_enough(places: t
         b.serve_with()
     else:
         b.secret_file.write_bytes(b"another" * 8)
-    a.look()
+    a.run_round()
     until(lambda: b.end == 5)
     until(lambda: not a.row().alarm and not a.row().unsent_messages)
 
@@ -149,7 +149,7 @@ def test_an_authority_is_exchanged(places: tuple[Place, Place]) -> None:
     a.publish(3)
     until(lambda: "certificates are refused" in a.row().alarm)
     former.file.write_bytes(b.authority.file.read_bytes())
-    a.look()
+    a.run_round()
     until(lambda: b.end == 3)
 
 
@@ -157,12 +157,12 @@ def test_a_file_that_cannot_be_used_changes_nothing(places: tuple[Place, Place])
     a, b = places
     good = b.client_file.read_bytes()
     b.client_file.write_bytes(b"nothing")
-    a.look()
+    a.run_round()
     b.wire.cut()
     a.publish(3)
     until(lambda: b.end == 3)
     b.client_file.write_bytes(good)
-    a.look()
+    a.run_round()
 
 
 def test_expired_certificates_are_told_when_a_cluster_is_added(places: tuple[Place, Place]) -> None:

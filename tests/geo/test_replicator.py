@@ -20,7 +20,7 @@ from pyreplog.cursors.subscription_metadata import SubscriptionMetadata, create_
 from pyreplog.errors import BacklogFullError, InvalidArgumentError
 from pyreplog.geo.geo_cursor import GeoState, cursor_name
 from pyreplog.geo.policy import GeoBacklogPolicy, ReplicationPolicy
-from pyreplog.geo.protocol.effects import OriginNote
+from pyreplog.geo.protocol.effects import TargetPosition
 from pyreplog.geo.replicator import Replicator
 from pyreplog.geo.target_link import OnLost, OnOpened, OnStored, Opening, TargetSession
 from pyreplog.geo.topic_positions import TopicPositions
@@ -329,7 +329,7 @@ def test_a_source_that_lost_its_end_goes_on_with_a_new_identity(a: Site, b: Site
     restored(a, backup)
     context, name = a.topic().context, cursor_name("b")
     mark = TopicPosition(*(part + part // 2 for part in a.topic().managed.end))
-    state = GeoState(0, GapCause.EXPIRED, OriginNote(30, note.last))
+    state = GeoState(0, GapCause.EXPIRED, TargetPosition(30, note.last))
     record = SystemCursorRecord(0, mark, state.to_bytes()).to_bytes()
     create_subscription(
         context.metadata, "t", name, SubscriptionMetadata(token="0" * 32, created_us=1, snapshot=record)

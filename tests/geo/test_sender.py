@@ -29,7 +29,7 @@ from pyreplog.geo.protocol.effects import (
 )
 from pyreplog.geo.protocol.sender import RETRY_MOST_S, RETRY_S, SenderState, SendingSettings
 from pyreplog.origins.origin import GAPS_MAX, Gap, GapCause, LastEntry, Origin, OriginState
-from tests.geo.sending import OTHER, OWN, START_US, TARGET, Sending, entry, foreign, last_of, note
+from tests.geo.sending import OTHER, OWN, START_US, TARGET, Sending, entry, foreign, last_of, position
 
 ALL = SendingSettings(forward_all=True)
 
@@ -196,7 +196,7 @@ def test_a_target_whose_last_entry_contradicts_its_position_is_asked_again(last:
 
 
 def test_a_target_that_has_less_than_it_said_was_rolled_back() -> None:
-    sending = Sending(*map(entry, range(4)), own_note=note(3, last_of(entry(2))), mark=3)
+    sending = Sending(*map(entry, range(4)), own_position=position(3, last_of(entry(2))), mark=3)
     sending.open(2, last_of(entry(1)))
     assert sending.sender.state is SenderState.DIVERGED and "rolled back" in sending.sender.alarm
     sending.do(sending.sender.resync)
@@ -207,7 +207,7 @@ def test_a_target_that_has_less_than_it_said_was_rolled_back() -> None:
 
 def test_a_trimmed_entry_is_compared_with_what_was_noted() -> None:
     for noted, state in ((entry(1), SenderState.SENDING), (entry(1, value=b"other"), SenderState.DIVERGED)):
-        sending = Sending(*map(entry, range(2, 4)), start=2, own_note=note(2, last_of(noted)), mark=2)
+        sending = Sending(*map(entry, range(2, 4)), start=2, own_position=position(2, last_of(noted)), mark=2)
         sending.open(2, last_of(entry(1)))
         assert sending.sender.state is state
 
@@ -512,7 +512,7 @@ def test_forwarded_messages_are_compared_with_the_last_ones_of_the_target(ahead:
             assert not sending.all(SendEntries)
             sending.wake()
             sending.acknowledge(sending.sent())
-            assert sending.progress().others[OTHER] == note(72 + ahead, last)
+            assert sending.progress().others[OTHER] == position(72 + ahead, last)
         else:
             assert sending.sender.state is SenderState.DIVERGED and not sending.all(SendEntries)
             (alarm,) = sending.alarms()
@@ -524,7 +524,9 @@ def test_forwarded_messages_that_were_sent_before_are_compared_with_what_was_not
     entries = [foreign(0, 70), foreign(1, 71)]
     noted = last_forwarded(entries[0])
     for last in (noted, noted._replace(publish_time_us=5)):
-        sending = Sending(*entries, settings=ALL, mark=1, own_note=note(1), notes={OTHER: note(71, noted)})
+        sending = Sending(
+            *entries, settings=ALL, mark=1, own_position=position(1), positions={OTHER: position(71, noted)}
+        )
         sending.open(1)
         sending.read()
         sending.open(71, last)
@@ -552,7 +554,7 @@ def test_after_a_resync_forwarded_messages_go_on_behind_those_of_the_target() ->
 def test_after_a_resync_forwarded_messages_are_read_again_until_the_target_has_them() -> None:
     """Also over a lost connection, behind which the target has the own messages and lacks forwarded ones before them."""
     entries = [foreign(0, 0), entry(1), foreign(2, 1)]
-    sending = Sending(*entries, settings=ALL, own_note=note(3, last_of(entries[1])), mark=3)
+    sending = Sending(*entries, settings=ALL, own_position=position(3, last_of(entries[1])), mark=3)
     sending.open()  # its topic was deleted
     assert sending.sender.state is SenderState.DIVERGED
     sending.do(sending.sender.resync)
@@ -582,12 +584,12 @@ def formerly(first: int, messages: int = 1) -> SourceEntry:
 
 
 def test_resync_gives_another_identity_if_the_target_has_what_is_not_here() -> None:
-    sending = Sending(*map(entry, range(4)), own_note=note(2, last_of(entry(1))), mark=2)
+    sending = Sending(*map(entry, range(4)), own_position=position(2, last_of(entry(1))), mark=2)
     sending.open(9, last_of(entry(8)))
     assert sending.sender.state is SenderState.DIVERGED and "another" not in sending.alarms()[0]
     assert "rolled back" in sending.alarms()[0] and "resync" in sending.alarms()[0]
     sending.do(sending.sender.resync)
-    assert sending.take(RenewOrigin) == RenewOrigin(2, note(2, last_of(entry(1))))
+    assert sending.take(RenewOrigin) == RenewOrigin(2, position(2, last_of(entry(1))))
     assert sending.sender.state is SenderState.DIVERGED and not sending.all(OpenOrigin)
 
 

@@ -32,15 +32,15 @@ class Leaf:
             [sys.executable, "-m", "tests.geo.region", str(path)],
             cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
         )  # fmt: skip
-        said = self.hears()
+        said = self.receive()
         self.address, self.cluster = str(said["address"]), str(said["cluster"])
 
-    def hears(self) -> dict[str, Any]:
+    def receive(self) -> dict[str, Any]:
         assert self._process.stdout is not None
         said: dict[str, Any] = json.loads(self._process.stdout.readline())
         return said
 
-    def tell(self, **fields: object) -> None:
+    def send(self, **fields: object) -> None:
         assert self._process.stdin is not None
         self._process.stdin.write(json.dumps(fields) + "\n")
         self._process.stdin.flush()
@@ -87,9 +87,9 @@ def test_consumers_go_on_at_the_other_leaf(tmp_path: Path, wire: Wire, seed: int
             m.publish(*range(MESSAGES // 2))
             c.publish(*range(MESSAGES // 2, MESSAGES))
             centre = {"centre": "m", "address": m.wire.address, "cluster": cluster_id(m.cluster.metadata).hex()}
-            leaf.tell(**centre, messages=MESSAGES, seed=seed)
-            ready: set[int] = {*leaf.hears()["acked"]}
-            maybe = {leaf.hears()["acks"] for _ in range(Random(seed).randrange(1, 100))} | {*leaf.kill()}
+            leaf.send(**centre, messages=MESSAGES, seed=seed)
+            ready: set[int] = {*leaf.receive()["acked"]}
+            maybe = {leaf.receive()["acks"] for _ in range(Random(seed).randrange(1, 100))} | {*leaf.kill()}
         until(lambda: len(c.topic) == MESSAGES and c.acked() >= ready)
         until(lambda: c.is_ready(m))
         acked = c.acked()
@@ -103,7 +103,7 @@ def test_consumers_go_on_at_the_other_leaf(tmp_path: Path, wire: Wire, seed: int
         until(lambda: m.acked() == c.acked())
         with running(tmp_path / "b", wire) as leaf:
             expected = c.acked() | maybe
-            leaf.tell(**centre, messages=MESSAGES, least=sorted(c.acked()))
-            acked = {*leaf.hears()["acked"]}
+            leaf.send(**centre, messages=MESSAGES, least=sorted(c.acked()))
+            acked = {*leaf.receive()["acked"]}
             assert c.acked() <= acked <= expected
             until(lambda: m.acked() == c.acked() == acked)

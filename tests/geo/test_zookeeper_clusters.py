@@ -30,7 +30,7 @@ class Place:
         self.servers: dict[str, Process] = {}
         started = [self.cast.start("pyreplog", "serve", url, "--json") for _ in range(2)]
         for process in started:
-            self.servers[process.hears("address")] = process
+            self.servers[process.wait_for("address")] = process
         self.cluster = stack.enter_context(Cluster.connect(url))
         self.url = "pyreplog://" + ",".join(self.servers)
         self.client = stack.enter_context(pyreplog.connect(self.url, timeout=60.0))

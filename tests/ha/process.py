@@ -23,7 +23,7 @@ def say(**value: Any) -> None:
     print(json.dumps(value), flush=True)
 
 
-def told() -> bool:
+def has_line() -> bool:
     """Whether there was a line."""
     return bool(select.select([sys.stdin], [], [], 0)[0]) and sys.stdin.readline() is not None
 
@@ -31,7 +31,7 @@ def told() -> bool:
 def append(node: ha.Node) -> None:
     """Until told to end. What has no outcome is not counted, and not tried again."""
     acked = 0
-    while not told():
+    while not has_line():
         number = node.log.tail.end_entry
         try:
             node.append(b"%d of %s" % (number, node.name.encode()))

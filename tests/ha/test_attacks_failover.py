@@ -92,7 +92,7 @@ def io_error() -> OSError:
     return OSError(errno.EIO, os.strerror(errno.EIO))
 
 
-def looks(failover: Failover, done: Callable[[], object]) -> None:
+def check_until(failover: Failover, done: Callable[[], object]) -> None:
     """Without waiting for its next look."""
 
     def look() -> object:
@@ -102,10 +102,10 @@ def looks(failover: Failover, done: Callable[[], object]) -> None:
     until(look)
 
 
-def look(failover: Failover) -> None:
+def wait_for_check(failover: Failover) -> None:
     """Wait for the end of a look that begins after this call."""
     before = failover.checks
-    looks(failover, lambda: failover.checks >= before + 2)
+    check_until(failover, lambda: failover.checks >= before + 2)
 
 
 class Ahead:
@@ -121,17 +121,17 @@ def test_a_disk_error_does_not_end_it(stack: ExitStack, store: MetadataStore) ->
     node.failures = [io_error(), io_error()]
     store.create(MASTER, b'["b", "127.0.0.1:7002"]')
     failover = keep(stack, node, store)
-    looks(failover, lambda: node.followed)
+    check_until(failover, lambda: node.followed)
     assert node.followed[0] == "127.0.0.1:7002"
-    look(failover)
+    wait_for_check(failover)
 
 
 def test_a_disk_error_in_an_election_gives_the_lease_up(stack: ExitStack, store: MetadataStore) -> None:
     node = Stub()
     node.is_eligible, node.failures = True, [io_error()]
     failover = keep(stack, node, store)
-    looks(failover, lambda: node.role == "master")
-    look(failover)
+    check_until(failover, lambda: node.role == "master")
+    wait_for_check(failover)
 
 
 def test_who_is_promoted_by_command_stays_master(tmp_path: Path, stack: ExitStack, store: MetadataStore) -> None:
@@ -144,7 +144,7 @@ def test_who_is_promoted_by_command_stays_master(tmp_path: Path, stack: ExitStac
     a.append(b"one")
     level(a, b)
     b.promote()
-    looks(failover, lambda: holder(store) == "b")
+    check_until(failover, lambda: holder(store) == "b")
     stored = store.get(MASTER)
     assert stored is not None and json.loads(stored.value) == ["b", b.address]
     assert (b.role, b.term) == ("master", Term(2, "b"))
@@ -163,9 +163,9 @@ def test_who_is_elected_takes_the_lease_from_its_holder(stack: ExitStack, store:
     with store.lease(60.0, lambda: None) as lease:
         lease.create(MASTER, b'["b", "127.0.0.1:7002"]')
         failover = keep(stack, node, store)
-        look(failover)
+        wait_for_check(failover)
         node.role = "master"
-        looks(failover, lambda: holder(store) == "a")
+        check_until(failover, lambda: holder(store) == "a")
     assert holder(store) == "a", "what the other lease has left is not this key"
     assert node.followed == ["127.0.0.1:7002"] and node.role == "master"
 
@@ -189,7 +189,7 @@ def test_a_replica_that_is_elected_during_the_first_look_stays_master(stack: Exi
     node = ElectedDuringLooks(before=True, role="replica")
     store.create(MASTER, b'["b", "127.0.0.1:7002"]')
     failover = keep(stack, node, store)
-    looks(failover, lambda: holder(store) == "a")
+    check_until(failover, lambda: holder(store) == "a")
     assert node.followed == []
 
 
@@ -200,7 +200,7 @@ def test_a_former_master_that_is_elected_again_during_a_look_stays_master(
     node = ElectedDuringLooks(before=False, role="master")
     store.create(MASTER, b'["b", "127.0.0.1:7002"]')
     failover = keep(stack, node, store)
-    looks(failover, lambda: holder(store) == "a")
+    check_until(failover, lambda: holder(store) == "a")
     assert node.followed == ["127.0.0.1:7002"]
 
 
@@ -217,15 +217,15 @@ def test_a_master_that_loses_its_lease_and_is_elected_again_at_once_stays_master
 
     monkeypatch.setattr(store, "lease", lambda *how: leases.append(begin(*how)) or leases[-1])
     failover = keep(stack, node, store)
-    looks(failover, lambda: holder(store) == "a")
-    look(failover)
+    check_until(failover, lambda: holder(store) == "a")
+    wait_for_check(failover)
     monkeypatch.setattr(store, "get", is_silent)
-    look(failover)
+    wait_for_check(failover)
     leases[1].expire()
     until(lambda: node.followed == [None])
     store.create(MASTER, b'["b", "127.0.0.1:7002"]')
     monkeypatch.setattr(store, "get", get)
-    looks(failover, lambda: holder(store) == "a")
+    check_until(failover, lambda: holder(store) == "a")
     assert node.followed == [None] and is_closed(leases[1])
 
 
@@ -237,11 +237,11 @@ def test_an_address_whose_lease_was_lost_is_registered_again(
     begin = store.lease
     monkeypatch.setattr(store, "lease", lambda *how: leases.append(begin(*how)) or leases[-1])
     failover = keep(stack, Stub(), store)
-    looks(failover, lambda: store.get("/ha/orders/nodes/a"))
-    look(failover)
+    check_until(failover, lambda: store.get("/ha/orders/nodes/a"))
+    wait_for_check(failover)
     lost = leases.pop()
     lost.expire()
-    looks(failover, lambda: leases and store.get("/ha/orders/nodes/a"))
+    check_until(failover, lambda: leases and store.get("/ha/orders/nodes/a"))
     until(lambda: is_closed(lost))
 
 
@@ -269,7 +269,7 @@ def test_an_address_whose_lease_is_lost_as_soon_as_it_is_registered_is_registere
 
     monkeypatch.setattr(store, "lease", lease)
     failover = keep(stack, Stub(), store)
-    looks(failover, lambda: store.get("/ha/orders/nodes/a"))
+    check_until(failover, lambda: store.get("/ha/orders/nodes/a"))
 
 
 def is_closed(lease: Lease) -> bool:
@@ -284,16 +284,16 @@ def test_a_master_whose_lease_was_taken_follows(stack: ExitStack, store: Metadat
     node = Stub(role="master")
     node.is_eligible = True
     failover = keep(stack, node, store)
-    looks(failover, lambda: holder(store) == "a")
+    check_until(failover, lambda: holder(store) == "a")
     stored = store.get(MASTER)
     assert stored is not None
     store.delete(MASTER, stored.version)
     for _ in range(3):
-        look(failover)
+        wait_for_check(failover)
     assert holder(store) == "", "it leaves the one that was elected a moment"
     with store.lease(60.0, lambda: None) as lease:
         lease.create(MASTER, b'["b", "127.0.0.1:7002"]')
-        looks(failover, lambda: node.followed)
+        check_until(failover, lambda: node.followed)
         assert (node.role, node.followed, holder(store)) == ("replica", ["127.0.0.1:7002"], "b")
 
 
@@ -303,7 +303,7 @@ def test_a_master_that_is_missed_is_challenged_before_its_lease_ends(stack: Exit
     with store.lease(60.0, lambda: None) as lease:
         lease.create(MASTER, b'["b", "127.0.0.1:7002"]')
         failover = keep(stack, node, store)
-        looks(failover, lambda: node.followed)
+        check_until(failover, lambda: node.followed)
         assert not node.challenged
         node.failures = [NotMasterError("others hear from b")]
         node.is_silent = True
@@ -319,19 +319,19 @@ def test_a_master_that_can_commit_nothing_lets_another_try(
     node, clock = Stub(role="master"), Ahead(monkeypatch)
     node.is_eligible = True
     failover = keep(stack, node, store)
-    looks(failover, lambda: holder(store) == "a")
+    check_until(failover, lambda: holder(store) == "a")
     node.stalled_s = 61.0
     clock.seconds += 61.0
-    looks(failover, lambda: holder(store) == "")
-    look(failover)
+    check_until(failover, lambda: holder(store) == "")
+    wait_for_check(failover)
     assert holder(store) == "" and node.role == "master", "others may try first"
     node.stalled_s = 0.0
-    looks(failover, lambda: holder(store) == "a")
+    check_until(failover, lambda: holder(store) == "a")
     node.stalled_s = 61.0
     clock.seconds += 61.0
-    looks(failover, lambda: holder(store) == "")
+    check_until(failover, lambda: holder(store) == "")
     clock.seconds += 120.0
-    looks(failover, lambda: holder(store) == "a")
+    check_until(failover, lambda: holder(store) == "a")
 
 
 def test_who_has_just_promised_another_waits_for_that_one(
@@ -341,14 +341,14 @@ def test_who_has_just_promised_another_waits_for_that_one(
     node, clock = Stub(), Ahead(monkeypatch)
     version = store.create(MASTER, b'["b", "127.0.0.1:7002"]')
     failover = keep(stack, node, store)
-    looks(failover, lambda: node.followed)
+    check_until(failover, lambda: node.followed)
     node.is_eligible, node.term = True, Term(2, "c")
-    look(failover)
+    wait_for_check(failover)
     store.delete(MASTER, version)
-    look(failover)
+    wait_for_check(failover)
     assert store.get(MASTER) is None and node.role == "replica"
     clock.seconds += 60.0
-    looks(failover, lambda: node.role == "master")
+    check_until(failover, lambda: node.role == "master")
 
 
 def test_who_promises_another_while_it_waits_does_not_stand(stack: ExitStack, store: MetadataStore) -> None:
@@ -362,8 +362,8 @@ def test_who_promises_another_while_it_waits_does_not_stand(stack: ExitStack, st
         return 0.0
 
     failover = stack.enter_context(Failover(node, store, "orders", lease_ms=60_000, random=promises_another))  # type: ignore[arg-type]
-    look(failover)
-    look(failover)
+    wait_for_check(failover)
+    wait_for_check(failover)
     assert waits == [NO_TERM] and store.get(MASTER) is None and node.role == "replica"
 
 
@@ -412,11 +412,11 @@ def test_a_look_while_it_is_being_promoted_by_command(
     failover = keep(stack, b, store)
     a.append(b"one")
     level(a, b)
-    look(failover)
+    wait_for_check(failover)
     promote, follow, has_looked = MirrorLog.promote, b.follow, threading.Event()
 
     def changes_over(log: MirrorLog) -> None:
-        looks(failover, has_looked.is_set)
+        check_until(failover, has_looked.is_set)
         promote(log)
 
     def looked(master: str | None, **how: Any) -> None:
@@ -430,7 +430,7 @@ def test_a_look_while_it_is_being_promoted_by_command(
     b.promote()
     has_looked.clear()
     monkeypatch.undo()
-    looks(failover, lambda: holder(store) == "b")
+    check_until(failover, lambda: holder(store) == "b")
     assert (b.role, b.term) == ("master", Term(2, "b"))
 
 
@@ -439,9 +439,9 @@ def test_a_master_that_nobody_can_read_is_none(stack: ExitStack, store: Metadata
     node = Stub()
     version = store.create(MASTER, value)
     failover = keep(stack, node, store)
-    look(failover)
+    wait_for_check(failover)
     store.put(MASTER, b'["b", "127.0.0.1:7002"]', version)
-    looks(failover, lambda: node.followed and node.followed[-1] == "127.0.0.1:7002")
+    check_until(failover, lambda: node.followed and node.followed[-1] == "127.0.0.1:7002")
 
 
 def test_a_node_that_nobody_can_reach_is_passed_over(tmp_path: Path, stack: ExitStack, store: MetadataStore) -> None:
@@ -450,7 +450,7 @@ def test_a_node_that_nobody_can_reach_is_passed_over(tmp_path: Path, stack: Exit
     store.create("/ha/orders/nodes/c", b"127.0.0.1:7003")
     store.create(MASTER, b'["c", "127.0.0.1:7003"]')
     failover = keep(stack, a, store)
-    looks(failover, lambda: a.stats()["master"] == "127.0.0.1:7003")
+    check_until(failover, lambda: a.stats()["master"] == "127.0.0.1:7003")
     assert (a.address_of("b"), a.address_of("c")) == (None, "127.0.0.1:7003")
 
 
@@ -458,10 +458,10 @@ def test_a_master_whose_disk_failed_gives_the_lease_up(tmp_path: Path, stack: Ex
     lab = Lab(tmp_path, stack)
     a = lab.master(members="a", sync_replicas=0)
     failover = keep(stack, a, store)
-    looks(failover, lambda: store.get(MASTER) is not None)
+    check_until(failover, lambda: store.get(MASTER) is not None)
     a.log._poison("sync", io_error())
-    looks(failover, lambda: store.get(MASTER) is None)
-    look(failover)
+    check_until(failover, lambda: store.get(MASTER) is None)
+    wait_for_check(failover)
     assert store.get(MASTER) is None
 
 
@@ -495,7 +495,7 @@ def test_a_lease_of_which_nothing_is_known_does_not_stay(stack: ExitStack, store
             return Doubtful(store.lease(ttl, on_lost))
 
     failover = keep(stack, node, Store())
-    looks(failover, lambda: node.role == "master")
+    check_until(failover, lambda: node.role == "master")
 
 
 def test_a_candidate_that_is_late_has_its_time_all_the_same(

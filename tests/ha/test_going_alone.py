@@ -80,17 +80,17 @@ def follower(committed: int = 18) -> ReplicaMachine:
 
 def test_a_replica_tells_its_readers() -> None:
     following = follower()
-    assert following.heard(Commit(mark(19), 0, True)) == [ShowCommitted(mark(19), True)]
-    assert following.heard(Commit(mark(19), 0, True)) == []
-    assert following.heard(Commit(mark(19), 0, False)) == [ShowCommitted(mark(19), False)]
-    assert following.heard(Commit(mark(19), 0, True)) == [ShowCommitted(mark(19), True)]
+    assert following.message_received(Commit(mark(19), 0, True)) == [ShowCommitted(mark(19), True)]
+    assert following.message_received(Commit(mark(19), 0, True)) == []
+    assert following.message_received(Commit(mark(19), 0, False)) == [ShowCommitted(mark(19), False)]
+    assert following.message_received(Commit(mark(19), 0, True)) == [ShowCommitted(mark(19), True)]
 
 
 def test_another_master_that_has_committed_less_says_nothing_of_the_rest() -> None:
     following = follower()
-    following.heard(Commit(mark(20), 0, True))
-    assert following.heard(Commit(mark(19), 0, False)) == [] and following.unreplicated
-    assert following.heard(Commit(mark(21), 0, False)) == [ShowCommitted(mark(21), False)]
+    following.message_received(Commit(mark(20), 0, True))
+    assert following.message_received(Commit(mark(19), 0, False)) == [] and following.unreplicated
+    assert following.message_received(Commit(mark(21), 0, False)) == [ShowCommitted(mark(21), False)]
 
 
 # ---- nodes ------------------------------------------------------------------------------------------------------

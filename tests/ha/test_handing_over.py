@@ -174,6 +174,6 @@ def test_a_master_that_has_nothing_to_say_is_heard(lab: Lab) -> None:
     _, b, _ = three(lab, "appended")
     replica = replica_of(b)
     for _ in range(3):
-        heard_us = replica._heard_us
-        until(lambda heard_us=heard_us: replica._heard_us > heard_us)  # type: ignore[misc]
+        last_us = replica._last_message_us
+        until(lambda last_us=last_us: replica._last_message_us > last_us)  # type: ignore[misc]
     assert b.hears_master(60.0)

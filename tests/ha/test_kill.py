@@ -29,7 +29,7 @@ class Group:
     def start(self, role: str, name: str, **settings: Any) -> Process:
         process = Process("tests.ha.process", role, str(self.folder / name), name, json.dumps(settings))
         self._stack.callback(process.close)
-        self.addresses[name] = process.hears("address")
+        self.addresses[name] = process.wait_for("address")
         return process
 
     def command(self, name: str, command: str, **arguments: Any) -> dict[str, Any]:
@@ -98,7 +98,7 @@ def test_nothing_acknowledged_is_lost_when_the_master_is_killed(group: Group) ->
     for name in "bc":
         group.start("replica", name, master=group.addresses["a"])
     group.introduce()
-    master.hears("acked", 400)
+    master.wait_for("acked", 400)
     master.kill()
     last = master.said["last"]
     del group.addresses["a"]
@@ -116,9 +116,9 @@ def test_a_stopped_replica_is_not_waited_for_and_a_stopped_master_is_deposed(gro
     master = group.start("master", "a", members=["a", "b", "c"], sync_replicas=1)
     b, _ = (group.start("replica", name, master=group.addresses["a"], election_timeout_ms=1500) for name in "bc")
     group.introduce()
-    master.hears("acked", 100)
+    master.wait_for("acked", 100)
     b.signal(signal.SIGSTOP)
-    master.hears("acked", master.said["acked"] + 200)  # with c
+    master.wait_for("acked", master.said["acked"] + 200)  # with c
     b.signal(signal.SIGCONT)
     until(lambda: group.end_of("b") > 0)
     master.signal(signal.SIGSTOP)
@@ -127,7 +127,7 @@ def test_a_stopped_replica_is_not_waited_for_and_a_stopped_master_is_deposed(gro
     until(lambda: group.command(heir, "status")["committed"]["position"] == group.end_of(heir))
     term_start = group.numbers(heir)[-1]
     master.signal(signal.SIGCONT)
-    assert master.hears("ended") in ("DeposedError", "HigherTermError", "NotMasterError", "ClosedError")
+    assert master.wait_for("ended") in ("DeposedError", "HigherTermError", "NotMasterError", "ClosedError")
     assert master.said["last"] <= term_start, "the old master acknowledged something after its time"
     until(lambda: group.command("a", "status")["role"] == "replica")
     group.command("a", "follow", master=group.addresses[heir])
@@ -139,10 +139,10 @@ def test_a_killed_replica_goes_on_where_it_stopped(group: Group) -> None:
     b = group.start("replica", "b", master=group.addresses["a"])
     group.start("replica", "c", master=group.addresses["a"])
     for _ in range(3):
-        master.hears("acked", master.said.get("acked", 0) + 60)
+        master.wait_for("acked", master.said.get("acked", 0) + 60)
         b.kill()
         b = group.start("replica", "b", master=group.addresses["a"])
-    master.hears("acked", master.said["acked"] + 60)
-    master.tell()
-    assert master.hears("ended") == ""
+    master.wait_for("acked", master.said["acked"] + 60)
+    master.send_line()
+    assert master.wait_for("ended") == ""
     group.assert_same_files("a", "b")

@@ -63,7 +63,7 @@ def accept(resume: int, *, term: Term = T3, history: History = MASTERS, start: i
 def streaming(resume: int = 20, **options: Any) -> ReplicaMachine:
     following = replica(**options)
     connected(following)
-    following.heard(accept(resume))
+    following.message_received(accept(resume))
     following.joined(mark(resume), mark(resume))
     return following
 
@@ -97,7 +97,7 @@ def test_without_a_log() -> None:
     following = ReplicaMachine("a", NO_UUID, 0, Terms(), committed=ORIGIN)
     join = connected(following, received=7)
     assert join == Join(NO_UUID, 0, "a", False, ORIGIN, ORIGIN, Term(0, ""), History())
-    effects = following.heard(accept(8, start=8))
+    effects = following.message_received(accept(8, start=8))
     assert effects == [CreateLog(UUID, SEGMENT_BYTES, mark(8)), StoreTerms(T3, MASTERS), Joined()]
     assert said(following.joined(mark(8), mark(8))) == [ProgressReport(mark(8), mark(8))]
     assert (following.uuid, following.segment_bytes) == (UUID, SEGMENT_BYTES)
@@ -108,7 +108,7 @@ def test_first_the_promise_then_the_cut_then_the_history_then_the_first_report()
     (found by simulation). With the history before the cut, a crash would leave records of term 2 that count as of 3."""
     following = replica()
     connected(following)
-    assert following.heard(accept(20)) == [
+    assert following.message_received(accept(20)) == [
         StoreTerms(T3, HISTORY),
         TruncateLog(mark(20)),
         StoreTerms(T3, MASTERS),
@@ -123,13 +123,13 @@ def test_first_the_promise_then_the_cut_then_the_history_then_the_first_report()
 def test_without_a_cut() -> None:
     following = replica()
     connected(following, received=20, synced=20)
-    assert following.heard(accept(20)) == [StoreTerms(T3, MASTERS), Joined()]
+    assert following.message_received(accept(20)) == [StoreTerms(T3, MASTERS), Joined()]
 
 
 def test_what_was_not_stored_did_not_happen() -> None:
     following = replica()
     connected(following)
-    following.heard(accept(20))
+    following.message_received(accept(20))
     following.disconnected()
     assert following.joined(mark(20), mark(20)) == []
     assert connected(following, received=20).promised == T2, "its file says so"
@@ -149,7 +149,7 @@ def test_what_was_not_stored_did_not_happen() -> None:
 def test_absurd_masters(resume: int, fields: dict[str, Any]) -> None:
     following = replica()
     connected(following)
-    check_left(following, following.heard(accept(resume, **fields)), RefusalCode.ABSURD, False)
+    check_left(following, following.message_received(accept(resume, **fields)), RefusalCode.ABSURD, False)
     assert following.terms.promised == T2
 
 
@@ -159,15 +159,15 @@ def test_messages_out_of_turn() -> None:
     members = MembershipUpdate(Members.first("am", 1))
     for message in (Commit(mark(9), 0, False), members, MembersStored(1)):
         connected(following)
-        check_left(following, following.heard(message), RefusalCode.ABSURD, False)
+        check_left(following, following.message_received(message), RefusalCode.ABSURD, False)
     following = streaming()
-    check_left(following, following.heard(accept(20)), RefusalCode.ABSURD, False)
+    check_left(following, following.message_received(accept(20)), RefusalCode.ABSURD, False)
 
 
 def test_a_cut_below_its_own_log() -> None:
     following = replica()
     connected(following, start=21)
-    check_left(following, following.heard(accept(20)), RefusalCode.BEHIND, True)
+    check_left(following, following.message_received(accept(20)), RefusalCode.BEHIND, True)
 
 
 # ---- terms -----------------------------------------------------------------------------------------------------
@@ -180,7 +180,7 @@ def test_a_log_without_a_term_goes_on_only_where_the_masters_begins(resume: int,
     """No history tells what the two logs have in common: there must be nothing that they could differ in."""
     following = replica(history=History())
     connected(following, received=12, synced=12, start=12)
-    effects = following.heard(accept(resume, start=start))
+    effects = following.message_received(accept(resume, start=start))
     if is_taken:
         assert only(Joined, effects) and following.accepted is not None
     else:
@@ -190,7 +190,7 @@ def test_a_log_without_a_term_goes_on_only_where_the_masters_begins(resume: int,
 def test_a_master_of_a_lower_term_is_refused() -> None:
     following = replica(promised=Term(4, "d"))
     assert connected(following).promised == Term(4, "d")
-    error = check_left(following, following.heard(accept(20)), RefusalCode.HIGHER_TERM, False)
+    error = check_left(following, following.message_received(accept(20)), RefusalCode.HIGHER_TERM, False)
     assert isinstance(error, HigherTermError) and error.term == Term(4, "d")
 
 
@@ -199,13 +199,13 @@ def test_a_promise_ends_the_stream_of_a_lower_term() -> None:
     assert following.promised(Terms(T3, MASTERS)) == [] and following.is_streaming
     check_left(following, following.promised(Terms(Term(4, "d"), MASTERS)), RefusalCode.HIGHER_TERM, False)
     connected(following, received=20)
-    check_left(following, following.heard(accept(20)), RefusalCode.HIGHER_TERM, False)
+    check_left(following, following.message_received(accept(20)), RefusalCode.HIGHER_TERM, False)
 
 
 def test_a_promise_while_it_joins() -> None:
     following = replica()
     connected(following)
-    following.heard(accept(20))
+    following.message_received(accept(20))
     check_left(following, following.promised(Terms(Term(4, "d"), HISTORY)), RefusalCode.HIGHER_TERM, False)
     assert following.joined(mark(20), mark(20)) == []
 
@@ -213,20 +213,20 @@ def test_a_promise_while_it_joins() -> None:
 def test_an_observer_follows_whom_its_members_follow() -> None:
     following = replica(promised=Term(9, "a"), observer=True)
     assert connected(following).observer
-    effects = following.heard(accept(20))
+    effects = following.message_received(accept(20))
     assert only(StoreTerms, effects)[-1] == StoreTerms(Term(9, "a"), MASTERS), "its promise stands for when it counts"
     following.joined(mark(20), mark(20))
     assert following.promised(Terms(Term(10, "x"), MASTERS)) == []
     connected(following, received=20)
     older = accept(20, term=T2, history=HISTORY)
-    check_left(following, following.heard(older), RefusalCode.HIGHER_TERM, False)
+    check_left(following, following.message_received(older), RefusalCode.HIGHER_TERM, False)
 
 
 @pytest.mark.parametrize("code", list(RefusalCode))
 def test_refusals(code: RefusalCode) -> None:
     following = replica()
     connected(following)
-    error = check_left(following, following.heard(Refuse(code, "do this")), None, code in PERMANENT)
+    error = check_left(following, following.message_received(Refuse(code, "do this")), None, code in PERMANENT)
     assert isinstance(error, JoinRefusedError) and error.code == code and str(error) == "do this"
 
 
@@ -249,11 +249,12 @@ def test_reports() -> None:
 def test_commit_points() -> None:
     following = streaming()
     assert (
-        following.heard(Commit(mark(18), 300, False)) == [ShowCommitted(mark(18), False)] and following.log_start == 300
+        following.message_received(Commit(mark(18), 300, False)) == [ShowCommitted(mark(18), False)]
+        and following.log_start == 300
     )
-    assert following.heard(Commit(mark(16), 300, False)) == [], "it never goes back"
+    assert following.message_received(Commit(mark(16), 300, False)) == [], "it never goes back"
     assert following.committed == mark(18)
-    assert following.heard(Commit(mark(40), 300, False)) == [ShowCommitted(mark(40), False)], (
+    assert following.message_received(Commit(mark(40), 300, False)) == [ShowCommitted(mark(40), False)], (
         "as far as its log reaches"
     )
 
@@ -266,7 +267,10 @@ def test_a_cut_takes_the_commit_point_along() -> None:
 
 def test_members_are_stored_before_they_are_answered() -> None:
     members = Members.first("am", 1)
-    assert streaming().heard(MembershipUpdate(members)) == [StoreMembers(members), SendToMaster(MembersStored(1))]
+    assert streaming().message_received(MembershipUpdate(members)) == [
+        StoreMembers(members),
+        SendToMaster(MembersStored(1)),
+    ]
 
 
 def test_after_a_break_it_joins_anew() -> None:
@@ -275,7 +279,7 @@ def test_after_a_break_it_joins_anew() -> None:
     assert following.progressed(mark(30), mark(30)) is None
     join = connected(following, received=23)
     assert (join.promised, join.history) == (T3, MASTERS)
-    assert following.heard(accept(23)) == [StoreTerms(T3, MASTERS), Joined()]
+    assert following.message_received(accept(23)) == [StoreTerms(T3, MASTERS), Joined()]
 
 
 @pytest.mark.parametrize(
@@ -293,11 +297,11 @@ def test_what_comes_of_a_connection_that_was_left_counts_for_nothing(late: Messa
     following = streaming()
     (refusal,) = said(following.promised(Terms(T4, MASTERS)))
     assert isinstance(refusal, Refuse)
-    assert following.heard(late) == []
+    assert following.message_received(late) == []
     following = replica(promised=T4)
     connected(following, received=20)
-    check_left(following, following.heard(accept(20)), RefusalCode.HIGHER_TERM, False)
-    assert following.heard(late) == [], "the members come right behind the ACCEPT of a term that is over"
+    check_left(following, following.message_received(accept(20)), RefusalCode.HIGHER_TERM, False)
+    assert following.message_received(late) == [], "the members come right behind the ACCEPT of a term that is over"
     assert isinstance(connected(following, received=20), Join)
 
 
@@ -311,7 +315,10 @@ def test_an_accept_that_comes_twice_from_an_older_master() -> None:
     following = streaming()
     connected(following, received=22)
     check_left(
-        following, following.heard(accept(10, term=T1, history=HISTORY.up_to(mark(5)))), RefusalCode.HIGHER_TERM, False
+        following,
+        following.message_received(accept(10, term=T1, history=HISTORY.up_to(mark(5)))),
+        RefusalCode.HIGHER_TERM,
+        False,
     )
 
 
@@ -319,4 +326,4 @@ def test_marks_are_compared_whole() -> None:
     following = replica()
     connected(following, received=20)
     wrong = accept(20)._replace(resume=LogPosition(2000, 19))
-    check_left(following, following.heard(wrong), RefusalCode.ABSURD, False)
+    check_left(following, following.message_received(wrong), RefusalCode.ABSURD, False)

@@ -76,14 +76,14 @@ def emptied(at: int = 8) -> ReplicaMachine:
 
 def test_who_holds_nothing_goes_on_where_it_was() -> None:
     following = emptied()
-    effects = following.heard(Accept(UUID, SEGMENT_BYTES, T3, MASTERS, ORIGIN, mark(8)))
+    effects = following.message_received(Accept(UUID, SEGMENT_BYTES, T3, MASTERS, ORIGIN, mark(8)))
     assert not only(CreateLog, effects) and only(StoreTerms, effects)
 
 
 @pytest.mark.parametrize("code", [RefusalCode.BEHIND, RefusalCode.DIVERGED, RefusalCode.FOREIGN])
 def test_who_holds_nothing_and_does_not_fit_asks_for_a_new_copy(code: RefusalCode) -> None:
     following = emptied()
-    check_left(following, following.heard(Refuse(code, "no")), None, permanent=False)
+    check_left(following, following.message_received(Refuse(code, "no")), None, permanent=False)
     said = connected(following, start=8, received=8, synced=8)
     assert (said.uuid, said.received, said.synced, said.history) == (
         NO_UUID,
@@ -91,22 +91,24 @@ def test_who_holds_nothing_and_does_not_fit_asks_for_a_new_copy(code: RefusalCod
         LogPosition(0, 0),
         History(),
     )
-    check_left(following, following.heard(Refuse(code, "no")), None, permanent=True)
+    check_left(following, following.message_received(Refuse(code, "no")), None, permanent=True)
 
 
 def test_a_new_copy_takes_back_nothing_that_was_shown() -> None:
     """Its master is far ahead, and a replica that lags has all from the beginning: readers would go back to that."""
     following = emptied()
     assert following.committed < mark(8), "after a power cut nothing but the log's start says that it was shown"
-    check_left(following, following.heard(Refuse(RefusalCode.BEHIND, "what follows is gone")), None, permanent=False)
+    check_left(
+        following, following.message_received(Refuse(RefusalCode.BEHIND, "what follows is gone")), None, permanent=False
+    )
     connected(following, start=8, received=8, synced=8)
     lagging = Accept(UUID, SEGMENT_BYTES, T3, MASTERS, mark(6), mark(6))
-    check_left(following, following.heard(lagging), RefusalCode.NOT_MASTER, permanent=False)
+    check_left(following, following.message_received(lagging), RefusalCode.NOT_MASTER, permanent=False)
     said = connected(following, start=8, received=8, synced=8)
     assert (said.uuid, said.received) == (UUID, mark(8)), "it says again how far it was"
-    following.heard(Refuse(RefusalCode.BEHIND, "what follows is gone"))
+    following.message_received(Refuse(RefusalCode.BEHIND, "what follows is gone"))
     connected(following, start=8, received=8, synced=8)
-    assert only(CreateLog, following.heard(Accept(UUID, SEGMENT_BYTES, T3, MASTERS, mark(10), mark(10))))
+    assert only(CreateLog, following.message_received(Accept(UUID, SEGMENT_BYTES, T3, MASTERS, mark(10), mark(10))))
 
 
 @pytest.mark.parametrize("gone", [5, 7])
@@ -117,16 +119,16 @@ def test_what_was_shown_and_lost_keeps_nobody_from_a_new_copy(gone: int) -> None
     connected(following, start=12, received=12, synced=12)
     check_left(
         following,
-        following.heard(Accept(UUID, SEGMENT_BYTES, T3, forced, ORIGIN, mark(gone))),
+        following.message_received(Accept(UUID, SEGMENT_BYTES, T3, forced, ORIGIN, mark(gone))),
         RefusalCode.BEHIND,
         permanent=False,
     )
     connected(following, start=12, received=12, synced=12)
-    assert only(CreateLog, following.heard(Accept(UUID, SEGMENT_BYTES, T3, forced, mark(4), mark(4))))
+    assert only(CreateLog, following.message_received(Accept(UUID, SEGMENT_BYTES, T3, forced, mark(4), mark(4))))
 
 
 def test_a_new_copy_does_not_know_how_what_is_removed_was_committed() -> None:
     following = ReplicaMachine("x", NO_UUID, 0, Terms(), committed=ORIGIN)
     connected(following, start=0, received=0, synced=0)
-    following.heard(Accept(UUID, SEGMENT_BYTES, T1, HISTORY.up_to(mark(1)), mark(3), mark(3)))
+    following.message_received(Accept(UUID, SEGMENT_BYTES, T1, HISTORY.up_to(mark(1)), mark(3), mark(3)))
     assert following.unreplicated

@@ -42,7 +42,7 @@ class Process:
             self._ended = True
             self._came.notify_all()
 
-    def hears(self, name: str, least: int | None = None) -> Any:
+    def wait_for(self, name: str, least: int | None = None) -> Any:
         """What it says of `name`, once it has, and says at least so much."""
 
         def said() -> bool:
@@ -74,7 +74,7 @@ class Process:
         self._thread.join()
         return code
 
-    def tell(self) -> None:
+    def send_line(self) -> None:
         """A line on its standard input."""
         assert self.popen.stdin is not None
         self.popen.stdin.write("\n")
@@ -122,7 +122,7 @@ class Cast:
     def start_bookies(self, *names: str) -> None:
         started = [self.bookie(name) for name in names]
         for process in started:
-            self.bookies[process.hears("bookie")] = process
+            self.bookies[process.wait_for("bookie")] = process
 
     def bookie(self, name: str) -> Process:
         return self.start(

@@ -46,19 +46,19 @@ def check(cluster: LedgerCluster, ledger: int, acked: int) -> int:
 def kill_one_under_load(cast: Cast, cluster: LedgerCluster) -> tuple[Process, str, int]:
     """The writer, the bookie that was killed, the ledger; it goes on without that one."""
     writer = cast.writer(4 if len(cast.bookies) > 4 else 3, 3, 2)
-    ledger = writer.hears("ledger")
-    writer.hears("acked", ENOUGH)
-    writer.hears("copied", BATCH)  # all three have stored something: who has not, is replaced in the first fragment
+    ledger = writer.wait_for("ledger")
+    writer.wait_for("acked", ENOUGH)
+    writer.wait_for("copied", BATCH)  # all three have stored something: who has not, is replaced in the first fragment
     killed = cluster.ledger_metadata(ledger).last_fragment.ensemble[0]
     cast.bookies[killed].kill()
-    writer.hears("acked", writer.said["acked"] + ENOUGH)
+    writer.wait_for("acked", writer.said["acked"] + ENOUGH)
     return writer, killed, ledger
 
 
 def test_a_bookie_is_killed_under_load(cast: Cast, cluster: LedgerCluster) -> None:
     writer, killed, ledger = kill_one_under_load(cast, cluster)
-    writer.tell()
-    last = writer.hears("last")
+    writer.send_line()
+    last = writer.wait_for("last")
     metadata = cluster.ledger_metadata(ledger)
     assert (metadata.state, metadata.last_entry) == (State.CLOSED, last)
     assert len(metadata.fragments) == 2 and killed not in metadata.last_fragment.ensemble
@@ -84,8 +84,8 @@ def test_with_a_real_zookeeper(tmp_path: Path, zookeeper_url: str) -> None:
 
 def test_the_writer_is_killed(cast: Cast, cluster: LedgerCluster) -> None:
     writer = cast.writer(4, 3, 2)
-    ledger = writer.hears("ledger")
-    writer.hears("acked", ENOUGH)
+    ledger = writer.wait_for("ledger")
+    writer.wait_for("acked", ENOUGH)
     assert cluster.ledger_metadata(ledger).state is State.OPEN
     writer.kill()
     assert check(cluster, ledger, writer.said["acked"]) == cluster.ledger_metadata(ledger).last_entry + 1
@@ -94,12 +94,12 @@ def test_the_writer_is_killed(cast: Cast, cluster: LedgerCluster) -> None:
 
 def test_a_writer_that_was_asleep_is_fenced(cast: Cast, cluster: LedgerCluster) -> None:
     writer = cast.writer(4, 3, 2)
-    ledger = writer.hears("ledger")
-    writer.hears("acked", ENOUGH)
+    ledger = writer.wait_for("ledger")
+    writer.wait_for("acked", ENOUGH)
     writer.signal(signal.SIGSTOP)
     count = check(cluster, ledger, writer.said["acked"])
     writer.signal(signal.SIGCONT)
-    assert writer.hears("error") in ("LedgerFencedError", "LedgerClosedError")  # whoever it asks first, awake again
+    assert writer.wait_for("error") in ("LedgerFencedError", "LedgerClosedError")  # whoever it asks first, awake again
     assert writer.said["acked"] <= count, "nothing was acknowledged after the fence"
     assert check(cluster, ledger, count) == count
 
@@ -122,8 +122,8 @@ def test_an_emptied_directory_is_refused(cast: Cast, cluster: LedgerCluster, tmp
 def test_memory_stays_within_the_window(cast: Cast, cluster: LedgerCluster) -> None:
     """While one of three bookies is stopped: Qa is reached without it, so that nothing but the window holds back."""
     writer = cast.writer(3, 3, 2)
-    ledger = writer.hears("ledger")
-    writer.hears("acked", ENOUGH)
+    ledger = writer.wait_for("ledger")
+    writer.wait_for("acked", ENOUGH)
     ensemble = cluster.ledger_metadata(ledger).last_fragment.ensemble
     watched = [writer, *(cast.bookies[bookie] for bookie in ensemble)]
     before = [process.private_bytes for process in watched]
@@ -139,8 +139,8 @@ def test_memory_stays_within_the_window(cast: Cast, cluster: LedgerCluster) -> N
     growth = [now - old for now, old in zip(most, before, strict=True)]
     assert max(growth) <= WINDOW_BYTES + (64 << 20), growth
     stopped.signal(signal.SIGCONT)
-    writer.hears("acked", acked + ENOUGH)
-    writer.tell()
-    last = writer.hears("last")
+    writer.wait_for("acked", acked + ENOUGH)
+    writer.send_line()
+    last = writer.wait_for("last")
     assert check(cluster, ledger, writer.said["acked"]) == last + 1
     assert len(cluster.ledger_metadata(ledger).fragments) == 1, "it was slow, and not replaced"

@@ -108,7 +108,7 @@ class Cluster:
     def set(self, topic: TopicPartition, state: PartitionState) -> None:
         self.states[topic] = self.states[topic][0] + 1, state
         for broker in self.brokers.values():
-            self.inbox.append(lambda broker=broker: broker.look(topic))  # type: ignore[misc]
+            self.inbox.append(lambda broker=broker: broker.refresh(topic))  # type: ignore[misc]
 
     def compare_and_set(
         self, topic: TopicPartition, version: int, state: PartitionState, done: Callable[[int | None], object]
@@ -224,7 +224,7 @@ class Broker:
                     fetcher=self, purgatory=self.purgatory, clock=cluster.clock, brokers=cluster.registered,
                 )
             )  # fmt: skip
-            self.look(topic)
+            self.refresh(topic)
 
     def restart(self) -> None:
         """It is killed, and starts again: what it had is in the page cache. What was sent to it does not arrive."""
@@ -257,7 +257,7 @@ class Broker:
         assert partition is not None
         return partition
 
-    def look(self, topic: TopicPartition) -> None:
+    def refresh(self, topic: TopicPartition) -> None:
         if self.is_looking:
             self.of(topic).state_changed(*self.cluster.states[topic])
 

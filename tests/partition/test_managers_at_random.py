@@ -59,7 +59,7 @@ class Schedule:
             cluster.advance_ms(rng.randrange(200))
         elif action < 0.96:
             broker.manager.check_isr()
-            broker.look(EVENTS)
+            broker.refresh(EVENTS)
         elif action < 0.98:
             if rng.random() < 0.5:
                 broker.partition.trim(max(broker.partition.high_watermark.entry - 40, 0))
@@ -138,7 +138,7 @@ class Schedule:
             cluster.advance_ms(20)
             cluster.elect()
             for broker in cluster.brokers.values():
-                broker.look(EVENTS)
+                broker.refresh(EVENTS)
                 broker.partition.sync()
             cluster.settle(4)
         raise AssertionError(f"it does not settle: {cluster.states}, {[*cluster.brokers.values()]}")

@@ -26,7 +26,7 @@ class Model:
     def flying(self, name: bytes) -> set[int]:
         return {number for producer, numbers in self.flights if producer == name for number in numbers}
 
-    def judge(self, name: bytes, number: int) -> DedupVerdict:
+    def check_sequence(self, name: bytes, number: int) -> DedupVerdict:
         stored, flying = self.stored.get(name, set()), self.flying(name)
         if number in stored:
             return DedupVerdict.DUPLICATE

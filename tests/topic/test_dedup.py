@@ -31,8 +31,8 @@ class Restarts(RuleBasedStateMachine):
 
     @rule(name=st.sampled_from(NAMES), number=st.sampled_from(NUMBERS))
     def publish(self, name: bytes, number: int) -> None:
-        verdict = self.producers.judge(name, number)
-        assert verdict is self.model.judge(name, number)
+        verdict = self.producers.check_sequence(name, number)
+        assert verdict is self.model.check_sequence(name, number)
         if verdict is NEW:
             self.producers.push(name, (number,))
             self.model.push(name, [number])
@@ -40,7 +40,7 @@ class Restarts(RuleBasedStateMachine):
     @rule(name=st.sampled_from(NAMES), numbers=st.sets(st.sampled_from(NUMBERS), min_size=1, max_size=5))
     def publish_batch(self, name: bytes, numbers: set[int]) -> None:
         column = numpy.array(sorted(numbers))
-        expected = [self.model.judge(name, number) for number in column.tolist()]
+        expected = [self.model.check_sequence(name, number) for number in column.tolist()]
         new = self.producers.find_new(name, column)
         if IN_DOUBT in expected:
             assert new is None
@@ -83,7 +83,7 @@ class Restarts(RuleBasedStateMachine):
             stored = self.model.stored.get(name, set())
             assert self.producers.last_sequence(name) == max(stored, default=-1)
             for number in NUMBERS:
-                assert self.producers.judge(name, number) is self.model.judge(name, number)
+                assert self.producers.check_sequence(name, number) is self.model.check_sequence(name, number)
 
 
 TestRestarts = Restarts.TestCase
@@ -104,11 +104,11 @@ def test_a_head_that_failed_alone_is_new_whatever_was_stored_behind_it() -> None
         producers.push(b"p", (number,))
     producers.failed(b"p", (1,))
     producers.persisted(b"p", range(2, 4), 0)
-    assert [producers.judge(b"p", number) for number in (1, 2, 3, 4)] == [NEW, DUPLICATE, DUPLICATE, NEW]
+    assert [producers.check_sequence(b"p", number) for number in (1, 2, 3, 4)] == [NEW, DUPLICATE, DUPLICATE, NEW]
     producers.push(b"p", (1,))
-    assert producers.judge(b"p", 1) is IN_DOUBT, "it is on its way again"
+    assert producers.check_sequence(b"p", 1) is IN_DOUBT, "it is on its way again"
     producers.persisted(b"p", (1,), 0)
-    assert producers.judge(b"p", 1) is DUPLICATE
+    assert producers.check_sequence(b"p", 1) is DUPLICATE
     assert producers.last_sequence(b"p") == 3
 
 
@@ -144,7 +144,7 @@ def test_those_active_longest_ago_are_forgotten_but_none_with_something_on_its_w
         producers.persisted(name, (1,), 0)
     producers.push(b"a", (2,))
     producers.push(b"d", (1,))
-    assert [producers.judge(name, 1) for name in (b"a", b"b", b"c")] == [DUPLICATE, NEW, DUPLICATE]
+    assert [producers.check_sequence(name, 1) for name in (b"a", b"b", b"c")] == [DUPLICATE, NEW, DUPLICATE]
     producers.push(b"c", (2,))
     producers.push(b"e", (1,))
     assert len(producers) == 4, "all have something on its way"
@@ -172,7 +172,7 @@ def test_a_snapshot_leaves_out_what_is_on_its_way() -> None:
     producers.push(b"p", (6,))
     after = Producers()
     after.restore(producers.snapshot())
-    assert [after.judge(b"p", number) for number in (5, 6)] == [DUPLICATE, NEW]
+    assert [after.check_sequence(b"p", number) for number in (5, 6)] == [DUPLICATE, NEW]
 
 
 def test_the_idle_are_purged() -> None:
@@ -202,8 +202,8 @@ def test_failures_that_are_remembered_are_bounded() -> None:
     producers.push(b"p", (1 << 40,))
     producers.failed(b"p", numbers)
     producers.persisted(b"p", (1 << 40,), 0)
-    assert producers.judge(b"p", int(numbers[-1])) is NEW
-    assert producers.judge(b"p", 0) is DUPLICATE
+    assert producers.check_sequence(b"p", int(numbers[-1])) is NEW
+    assert producers.check_sequence(b"p", 0) is DUPLICATE
     assert len(producers.snapshot()) < 4 * FAILED_RANGES_MAX
 
 

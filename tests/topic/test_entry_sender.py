@@ -462,6 +462,6 @@ def test_no_number_is_assigned_twice() -> None:
     assert (numbers.next_sequence(b"p"), numbers.last_sequence(b"p")) == (10, 9)
     numbers.failed(b"p", np.array([7, 9]))
     assert (numbers.next_sequence(b"p"), numbers.has_new_failures) == (10, False)
-    assert numbers.judge(b"p", 3) is DedupVerdict.NEW, "the owner remembers what it has"
+    assert numbers.check_sequence(b"p", 3) is DedupVerdict.NEW, "the owner remembers what it has"
     new = numbers.find_new(b"p", np.array([3, 11]))
     assert new is not None and new.tolist() == [True, True]

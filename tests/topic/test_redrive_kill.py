@@ -36,10 +36,10 @@ def test_kill_9_at_any_step(tmp_path: Path, seed: int) -> None:
             if step:
                 process.wait()
             else:
-                process.hears("sent", 1)
+                process.wait_for("sent", 1)
                 process.kill()
         process = cast.start("tests.topic.redriving", url, "")
-        process.hears("done")
+        process.wait_for("done")
         process.wait()
         with Cluster.connect(url) as cluster:
             (subscriptions,) = cluster.topic(DEAD, wait=60.0).stats().subscriptions

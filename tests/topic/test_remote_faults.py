@@ -344,7 +344,7 @@ def test_any_server_finds_the_owner(cast: Cast) -> None:
 def test_a_server_is_killed_and_another_takes_over(cast: Cast) -> None:
     """Of a producer that numbers its messages, none is lost and none is there twice; a consumer goes on."""
     servers = [cast.start("tests.topic.topic_server", cast.url) for _ in range(2)]
-    addresses = [server.hears("address") for server in servers]
+    addresses = [server.wait_for("address") for server in servers]
     with connect(f"pyreplog://{','.join(addresses)}", timeout=60.0) as client:
         topic = client.topic("news", **PLAIN, deduplicate=True)
         assert topic.stats().owner == addresses[0]

@@ -22,10 +22,10 @@ def test_kill_9_while_publishing_and_acknowledging(tmp_path: Path, seed: int) ->
         cast.start_bookies("a", "b")
         for _ in range(ROUNDS):
             owner = cast.start("tests.topic.living", url)
-            first = owner.hears("first")
+            first = owner.wait_for("first")
             assert first > published, "what was confirmed is known to be there"
-            owner.hears("published", first + rng.randint(20, 400))
-            owner.hears("acknowledged", acknowledged + 1)
+            owner.wait_for("published", first + rng.randint(20, 400))
+            owner.wait_for("acknowledged", acknowledged + 1)
             owner.kill()
             published = max(published, owner.said["published"])
             acknowledged = max(acknowledged, owner.said["acknowledged"])

@@ -264,7 +264,7 @@ def test_a_segment_that_goes_while_it_is_read(
 
             return called
 
-        name = "look" if when == "before they are read" else "shares"
+        name = "query_index" if when == "before they are read" else "shares"
         monkeypatch.setattr(MultiLedgerLog, name, between(name))
         assert list(split(log.read(3, 0, going[-1] + 1, 1 << 20)[0], 3, 0, going[-1])) == going
         assert moves

@@ -29,7 +29,7 @@ class RemoteNode:
         self._job, self.pid = started, started.pid
         self.address: str = started.answer()
 
-    def tell(self, command: str, *arguments: Any) -> Any:
+    def call(self, command: str, *arguments: Any) -> Any:
         """What it answers when it is done."""
         self.ask(command, *arguments)
         return self.answer()

@@ -33,7 +33,7 @@ class RemoteBroker:
         self._job = started
         started.answer()
 
-    def tell(self, command: str, *arguments: Any) -> Any:
+    def call(self, command: str, *arguments: Any) -> Any:
         """What it answers when it is done."""
         self._job.ask(json.dumps([command, *arguments]))
         return self._job.answer()

@@ -40,7 +40,7 @@ cdef class AddCounters:
 
 cdef class DiskSpaceBase:
     cdef public bint read_only
-    cdef public int64_t added, look_after
+    cdef public int64_t added, check_after
 
     cpdef add(self, int64_t size)
 

@@ -61,9 +61,9 @@ class AddCounters:
 class DiskSpaceBase:
     read_only: bool
     added: int
-    look_after: int
+    check_after: int
     def add(self, size: int) -> None: ...
-    def look(self) -> None: ...
+    def check(self) -> None: ...
 
 @disjoint_base
 class LongPollsBase:

@@ -198,18 +198,18 @@ cdef class AddCounters:
 
 
 cdef class DiskSpaceBase:
-    """The part of DiskSpaceMonitor that runs for every ADD: calls `look()` after each `look_after` bytes.
+    """The part of DiskSpaceMonitor that runs for every ADD: calls `check()` after each `check_after` bytes.
 
-    The subclass has `look`, which sets `added` to 0.
+    The subclass has `check`, which sets `added` to 0.
     """
 
     cpdef add(self, int64_t size):
         """Count bytes that were appended."""
         self.added += size
-        if self.added >= self.look_after:
-            self.look()
+        if self.added >= self.check_after:
+            self.check()
 
-    def look(self):
+    def check(self):
         raise NotImplementedError
 
 

@@ -91,7 +91,7 @@ def name_of_bookie(bookie: str) -> str:
     return bookie.partition("@")[0]
 
 
-def judge(view: AuditorView, delay_us: int) -> list[Decision]:
+def decide(view: AuditorView, delay_us: int) -> list[Decision]:
     """Return the decisions on every bookie that ledgers name or that has a state.
 
     Args:
@@ -105,13 +105,13 @@ def judge(view: AuditorView, delay_us: int) -> list[Decision]:
     decisions: list[Decision] = []
     suspended = _suspension(absent, view)
     for bookie in sorted(view.named.keys() | view.states.keys() | view.orders):
-        decisions += _judge_bookie(bookie, view, delay_us, suspended)
+        decisions += _decide_about(bookie, view, delay_us, suspended)
     if suspended is not None and absent:
         decisions.append(suspended)
     return decisions
 
 
-def _judge_bookie(bookie: str, view: AuditorView, delay_us: int, suspended: Alarm | None) -> list[Decision]:
+def _decide_about(bookie: str, view: AuditorView, delay_us: int, suspended: Alarm | None) -> list[Decision]:
     state = view.states.get(bookie)
     phase = state.phase if state is not None else None
     if bookie not in view.named:

@@ -24,7 +24,7 @@ class Verdict(Enum):
 
     WAIT = auto()
     """Observe it again later."""
-    NUDGE = auto()
+    NOTIFY = auto()
     """A writer lives and has not replaced the member for a while: make it try again."""
     RECOVER = auto()
     """No writer lives: recover the ledger."""
@@ -52,7 +52,7 @@ class OpenLedgerWatch:
         self._ends: dict[str, Ends] = {}  # last answer of each member
         self._observed_us: int | None = None  # time of the previous observation, if the interval since counts
         self._silent_us = 0
-        self._nudged_us: int | None = None  # when the key appeared, or the writer was last nudged
+        self._notified_us: int | None = None  # when the key appeared, or the writer was last notified
 
     @property
     def silent_us(self) -> int:
@@ -77,7 +77,7 @@ class OpenLedgerWatch:
         if key is not False:
             self._silent_us, self._observed_us = 0, None
             return self._observe_writer(now_us) if key else Verdict.WAIT
-        self._nudged_us = None
+        self._notified_us = None
         if moved:
             self._silent_us, self._observed_us = 0, now_us
             return Verdict.WAIT
@@ -98,10 +98,10 @@ class OpenLedgerWatch:
         return moved
 
     def _observe_writer(self, now_us: int) -> Verdict:
-        """Return NUDGE each time that a living writer has not replaced the member for `quiet_us`."""
-        if self._nudged_us is None or now_us < self._nudged_us:
-            self._nudged_us = now_us
-        if now_us - self._nudged_us < self._quiet_us:
+        """Return NOTIFY each time that a living writer has not replaced the member for `quiet_us`."""
+        if self._notified_us is None or now_us < self._notified_us:
+            self._notified_us = now_us
+        if now_us - self._notified_us < self._quiet_us:
             return Verdict.WAIT
-        self._nudged_us = now_us
-        return Verdict.NUDGE
+        self._notified_us = now_us
+        return Verdict.NOTIFY

@@ -123,14 +123,14 @@ class Move:
         source: id of the bookie that has the copies.
         target: id of the bookie that replaces it.
         size: estimated size of the copies, bytes.
-        mends: number of write sets that are within one rack before the move, and not afterwards.
+        fixed_violations: number of write sets that are within one rack before the move, and not afterwards.
     """
 
     ledger: int
     source: str
     target: str
     size: int
-    mends: int = 0
+    fixed_violations: int = 0
 
 
 @dataclass(frozen=True)
@@ -184,7 +184,7 @@ def plan_moves(
     """
     planner = _Planner(loads, moves_max, bytes_max, keep_free_bytes, slack)
     before = planner.balance.ratios()
-    planner.mend_racks(ledgers)
+    planner.repair_racks(ledgers)
     planner.balance_bytes(ledgers)
     current = [planner.current.get(copies.ledger, copies) for copies in ledgers]
     violations = sum(copies.violations(planner.racks) for copies in current)
@@ -259,7 +259,7 @@ class _Planner:
 
     # ---- racks ----------------------------------------------------------------------------------------------
 
-    def mend_racks(self, ledgers: Iterable[LedgerCopies]) -> None:
+    def repair_racks(self, ledgers: Iterable[LedgerCopies]) -> None:
         """Plan moves out of racks that have all copies of an entry; ledgers with the most such write sets first."""
         if count_racks(self.racks) < 2:
             return
@@ -281,11 +281,11 @@ class _Planner:
                     continue
                 if not copies.keeps_racks(source, target, self.racks):
                     continue
-                mends = count - copies.moved(source, target).violations(self.racks)
-                key = (-mends, self.balance.ratio(target, size), source, target)
-                if mends > 0 and (best is None or key < best):
+                fixed_violations = count - copies.moved(source, target).violations(self.racks)
+                key = (-fixed_violations, self.balance.ratio(target, size), source, target)
+                if fixed_violations > 0 and (best is None or key < best):
                     best = key
-                if mends == count:  # the following targets are fuller
+                if fixed_violations == count:  # the following targets are fuller
                     break
         if best is None:
             return None

@@ -214,13 +214,13 @@ class StripeCopy:
             holdings = Holdings.decode(send.request, reply)
         except InvalidMessageError as error:
             return self._refused(str(error))
-        told = entries[: entries.index(last_of(entries, reply.last)) + 1]
+        covered = entries[: entries.index(last_of(entries, reply.last)) + 1]
         self._held += holdings.count
         self._digest = (self._digest + holdings.digest) % DIGEST_MODULUS
-        asked = np.arange(told.start, told.stop, told.step)
-        for run in runs_of(np.setdiff1d(asked, holdings.entries(send.request)), told.step):
+        asked = np.arange(covered.start, covered.stop, covered.step)
+        for run in runs_of(np.setdiff1d(asked, holdings.entries(send.request)), covered.step):
             self._left.append(segment.part(run, is_new=True))
-        return self._ask_about_rest(segment.behind(told[-1], doubtful=1))
+        return self._ask_about_rest(segment.behind(covered[-1], doubtful=1))
 
     def _ask_for_missing(self) -> list[Effect]:
         """Ask the target for entries that no member has: an earlier worker may have copied them before it failed."""

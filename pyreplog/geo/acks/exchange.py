@@ -310,7 +310,7 @@ class SubscriptionExchange:
             del self._peers[cluster]
         for cluster in sorted({*neighbours} - self._peers.keys()):
             self._peers[cluster] = Peer(cluster)
-        self._tell_connected()
+        self._send_connected()
         for name, lifecycle in self._lifecycles.items():
             for token in lifecycle.tombstones:
                 if lifecycle.is_settled(token, self._participants):  # neighbours learn that it is
@@ -347,16 +347,16 @@ class SubscriptionExchange:
         self.peer(peer).disconnect()
         for other in self._peers.values():
             other.hasten()  # the neighbour may have sent its last acknowledgements to this cluster alone
-        self._tell_connected()
+        self._send_connected()
         return self._take_effects()
 
-    def _tell_connected(self) -> None:
+    def _send_connected(self) -> None:
         """Tell each neighbour to which other clusters this one is connected, if that has changed."""
         connected = frozenset(peer.cluster for peer in self._peers.values() if peer.has_reported)
         for peer in self._peers.values():
             others = connected - {peer.cluster}
-            if peer.session is not None and peer.histories.takes_reports and peer.told_connected != others:
-                peer.told_connected = others
+            if peer.session is not None and peer.histories.takes_reports and peer.sent_connected != others:
+                peer.sent_connected = others
                 self._send(peer.cluster, Connected(peer.session, others))
 
     def _take_connected(self, peer: Peer, message: Connected) -> None:
@@ -494,7 +494,7 @@ class SubscriptionExchange:
                     neighbour.histories.takes_reports = True
                     self._report_histories(neighbour)
                 if message.is_last:
-                    self._tell_connected()
+                    self._send_connected()
             case Digest():
                 neighbour.digest(message, self._lifecycles)
                 if message.is_last:

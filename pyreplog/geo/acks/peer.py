@@ -41,7 +41,7 @@ class Peer:
         positions: the positions in origins of third clusters that it reported last since this process began.
         histories: its positions in origins of third clusters.
         connected: the other clusters that it is connected to, which get its acknowledgements from itself.
-        told_connected: those that this cluster is connected to, as it told the neighbour.
+        sent_connected: those that this cluster is connected to, as it told the neighbour.
     """
 
     def __init__(self, cluster: bytes) -> None:
@@ -50,7 +50,7 @@ class Peer:
         self.proved: set[Origin] = set()
         self.histories = Histories()
         self.connected: frozenset[bytes] = frozenset()
-        self.told_connected: frozenset[bytes] = frozenset()
+        self.sent_connected: frozenset[bytes] = frozenset()
         self._origin: Origin | None = None
         self.compared: set[Origin] = set()
         self.positions: dict[Origin, int] = {}
@@ -92,7 +92,7 @@ class Peer:
         self._is_compared = False
         self.proved.clear()
         self.histories.clear()
-        self.connected = self.told_connected = frozenset()
+        self.connected = self.sent_connected = frozenset()
         self.hasten()
         self._admitted.clear()
         self._named.clear()

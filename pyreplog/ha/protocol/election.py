@@ -239,8 +239,8 @@ class Election:
             for member in sorted(self.members.all_names - self._asked - {self.name})
         ]
         self._asked |= self.members.all_names
-        told = {self.name, *self._promises, *self._declined, *self._unreachable}
-        if self._waits_for_master(told):
+        settled = {self.name, *self._promises, *self._declined, *self._unreachable}
+        if self._waits_for_master(settled):
             return asks
         if self.name in self.members.all_names and not self._missing():
             further = self._longer_log_text(self._end)
@@ -248,17 +248,17 @@ class Election:
                 return [*asks, *(self._begin_vote() if self._trial else self._win(self._end, ""))]
             if not self._force:
                 return [*asks, *self._lose(PromotionRefusedError(f"term {self.term}: {further}"))]
-        if self._force and self.members.all_names <= told:
+        if self._force and self.members.all_names <= settled:
             return [*asks, *self._win(self._end, self._loss_reason())]
         return asks
 
-    def _waits_for_master(self, told: set[str]) -> bool:
+    def _waits_for_master(self, settled: set[str]) -> bool:
         """Return whether the trial waits for the master's answer, or for records that a member holds and the candidate
         lacks. Waiting is harmless: a trial deposes no master."""
         assert self._end is not None and self.members is not None
         if not self._trial or not self._awaits_master or self._master not in self.members.all_names:
             return False
-        if self._master not in told:
+        if self._master not in settled:
             return True
         return self._is_planned and (self._answers == 1 or bool(self._ahead(self._end)))
 
@@ -350,7 +350,7 @@ def _log_order(history: History, end: LogPosition) -> tuple[Term, LogPosition]:
 
 
 def refuse_candidate(
-    prepare: Prepare, uuid: bytes, terms: Terms, members: Members | None, hears: str = ""
+    prepare: Prepare, uuid: bytes, terms: Terms, members: Members | None, master: str = ""
 ) -> VoteRejected | None:
     """Return the rejection of a PREPARE; None: the node promises.
 
@@ -363,7 +363,7 @@ def refuse_candidate(
         uuid: uuid of this node's log.
         terms: terms of this node.
         members: members that this node knows.
-        hears: the master that this node is or hears from; "": none.
+        master: the master that this node is or hears from; "": none.
     """
     if NO_UUID not in (prepare.uuid, uuid) and prepare.uuid != uuid:
         return VoteRejected(
@@ -378,6 +378,6 @@ def refuse_candidate(
     if prepare.term.is_absurd(terms.promised):
         text = f"no group is at term {prepare.term} when {terms.promised} was promised last"
         return VoteRejected(RefusalCode.ABSURD, terms.promised, text, members)
-    if prepare.trial == PreVote.IF_LOST and hears:
-        return VoteRejected(RefusalCode.MASTER_LIVES, terms.promised, f"{hears} is master, and is heard", members)
+    if prepare.trial == PreVote.IF_LOST and master:
+        return VoteRejected(RefusalCode.MASTER_LIVES, terms.promised, f"{master} is master, and is heard", members)
     return None

@@ -97,7 +97,7 @@ class ReplicaMachine:
         self._is_connected = False
         self.accepted, self.is_streaming, self._reported = None, False, None
 
-    def heard(self, message: Message) -> list[Effect]:
+    def message_received(self, message: Message) -> list[Effect]:
         """Take a message of the master. A message that arrives after the replica left the connection is ignored."""
         if not self._is_connected:
             return []

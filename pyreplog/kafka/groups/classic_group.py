@@ -149,7 +149,7 @@ class ClassicGroup:
         self.protocol: str | None = None
         self.leader: str | None = None
         self.offsets = GroupOffsets() if offsets is None else offsets
-        self.look_us: int | None = None
+        self.next_expiry_us: int | None = None
         """When `expire` has to be called, monotonic microseconds; None: not before another event."""
         self._config, self._new_member_id = config, new_member_id
         self._commits = OffsetCommits(group_id, self.offsets, config)
@@ -199,7 +199,7 @@ class ClassicGroup:
             self._effects.append(Respond(request, result))
 
     def _expire_at(self, us: int) -> None:
-        self.look_us = us if self.look_us is None else min(self.look_us, us)
+        self.next_expiry_us = us if self.next_expiry_us is None else min(self.next_expiry_us, us)
 
     # ---- joining --------------------------------------------------------------------------------------------
 
@@ -617,7 +617,7 @@ class ClassicGroup:
 
     def expire(self, now: Moment) -> Effects:
         """Remove members whose sessions have expired, and end join and sync phases that have timed out."""
-        if self.look_us is None or self.look_us > now.us:
+        if self.next_expiry_us is None or self.next_expiry_us > now.us:
             return self._take_effects()
         invited = len(self._invited)
         self._invited = {member_id: until for member_id, until in self._invited.items() if until > now.us}
@@ -636,7 +636,7 @@ class ClassicGroup:
         deadlines = [member.deadline_us for member in self._members.values() if not member.waits]
         deadlines += self._invited.values()
         deadlines += [us for us in (self._rebalance_us, self._sync_us) if us is not None]
-        self.look_us = min(deadlines, default=None)
+        self.next_expiry_us = min(deadlines, default=None)
         return self._take_effects()
 
     # ---- offsets --------------------------------------------------------------------------------------------
@@ -864,7 +864,7 @@ class ClassicGroup:
                 if token.request is not None and token.result is not None:
                     self._respond(token.request, JoinGroupResult(code_of_store(code), member_id=token.result.member_id))
             case StoreOffsets() | DeleteOffsets():
-                self._effects += self._commits.tell(token, code)
+                self._effects += self._commits.respond_with_error(token, code)
             case _DeleteGroup():
                 self._respond(token.request, code)
             case _Dissolve():

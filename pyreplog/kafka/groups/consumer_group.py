@@ -236,7 +236,7 @@ class ConsumerGroup:
         return self.is_vacant and not self._records and self.offsets.is_empty
 
     @property
-    def look_us(self) -> int | None:
+    def next_expiry_us(self) -> int | None:
         """When `expire` has to be called, monotonic microseconds; None: not before another event."""
         return self._late_us if self._in_flight is None and not self._is_dead else None
 
@@ -583,7 +583,7 @@ class ConsumerGroup:
 
     def expire(self, now: Moment) -> Effects:
         """Remove members whose sessions have expired, or that did not revoke partitions in time."""
-        if self.look_us is not None:
+        if self.next_expiry_us is not None:
             self._remove_late(now)
             self._store([])
         return self._take_effects()
@@ -766,7 +766,7 @@ class ConsumerGroup:
         """Undo an append that failed: restore the state from the committed records."""
         if isinstance(token, StoreOffsets | DeleteOffsets):
             self._commits.append_failed(token)
-            return self._commits.tell(token, code)
+            return self._commits.respond_with_error(token, code)
         if token is not self._in_flight:
             return self._take_effects()
         self._in_flight, self._is_in_doubt = None, False
@@ -786,7 +786,7 @@ class ConsumerGroup:
         Only `appended` may follow; until then no heartbeat is handled.
         """
         if isinstance(token, StoreOffsets | DeleteOffsets):
-            return self._commits.tell(token, code)
+            return self._commits.respond_with_error(token, code)
         if token is self._in_flight:
             self._is_in_doubt = True
             self._respond_failure(token, code)

@@ -244,10 +244,10 @@ class GroupShard:
             self._schedule(group)
 
     def _schedule(self, group: Group) -> None:
-        look_us = group.look_us
-        if look_us is not None and look_us < self._next_expiry.get(group.group_id, look_us + 1):
-            self._next_expiry[group.group_id] = look_us
-            heappush(self._expiry_heap, (look_us, group.group_id))
+        next_expiry_us = group.next_expiry_us
+        if next_expiry_us is not None and next_expiry_us < self._next_expiry.get(group.group_id, next_expiry_us + 1):
+            self._next_expiry[group.group_id] = next_expiry_us
+            heappush(self._expiry_heap, (next_expiry_us, group.group_id))
 
     # ---- appends --------------------------------------------------------------------------------------------
 
@@ -337,8 +337,8 @@ class GroupShard:
         now = self._now()
         self._resolve()
         while self._expiry_heap and self._expiry_heap[0][0] <= now.us:
-            look_us, group_id = heappop(self._expiry_heap)
-            if self._next_expiry.get(group_id) == look_us:
+            next_expiry_us, group_id = heappop(self._expiry_heap)
+            if self._next_expiry.get(group_id) == next_expiry_us:
                 del self._next_expiry[group_id]
             group = self._groups.get(group_id)
             if group is not None:

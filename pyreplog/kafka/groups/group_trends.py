@@ -23,7 +23,7 @@ class GroupTrends:
         self._lock = threading.Lock()
         self._samples: dict[Place, deque[Sample]] = {}
 
-    def look(self, place: Place, at_us: int, end: int, offset: int, lag: int) -> Trend:
+    def add_sample(self, place: Place, at_us: int, end: int, offset: int, lag: int) -> Trend:
         """Add a sample of an offset; return its rates, and for how long it has not advanced.
 
         Args:

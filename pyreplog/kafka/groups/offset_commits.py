@@ -172,13 +172,13 @@ class OffsetCommits:
         return [] if token.request is None else [Respond(token.request, token.results)]
 
     def append_failed(self, token: StoreOffsets | DeleteOffsets) -> None:
-        """Note that an append failed. `tell` returns the response to its request."""
+        """Note that an append failed. `respond_with_error` returns the response to its request."""
         if isinstance(token, StoreOffsets):
             self._offsets.end(token.offsets, transactional=token.producer_id is not None)
         else:
             self._offsets.end(token.partitions)
 
-    def tell(self, token: StoreOffsets | DeleteOffsets, code: ErrorCode) -> Effects:
+    def respond_with_error(self, token: StoreOffsets | DeleteOffsets, code: ErrorCode) -> Effects:
         """Return the error response for an append that failed, or whose outcome is unknown."""
         if token.request is None:
             return []

@@ -30,13 +30,13 @@ class EntryRange:
         self.copies: dict[int, bytes] = {}
         self.nbytes = 0
         self.absent: Counter[int] = Counter()
-        self._unheard: Counter[int] = Counter()  # entry -> how many of its bookies have not answered yet
+        self._missing_responses: Counter[int] = Counter()  # entry -> how many of its bookies have not answered yet
         self.places: list[int] = []
         for place in range(metadata.ensemble_size):
             entries = self._members(place, start, end)
             if entries:
                 self.places.append(place)
-                self._unheard.update(entries)
+                self._missing_responses.update(entries)
 
     def _members(self, place: int, start: int, end: int) -> list[int]:
         """Return the entries of [start, end) that the bookie at a place of the ensemble stores."""
@@ -60,22 +60,22 @@ class EntryRange:
             if entry not in self.copies:
                 self.copies[entry] = raw
                 self.nbytes += len(raw)
-        self.hear(place, start, end, records_by_entry if whole else None)
+        self.add_response(place, start, end, records_by_entry if whole else None)
         return None if whole else max(records_by_entry, default=start - 1) + 1
 
-    def hear(self, place: int, start: int, end: int, held: dict[int, bytes] | None) -> None:
+    def add_response(self, place: int, start: int, end: int, held: dict[int, bytes] | None) -> None:
         """Note that a bookie has answered for entries [start, end).
 
         held: the entries that the bookie has; None: it cannot tell.
         """
         for entry in self._members(place, start, end):
-            self._unheard[entry] -= 1
+            self._missing_responses[entry] -= 1
             if held is not None and entry not in held:
                 self.absent[entry] += 1
 
-    def is_heard(self, entry: int) -> bool:
+    def has_all_responses(self, entry: int) -> bool:
         """Return whether all bookies of an entry have answered for it."""
-        return self._unheard[entry] == 0
+        return self._missing_responses[entry] == 0
 
     def cut(self, end: int) -> None:
         """End the range before entry `end`; later entries belong to the next range."""

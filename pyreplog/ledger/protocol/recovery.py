@@ -257,7 +257,7 @@ class LedgerRecovery:
         elif read.start < stop < entry_range.end:
             effects.append(self._read(send.bookie, read._replace(start=stop)))
         elif stop < entry_range.end:
-            entry_range.hear(read.place, stop, entry_range.end, None)
+            entry_range.add_response(read.place, stop, entry_range.end, None)
         return [*effects, *self._decide()]
 
     def _decide(self) -> list[Effect]:
@@ -269,7 +269,7 @@ class LedgerRecovery:
                 entry += 1
             elif entry_range.absent[entry] >= self._absent_quorum(entry):
                 return [*self._write_back(entry_range.start, entry), *self._end_reading()]
-            elif entry_range.is_heard(entry):
+            elif entry_range.has_all_responses(entry):
                 return self._undecided(entry)
             else:
                 return []

@@ -59,31 +59,31 @@ def check(path: Path | str, *, progress: Progress | None = None) -> FsckReport:
     return replace(report, notes=(*report.notes, "the log was opened or cut while it was checked; check it again"))
 
 
-def verify(seen: LogState, progress: Progress | None = None) -> FsckReport:
+def verify(state: LogState, progress: Progress | None = None) -> FsckReport:
     """Verify every byte of a log against its surveyed state."""
-    walk = _Walk(seen)
+    walk = _Walk(state)
     for base in walk.bases:
         walk.visit(base)
         if progress is not None:
             progress(walk.verified, walk.intact)
     walk.check_log()
     return FsckReport(
-        path=str(seen.directory),
+        path=str(state.directory),
         uuid=str(UUID(bytes=walk.uuid)),
         segment_bytes=walk.size,
-        writer=seen.writer,
+        writer=state.writer,
         segments=len(walk.bases),
         indexes=walk.indexes,
         verified_bytes=walk.verified,
         start=walk.start,
         end=walk.entry,
-        start_position=seen.extent.start,
+        start_position=state.extent.start,
         end_position=walk.end,
         entries=walk.intact,
         lost=walk.lost,
-        torn_bytes=seen.extent.torn or walk.torn,
+        torn_bytes=state.extent.torn or walk.torn,
         damages=tuple(replace(d, intact_after=walk.intact - d.intact_before) for d in walk.damages),
-        notes=(*walk.notes, *leftovers.describe(seen, walk.bases)),
+        notes=(*walk.notes, *leftovers.describe(state, walk.bases)),
     )
 
 
@@ -94,22 +94,22 @@ class _Walk:
     position behind the last intact record or blank.
     """
 
-    def __init__(self, seen: LogState) -> None:
-        self.seen = seen
-        self.uuid, self.size = seen.identity
+    def __init__(self, state: LogState) -> None:
+        self.state = state
+        self.uuid, self.size = state.identity
         self.bases = self._bases_in_use()
         self.damages: list[Damage] = []
         self.notes: list[str] = []
         self.intact = self.lost = self.torn = self.indexes = self.verified = self.end = 0
         self.start = self.entry = self._first_entry()
-        self._due_base = seen.extent.start
+        self._due_base = state.extent.start
         self._lost_from: int | None = None  # number of the entry at which the current damage begins
         self._unresolved: list[int] = []  # indexes of damages without an intact record behind them so far
 
     def _bases_in_use(self) -> list[int]:
         """Return the bases of the segments with records of the log, without the prepared segments behind them."""
-        start, end = self.seen.extent.start, self._end
-        bases = [base for base in sorted(self.seen.headers) if base >= start]
+        start, end = self.state.extent.start, self._end
+        bases = [base for base in sorted(self.state.headers) if base >= start]
         if end is not None:
             return [base for base in bases if base < end]
         while bases and bases[-1] >= self._proven and self._is_spare(bases[-1]):
@@ -118,13 +118,13 @@ class _Walk:
 
     def _first_entry(self) -> int | None:
         """Return the number of the log's first entry; None: unknown."""
-        first = self.seen.headers.get(self.seen.extent.start)
+        first = self.state.headers.get(self.state.extent.start)
         if isinstance(first, Header) and first.first_entry >= 0:
             return first.first_entry
-        return 0 if self.seen.extent.start == 0 else None
+        return 0 if self.state.extent.start == 0 else None
 
     def _is_spare(self, base: int) -> bool:
-        header = self.seen.headers[base]
+        header = self.state.headers[base]
         return isinstance(header, Header) and (header.base != base or header.first_entry == PREPARED)
 
     @property
@@ -133,12 +133,12 @@ class _Walk:
 
         A writer may cut such records when it opens the log, but they were appended, so that fsck reports their damage.
         """
-        extent = self.seen.extent
+        extent = self.state.extent
         return extent.position if not extent.torn_records else None
 
     @property
     def _proven(self) -> int:
-        checkpoint = self.seen.own_checkpoint
+        checkpoint = self.state.own_checkpoint
         return checkpoint.position if checkpoint is not None else 0
 
     # ---- damage ---------------------------------------------------------------------------------------------
@@ -188,12 +188,12 @@ class _Walk:
 
     def visit(self, base: int) -> None:
         if base != self._due_base:
-            missing = names.segment_path(self.seen.directory, self._due_base)
+            missing = names.segment_path(self.state.directory, self._due_base)
             self._break(
                 SEGMENT, CorruptionError(missing, self._due_base, "a segment file", f"none; the next is at {base}")
             )  # fmt: skip
         self._due_base = base + self.size
-        header = self.seen.headers[base]
+        header = self.state.headers[base]
         damaged = self._segment_fault(base, header)
         if damaged is not None:
             self._break(*damaged)
@@ -202,7 +202,7 @@ class _Walk:
             self._check_resized(base, header.file_bytes)
             return
         try:
-            segment = map_locked(self.seen.directory, base)
+            segment = map_locked(self.state.directory, base)
         except (TrimmedError, CorruptionError) as error:  # the segment has changed since its header was read
             self.notes.append(f"{error} while the log was checked")
             self.entry = None
@@ -212,7 +212,7 @@ class _Walk:
 
     def _segment_fault(self, base: int, header: Header | CorruptionError) -> tuple[str, CorruptionError] | None:
         """Return the damaged part and the fault if a file is not this log's segment at `base`, else None."""
-        path = names.segment_path(self.seen.directory, base)
+        path = names.segment_path(self.state.directory, base)
         if isinstance(header, CorruptionError):
             return HEADER, header
         if header.uuid != self.uuid:
@@ -244,7 +244,7 @@ class _Walk:
 
     def _check_resized(self, base: int, file_bytes: int) -> None:
         """Verify the records that a file of a wrong size still has, and report the damage behind them."""
-        segment = copy(self.seen.directory, base, self.size)
+        segment = copy(self.state.directory, base, self.size)
         self._check_header(segment)
         index = SparseIndex(self.size)
         offset, _ = segment.verify(index, HEADER_BYTES, self.size)
@@ -295,7 +295,7 @@ class _Walk:
         """Return whether the log may end before a bad record."""
         if self._end is not None or segment.base != self.bases[-1] or self.end < self._proven:
             return False
-        if self.seen.extent.fault is not None and self.seen.extent.fault.position == segment.base + offset:
+        if self.state.extent.fault is not None and self.state.extent.fault.position == segment.base + offset:
             return False
         claimed, _, records = recovery.torn_records(segment, offset)
         return records == 0 and (self.entry is None or claimed < self.entry)
@@ -335,40 +335,40 @@ class _Walk:
 
     def _check_index(self, segment: Segment, built: SparseIndex | None) -> None:
         try:
-            fault = derived_files.index_fault(names.index_path(self.seen.directory, segment.base), segment, built)
+            fault = derived_files.index_fault(names.index_path(self.state.directory, segment.base), segment, built)
         except FileNotFoundError:
             return  # the index is not written yet, or was removed with its segment
         self.indexes += 1
         if fault is not None:
             self._report(INDEX, fault)
-        fault = derived_files.ledgers_fault(names.ledgers_path(self.seen.directory, segment.base), segment, built)
+        fault = derived_files.ledgers_fault(names.ledgers_path(self.state.directory, segment.base), segment, built)
         if fault is not None:
             self._report(INDEX, fault)
 
     def _check_boundary(self, segment: Segment, index: SparseIndex, end: int) -> None:
-        checkpoint = self.seen.own_checkpoint
+        checkpoint = self.state.own_checkpoint
         if checkpoint is None:
             return
-        fault = derived_files.checkpoint_fault(self.seen.directory, checkpoint, segment, index, end)
+        fault = derived_files.checkpoint_fault(self.state.directory, checkpoint, segment, index, end)
         if fault is not None:
             self._report(CHECKPOINT, fault)
 
     def check_log(self) -> None:
         """Check the parts that concern the whole log: its checkpoint, marker and tail page, and recovery's result."""
-        checkpoint, path = self.seen.checkpoint, self.seen.directory / names.CHECKPOINT
-        for slot in derived_files.torn_slots(self.seen.directory) if checkpoint is not None else ():
+        checkpoint, path = self.state.checkpoint, self.state.directory / names.CHECKPOINT
+        for slot in derived_files.torn_slots(self.state.directory) if checkpoint is not None else ():
             self.notes.append(f"{names.CHECKPOINT}: slot {slot} is not intact; the other one counts")
         if checkpoint is None:
             actual = "none that is" if path.exists() else "no file"
             self._report(CHECKPOINT, CorruptionError(path, 0, "an intact checkpoint slot", actual))
-        elif self.seen.own_checkpoint is None:
+        elif self.state.own_checkpoint is None:
             expected = f"the checkpoint of log {self.uuid.hex()} with segments of {self.size} bytes"
             actual = f"that of log {checkpoint.uuid.hex()} with {checkpoint.segment_bytes}"
             self._report(CHECKPOINT, CorruptionError(path, 0, expected, actual))
-        if isinstance(self.seen.marker, CorruptionError):
-            self._report(MARKER, self.seen.marker)
-        if self.seen.page is not None:
-            self._report(PAGE, self.seen.page)
-        fault = self.seen.extent.fault
+        if isinstance(self.state.marker, CorruptionError):
+            self._report(MARKER, self.state.marker)
+        if self.state.page is not None:
+            self._report(PAGE, self.state.page)
+        fault = self.state.extent.fault
         if fault is not None and str(fault.path) not in {damage.path for damage in self.damages}:
             self._break(SEGMENT, fault)

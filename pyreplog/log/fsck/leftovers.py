@@ -14,21 +14,21 @@ _KNOWN = {
 }  # fmt: skip
 
 
-def describe(seen: LogState, bases: list[int]) -> list[str]:
+def describe(state: LogState, bases: list[int]) -> list[str]:
     """Describe the leftover files of a log, one line each. bases: of the segments in use."""
     lines: list[str] = []
-    if isinstance(seen.marker, Truncation):
+    if isinstance(state.marker, Truncation):
         lines.append(
-            f"{names.TRUNCATION}: the next opening for writing cuts the log at position {seen.marker.position}"
+            f"{names.TRUNCATION}: the next opening for writing cuts the log at position {state.marker.position}"
         )
-    if seen.extent.torn_records:
+    if state.extent.torn_records:
         lines.append(
-            f"{names.ASIDE}/: the next opening for writing ends the log at position {seen.extent.position}, and keeps "
-            f"{seen.extent.torn_records:,} intact records behind the damage there here"
+            f"{names.ASIDE}/: the next opening for writing ends the log at position {state.extent.position}, and keeps "
+            f"{state.extent.torn_records:,} intact records behind the damage there here"
         )
-    if seen.writer is not None:
+    if state.writer is not None:
         return lines  # an open log has prepared and spare segments, and they change meanwhile
-    here = seen.directory
+    here = state.directory
     paths = (names.segment_path, names.index_path, names.ledgers_path)
     used = {path(here, base).name for base in bases for path in paths}
     used |= {names.segment_path(here, base).with_suffix(_PRODUCERS).name for base in bases}

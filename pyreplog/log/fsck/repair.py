@@ -89,7 +89,7 @@ def repair(
         after = work.repair_files(before, progress) if before.damages else before
         if truncate_at_damage and after.first_loss is not None:
             work.truncate(after.first_loss)
-            after = work.look(progress)
+            after = work.verify(progress)
     finally:
         lock.release()
     return RepairReport(before, tuple(work.actions), after)
@@ -103,7 +103,7 @@ class _RepairRun:
         self.folder = directory / names.ASIDE / f"repair-{time.time_ns():020d}"
         self.actions: list[str] = []
 
-    def look(self, progress: fsck.Progress | None) -> FsckReport:
+    def verify(self, progress: fsck.Progress | None) -> FsckReport:
         return fsck.verify(survey.take(self.directory, writer=None), progress)
 
     def repair_files(self, report: FsckReport, progress: fsck.Progress | None) -> FsckReport:
@@ -116,7 +116,7 @@ class _RepairRun:
                 self._rebuild_header(path, damage, due=damage.entry if damage is report.first_loss else None)
         if any(damage.part == CHECKPOINT for damage in report.damages) and report.start is not None:
             self._make_checkpoint(report.start_position, report.start)
-        return self.look(progress) if self.actions else report
+        return self.verify(progress) if self.actions else report
 
     # ---- moving aside ---------------------------------------------------------------------------------------
 
@@ -143,18 +143,18 @@ class _RepairRun:
 
     def _make_checkpoint(self, start: int, entry: int) -> None:
         """Write a checkpoint at the start of the log, so that the next opening verifies the whole log."""
-        seen = survey.take(self.directory, writer=None)
-        checkpoint = _checkpoint_at(seen, start=start, position=start, entry=entry, epoch=1 + _highest_epoch(seen))
+        state = survey.take(self.directory, writer=None)
+        checkpoint = _checkpoint_at(state, start=start, position=start, entry=entry, epoch=1 + _highest_epoch(state))
         CheckpointFile(self.directory, self.files, checkpoint).close()
         self.actions.append("made a checkpoint by which nothing is proven: the next opening verifies the whole log")
 
     # ---- headers --------------------------------------------------------------------------------------------
 
     def _rebuild_header(self, path: Path, damage: Damage, *, due: int | None) -> None:
-        seen, base = survey.take(self.directory, writer=None), int(path.stem)
+        state, base = survey.take(self.directory, writer=None), int(path.stem)
         header: bytes | None = None
-        if not isinstance(seen.headers[base], Header):
-            header = rebuild_header(seen, base, due=due)
+        if not isinstance(state.headers[base], Header):
+            header = rebuild_header(state, base, due=due)
         elif not damage.costs_entries:  # otherwise the first entry is wrong: another segment is missing or foreign
             header = bytes(HEADER_BYTES - HEADER_USED)  # the unused part
         if header is not None:
@@ -176,36 +176,36 @@ class _RepairRun:
 
     def truncate(self, loss: Damage) -> None:
         """Truncate the log before a damage; the damaged segment and all later ones are kept in the folder."""
-        seen = survey.take(self.directory, writer=None)
-        cut = self._cut_before(seen, loss)
+        state = survey.take(self.directory, writer=None)
+        cut = self._cut_before(state, loss)
         if cut is None:
             self.actions.append(f"nothing intact lies before position {loss.position}: nothing was cut")
             return
-        base = cut.position // seen.identity[1] * seen.identity[1]
-        self._sync_before(seen, base)
-        later = [other for other in seen.headers if other > base]
+        base = cut.position // state.identity[1] * state.identity[1]
+        self._sync_before(state, base)
+        later = [other for other in state.headers if other > base]
         for kept in (base, *later):
-            self._keep(seen, kept)
+            self._keep(state, kept)
         self._sync_aside()
-        self._cut(seen, cut)
+        self._cut(state, cut)
         self.actions.append(
             f"cut the log at position {cut.position}, entry {cut.entry}; all from there on is in {self._folder_name}"
         )
 
-    def _cut_before(self, seen: LogState, loss: Damage) -> Truncation | None:
+    def _cut_before(self, state: LogState, loss: Damage) -> Truncation | None:
         """Return the truncation before a damage; None if no record before it is intact.
 
         The new end is at a bad record. For a segment of a wrong size it is behind the last intact record of its file,
         for another damaged segment behind the last record of the preceding segment.
         """
-        size, base = seen.identity[1], int(Path(loss.path).stem)
-        epoch = 1 + _highest_epoch(seen)
+        size, base = state.identity[1], int(Path(loss.path).stem)
+        epoch = 1 + _highest_epoch(state)
         if loss.part == RECORD and loss.position - base <= size - BLANK_BYTES:
             return Truncation(loss.position, loss.entry or 0, epoch)
-        header = seen.headers.get(base)
+        header = state.headers.get(base)
         if isinstance(header, Header) and header.file_bytes != size and loss.part == SEGMENT:
             before = copy(self.directory, base, size)
-        elif isinstance(seen.headers.get(base - size), Header):
+        elif isinstance(state.headers.get(base - size), Header):
             before = map_locked(self.directory, base - size)
         else:
             return None
@@ -213,48 +213,48 @@ class _RepairRun:
         offset, _ = before.verify(index, HEADER_BYTES, size)
         return Truncation(before.base + offset, max(before.first_entry, 0) + index.entries, epoch)
 
-    def _sync_before(self, seen: LogState, base: int) -> None:
+    def _sync_before(self, state: LogState, base: int) -> None:
         """Sync the segments before the cut, since the new checkpoint says that their records are on disk."""
-        proven = seen.own_checkpoint.position if seen.own_checkpoint is not None else 0
-        for kept in sorted(seen.headers):
-            if proven < kept + seen.identity[1] and kept < base:
+        proven = state.own_checkpoint.position if state.own_checkpoint is not None else 0
+        for kept in sorted(state.headers):
+            if proven < kept + state.identity[1] and kept < base:
                 fd = self.files.open(names.segment_path(self.directory, kept), writable=True)
                 try:
                     self.files.sync(fd)
                 finally:
                     os.close(fd)
 
-    def _keep(self, seen: LogState, base: int) -> None:
+    def _keep(self, state: LogState, base: int) -> None:
         """Link a segment's files into the folder, so that they stay when the segment is removed."""
-        header = seen.headers[base]
+        header = state.headers[base]
         if isinstance(header, Header) and header.first_entry == PREPARED:
             return
         for path in (names.segment_path(self.directory, base), names.index_path(self.directory, base)):
             if path.exists():
                 self.files.link(path, self._aside_path(path.name))
 
-    def _cut(self, seen: LogState, cut: Truncation) -> None:
+    def _cut(self, state: LogState, cut: Truncation) -> None:
         """Truncate the log as `CommitLog.truncate` does; after a crash the next opening finishes the truncation."""
-        last = seen.own_checkpoint or _checkpoint_at(
-            seen, start=seen.extent.start, position=cut.position, entry=cut.entry, epoch=cut.epoch
+        last = state.own_checkpoint or _checkpoint_at(
+            state, start=state.extent.start, position=cut.position, entry=cut.entry, epoch=cut.epoch
         )
         checkpoint = CheckpointFile(self.directory, self.files, last)
         try:
             truncation.announce(self.directory, self.files, cut)
-            truncation.publish_cut_offline(self.directory, seen.identity[0], cut)
+            truncation.publish_cut_offline(self.directory, state.identity[0], cut)
             truncation.apply(self.directory, self.files, cut, checkpoint)
-            truncation.publish_cut_offline(self.directory, seen.identity[0], cut)
+            truncation.publish_cut_offline(self.directory, state.identity[0], cut)
         finally:
             checkpoint.close()
 
 
-def _highest_epoch(seen: LogState) -> int:
-    epochs = [header.epoch for header in seen.headers.values() if isinstance(header, Header)]
-    return max([*epochs, seen.own_checkpoint.epoch if seen.own_checkpoint is not None else 0])
+def _highest_epoch(state: LogState) -> int:
+    epochs = [header.epoch for header in state.headers.values() if isinstance(header, Header)]
+    return max([*epochs, state.own_checkpoint.epoch if state.own_checkpoint is not None else 0])
 
 
-def _checkpoint_at(seen: LogState, *, start: int, position: int, entry: int, epoch: int) -> Checkpoint:
-    uuid, size = seen.identity
+def _checkpoint_at(state: LogState, *, start: int, position: int, entry: int, epoch: int) -> Checkpoint:
+    uuid, size = state.identity
     return Checkpoint(
         uuid=uuid, segment_bytes=size, start=start, position=position, entry=entry, epoch=epoch, clean=False
     )

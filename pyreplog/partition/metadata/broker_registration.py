@@ -237,7 +237,7 @@ def register_broker(
             f"{directory}: broker {name} is of cluster {identity.cluster}, and the {store.what} holds cluster {cluster}"
         )
     marker = UncleanShutdownMarker(directory, files)
-    is_lost = not identity.is_stored or marker.tells_of_loss()
+    is_lost = not identity.is_stored or marker.last_shutdown_was_unclean()
     key = broker_key(name)
     for _ in range(_ATTEMPTS_MAX):
         stored = store.get(key)

@@ -193,16 +193,18 @@ class LogCleaner:
         """
         self.begin()
         segments = self._cleanable(bounds, config, now_us)
-        offsets, seen = OffsetMap(map_bytes), _SeenTransactions(bounds.aborted)
+        offsets, transactions = OffsetMap(map_bytes), _CleanedTransactions(bounds.aborted)
         offsets.note_end(self.cleaned)
         for segment in segments:
-            if segment.end > self.cleaned and not self._add_keys(segment, offsets, seen):
+            if segment.end > self.cleaned and not self._add_keys(segment, offsets, transactions):
                 break
         before = after = replaced = 0
         for segment in segments:
             if segment.first >= offsets.latest:
                 break
-            rewriter = _SegmentRewriter(self._log, self._files, segment, offsets, bounds, seen, config, now_us // 1000)
+            rewriter = _SegmentRewriter(
+                self._log, self._files, segment, offsets, bounds, transactions, config, now_us // 1000
+            )
             is_new = rewriter.rewrite()
             before, after, replaced = before + rewriter.old_bytes, after + rewriter.new_bytes, replaced + is_new
             if is_new:
@@ -289,7 +291,7 @@ class LogCleaner:
         self._replace(digest.base, copy.path, digest.size - BLANK_BYTES - HEADER_BYTES)
         self._digests[digest.base] = digest
 
-    def _add_keys(self, segment: CleanableSegment, offsets: OffsetMap, seen: _SeenTransactions) -> bool:
+    def _add_keys(self, segment: CleanableSegment, offsets: OffsetMap, transactions: _CleanedTransactions) -> bool:
         """Add the keys of a segment, behind the clean offset, to the map; return whether all fit.
 
         Records of aborted transactions are skipped: they do not supersede earlier records of their keys.
@@ -297,7 +299,7 @@ class LogCleaner:
         for value, head in _batches(self._log.map_sealed(segment.base)):
             if head.base_offset + head.last_offset_delta < self.cleaned or head.control or not head.count:
                 continue
-            if head.transactional and seen.is_aborted(head):
+            if head.transactional and transactions.is_aborted(head):
                 continue
             if not offsets.add_batch(value, _body(value, head)):
                 return False
@@ -322,7 +324,7 @@ def _body(value: memoryview, head: RecordBatchHeader) -> bytes | memoryview:
     return decompress(head.attributes & 7, value[HEAD_BYTES:], UNCOMPRESSED_MAX)
 
 
-class _SeenTransactions:
+class _CleanedTransactions:
     """The transactions that have records in the segments read so far by a cleaning."""
 
     def __init__(self, aborted: Iterable[EndedTransaction]) -> None:
@@ -361,11 +363,11 @@ class _SegmentRewriter:
 
     def __init__(
         self, log: PartitionLog, files: Files, cleanable: CleanableSegment, offsets: OffsetMap, bounds: CleaningBounds,
-        seen: _SeenTransactions, config: CompactionConfig, now_ms: int,
+        transactions: _CleanedTransactions, config: CompactionConfig, now_ms: int,
     ) -> None:  # fmt: skip
         self.path = log.path / f"fresh-{cleanable.base:020d}.seg"
         self._files, self._segment, self._cleanable = files, log.map_sealed(cleanable.base), cleanable
-        self._offsets, self._bounds, self._seen = offsets, bounds, seen
+        self._offsets, self._bounds, self._transactions = offsets, bounds, transactions
         self._retention_ms, self._now_ms = config.delete_retention_ms, now_ms
         self._fd = -1
         self._out = HEADER_BYTES  # offset in the new file for the next record
@@ -424,15 +426,15 @@ class _SegmentRewriter:
         if head.control:
             if marker_of(value) is None:
                 return None
-            is_marker_of_nothing = self._seen.note_marker(head)
+            is_marker_of_nothing = self._transactions.note_marker(head)
             has_passed = head.attributes & 64 and self._time_ms(head) >= head.base_timestamp
             if is_marker_of_nothing and has_passed and not self._is_last_of_producer(head):
                 return without_records(value)
         elif not head.count:
             if head.transactional:
-                self._seen.note_batch(head)
+                self._transactions.note_batch(head)
             return without_records(value)
-        elif head.transactional and self._seen.note_batch(head):
+        elif head.transactional and self._transactions.note_batch(head):
             return without_records(value)
         body = _body(value, head)
         for sets_horizon in (True, False):

@@ -8,7 +8,7 @@ from typing import NamedTuple
 from pyreplog.log import names
 from pyreplog.log.fsck import survey
 from pyreplog.log.lock import writer_of
-from pyreplog.tables.logs import look
+from pyreplog.tables.logs import take_snapshot
 from pyreplog.tables.options import ReadOptions
 from pyreplog.tables.paths import bookie_logs, bookie_of, cluster_of, log_directories, names_of, offloaded_urls
 
@@ -42,6 +42,6 @@ def torn_tails(options: ReadOptions) -> Iterator[TornTail]:
         state = survey.take(directory, writer=writer_of(directory))
         end, size = state.extent.position, state.identity[1]
         if state.extent.torn and end is not None:
-            topic = log_names[str(directory)] if look(directory).numbered else None
+            topic = log_names[str(directory)] if take_snapshot(directory).numbered else None
             segment = names.segment_path(directory, end // size * size).name
             yield TornTail(topic, bookie_of(directory), segment, state.extent.torn)

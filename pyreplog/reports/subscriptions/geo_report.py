@@ -85,9 +85,9 @@ class GeoReadinessReport(SnapshotReport):
 
 
 def _readiness(each: ReadinessSnapshot) -> tuple[object, ...]:
-    names, told = (each.topic, each.partition, each.subscription, each.target), each.readiness
-    if told is None:
+    names, status = (each.topic, each.partition, each.subscription, each.target), each.readiness
+    if status is None:
         return (*names, "unknown", None, None, None, None, None, NOT_ASKED, None)
-    counts = (told.lost, told.unreachable, told.repeated, told.revived) if told.is_known else (None,) * 4
-    home = "(this cluster)" if told.home == "" else told.home
-    return (*names, told.state, *counts, home, told.error or None, told.alarm or None)
+    counts = (status.lost, status.unreachable, status.repeated, status.revived) if status.is_known else (None,) * 4
+    home = "(this cluster)" if status.home == "" else status.home
+    return (*names, status.state, *counts, home, status.error or None, status.alarm or None)

@@ -15,7 +15,7 @@ from pyreplog.tables.cluster.origins import ClusterSnapshot, chosen, survey_remo
 from pyreplog.tables.cluster.stored_metadata import StoredMetadata
 from pyreplog.tables.cluster.topics import topic_slices
 from pyreplog.tables.log_slices import Part, slices_of
-from pyreplog.tables.logs import look
+from pyreplog.tables.logs import take_snapshot
 from pyreplog.tables.options import ALL, ANY, ReadOptions
 from pyreplog.tables.paths import METADATA, bookie_logs
 
@@ -62,4 +62,4 @@ def _copies(folder: Path, options: ReadOptions) -> Sequence[tuple[Part, int]]:
         )
     with StoredMetadata(folder / METADATA) as metadata:
         ledgers = existing_ledgers(metadata)
-    return slices_of([(look(logs[bookie]), bookie) for bookie in wanted], options, ledgers)
+    return slices_of([(take_snapshot(logs[bookie]), bookie) for bookie in wanted], options, ledgers)

@@ -86,7 +86,7 @@ class _Producer:
         self.waiting: list[Any] = []
         self.active_us = 0
 
-    def judge(self, sequence: int) -> DedupVerdict:
+    def check_sequence(self, sequence: int) -> DedupVerdict:
         if sequence > self.pushed or (self.failed and sequence in self.failed):
             return DedupVerdict.NEW
         if sequence > self.persisted or (self.retried and sequence in self.retried):
@@ -143,10 +143,10 @@ class Producers:
 
     # ---- publishing -----------------------------------------------------------------------------------------
 
-    def judge(self, name: bytes, sequence: int) -> DedupVerdict:
+    def check_sequence(self, name: bytes, sequence: int) -> DedupVerdict:
         """Return how to handle one message."""
         producer = self._producers.get(name)
-        return DedupVerdict.NEW if producer is None else producer.judge(sequence)
+        return DedupVerdict.NEW if producer is None else producer.check_sequence(sequence)
 
     def find_new(self, name: bytes, sequences: Sequences) -> NDArray[np.bool_] | None:
         """Return which messages of a batch are new; None: some are in doubt, so the whole batch has to wait."""
@@ -313,7 +313,7 @@ class _GlobalProducer(_Producer):
         """Number of ranges of stored numbers."""
         return sum(map(len, self.stored.values()))
 
-    def judge(self, sequence: int) -> DedupVerdict:
+    def check_sequence(self, sequence: int) -> DedupVerdict:
         if sequence > self.pushed:
             return DedupVerdict.NEW
         if sequence < self.floor or any(sequence in numbers for numbers in self.stored.values()):
@@ -387,7 +387,7 @@ class GlobalProducers(Producers):
         flying = _mask(chain.from_iterable(producer.flying.values()), column)
         return None if (flying & ~stored).any() else ~stored
 
-    def judge_copy(self, name: bytes, sequences: Sequences, same_cluster: Collection[int]) -> DedupVerdict:
+    def check_copy(self, name: bytes, sequences: Sequences, same_cluster: Collection[int]) -> DedupVerdict:
         """Return how to handle an entry that another cluster sent.
 
         Args:

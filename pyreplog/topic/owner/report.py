@@ -191,7 +191,7 @@ class TopicReport:
         managed, config, now_us = self._context.managed, self._context.managed.config, self._context.clock.now_us()
         counts, chain = publisher.counts, managed.stats()
         subscriptions = tuple(_subscription(self._context, sub, now_us) for sub in self._subscriptions.all())
-        rates = self._rates.look(
+        rates = self._rates.measure(
             self._context.clock.monotonic_us(), _counted(counts.messages, counts.bytes, subscriptions)
         )
         rated = tuple(_with_rates(sub, rates) for sub in subscriptions)

@@ -283,7 +283,7 @@ class Subscription:
             elif isinstance(effect, Locate):
                 self._locator.add(effect, self._era)
             elif isinstance(effect, ActiveConsumerChanged):
-                self._tell_active(effect)
+                self._notify_active(effect)
             elif isinstance(effect, DeadLetter):
                 self._publish_dead_letters(effect)
             else:
@@ -310,7 +310,7 @@ class Subscription:
         for number in effect.consumers:
             self._call_consumer(number, lambda consumer: consumer.discard(sought=effect.sought))
 
-    def _tell_active(self, effect: ActiveConsumerChanged) -> None:
+    def _notify_active(self, effect: ActiveConsumerChanged) -> None:
         if not effect.active:
             self._call_consumer(effect.consumer, lambda consumer: consumer.discard())
         self._call_consumer(effect.consumer, lambda consumer: consumer.set_active(effect.active))

@@ -119,9 +119,9 @@ class SlaveReplay:
                 self.said.append(b"")
                 self.pulling.lost(self._now, DisconnectedError("the master closed the connection"))
             else:
-                self.hear(line.data)
+                self.receive(line.data)
 
-    def hear(self, data: bytes) -> None:
+    def receive(self, data: bytes) -> None:
         while data and self.pulling.state is SlaveState.STREAMING:
             window = self.pulling.buffer()
             count = min(len(window), len(data))

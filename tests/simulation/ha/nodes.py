@@ -208,7 +208,7 @@ class Node:
         assert self.group is not None
         self.schedule.invariants.committed(self, self.group, self.group.committed)
         self.disk.unreplicated = False
-        self.schedule.invariants.seen(self)
+        self.schedule.invariants.observe(self)
 
     def _do_Fenced(self, effect: do.Fenced) -> None:
         assert self.group is not None
@@ -265,7 +265,7 @@ class Node:
         self.disk.unreplicated |= effect.unreplicated
         self._show()
         self.disk.unreplicated = effect.unreplicated
-        self.schedule.invariants.seen(self)
+        self.schedule.invariants.observe(self)
         self._tell_commit()
 
     def _do_SendToMaster(self, effect: do.SendToMaster) -> None:
@@ -382,7 +382,7 @@ class Node:
     def _hear(self, message: Any) -> None:
         """If the disk refuses, the connection ends."""
         try:
-            self.perform(self.following.heard(message))
+            self.perform(self.following.message_received(message))
         except OutOfRangeError as error:
             self.world.note(self.name, "does not follow:", error)
             self._hang_up()
@@ -705,4 +705,4 @@ class Node:
 
     def _show(self) -> None:
         self.disk.shown = self.visible
-        self.schedule.invariants.seen(self)
+        self.schedule.invariants.observe(self)

@@ -175,17 +175,17 @@ class Schedule:
 
     def renew(self, effect: RenewOrigin) -> None:
         """Do as a Replicator does."""
-        log, note = self.log, effect.note
-        assert note is not None
-        if note.last is not None:
-            first = note.last.first
+        log, position = self.log, effect.position
+        assert position is not None
+        if position.last is not None:
+            first = position.last.first
             here = [(one.end, crc32c(one.value), one.time_us) for one in log.entries if one.first == first]
-            demand(here == [note.last[1:]], "RollbackDetected", "the backup has no cursor of its time")
+            demand(here == [position.last[1:]], "RollbackDetected", "the backup has no cursor of its time")
         self.process.kill()
         former = log.own
         log.renew(effect.mark)
         log.begin, log.withheld = effect.mark, GapCause.DUPLICATE
-        others = {**(self.cursor.others if self.cursor is not None else {}), former: note}
+        others = {**(self.cursor.others if self.cursor is not None else {}), former: position}
         self.cursor = None
         self._epoch += 1
         self.process = Process(self, self._epoch, mark=effect.mark, others=others)
@@ -207,8 +207,8 @@ class Schedule:
         self.expects_alarm = True
         older: list[Progress | None] = [None]  # cursors of that time
         for cursor in self.cursors:
-            note = cursor.others.get(self.log.other)
-            if note is None or note.stored <= first:
+            position = cursor.others.get(self.log.other)
+            if position is None or position.stored <= first:
                 older.append(cursor)
         self.cursor = self.world.random.choice(older)
         stored = dict(self.invariants.messages)

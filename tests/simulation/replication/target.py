@@ -118,7 +118,7 @@ class Target:
         try:
             if self.is_full:
                 raise BacklogFullError(TOPIC, "full")
-            admission = gate.judge(call.session, call.entries, call.gaps)
+            admission = gate.admit(call.session, call.entries, call.gaps)
         except ReplogError as error:
             self.refusals += 1
             settle_all([(call.future, error)])

@@ -103,7 +103,7 @@ class HeldLease(Lease):
                 self._way.host._remove(key)
         self._keys.clear()
 
-    def tell(self) -> None:
+    def report_loss(self) -> None:
         """Its holder hears of it."""
         if self._error is None and self._has_ended and self._heartbeat.state is LeaseState.HELD:
             self._heartbeat.state = LeaseState.LOST  # type: ignore[misc]

@@ -267,7 +267,7 @@ class Sequencer:
         name, producers = single.producer, self._producers
         if producers is not None and name:
             sequence = single.sequence if single.sequence >= 0 else check_sequence(producers.next_sequence(name))
-            verdict = producers.judge(name, sequence)
+            verdict = producers.check_sequence(name, sequence)
             if verdict is DedupVerdict.IN_DOUBT:
                 producers.wait(name, single)
                 return
@@ -323,7 +323,7 @@ class Sequencer:
             gate.settle_doubt(batch)
             self._follow(gate, work)
         try:
-            admission = batch.judge()
+            admission = batch.admit()
         except ReplogError as error:
             self.window.leave(batch.size, batch.messages_submitted)
             work.outcomes.append((batch.future, error))

@@ -70,9 +70,9 @@ class SequenceAllocator(Producers):
         self._highest = max(self._highest, int(sequences[-1]))
         super().push(name, sequences)
 
-    def judge(self, name: bytes, sequence: int) -> DedupVerdict:
+    def check_sequence(self, name: bytes, sequence: int) -> DedupVerdict:
         """Return what to do with a message; only messages in flight from here can be in doubt."""
-        verdict = super().judge(name, sequence)
+        verdict = super().check_sequence(name, sequence)
         return DedupVerdict.NEW if verdict is DedupVerdict.DUPLICATE else verdict
 
     def find_new(self, name: bytes, sequences: Sequences) -> NDArray[np.bool_] | None:
