@@ -357,8 +357,8 @@ class Broker(Handle):
         """Delete the records before an offset, in partitions that this broker leads (KIP-107). Blocks for the disk.
 
         Args:
-            offsets: partition -> first offset that is kept, at most the last stable offset; -1: that offset.
-            timeout: seconds to wait for the other replicas.
+            offsets: first offset that stays, by partition, at most the last stable offset; -1: the last stable offset.
+            timeout: seconds that it waits at most for the other replicas.
 
         Returns:
             A future of the outcomes by partition; see `ReplicaManager.delete_records`.

@@ -1,4 +1,4 @@
-"""CatchUpQuota: the bytes per second that replicas outside of the ISR may fetch, all of a broker together (KIP-73)."""
+"""CatchUpQuota: the bytes per second that all replicas of a broker outside of the ISR may fetch together (KIP-73)."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from pyreplog.stream.rate_limiter import RateLimiter
 class CatchUpQuota:
     """The quota of a broker's replicas outside of the ISR. Any thread may use it.
 
-    A fetch reserves bytes before it is sent. When it is answered, bytes that it did not fetch are returned.
+    A fetch reserves bytes before it is sent. When it is answered, the quota gets back the bytes that it did not fetch.
 
     Args:
         rate: bytes per second; None: no limit.
-        clock: the time.
+        clock: source of time.
     """
 
     def __init__(self, rate: int | None, clock: Clock) -> None:
@@ -28,7 +28,14 @@ class CatchUpQuota:
         return self._limiter is not None
 
     def reserve(self, max_bytes: int) -> int:
-        """Reserve at most `max_bytes` of the bytes that are allowed now; return their number."""
+        """Reserve some of the bytes that are allowed now.
+
+        Args:
+            max_bytes: most bytes to reserve.
+
+        Returns:
+            The number of reserved bytes; 0: the quota allows no fetch yet.
+        """
         assert self._limiter is not None
         with self._lock:
             reserved = min(self._limiter.allowed(self._clock.monotonic_us()), max_bytes)
@@ -36,13 +43,18 @@ class CatchUpQuota:
             return reserved
 
     def settle(self, reserved: int, fetched: int) -> None:
-        """Count the bytes of an answer. The first batch may be larger than what was reserved: the rest is owed."""
+        """Count the bytes of an answer. If a large first batch exceeds the reserved bytes, later fetches wait longer.
+
+        Args:
+            reserved: bytes that the fetch had reserved.
+            fetched: bytes of the answer.
+        """
         assert self._limiter is not None
         with self._lock:
             self._limiter.spend(fetched - reserved)
 
     def next_us(self) -> int:
-        """Return the monotonic time in microseconds from which on a fetch is allowed."""
+        """Return the time from which on the quota allows a fetch, monotonic microseconds."""
         assert self._limiter is not None
         with self._lock:
             now_us = self._clock.monotonic_us()

@@ -55,14 +55,15 @@ class DelayedDeleteRecords:
         again."""
         for name, (partition, deleted) in list(self._pending.items()):
             wait = AppendFuture[None](None)
-            wait.add_done_callback(partial(self._woken, name))
+            wait.add_done_callback(partial(self._wait_ended, name))
             entry = purgatory.watch(deleted.role.low_watermark_key, deleted.before, wait, deadline_us)
             low = partition.low_watermark(deleted.role)
             if low is None or low >= deleted.before:
                 purgatory.cancel(entry)
                 self._complete(name, _response(low))
 
-    def _woken(self, name: TopicPartition, wait: AppendFuture[None]) -> None:
+    def _wait_ended(self, name: TopicPartition, wait: AppendFuture[None]) -> None:
+        """Complete a partition after its wait, which ends at the low watermark, with the role or at the time-out."""
         pending = self._pending.get(name)
         if pending is None:
             return
@@ -76,6 +77,7 @@ class DelayedDeleteRecords:
             self._complete(name, _response(low))
 
     def _complete(self, name: TopicPartition, response: DeleteRecordsResponse) -> None:
+        """Note the outcome of a partition, once; complete the request with the last one."""
         with self._lock:
             if self._pending.pop(name, None) is None:
                 return

@@ -50,7 +50,7 @@ class DelayedProduce:
         no request."""
         for name, pending in list(self._pending.items()):
             wait = _Wait(name)
-            wait.add_done_callback(self._woken)
+            wait.add_done_callback(self._wait_ended)
             key = pending.role.keys[FetchIsolation.HIGH_WATERMARK]
             entry = purgatory.watch(key, pending.required.position, wait, deadline_us)
             code = pending.partition.check_enough_replicas(pending.role, pending.required)
@@ -58,7 +58,8 @@ class DelayedProduce:
                 purgatory.cancel(entry)
                 self._complete(name, code)
 
-    def _woken(self, wait: AppendFuture[None]) -> None:
+    def _wait_ended(self, wait: AppendFuture[None]) -> None:
+        """Complete a partition after its wait, which ends at the high watermark, with the role or at the time-out."""
         assert isinstance(wait, _Wait)
         pending = self._pending.get(wait.name)
         if pending is None:

@@ -64,7 +64,7 @@ class FetchSession:
         number: number of the session.
         find: returns a partition of this broker; None: it has no such replica.
         purgatory: purgatory of the partitions.
-        clock: the time.
+        clock: source of time.
     """
 
     def __init__(
@@ -257,7 +257,7 @@ class FetchSessionCache:
     Args:
         find: returns a partition of this broker; None: it has no such replica.
         purgatory: purgatory of the partitions.
-        clock: the time.
+        clock: source of time.
         slots: most open sessions; beyond it the oldest one is closed, and its broker begins another
             (`max.incremental.fetch.session.cache.slots`).
     """

@@ -1,6 +1,6 @@
 """FetchSessionHandler: the followers' side of the fetch sessions of one broker with one leader (KIP-227).
 
-`fetch_session` is the leader's side. The handler has the name of the class that does this in Kafka.
+`fetch_session` is the leader's side. The class has the name of its counterpart in Kafka.
 """
 
 from __future__ import annotations
@@ -20,19 +20,19 @@ REQUESTS_MAX = 4
 
 
 class FetchSessionHandler:
-    """Decides which fetches the next request to a leader names. It has no thread, no clock and no lock.
+    """Decides which fetches the next request to a leader has. It has no thread, no clock and no lock.
 
-    A fetch is named in one request. The leader answers it when there is something to answer, in the response to
-    whichever request of the session is in flight then. So while fetches have no answer, a request is in flight, if only
-    an empty one. When a request fails, answers may be lost with it: another session begins, and all fetches without an
-    answer time out.
+    Each fetch is in one request. The leader answers it once it has records or another change for the follower, in the
+    response to any request of the session that is in flight then. So a request is in flight, perhaps an empty one,
+    while fetches have no answer. When a request fails, answers may be lost with it: another session begins, and all
+    fetches without an answer time out.
 
     Args:
         member: the broker of the followers, in its incarnation.
-        session: number of the first session, which no earlier process of this broker used.
+        session: number of the first session, unique among those of all processes of this broker.
         max_wait_ms: milliseconds that the leader may keep a request without an answer.
-        max_bytes: bytes of a response, and of one partition in it; may be changed.
-        quota: of the replicas outside of the ISR.
+        max_bytes: approximate size of a response, and of one partition in it; may be changed.
+        quota: quota of the replicas outside of the ISR.
         is_in_sync: returns whether the replica of a partition needs no quota.
     """
 
@@ -46,22 +46,35 @@ class FetchSessionHandler:
         self._in_flight = 0  # requests of this session
         self._unsent: dict[TopicPartition, Fetch] = {}
         self._waiting: dict[TopicPartition, Fetch] = {}  # sent in this session, and not answered
-        self._throttled: dict[TopicPartition, Fetch] = {}  # until the quota allows them
+        self._throttled: dict[TopicPartition, Fetch] = {}  # fetches that wait for the quota
         self._throttled_until_us: int | None = None
         self._reserved: dict[TopicPartition, int] = {}  # bytes of the quota, by partition
 
     def add(self, partition: TopicPartition, fetch: Fetch) -> None:
-        """Send a fetch with the next request. It replaces an older fetch of its partition."""
+        """Add a fetch to the next request. It replaces an older fetch of its partition.
+
+        Args:
+            partition: name of the partition.
+            fetch: the fetch.
+        """
         self._throttled.pop(partition, None)
         self._unsent[partition] = fetch
 
     def forget(self, partition: TopicPartition) -> None:
-        """Neither send nor await a fetch of a partition: its replica was removed, or has another leader."""
+        """Forget the fetches of a partition, because its replica was removed, or has another leader.
+
+        Args:
+            partition: name of the partition.
+        """
         for fetches in (self._unsent, self._throttled, self._waiting):
             fetches.pop(partition, None)
 
     def is_due(self, now_us: int) -> bool:
-        """Return whether a request is to be sent. now_us: monotonic time, microseconds."""
+        """Return whether a request is to be sent.
+
+        Args:
+            now_us: monotonic time, microseconds.
+        """
         if self._in_flight >= REQUESTS_MAX:
             return False
         is_allowed = self._throttled_until_us is not None and now_us >= self._throttled_until_us
@@ -69,11 +82,15 @@ class FetchSessionHandler:
 
     @property
     def throttled_until_us(self) -> int | None:
-        """Monotonic time from which on the quota allows the next fetch that is throttled; None: none is."""
+        """Monotonic time, microseconds, from which on the quota allows throttled fetches; None: none is throttled."""
         return self._throttled_until_us
 
     def next_request(self, now_us: int) -> ReplicaFetchRequest | None:
-        """Return the request to send now; None: no request is due, or the quota allows no fetch of it."""
+        """Return the request to send now; None: no request is due, or the quota allows no fetch of it.
+
+        Args:
+            now_us: monotonic time, microseconds.
+        """
         if not self.is_due(now_us):
             return None
         if self._throttled_until_us is not None and now_us >= self._throttled_until_us:
@@ -95,11 +112,16 @@ class FetchSessionHandler:
         return ReplicaFetchRequest(self.member, self._session, is_first, self.max_wait_ms, self.max_bytes, fetches)
 
     def answered(self, request: ReplicaFetchRequest, responses: FetchResponses) -> None:
-        """Note the responses to a request: their fetches wait no more."""
+        """Note the responses to a request, so that their fetches do not wait any more.
+
+        Args:
+            request: the request.
+            responses: responses by partition, perhaps to fetches of earlier requests of the session.
+        """
         if request.session == self._session:
             self._in_flight -= 1
         for name in request.fetches:
-            if name in self._reserved and name not in responses:  # it waits without a share of the quota
+            if name in self._reserved and name not in responses:  # a waiting fetch reserves no bytes
                 self._quota.settle(self._reserved[name], 0)
                 self._reserved[name] = 0
         for name, data in responses.items():
@@ -112,8 +134,11 @@ class FetchSessionHandler:
     def failed(self, request: ReplicaFetchRequest) -> dict[TopicPartition, Fetch]:
         """Begin another session, because a request of this one failed.
 
+        Args:
+            request: the request.
+
         Returns:
-            The fetches that time out: all that have no answer. None if the request belongs to an earlier session.
+            All fetches without an answer, which time out; {}: the request belongs to an earlier session.
         """
         if request.session != self._session:
             return {}
@@ -124,7 +149,7 @@ class FetchSessionHandler:
         return waiting
 
     def _reserve(self, name: TopicPartition) -> int:
-        """Return the bytes that a fetch may ask for; 0: the quota allows none yet."""
+        """Return the most bytes that a fetch may request; 0: the quota allows no fetch yet."""
         if not self._quota.is_limited:
             return self.max_bytes
         self._settle(name, 0)

@@ -1,10 +1,10 @@
 """ReplicaFetcher: sends the fetches of a broker's followers, and passes the answers to their partitions.
 
-There is a thread for each broker that leads some of them. It takes all answers that have arrived, and then sends all
+Each broker that leads some of them has a thread here. It handles all answers that have arrived, and then sends all
 fetches that result from them in one request: see `fetch_session_handler`, and `fetch_session` for the leader's side.
 
-Replicas that are not in the ISR may share a limit of bytes per second (KIP-73): their fetches wait until it allows
-them. Those in the ISR are never throttled, so that no limit makes a replica leave it.
+Replicas that are not in the ISR may share a limit of bytes per second (KIP-73): their fetches wait until the limit
+allows them. Those in the ISR are never throttled, so that no limit makes a replica leave it.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class ReplicaFetcher(Handle):
         transport: transport to other brokers.
         find: returns a replica of this broker; None: it has no such replica.
         config: settings of the broker.
-        clock: the time.
+        clock: source of time.
     """
 
     def __init__(
@@ -63,13 +63,19 @@ class ReplicaFetcher(Handle):
         self._member = member
         self._transport, self._find, self._config, self._clock = transport, find, config, clock
         self._catch_up = CatchUpQuota(config.catch_up_bytes_per_s, clock)
-        self._lock = threading.Lock()  # guards what follows
+        self._lock = threading.Lock()  # guards the fields below
         self._threads: dict[str, _LeaderThread] = {}
         self._assigned: dict[TopicPartition, _LeaderThread] = {}  # thread of each partition's latest fetch
         super().__init__("replica fetcher")
 
     def send_fetch(self, partition: TopicPartition, leader: str, fetch: Fetch) -> None:
-        """Send a fetch of a partition, together with fetches of other partitions."""
+        """Send a fetch of a partition soon, in one request with fetches of other partitions.
+
+        Args:
+            partition: name of the partition.
+            leader: name of the leader's broker.
+            fetch: the fetch.
+        """
         with self._lock:
             thread = self._thread(leader)
             if thread is None:
@@ -127,7 +133,7 @@ class _LeaderThread:
     ) -> None:  # fmt: skip
         self._leader, self._transport, self._find, self._clock = leader, transport, find, clock
         self._backoff_us = config.backoff_ms * 1000
-        self._changed = threading.Condition()  # guards all that follows
+        self._changed = threading.Condition()  # guards the fields below
         self._handler = FetchSessionHandler(
             member, secrets.randbits(62), max_wait_ms=config.fetch_wait_ms, max_bytes=config.fetch_bytes_max,
             quota=quota, is_in_sync=self._is_in_sync,
@@ -157,6 +163,7 @@ class _LeaderThread:
             self._changed.notify()
 
     def stop(self) -> None:
+        """Stop the thread, and wait until it has ended."""
         with self._changed:
             self._is_stopping = True
             self._changed.notify()

@@ -59,7 +59,7 @@ class StateStore(Handle):
     def _guarded(self, call: Callable[[], None]) -> None:
         try:
             call()
-        except Exception:  # nobody reads the pool's future
+        except Exception:  # no caller reads the pool's future
             if not self._stopping.is_set():
                 logger.exception("a change of a partition's state failed")
 

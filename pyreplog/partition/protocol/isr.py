@@ -54,7 +54,7 @@ class FollowerState:
         Args:
             fetch: the fetch.
             leader_end: the end of the leader's log.
-            now_us: the time in microseconds.
+            now_us: monotonic time, microseconds.
             requires_sync: whether its synced position counts, or the one up to which it has received records.
         """
         self.received = max(self.received, fetch.position)

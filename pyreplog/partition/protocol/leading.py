@@ -58,7 +58,7 @@ class LeadingReplica:
         high_watermark: the highest one that this replica knows.
         config: settings.
         brokers: the registrations.
-        now_us: the time in microseconds.
+        now_us: monotonic time, microseconds.
     """
 
     def __init__(
@@ -205,7 +205,7 @@ class LeadingReplica:
 
         Args:
             member: the follower.
-            until_us: the time in microseconds.
+            until_us: monotonic time, microseconds.
         """
         follower = self._followers.get(member)
         if follower is not None and (mark := self._mark(follower)) is not None and mark >= follower.received:

@@ -135,7 +135,7 @@ class ProducerStates:
         Args:
             batch: the header of the batch.
             first_offset: offset of its first record.
-            now_us: the time in microseconds.
+            now_us: wall time, microseconds since 1970-01-01 UTC.
         """
         stored = BatchMetadata(
             batch.first_sequence, batch.last_sequence, first_offset, first_offset + batch.records - 1
@@ -148,7 +148,7 @@ class ProducerStates:
 
         Args:
             producer_id: id of the producer.
-            now_us: the time in microseconds.
+            now_us: wall time, microseconds since 1970-01-01 UTC.
         """
         entry = self._entries.get(producer_id)
         if entry is not None and now_us > entry.used_us:
@@ -158,7 +158,7 @@ class ProducerStates:
         """Forget the producers that were last used before a time.
 
         Args:
-            before_us: the time in microseconds.
+            before_us: wall time, microseconds since 1970-01-01 UTC.
             keep: ids of producers that stay, because they have open transactions.
 
         Returns:

@@ -123,7 +123,7 @@ class LogTransactions:
         )
         return TransactionsSnapshot(tuple(producers), tuple(self._unreplicated))
 
-    # ---- asked by a leader ----------------------------------------------------------------------------------
+    # ---- checks of a leader ---------------------------------------------------------------------------------
 
     def begin_verification(self, producer_id: int, first_sequence: int = NO_SEQUENCE) -> int:
         """Note that the coordinator is asked whether a transaction is open; return a token for `check`.
@@ -189,7 +189,7 @@ class LogTransactions:
             return ErrorCode.INVALID_PRODUCER_EPOCH
         return ErrorCode.NONE
 
-    # ---- what the log holds ---------------------------------------------------------------------------------
+    # ---- records of the log ---------------------------------------------------------------------------------
 
     def append(self, producer_id: int, producer_epoch: int, position: LogPosition) -> None:
         """Note an appended batch of a transaction, which begins at `position`."""
@@ -222,7 +222,7 @@ class LogTransactions:
             self._coordinator_epochs.pop(number, None)
             self._verifications.pop(number, None)
 
-    # ---- what readers may see -------------------------------------------------------------------------------
+    # ---- reads ----------------------------------------------------------------------------------------------
 
     def last_stable(self, high_watermark: LogPosition) -> LogPosition:
         """Return the last stable offset, up to which readers of committed data may read; at least the start of the log.

@@ -141,7 +141,7 @@ class ProducerStateManager:
             change: the change that the batch makes; None: no change.
             before: where the log ended before it.
             appended: offsets and end of the batch.
-            time_us: the time in microseconds.
+            time_us: wall time, microseconds since 1970-01-01 UTC.
 
         Raises:
             CorruptionError: a record is damaged.
@@ -193,7 +193,7 @@ class ProducerStateManager:
         """Remove producers that were idle since a time, except those with an unfinished transaction.
 
         Args:
-            before_us: the time in microseconds: `producer.id.expiration.ms` ago.
+            before_us: wall time, microseconds since 1970-01-01 UTC, `producer.id.expiration.ms` ago.
 
         Returns:
             Number of removed producers.

@@ -34,7 +34,7 @@ class MetadataView:
         store: metadata store.
         cache: the broker's cache of it.
         config: settings of the broker, for the creation of the coordinators' topic.
-        clock: the time.
+        clock: source of time.
     """
 
     def __init__(self, store: MetadataStore, cache: MetadataCache, config: BrokerConfig, clock: Clock) -> None:

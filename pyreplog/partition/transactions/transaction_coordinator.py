@@ -185,7 +185,7 @@ class TransactionCoordinator(Handle):
         view: metadata of the cluster.
         producer_ids: allocates producer ids.
         transport: transport to other brokers.
-        clock: the time.
+        clock: source of time.
         config: settings.
     """
 
@@ -656,7 +656,7 @@ class TransactionCoordinator(Handle):
     def _guarded(self, call: Callable[[], object]) -> None:
         try:
             call()
-        except Exception:  # nobody reads the pool's future
+        except Exception:  # no caller reads the pool's future
             logger.exception("broker %s: a step of the transaction coordinator failed", self._broker)
 
     def _create(self) -> None:

@@ -193,7 +193,7 @@ class TransactionMachine:
         Args:
             call: the request, for `Reply`.
             timeout_ms: time-out of its transactions, milliseconds.
-            now_ms: the time.
+            now_ms: wall time, milliseconds since 1970-01-01 UTC.
             expected: id and epoch of a producer that requests its next epoch (KIP-360); None: a new producer.
             transaction_version: see `TransactionMetadata`.
         """
@@ -281,7 +281,7 @@ class TransactionMachine:
             producer_id: id of the producer.
             producer_epoch: epoch of the producer.
             partitions: partitions that will get records.
-            now_ms: the time.
+            now_ms: wall time, milliseconds since 1970-01-01 UTC.
         """
         added = frozenset(partitions)
         if self._is_refreshing:
@@ -345,7 +345,7 @@ class TransactionMachine:
             call: the request, for `Reply`.
             producer_id: id of the producer.
             producer_epoch: epoch of the producer.
-            now_ms: the time.
+            now_ms: wall time, milliseconds since 1970-01-01 UTC.
             is_commit: whether to commit.
             transaction_version: 2: the producer continues with the epoch in the answer; 1: with its present one.
         """
@@ -419,7 +419,7 @@ class TransactionMachine:
         """Abort a transaction that has timed out, and remove an id that has expired.
 
         Args:
-            now_ms: the time.
+            now_ms: wall time, milliseconds since 1970-01-01 UTC.
             expiration_ms: `transactional.id.expiration.ms`.
         """
         current = self.metadata
@@ -534,7 +534,7 @@ class TransactionMachine:
         Args:
             number: number of the transaction in `WriteMarkers`.
             partition: the partition.
-            now_ms: the time.
+            now_ms: wall time, milliseconds since 1970-01-01 UTC.
         """
         if number != self._number or partition not in self._unwritten:
             return []
