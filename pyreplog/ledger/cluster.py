@@ -298,7 +298,7 @@ class LedgerCluster(Handle):
         missing = missing and fill(self._runtime.candidates(suspects=True))
         if not missing:
             return [bookie for bookie in members if bookie is not None]
-        take, left = f"{ensemble - missing} take entries", missing
+        take, left = f"{ensemble - missing} that take entries", missing
         if missing <= away_max:
             racks = self._runtime.racks()
             leaving = set(self._runtime.leaving_bookies())
@@ -306,7 +306,9 @@ class LedgerCluster(Handle):
             left = fill(Candidate(name, rack=racks.get(name, "")) for name in known)
             take += f", and the cluster has {ensemble - left}"
         if left:
-            raise NotEnoughBookiesError(f"an ensemble of {ensemble} bookies was asked for, {take}")
+            raise NotEnoughBookiesError(
+                f"expected {ensemble} bookies for the ensemble, found {take}: start or add bookies"
+            )
         return [bookie for bookie in members if bookie is not None]
 
     def open_ledger(
