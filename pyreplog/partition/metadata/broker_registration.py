@@ -268,7 +268,7 @@ def _check_empty(directory: Path) -> None:
     content = sorted(path.name for path in directory.iterdir() if path.is_dir() and not path.name.startswith("."))
     if content:
         raise MissingIdentityError(
-            f"{directory} has no file {IDENTITY!r} that tells whose it is, and holds {', '.join(content[:3])}"
+            f"{directory} has no file {IDENTITY!r} that says of which broker it is, and holds {', '.join(content[:3])}"
         )
 
 

@@ -32,7 +32,7 @@ class GeoReplicationReport(SnapshotReport):
         ReportColumn("unsent_bytes", pa.int64(), "bytes of the entries that hold them"),
         ReportColumn("oldest_ts", TIME, "append time of the first of them; null: there is none, or it is not known"),
         ReportColumn("age_s", pa.float64(), "its age, in seconds"),
-        ReportColumn("alarm", pa.string(), "what somebody has to decide or do; null: nothing"),
+        ReportColumn("alarm", pa.string(), "what an operator has to decide or do; null: nothing"),
     )
 
     def merge(self, partials: pa.Table, snapshot: Snapshot) -> pa.Table:
@@ -77,7 +77,7 @@ class GeoReadinessReport(SnapshotReport):
         ),
         ReportColumn("home", pa.string(), "only cluster that delivers, or (this cluster); null: all clusters do"),
         ReportColumn("reason", pa.string(), "why the target is not connected, or not known; null: it is connected"),
-        ReportColumn("alarm", pa.string(), "what somebody has to decide or do; null: nothing"),
+        ReportColumn("alarm", pa.string(), "what an operator has to decide or do; null: nothing"),
     )
 
     def merge(self, partials: pa.Table, snapshot: Snapshot) -> pa.Table:
