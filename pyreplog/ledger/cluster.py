@@ -702,7 +702,7 @@ class LedgerCluster(Handle):
 
     def _end_forgotten(self) -> None:
         """Release the resources. Ledgers stay open; the next `open_ledger` recovers them."""
-        self._error = ClosedError(f"the {self._label} was forgotten")
+        self._error = ClosedError(f"the {self._label} was garbage-collected before it was closed")
         self._writer_keys.stop()
         self._runtime.close()
         self._writer_keys.close()
