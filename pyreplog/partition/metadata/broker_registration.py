@@ -290,8 +290,8 @@ def _check_known(
         )
     if known is not None and known.directory != identity.directory and (identity.is_stored or not replaces):
         raise WrongIncarnationError(
-            f"broker {identity.name} was made with another directory than {directory}. If that one is lost, let an "
-            "empty directory replace it: what it held is copied from other replicas"
+            f"broker {identity.name} was made with another directory than {directory}. If that one is lost, start "
+            "the broker with --replace and an empty directory: its replicas are copied from others"
         )
 
 

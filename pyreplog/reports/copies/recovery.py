@@ -131,7 +131,7 @@ class BookieDisks(SnapshotReport):
     title = "Bookies and their disks"
     definition = (
         "Each bookie that runs, with its free space, and since when all segments of its log were verified on the disk "
-        "(scrubbed); a segment that is new counts from its beginning. Times are told by the hour."
+        "(scrubbed); a segment that is new counts from its beginning. Times are rounded to hours."
     )
     figures = (
         ReportColumn("bookie", pa.string(), "bookie"),

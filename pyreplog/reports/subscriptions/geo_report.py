@@ -19,7 +19,7 @@ class GeoReplicationReport(SnapshotReport):
         "For each topic partition and each cluster that its policy has it sent to: what lies between the stored cursor "
         "of the target and the end of the topic, so never less than what the target lacks. State and alarms are those "
         "of the metadata and the stored cursor; those of the connection, and of histories that differ, `pyreplog geo "
-        "status` tells."
+        "status` shows."
     )
     figures = (
         TOPIC,
@@ -57,8 +57,8 @@ class GeoReadinessReport(SnapshotReport):
     title = "What a fail-over would lose or repeat"
     definition = (
         "For each replicated subscription of each topic partition and each cluster that its policy names: the effect "
-        "of a fail-over of its consumers at the moment of the report, as `pyreplog geo readiness` tells it. Messages "
-        "and acknowledgements in flight count as missing there, so these are the most. The metadata do not tell this: "
+        "of a fail-over of its consumers at the moment of the report, as `pyreplog geo readiness` shows it. Messages "
+        "and acknowledgements in flight count as missing there, so these are the most. The metadata do not have this: "
         "the server that has the topic open is asked, and where it does not answer, nothing is known."
     )
     figures = (
