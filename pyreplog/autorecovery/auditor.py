@@ -202,7 +202,9 @@ class Auditor:
             logger.warning("the copies of bookie %s are made again: %s", decision.bookie, decision.reason)
             place_order(self._store, decision.bookie, TimedReason(now_us, decision.reason))
         elif isinstance(decision, WithdrawOrder):
-            logger.warning("the order for bookie %s is withdrawn: %s", decision.bookie, decision.reason)
+            logger.warning(
+                "the order to make the copies of bookie %s again is withdrawn: %s", decision.bookie, decision.reason
+            )
             withdraw_order(self._store, decision.bookie)
         elif isinstance(decision, NoteState):
             reason = decision.state.reason or "it is not registered"
@@ -227,13 +229,14 @@ class Auditor:
         now_us = self._clock.now_us()
         if hold is not None and now_us - hold.since_us > config.hold_alarm_ms * 1000:
             hours = (now_us - hold.since_us) // 3_600_000_000
-            alarms.append(Alarm("hold-forgotten", f"recovery is on hold since {hours} hours: {hold.reason}"))
+            alarms.append(Alarm("hold-forgotten", f"auto-recovery has been on hold for {hours} hours: {hold.reason}"))
         if garbled:
             ledger, why = min(garbled.items())
             alarms.append(
                 Alarm(
                     "garbled",
-                    f"the metadata of {counted(len(garbled), 'ledger')} cannot be read, of ledger {ledger}: {why}",
+                    f"the metadata of {counted(len(garbled), 'ledger')} cannot be read, such as those of ledger "
+                    f"{ledger}: {why}",
                 )
             )
         return alarms

@@ -230,7 +230,7 @@ class AutoRecovery(Handle):
         try:
             stored = find_moves(self._store)
         except InvalidMetadataError as error:
-            logger.warning("the moves of a rebalance cannot be read, and are not made: %s", error)
+            logger.warning("the moves of a rebalance cannot be read, and are not carried out: %s", error)
             return {}
         return {} if stored is None else {move.ledger: move for move in stored.moves}
 
@@ -301,17 +301,18 @@ class AutoRecovery(Handle):
         failed = {**self._repairs.failures, **failed, **opened.failed}
         alarms = list(audit.alarms)
         if lacking := sum(failure.lacks_bookie for failure in failures.values()):
-            text = f"{counted(lacking, 'ledger')} cannot be copied: no other bookie can take their copies; add one"
+            text = f"{counted(lacking, 'ledger')} cannot be copied: no other bookie can take their copies; add a bookie"
             alarms.append(Alarm("no-target", text))
         if opened.needs_operator:
             ledger, why = min(opened.needs_operator.items())
             count = counted(len(opened.needs_operator), "ledger", "have")
-            text = f"{count} no writer any more, of ledger {ledger}: {why}"
+            text = f"{count} no writer any more, such as ledger {ledger}: {why}"
             alarms.append(Alarm("open-ledgers", text))
         checked = self._replicas_check.progress
         if checked is not None and checked.differing:
             ledger, text = min(checked.differing.items())
-            text = f"copies of {counted(len(checked.differing), 'ledger')} differ, of ledger {ledger}: {text}"
+            count = counted(len(checked.differing), "ledger")
+            text = f"copies of {count} differ, such as those of ledger {ledger}: {text}"
             alarms.append(Alarm("copies-differ", text))
         waiting = sorted({*opened.waiting, *opened.notified, *opened.recovering})
         return AutoRecoveryStatus(

@@ -156,15 +156,16 @@ def _of_copies(store: MetadataStore, copies: CopyAudit) -> Iterator[Finding]:
     if differing := copies.ledgers(MemberVerdict.DIFFERS):
         text = f"copies of {counted(len(differing), 'ledger')} are intact and differ from the others'"
         text += f", ledger {differing[0]} first"
-        step = "the auditor gives the place of a bookie that differs from most others to another; of two, you decide"
+        step = "the auditor replaces a bookie that differs from most others; if two differ, an operator has to decide"
         yield Finding("copies-differ", Colour.AMBER, text, step)
     if missing := copies.ledgers(MemberVerdict.MISSING):
         text = f"bookies lack copies of {counted(len(missing), 'ledger')} that they should have"
         text += f", ledger {missing[0]} first"
-        step = "pyreplog ledger repair LEDGER; the auditor finds them, too, when their turn comes"
+        step = "pyreplog ledger repair LEDGER; the auditor, too, finds them when it next checks these ledgers"
         yield Finding("copies-lacking", Colour.AMBER, text, step)
     if unknown := copies.ledgers(MemberVerdict.UNKNOWN):
-        text = f"bookies could not say what they have of {counted(len(unknown), 'ledger')}, ledger {unknown[0]} first"
+        text = f"bookies could not report which entries they have of {counted(len(unknown), 'ledger')}"
+        text += f", ledger {unknown[0]} first"
         yield Finding("copies-unknown", Colour.AMBER, text, "start the bookies, or upgrade them; then audit again")
     listed = list_lost(store)
     nowhere = {

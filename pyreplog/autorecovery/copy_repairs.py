@@ -238,7 +238,7 @@ class CopyRepairs:
             where = f"found on {', '.join(returned)}" if returned else "found"
             logger.warning("ledger %d: %d lost entries were %s", ledger, len(copied), where)
         if len(copied) < len(entries):
-            raise UnreadableError(ledger, f"{len(entries) - len(copied)} lost entries are not there, either")
+            raise UnreadableError(ledger, f"{len(entries) - len(copied)} lost entries were not found")
 
     # ---- attempts -------------------------------------------------------------------------------------------
 

@@ -219,7 +219,7 @@ def run_rebalance(
             moves = rebalancer.progress()
             if moves is None:
                 raise RebalanceError(
-                    "somebody ended the rebalance with `cluster rebalance --end`; what was moved stays"
+                    "an operator ended the rebalance with `cluster rebalance --end`; what was moved stays"
                 )
             if not moves.moves:
                 break

@@ -174,7 +174,7 @@ class ReplicasCheck:
         except ClosedError:
             raise
         except ReplogError as error:
-            return f"{text}; it is not replaced: {error}"
+            return f"{text}; the differing bookie is not replaced: {error}"
         return ""
 
     def _replace(self, stored: VersionedMetadata, bookie: str, lost: frozenset[str]) -> None:

@@ -297,13 +297,13 @@ class ReplicationWorker:
                 counters.ledgers += not replicated.is_open
                 self._failures.pop(ledger, None)
         if replicated.kept:  # back off, or each pass would search for these entries
-            text = f"{counted(replicated.kept, 'entry', 'have')} copies on bookies that are away, or nowhere"
+            text = f"{counted(replicated.kept, 'entry', 'have')} copies only on bookies that are away, or no copy"
             self._note_failure(ledger, UnreadableError(ledger, text))
 
     def _note_failure(self, ledger: int, error: ReplogError) -> None:
         """Schedule the next attempt for a ledger; a failed move is given up instead, since no copy is missing."""
         if (move := self._workload.moves.get(ledger)) is not None:
-            lacks = f"{move.target} does not take the copies any more, or would take racks away"
+            lacks = f"{move.target} does not take the copies any more, or entries would have copies in fewer racks"
             with self._lock:
                 self._failed_moves[ledger] = lacks if isinstance(error, NotEnoughBookiesError) else str(error)
                 self.counters.failures += 1

@@ -99,8 +99,10 @@ def check_claim(request: Request, state: LedgerState | None, verdict: KeyVerdict
     if deleted or (state is not None and state.key is not None):
         if verdict is KeyVerdict.UNKNOWN:
             return ReplyStatus.UNKNOWN, "the key of the ledger cannot be checked: the metadata store does not answer"
-        logger.warning("ledger %d: its key is refused: another one was noted before; see 'Keys'", request.ledger)
-        return ReplyStatus.UNAUTHORIZED, "another key was noted here before the ledger's own key arrived"
+        logger.warning(
+            "ledger %d: its key is refused: another key was noted before; see docs/operations.md, Keys", request.ledger
+        )
+        return ReplyStatus.UNAUTHORIZED, "the bookie had noted another key before the ledger's own key arrived"
     return None
 
 

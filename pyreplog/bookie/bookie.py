@@ -308,7 +308,7 @@ class Bookie(FastAddHandler):
             self._group.wait(respond, reply, request)
             return None
         if self.live.is_undecided(request.ledger):
-            return self._refuse(request, ReplyStatus.UNKNOWN, "it is being decided what of the ledger is surplus here")
+            return self._refuse(request, ReplyStatus.UNKNOWN, "the surplus entries of the ledger are being determined")
         reply = holdings_reply(request, read_entries(self.live.of(request.ledger), request, state))
         if self._log.staged or reply.status != ReplyStatus.OK:
             return reply
@@ -357,7 +357,9 @@ class Bookie(FastAddHandler):
         if not self._polls.has_room:
             poll = self._polls.make_room(self._client)
             if poll is None:
-                return self._refuse(request, ReplyStatus.OVERLOADED, f"{self._polls.count} long polls wait already")
+                return self._refuse(
+                    request, ReplyStatus.OVERLOADED, f"{self._polls.count} long polls are waiting already"
+                )
             self._answer_polls([poll])
         self._polls.add(request.ledger, request.last, deadline_us, respond, self._client)
         return None
@@ -369,7 +371,9 @@ class Bookie(FastAddHandler):
 
     def _scrub(self, request: Request, respond: Respond) -> Reply | None:
         if self.scrub is None:
-            return self._refuse(request, ReplyStatus.UNSUPPORTED, "nothing verifies the segments of this bookie")
+            return self._refuse(
+                request, ReplyStatus.UNSUPPORTED, "this bookie has no scrubber: its segments are not verified"
+            )
         if request.first > 1:
             return self._refuse(request, ReplyStatus.REFUSED, f"first: expected 0 or 1, found {request.first}")
         if request.first:

@@ -346,7 +346,9 @@ def _check_empty(path: Path, name: str, known: Versioned | None, *, make_new: bo
     """Check that a new bookie may be made in a directory without an identity."""
     log = path / LOG
     if log.exists() and any(log.iterdir()):
-        raise MissingIdentityError(f"{path} holds a bookie's data and no file {IDENTITY!r} that says whose")
+        raise MissingIdentityError(
+            f"{path} holds the data of a bookie, and no file {IDENTITY!r} that says of which one: restore it"
+        )
     if known is not None and not make_new:
         raise EmptyDirectoryError(
             f"bookie {name} is registered, and {path} is empty: is its disk mounted? To give up what it held, and let "

@@ -229,7 +229,7 @@ class _Salvage:
         else:
             own_epoch = self._find_epoch(base)
             if own_epoch is None:
-                return replace(lost, reason="its header is damaged, and its epoch cannot be told")
+                return replace(lost, reason="its header is damaged, and its epoch cannot be determined")
             header = encode_header(self._uuid, base, self._size, UNNUMBERED, own_epoch)
             plan = _Plan(base, epoch=own_epoch, header=header)
         size = names.segment_path(self._log, base).stat().st_size
@@ -279,7 +279,7 @@ class _Salvage:
             plan.blank_at = damages.pop()[0] if damages and damages[-1][1] >= stop else at
             plan.reason = plan.reason or "its end is damaged"
         if damages:
-            plan.damages, plan.reason = tuple(damages), plan.reason or "records are damaged, and no index tells which"
+            plan.damages, plan.reason = tuple(damages), plan.reason or "records are damaged, and no index lists them"
 
     def _next_intact(self, segment: Segment, at: int, stop: int) -> int:
         """Find the next intact record, or the blank, with room for a filler in front of it."""

@@ -436,7 +436,7 @@ class Scrubber:
                 counted(check.faults, "damaged place"),
             )
         if check.unindexed is not None:
-            self._mark_lost(base, "records are damaged, and no index tells which")
+            self._mark_lost(base, "records are damaged, and no index lists them")
             logger.error(
                 "the segment at %d has damaged records, and no index that names them (%s); %s",
                 base,

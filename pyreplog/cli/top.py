@@ -33,7 +33,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--interval", metavar="S", type=float, default=2.0, help="seconds between refreshes (default: 2)"
     )
-    parser.add_argument("--once", action="store_true", help="show them once")
+    parser.add_argument("--once", action="store_true", help="print them once, and end")
 
 
 def run(arguments: argparse.Namespace) -> int:

@@ -132,4 +132,4 @@ def _short(value: object) -> str:
     try:
         return repr(value)[:80]
     except RecursionError:  # json.loads allows more levels than repr
-        return f"a {type(value).__name__} of many levels"
+        return f"a {type(value).__name__} that is nested too deeply"

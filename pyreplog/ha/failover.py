@@ -179,7 +179,7 @@ class Failover(Handle):
         if self._silent_since_s is None:
             self._silent_since_s, self._challenge_after_s = now_s, self._random() * self._lease_s * _SPREAD_PART
             self._tries = 0
-            logger.warning("%s: does not hear from the master, %s", self._label, self._followed[0])
+            logger.warning("%s: receives nothing from the master, %s", self._label, self._followed[0])
         return now_s >= self._silent_since_s + self._challenge_after_s
 
     def _challenge(self, holder: str) -> None:

@@ -199,14 +199,15 @@ class Master:
         if producer is None and sequence:
             raise ClientRefusedError(ClientRefusal.UNKNOWN_CLIENT, f"no batches of client {client.hex()} are known")
         if sequence > expected:
-            text = f"entry {sequence} of client {client.hex()} came, entry {expected} comes next"
+            text = f"client {client.hex()}: expected its entry {expected} next, found entry {sequence}"
             raise ClientRefusedError(ClientRefusal.OUT_OF_ORDER, text)
         runs: tuple[Run, ...] = ()
         skip = min(expected - sequence, count)
         if producer is not None and skip:
             known = producer.numbers(sequence, skip)
             if known is None:
-                text = f"entries {sequence} to {sequence + skip - 1} of client {client.hex()} are too old to be known"
+                text = f"entries {sequence} to {sequence + skip - 1} of client {client.hex()} are too old: "
+                text += "their numbers are not stored any more"
                 raise ClientRefusedError(ClientRefusal.UNKNOWN_CLIENT, text)
             runs, position = known, producer.position
         if skip < count:
@@ -449,8 +450,8 @@ class Master:
             who = effect.connection.peer.identity.node or "a replica"
             logger.warning("%s: %s is refused: %s", self.log.path, who, effect.refusal.text)
         elif isinstance(effect, ModeChanged):
-            how = "not waited for any more" if effect.asynchronous else "waited for again"
-            logger.warning("%s: replicas are %s", self.log.path, how)
+            how = "appends go on without replicas" if effect.asynchronous else "appends wait for replicas again"
+            logger.warning("%s: %s", self.log.path, how)
             self._set_background_sync(effect.asynchronous)
             self.log.tail.unreplicated |= effect.asynchronous  # readers learn of it before they see more
         elif isinstance(effect, Replicated):

@@ -111,14 +111,14 @@ class Service:
         elif isinstance(message, Refuse):
             connection.close(JoinRefusedError(message.code, message.text))
         elif streams is None:
-            connection.close(JoinRefusedError(messages.RefusalCode.NOT_MASTER, "this node is about to change its role"))
+            connection.close(JoinRefusedError(messages.RefusalCode.NOT_MASTER, "this node is changing its role"))
         elif isinstance(message, Join):
             _check_name(connection, message.member)
             streams.join(connection, message)
         elif isinstance(message, MembersStored):
             streams.stored(connection, message)
         else:
-            raise InvalidMessageError(f"expected what a replica says, found {type(message).__name__}")
+            raise InvalidMessageError(f"expected a message of a replica, found {type(message).__name__}")
 
     def _on_request(self, connection: ServerConnection, number: int, message: Message) -> None:
         if isinstance(message, Prepare):
@@ -129,7 +129,7 @@ class Service:
         elif isinstance(message, Command):
             self._node.command(connection, number, message)
         else:
-            raise InvalidMessageError(f"expected a question, found {type(message).__name__}")
+            raise InvalidMessageError(f"expected a request of a node, found {type(message).__name__}")
 
     def drained(self, connection: Connection) -> None:
         self._node.clients.drained(connection)

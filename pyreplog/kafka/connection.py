@@ -304,10 +304,10 @@ class KafkaConnection:
             self._progress_us, self._progress = now_us, queue.sent_bytes
         is_partial = self._handshaking is not None or (self._parser.buffered > 0 and not self._is_paused)
         if now_us - self._progress_us > config.stall_ms * 1000:
-            self.close(SlowPeerError(f"{queue.queued_bytes} bytes of answers were not taken"))
+            self.close(SlowPeerError(f"the client did not receive {queue.queued_bytes} bytes of answers"))
         elif is_partial and now_us - self._partial_us > config.request_ms * 1000:
             part = "a TLS handshake" if self._handshaking is not None else f"{self._parser.buffered} bytes of a request"
-            self.close(PeerTimeoutError(f"{part}, and no end within {config.request_ms / 1000:g} s"))
+            self.close(PeerTimeoutError(f"{part} without an end within {config.request_ms / 1000:g} s"))
         elif not self.is_trusted and now_us - self._opened_us > config.request_ms * 1000:
             self.close(PeerTimeoutError(f"no authentication within {config.request_ms / 1000:g} s"))
         elif self._answers or self._backlog or now_us < self._muted_until_us:

@@ -252,11 +252,11 @@ class KafkaServer(Handle):
         handle = APIS.get(request.key)
         if handle is None or request.message is None or request.version < versions_of(request.key)[0]:
             raise UnsupportedRequestError(
-                f"expected an API that ApiVersions tells of, found key {request.key} version {request.version}"
+                f"expected an API that ApiVersions lists, found key {request.key} version {request.version}"
             )
         session = connection.session
         if isinstance(session, SaslSession) and not session.user and request.key not in _SASL_APIS:
-            raise AuthenticationError(f"expected a user, found a request of key {request.key} before")
+            raise AuthenticationError(f"expected an authentication first, found a request of key {request.key}")
         context = RequestContext(request.version, request.client_id, connection.peer, connection.session)
         outcome = handle(self._api, context, request.message)
         connection.is_trusted = connection.is_trusted or bool(isinstance(session, SaslSession) and session.user)

@@ -298,7 +298,7 @@ class LedgerCluster(Handle):
         missing = missing and fill(self._runtime.candidates(suspects=True))
         if not missing:
             return [bookie for bookie in members if bookie is not None]
-        take, left = f"{ensemble - missing} take entries", missing
+        take, left = f"{ensemble - missing} that take entries", missing
         if missing <= away_max:
             racks = self._runtime.racks()
             leaving = set(self._runtime.leaving_bookies())
@@ -306,7 +306,9 @@ class LedgerCluster(Handle):
             left = fill(Candidate(name, rack=racks.get(name, "")) for name in known)
             take += f", and the cluster has {ensemble - left}"
         if left:
-            raise NotEnoughBookiesError(f"an ensemble of {ensemble} bookies was asked for, {take}")
+            raise NotEnoughBookiesError(
+                f"expected {ensemble} bookies for the ensemble, found {take}: start or add bookies"
+            )
         return [bookie for bookie in members if bookie is not None]
 
     def open_ledger(
@@ -700,7 +702,7 @@ class LedgerCluster(Handle):
 
     def _end_forgotten(self) -> None:
         """Release the resources. Ledgers stay open; the next `open_ledger` recovers them."""
-        self._error = ClosedError(f"the {self._label} was forgotten")
+        self._error = ClosedError(f"the {self._label} was garbage-collected before it was closed")
         self._writer_keys.stop()
         self._runtime.close()
         self._writer_keys.close()

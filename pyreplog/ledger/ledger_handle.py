@@ -549,7 +549,7 @@ class Ledger(Handle, LedgerBase):
     def __del__(self) -> None:
         """Drop the handle without blocking, because a finalizer may run in any thread. The ledger stays open."""
         if self._is_forgotten():
-            self._error = ClosedError(f"the {self._label} was forgotten")
+            self._error = ClosedError(f"the {self._label} was garbage-collected before it was closed")
             warn_of_leak(self._label, self, self._opened_at)
             self.abandon()
 

@@ -69,7 +69,7 @@ class BackgroundTask(Generic[T]):
                 raise
             return self._fail(log, f"{self._name}: {error}")
         if self.trouble:
-            logger.info("%s: %s: works again", log.path, self._name)
+            logger.info("%s: %s: succeeds again", log.path, self._name)
             self.trouble, self._retry_s, self._not_before = "", RETRY_FIRST_S, 0.0
         return pause
 

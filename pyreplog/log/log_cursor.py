@@ -128,7 +128,9 @@ class LogCursor(Closeable):
         self._fd = -1
         checkpoint = checkpoints.load(log.path)
         if checkpoint is None:
-            raise NotALogError(f"{log.path} has no checkpoint, which says of which log a cursor is")
+            raise NotALogError(
+                f"{log.path} has no checkpoint, which identifies the log of a cursor: open it for writing first"
+            )
         try:
             if not self._path.exists():
                 self._create(checkpoint.uuid, start)

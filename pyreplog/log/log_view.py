@@ -556,8 +556,8 @@ class LogFollower(LogFollowerBase):
             return  # the record was trimmed: there is nothing left to compare
         if end < self.entry or self._log.get(self.entry - 1).raw[: len(last)] != last:
             raise TruncatedError(
-                f"entries before {self.entry}, where this follower was, have been cut: discard what it gave of them, "
-                "and follow again"
+                f"entries before {self.entry}, where this follower was, have been cut: discard the records that it "
+                "returned of them, and follow again"
             )
 
 

@@ -199,7 +199,7 @@ class _Poller:
         try:
             return self._find_changes(keys)
         except ReplogError as error:
-            _logger.warning("watches could not be looked after: %s", error)
+            _logger.warning("watches could not be checked for changes: %s", error)
             return []
 
     def _find_changes(self, keys: builtins.list[str]) -> builtins.list[str]:

@@ -40,7 +40,7 @@ class Watch:
         try:
             self._callback(self.key)
         except ClosedError:
-            _logger.debug("a watch of %s was overtaken by a close", self.key)
+            _logger.debug("a watch of %s ended, because the store was closed", self.key)
         except Exception:
             _logger.exception("a watch of %s failed", self.key)
 

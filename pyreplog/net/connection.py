@@ -352,7 +352,9 @@ class Connection:
         if action is KeepAliveAction.SILENT:
             self.close(PeerTimeoutError(f"{self._peer_name()} was silent for {self.limits.silence_ms / 1000:g} s"))
         elif action is KeepAliveAction.STALLED:
-            self.close(SlowPeerError(f"{self._peer_name()} left {self.queued_bytes} bytes in the queue"))
+            self.close(
+                SlowPeerError(f"{self._peer_name()} does not receive the {self.queued_bytes} bytes in its queue")
+            )
         else:
             if action is KeepAliveAction.SEND and not self.queued_bytes:
                 self.send(_HEARTBEAT)

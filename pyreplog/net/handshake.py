@@ -221,7 +221,7 @@ class ServerHandshake:
         if isinstance(message, Proof) and message.kind is HelloKind.CLIENT_PROOF and self._client and self._secret:
             self._secret.check(message, self._hello.encode(), self._client_bytes)
             return self._welcome(self._client)
-        raise HandshakeError(f"a {type(message).__name__} is out of turn")
+        raise HandshakeError(f"expected another message of the handshake, found a {type(message).__name__}")
 
     def _receive_hello(self, client: ClientHello, body: bytes) -> list[bytes]:
         server = self._hello
@@ -301,7 +301,7 @@ class ClientHandshake:
             return self._receive_proof(message)
         if isinstance(message, Welcome) and self._server is not None and self._proven:
             return self._receive_welcome(message, self._server)
-        raise HandshakeError(f"a {type(message).__name__} is out of turn")
+        raise HandshakeError(f"expected another message of the handshake, found a {type(message).__name__}")
 
     def _receive_hello(self, server: ServerHello, body: bytes) -> list[bytes]:
         _common_version(server, self._hello)

@@ -601,7 +601,7 @@ class Broker(Handle):
             return path
         if self._high_watermarks.get(name) is not None and not self._is_replaceable(state):
             raise MissingIdentityError(
-                f"the log of {name} had records of which this broker is in sync, and is in none of its directories"
+                f"expected the log of {name} in a directory of this broker, which is in sync, and found it in none"
             )
         return self._directories.choose(name)
 

@@ -249,8 +249,8 @@ class Controller(Handle):
             if replaced and self._store_state(partition, version, reassign(state, target, replaced=replaced)):
                 changes += 1
                 logger.warning(
-                    "partition %s: %s dead for too long, the replicas are to be %s",
-                    partition, f"broker {replaced[0]} is" if len(replaced) == 1 else "brokers are", ", ".join(target),
+                    "partition %s: %s been dead for too long, so its replicas are moved to %s",
+                    partition, f"broker {replaced[0]} has" if len(replaced) == 1 else "brokers have", ", ".join(target),
                 )  # fmt: skip
         return changes
 

@@ -248,7 +248,7 @@ class FetchSession:
 
     def _fail(self, request: _WaitingRequest) -> None:
         self._cancel([request.deadline])
-        set_exception(request.future, ClosedError(f"session {self.number} of fetches is over"))
+        set_exception(request.future, ClosedError(f"fetch session {self.number} has ended"))
 
 
 class FetchSessionCache:
@@ -284,7 +284,7 @@ class FetchSessionCache:
         session = self._open_session(request) if request.is_first else self._session_of(request)
         if session is None:
             future = AppendFuture[FetchResponses]()
-            error = ClosedError(f"session {request.session} of {request.member.broker} is not open here")
+            error = ClosedError(f"fetch session {request.session} of {request.member.broker} is not open")
             set_exception(future, error)
             return future
         return session.fetch(request)

@@ -110,5 +110,7 @@ class ReplicaRole:
     def end(self, purgatory: Purgatory) -> None:
         """Wake all waiting requests, because the role has ended. The caller holds no lock."""
         for key in (*self.keys.values(), self.changes_key, self.low_watermark_key):
-            purgatory.fail(key, ClosedError(f"{key.partition}: the role in which a request waited is over"))
+            purgatory.fail(
+                key, ClosedError(f"{key.partition}: the role of this replica changed while a request waited")
+            )
             purgatory.reset(key)

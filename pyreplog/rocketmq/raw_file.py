@@ -89,7 +89,7 @@ def listed(directory: Path) -> list[int]:
     names = sorted(path.name for path in folder.iterdir())
     for name in names:
         if not _NAME.fullmatch(name):
-            raise NotALogError(f"{folder / name}: expected only files named by 20 digits, this is none of RocketMQ's")
+            raise NotALogError(f"{folder / name}: expected only files of RocketMQ, whose names have 20 digits")
     return [int(name) for name in names]
 
 
@@ -102,5 +102,5 @@ def check_sizes(directory: Path, bases: list[int], size: int) -> None:
             raise NotALogError(f"{path}: expected a file of {size} bytes, as the others are, found {actual}")
         if base != bases[0] + i * size or base % size:
             raise NotALogError(
-                f"{path}: expected position {bases[0] + i * size} for a name: a file is missing, or foreign"
+                f"{path}: expected position {bases[0] + i * size} for a name: a file is missing, or not one of this log"
             )

@@ -151,7 +151,7 @@ class RawLog(Handle):
         except ReplogError:
             raise
         except OSError as error:
-            raise DiskError(error.errno, f"{self.directory}: {len(data)} bytes cannot land: {error}") from error
+            raise DiskError(error.errno, f"{self.directory}: {len(data)} bytes cannot be written: {error}") from error
         end = position + len(data)
         reached, fault = walk(file.view, self._complete_end - file.base, end - file.base, file.base)
         if fault is not None:

@@ -373,7 +373,7 @@ def test_a_drain_that_cannot_go_on_names_entries_that_nobody_can_read(here: Here
     (blocked,) = here.operations.blocked(bookie)
     assert blocked.ledger == ledger
     assert [entry for some in blocked.unreadable for entry in some] == list(range(0, ENTRIES, 3))
-    assert "have copies on bookies that are away, or nowhere" in blocked.why
+    assert "have copies only on bookies that are away, or no copy" in blocked.why
     assert bookie not in here.cluster.ledger_metadata(fine).bookies(), "the others are moved"
 
 

@@ -110,7 +110,10 @@ def test_a_backup_keeps_the_numbers_of_batches(tmp_path: Path, run: Run, seed: i
         assert run("restore", tmp_path / "backup", tmp_path / "restored").code == 0
         wanted = of(writer.visible(committed=True))
         assert rows_of(run("cat", tmp_path / "restored", "--json", "--isolation", "read_committed").out) == wanted
-        assert "of a topic that the name of the directory does not tell" in run("stat", tmp_path / "restored").out
+        assert (
+            "of an unknown topic: the name of the directory does not contain it"
+            in run("stat", tmp_path / "restored").out
+        )
 
 
 def test_sealed_segments_of_a_partition_are_offloaded(tmp_path: Path, run: Run) -> None:

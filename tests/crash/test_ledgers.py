@@ -22,7 +22,7 @@ from .runner import repeat_command
 RUNS = 24 // one_in(2)
 RUNS_OF_SCRIPT = 6
 """All different in what the seed draws; the power is cut at every tick of one of them."""
-STALE = "what the segment says"
+STALE = "the bytes that follow from the segment"
 """How fsck begins what it expected of an index file that is intact and of other records. One that was never synced may be
 torn, and is made again when it is needed; one that names records of a hollow segment must not be left."""
 

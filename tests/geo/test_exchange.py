@@ -340,7 +340,7 @@ def test_a_removed_cluster_counts_as_having_confirmed() -> None:
         side.do(side.exchange.configure([side.id, cluster_id(other)], [cluster_id(other)]))
     clusters.settle()
     assert not clusters["a"].exchange.tombstones("s") and not clusters["b"].exchange.tombstones("s")
-    with pytest.raises(InvalidArgumentError, match="expected a neighbour"):
+    with pytest.raises(InvalidArgumentError, match="expected a cluster with which"):
         clusters["a"].exchange.peer(cluster_id("c"))
 
 

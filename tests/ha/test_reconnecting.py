@@ -54,7 +54,8 @@ def test_two_of_one_name_do_not_chase_each_other(
     with ha.open_replica(lab.folder / "other", name="o", master=master.address, **settings) as other:
         until(
             lambda: (
-                "two have that name" in replica.stats()["trouble"] or "two have that name" in other.stats()["trouble"]
+                "two have the same name" in replica.stats()["trouble"]
+                or "two have the same name" in other.stats()["trouble"]
             )
         )
         until(lambda: len(ends) > 7)

@@ -117,11 +117,11 @@ def test_a_ledger_is_made_while_a_bookie_is_away(bookies: Bookies, cluster: Ledg
     """Where the caller allows it. The bookie is named, and takes up its place when it is back."""
     away = bookies.end("b0")
     until(lambda: len(cluster.status().bookies) == 2)
-    with pytest.raises(NotEnoughBookiesError, match="3 bookies was asked for, 2 take entries"):
+    with pytest.raises(NotEnoughBookiesError, match="expected 3 bookies for the ensemble, found 2 that take entries"):
         cluster.create_ledger(3, 3, 2)
-    with pytest.raises(NotEnoughBookiesError, match="3 bookies was asked for, 2 take entries"):
+    with pytest.raises(NotEnoughBookiesError, match="expected 3 bookies for the ensemble, found 2 that take entries"):
         cluster.create_ledger(3, 3, 3, allow_degraded=True)
-    with pytest.raises(NotEnoughBookiesError, match="2 take entries, and the cluster has 3"):
+    with pytest.raises(NotEnoughBookiesError, match="2 that take entries, and the cluster has 3"):
         cluster.create_ledger(4, 4, 2, allow_degraded=True)
     with cluster.create_ledger(3, 3, 2, allow_degraded=True) as ledger:
         ledger.append(b"first")

@@ -66,7 +66,10 @@ def test_one_that_leaves_is_no_last_resort(cluster: LedgerCluster, names: list[s
     for name in names[1:]:
         cluster.runtime.suspect(name)
     assert members(cluster, 3, 2, 2) == set(names[1:])
-    with pytest.raises(NotEnoughBookiesError, match="4 bookies was asked for, 3 take entries, and the cluster has 3"):
+    with pytest.raises(
+        NotEnoughBookiesError,
+        match="expected 4 bookies for the ensemble, found 3 that take entries, and the cluster has 3",
+    ):
         cluster.create_ledger(4, 3, 2, allow_degraded=True)
 
 

@@ -200,7 +200,7 @@ def test_a_connected_client_sees_who_is_read_only(store: SQLiteStore, cluster: L
         )
 
     register(read_only=True)
-    with pytest.raises(NotEnoughBookiesError, match="4 bookies was asked for, 3 take entries"):
+    with pytest.raises(NotEnoughBookiesError, match="expected 4 bookies for the ensemble, found 3 that take entries"):
         cluster.create_ledger(4)
     register(read_only=False)
     with cluster.create_ledger(4) as ledger:

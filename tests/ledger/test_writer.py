@@ -155,7 +155,7 @@ def test_several_fail_and_too_few_can_take_their_places() -> None:
     assert (lab.end, lab.fragments) == (0, {0: "abc"})
     assert isinstance(writer.error, NotEnoughBookiesError)
     with pytest.raises(
-        NotEnoughBookiesError, match=r"of its 3 bookies failed .*a: connection lost.*, 0 replacements are there"
+        NotEnoughBookiesError, match=r"of its 3 bookies failed .*a: connection lost.*, 0 replacements were found"
     ):
         writer.append()
 
@@ -178,7 +178,7 @@ def test_it_says_why_bookies_failed(reply: Reply, why: str) -> None:
     writer.reply(writer.take("b"), reply)
     writer.run()
     assert isinstance(writer.error, NotEnoughBookiesError)
-    assert f"1 of its 3 bookies failed ({why}), 0 replacements are there" in str(writer.error)
+    assert f"1 of its 3 bookies failed ({why}), 0 replacements were found" in str(writer.error)
 
 
 @pytest.mark.parametrize(

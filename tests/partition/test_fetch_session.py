@@ -152,14 +152,14 @@ def test_what_has_no_room_is_in_the_next_answer(cluster: Cluster, a: Broker) -> 
 @pytest.mark.parametrize("session", [999, 1001])
 def test_a_session_that_is_not_there_is_refused(cluster: Cluster, a: Broker, session: int) -> None:
     ask(a, EVENTS, is_first=True)
-    with pytest.raises(ClosedError, match=f"session {session} of b is not open here"):
+    with pytest.raises(ClosedError, match=f"fetch session {session} of b is not open"):
         ask(a, EVENTS, session=session).result(0)
 
 
 def test_a_new_session_ends_the_one_before_it(cluster: Cluster, a: Broker) -> None:
     first = ask(a, EVENTS, is_first=True)
     second = ask(a, ORDERS, session=1001, is_first=True)
-    with pytest.raises(ClosedError, match="session 1000 of fetches is over"):
+    with pytest.raises(ClosedError, match="fetch session 1000 has ended"):
         first.result(0)
     append(a, EVENTS)
     assert not second.done(), "a fetch of the session before it"
@@ -171,7 +171,7 @@ def test_a_broker_that_starts_again_begins_a_session(cluster: Cluster, a: Broker
     """Even if it draws the number of the one before it: what was sent to the process before it is lost."""
     first = ask(a, EVENTS, is_first=True)
     second = ask(a, EVENTS, is_first=True)
-    with pytest.raises(ClosedError, match="session 1000 of fetches is over"):
+    with pytest.raises(ClosedError, match="fetch session 1000 has ended"):
         first.result(0)
     append(a, EVENTS)
     assert partitions_of(second) == [EVENTS]
@@ -213,10 +213,10 @@ def test_with_a_session_more_than_there_are_slots_the_oldest_one_ends(cluster: C
     cache = FetchSessionCache(a.manager.partition, a.purgatory, cluster.clock, slots=1)
     first = cache.fetch(ReplicaFetchRequest(B, 1000, True, 500, 1000, {EVENTS: ReplicaFetch(fetch(a, EVENTS))}))
     again = cache.fetch(ReplicaFetchRequest(B, 1001, True, 500, 1000, {}))
-    with pytest.raises(ClosedError, match="session 1000 of fetches is over"):
+    with pytest.raises(ClosedError, match="fetch session 1000 has ended"):
         first.result(0)
     cache.fetch(ReplicaFetchRequest(Member("c", 1), 1000, True, 500, 1000, {}))
-    with pytest.raises(ClosedError, match="session 1001 of fetches is over"):
+    with pytest.raises(ClosedError, match="fetch session 1001 has ended"):
         again.result(0)
-    with pytest.raises(ClosedError, match="session 1001 of b is not open here"):
+    with pytest.raises(ClosedError, match="fetch session 1001 of b is not open"):
         cache.fetch(ReplicaFetchRequest(B, 1001, False, 500, 1000, {})).result(0)

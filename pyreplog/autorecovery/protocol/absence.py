@@ -170,13 +170,17 @@ def _is_gone(bookie: str, view: AuditorView) -> bool:
 def _suspension(absent: Set[str], view: AuditorView) -> Alarm | None:
     """Return why bookies that are merely away get no orders now; None: they get orders."""
     if view.hold:
-        return Alarm("hold", f"recovery is on hold: {len(absent)} bookies are away; end it with `cluster hold --end`")
+        return Alarm(
+            "hold", f"auto-recovery is on hold: {len(absent)} bookies are away; end it with `cluster hold --end`"
+        )
     if not view.settled:
         return Alarm("reconnected", "the auditor has just reconnected: bookies may register again within moments")
     present = sum(1 for bookie in view.named if not _is_gone(bookie, view))
     if len(absent) > 1 and 3 * len(absent) > present:
         share = f"{len(absent)} of the {present} bookies that ledgers name are away"
         return Alarm(
-            "many-away", f"{share}: this looks like a network split, nothing is copied; declare those lost that are"
+            "many-away",
+            f"{share}: this looks like a network split, and nothing is copied; declare lost bookies as lost "
+            "(`cluster lost`)",
         )
     return None

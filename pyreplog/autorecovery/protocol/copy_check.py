@@ -142,7 +142,7 @@ class CopyCheck:
             raise InvalidArgumentError(f"window: expected 1 or more, found {window}")
         self._ledger, self._window = metadata.ledger, window
         self._report = CopyReport(metadata.ledger, {bookie: MemberReport() for bookie in sorted(metadata.bookies())})
-        self._given_up = dict.fromkeys(absent, "it is not asked")
+        self._given_up = dict.fromkeys(absent, "the bookie does not run, and is not asked")
         self._unknowns: Counter[tuple[str, tuple[str, ...]]] = Counter()  # unknown entries of a member in one write set
         self._pieces: deque[_Piece] = deque(_pieces(metadata))
         self._busy = 0

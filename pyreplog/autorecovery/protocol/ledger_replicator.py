@@ -298,7 +298,9 @@ class LedgerReplicator:
     def _check_holdings(self, send: Send, reply: Reply) -> list[ReplicationEffect]:
         stripe = send.about.stripe
         if reply.status != ReplyStatus.OK:
-            return self._fail(self._unproved_error(f"{send.bookie} does not tell what it holds: {error_text(reply)}"))
+            return self._fail(
+                self._unproved_error(f"{send.bookie} does not report which entries it holds: {error_text(reply)}")
+            )
         try:
             holdings = Holdings.decode(send.request, reply)
         except InvalidMessageError as error:
@@ -317,7 +319,7 @@ class LedgerReplicator:
         # the target has other records, and would have them at the next attempt
         if self._proof != (copied.held, copied.digest):
             self._proof_error = self._unproved_error(
-                f"{change.target} was given {copied.held} entries with digest {copied.digest:016x}, and holds "
+                f"{change.target} was sent {copied.held} entries with digest {copied.digest:016x}, and holds "
                 f"{self._proof[0]} with {self._proof[1]:016x}"
             )
             self._refused.add(change.target)
@@ -329,7 +331,7 @@ class LedgerReplicator:
         return [Store(changed, self._version)]
 
     def _unproved_error(self, reason: str) -> UnreadableError:
-        return UnreadableError(self._metadata.ledger, f"the copies are not proved: {reason}")
+        return UnreadableError(self._metadata.ledger, f"the copies are not verified: {reason}")
 
     # ---- replies --------------------------------------------------------------------------------------------
 
@@ -344,7 +346,7 @@ class LedgerReplicator:
         if self._is_over or self._sends.pop(id(send), None) is not send:
             return []
         if isinstance(send.about, _Proving):
-            return self._fail(self._unproved_error(f"{send.bookie} does not tell what it holds: {error}"))
+            return self._fail(self._unproved_error(f"{send.bookie} does not report which entries it holds: {error}"))
         return [] if self._copy is None else self._forward(self._copy.failed(send, error))
 
     def woken(self, about: object) -> list[ReplicationEffect]:

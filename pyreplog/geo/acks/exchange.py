@@ -170,7 +170,9 @@ class SubscriptionExchange:
         """Return the neighbour with an id. Raises InvalidArgumentError if the cluster is no neighbour."""
         peer = self._peers.get(cluster)
         if peer is None:
-            raise InvalidArgumentError(f"cluster {cluster.hex()}: expected a neighbour, found none of this id")
+            raise InvalidArgumentError(
+                f"cluster {cluster.hex()}: expected a cluster with which subscriptions are exchanged"
+            )
         return peer
 
     def unconfirmed(self, peer: bytes, name: str) -> OriginRanges:

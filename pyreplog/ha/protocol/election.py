@@ -117,7 +117,7 @@ class Election:
         if self._force:
             return [StorePromise(self.term)]
         if self.members is None:
-            return self._lose(PromotionRefusedError(f"{self.name} knows of no members"))
+            return self._lose(PromotionRefusedError(f"{self.name} knows no members of the group"))
         if not self._history.up_to(end).starts:
             return self._lose(PromotionRefusedError(f"{self.name} holds nothing of the group's log"))
         self._end = end
@@ -201,7 +201,7 @@ class Election:
         """Report that this node is about to promise a higher term to another candidate: the election is lost."""
         if self.is_over or term <= self.term:
             return []
-        return self._lose(HigherTermError(f"term {term} was promised while {self.term} was asked for", term))
+        return self._lose(HigherTermError(f"term {term} was promised during the election for term {self.term}", term))
 
     def deadline(self) -> list[Effect]:
         """End the election: members that have not answered do not count."""
@@ -209,7 +209,11 @@ class Election:
             return []
         if self._end is not None and self._force:
             return self._win(self._end, self._loss_reason())
-        late = f"not all that {self._master} holds came in time" if self._trial else "the log was not synced"
+        late = (
+            f"the log of {self._master} was not received completely in time"
+            if self._trial
+            else "the log was not synced"
+        )
         return self._lose(PromotionRefusedError(f"term {self.term}: {self._loss_reason() or late}"))
 
     def abandon(self, why: str) -> list[Effect]:
@@ -310,7 +314,7 @@ class Election:
     def _loss_reason(self) -> str:
         """Return why acknowledged records may be missing in the candidate's log; "": none is missing."""
         if self.members is None:
-            return f"{self.name} knows of no members"
+            return f"{self.name} knows no members of the group"
         if self.name not in self.members.all_names:
             return f"{self.name} is no member"
         if missing := self._missing():
@@ -373,11 +377,11 @@ def refuse_candidate(
         text = f"term {prepare.term} is refused: {terms.promised} was promised"
         return VoteRejected(RefusalCode.HIGHER_TERM, terms.promised, text, members)
     if members is not None and members.stamp >= prepare.stamp and prepare.term.master not in members.all_names:
-        text = f"{prepare.term.master} is none of {', '.join(sorted(members.all_names))}"
+        text = f"{prepare.term.master} is no member; members are {', '.join(sorted(members.all_names))}"
         return VoteRejected(RefusalCode.NOT_A_MEMBER, terms.promised, text, members)
     if prepare.term.is_absurd(terms.promised):
         text = f"no group is at term {prepare.term} when {terms.promised} was promised last"
         return VoteRejected(RefusalCode.ABSURD, terms.promised, text, members)
     if prepare.trial == PreVote.IF_LOST and master:
-        return VoteRejected(RefusalCode.MASTER_LIVES, terms.promised, f"{master} is master, and is heard", members)
+        return VoteRejected(RefusalCode.MASTER_LIVES, terms.promised, f"{master} is master, and is connected", members)
     return None

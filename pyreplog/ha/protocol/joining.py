@@ -67,10 +67,10 @@ def check_join_of_copy(join: Join, source: StreamedLog, name: str) -> Accept | R
     what it lost. `name` may not hold the records of the later terms in its history yet.
     """
     if source.start == source.end:
-        return Refuse(RefusalCode.NOT_MASTER, f"{name}, a replica, holds nothing so far")
+        return Refuse(RefusalCode.NOT_MASTER, f"{name} is a replica that has received nothing so far")
     common = join.history.common_point(join.received, source.history, max(join.received, source.end))
     if join.uuid == source.uuid and common is not None and common.position > source.end.position:
-        lags = f"{name}, a replica, ends at {source.end.position} so far, you at {join.received.position}"
+        lags = f"{name} is a replica that ends at {source.end.position} so far, yours ends at {join.received.position}"
         return Refuse(RefusalCode.NOT_MASTER, lags)
     return check_join(join, source)
 
@@ -108,5 +108,5 @@ def _misfit(join: Join, source: StreamedLog) -> Refuse | None:
 
 
 def _behind(end: LogPosition, source: StreamedLog) -> Refuse:
-    text = f"what follows {end.position} is gone, the master's log begins at {source.start.position}: {NEW_COPY}"
+    text = f"entries after {end.position} were removed, the master's log begins at {source.start.position}: {NEW_COPY}"
     return Refuse(RefusalCode.BEHIND, text)

@@ -288,7 +288,7 @@ class MasterMachine(CommitPointBase):
         effects: list[Effect] = []
         if replica.connection is not None:
             del self._connected[replica.connection]
-            again = f"{join.member} has connected again; if this one is left behind, two have that name"
+            again = f"{join.member} has connected again; if this replica still runs, two have the same name"
             effects.append(Disconnect(replica.connection, Refuse(RefusalCode.REPLACED, again)))
         self._connected[connection] = replica
         replica.joined(connection, join.observer, resume, min(join.synced, resume), self._end, now_us)

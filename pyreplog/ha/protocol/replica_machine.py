@@ -110,7 +110,7 @@ class ReplicaMachine:
         if isinstance(message, Refuse):
             return self._refused(message)
         return self._refuse_master(
-            RefusalCode.ABSURD, f"expected what a master says now, found {type(message).__name__}"
+            RefusalCode.ABSURD, f"expected a message that a master sends in this state, found {type(message).__name__}"
         )
 
     @property
@@ -163,7 +163,7 @@ class ReplicaMachine:
         is_empty = not mine.starts and accept.resume == accept.start == self._end
         if is_empty or common == accept.resume:
             return ""
-        return f"the master says to go on at {accept.resume}, the histories part at {common}"
+        return f"the master orders to go on at {accept.resume}, and the two histories differ from {common} on"
 
     def joined(self, received: LogPosition, synced: LogPosition) -> list[Effect]:
         """Report that all effects of the acceptance are carried out: the stream begins, with a first report."""

@@ -131,7 +131,7 @@ class GroupsWatch:
                 notes += self._read_partition(topic[status.partition], start, status.last_stable)
         if unanswered:
             unknown = f"{counted(len(unanswered), 'partition')} of {OFFSETS_TOPIC}"
-            notes.append(f"no leader of {unknown} answered: news of their groups are not known")
+            notes.append(f"no leader of {unknown} answered: changes of their groups are not known")
         return notes
 
     def _reset(self, topic_id: str) -> None:

@@ -133,7 +133,7 @@ class MissingCopiesCheck:
         return self._gave_up(str(error))
 
     def _gave_up(self, reason: str) -> list[Effect]:
-        text = f"{self._bookie} does not tell which entries it has: {reason}"
+        text = f"{self._bookie} does not report which entries it has: {reason}"
         return [Finished(error=UnreadableError(self.metadata.ledger, text))]
 
     def woken(self, about: object) -> list[Effect]:

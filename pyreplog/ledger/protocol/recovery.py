@@ -299,7 +299,7 @@ class LedgerRecovery:
         if entry <= self._fences.lac and not self._force:
             return self._begin_reading(self._fences.lac)
         absent, copies = self._entry_range.absent[entry], self.metadata.write_quorum
-        replies = f"{absent} of {copies} bookies do not have it, the others cannot tell"
+        replies = f"{absent} of {copies} bookies do not have it, the others do not know"
         return self._fail(UnreadableError(self.metadata.ledger, f"whether entry {entry} exists is unknown: {replies}"))
 
     # ---- 5: write back --------------------------------------------------------------------------------------

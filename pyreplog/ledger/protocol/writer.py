@@ -286,7 +286,7 @@ class LedgerWriter(LedgerWriterBase):
         return self._end(
             NotEnoughBookiesError(
                 f"ledger {ledger}: {len(self._failed)} of its {size} bookies failed ({reasons}), {chosen} replacements"
-                " are there"
+                " were found"
             )
         )
 

@@ -357,9 +357,9 @@ class _Walk:
         """Check the parts that concern the whole log: its checkpoint, marker and tail page, and recovery's result."""
         checkpoint, path = self.state.checkpoint, self.state.directory / names.CHECKPOINT
         for slot in derived_files.torn_slots(self.state.directory) if checkpoint is not None else ():
-            self.notes.append(f"{names.CHECKPOINT}: slot {slot} is not intact; the other one counts")
+            self.notes.append(f"{names.CHECKPOINT}: slot {slot} is not intact; the other one is used")
         if checkpoint is None:
-            actual = "none that is" if path.exists() else "no file"
+            actual = "no intact one" if path.exists() else "no file"
             self._report(CHECKPOINT, CorruptionError(path, 0, "an intact checkpoint slot", actual))
         elif self.state.own_checkpoint is None:
             expected = f"the checkpoint of log {self.uuid.hex()} with segments of {self.size} bytes"

@@ -60,7 +60,9 @@ def _difference(path: Path, built: bytes, stored: bytes) -> CorruptionError | No
     if built == stored:
         return None
     at = next((i for i, (a, b) in enumerate(zip(built, stored, strict=False)) if a != b), min(len(built), len(stored)))
-    return CorruptionError(path, at, f"what the segment says, {built[at : at + 8].hex()}", stored[at : at + 8].hex())
+    return CorruptionError(
+        path, at, f"the bytes that follow from the segment, {built[at : at + 8].hex()}", stored[at : at + 8].hex()
+    )
 
 
 def checkpoint_fault(

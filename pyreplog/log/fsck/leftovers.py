@@ -24,7 +24,7 @@ def describe(state: LogState, bases: list[int]) -> list[str]:
     if state.extent.torn_records:
         lines.append(
             f"{names.ASIDE}/: the next opening for writing ends the log at position {state.extent.position}, and keeps "
-            f"{state.extent.torn_records:,} intact records behind the damage there here"
+            f"{state.extent.torn_records:,} intact records that follow the damage in this directory"
         )
     if state.writer is not None:
         return lines  # an open log has prepared and spare segments, and they change meanwhile
@@ -45,9 +45,9 @@ def _describe_file(name: str) -> str:
     if name.startswith(("spare-", "fresh-")) and name.endswith(".seg"):
         return "a spare segment, removed at the next opening for writing"
     if name.endswith(".new"):
-        return "half of a file that a crash kept from being finished"
+        return "an incomplete file that a crash left behind"
     if name.endswith(".log"):
-        return "a segment behind the end of the log, removed (what it holds set aside) at the next opening for writing"
+        return "a segment after the end of the log, removed (its records set aside) at the next opening for writing"
     if name.endswith((".idx", ".led")):
         return "an index whose segment is not in use"
     if name.endswith(_PRODUCERS):

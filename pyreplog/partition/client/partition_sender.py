@@ -172,7 +172,7 @@ class PartitionSender:
                 group = self._waiting[0]
                 if group.deadline <= now:
                     self._waiting.popleft()
-                    unsent = "its time was over before it could be sent"
+                    unsent = "its timeout passed before it could be sent"
                     self._fail_group(group, PartitionUnavailableError(str(self._name), "", unsent))
                     continue
                 if groups and (size + group.size > self._settings.batch_bytes or count + len(group) > _RECORDS_MAX):

@@ -268,7 +268,7 @@ def _check_empty(directory: Path) -> None:
     content = sorted(path.name for path in directory.iterdir() if path.is_dir() and not path.name.startswith("."))
     if content:
         raise MissingIdentityError(
-            f"{directory} has no file {IDENTITY!r} that tells whose it is, and holds {', '.join(content[:3])}"
+            f"{directory} has no file {IDENTITY!r} that says of which broker it is, and holds {', '.join(content[:3])}"
         )
 
 
@@ -290,8 +290,8 @@ def _check_known(
         )
     if known is not None and known.directory != identity.directory and (identity.is_stored or not replaces):
         raise WrongIncarnationError(
-            f"broker {identity.name} was made with another directory than {directory}. If that one is lost, let an "
-            "empty directory replace it: what it held is copied from other replicas"
+            f"broker {identity.name} was made with another directory than {directory}. If that one is lost, start "
+            "the broker with --replace and an empty directory: its replicas are copied from others"
         )
 
 

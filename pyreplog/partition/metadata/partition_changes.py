@@ -175,7 +175,7 @@ class _Cancel:
             return PartitionResult(ErrorCode.NO_REASSIGNMENT_IN_PROGRESS, "no reassignment is under way")
         after = cancel_reassignment(state, self._brokers)
         if after is None:
-            message = "none of the replicas from before it is in sync and alive: to cancel would lose records"
+            message = "none of the replicas before the reassignment is in sync and alive: a cancel would lose records"
             return PartitionResult(ErrorCode.INVALID_REPLICA_ASSIGNMENT, message)
         self._replicas = after.replicas
         return after

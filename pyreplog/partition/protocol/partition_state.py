@@ -190,7 +190,11 @@ class PartitionState(MetadataValue):
         _check(in_sync | {member.broker for member in elr} <= {*replicas}, f"ISR and ELR among {replicas}", (isr, elr))
         _check(in_sync.isdisjoint(member.broker for member in elr), "an ELR without members of the ISR", elr)
         _check(leader == "" or leader in in_sync, f"a leader in the ISR {isr}", leader)
-        _check(last_leader == "" if epoch.number == 0 else is_broker_name(last_leader), "who began the epoch", epoch)
+        _check(
+            last_leader == "" if epoch.number == 0 else is_broker_name(last_leader),
+            "the broker that began the epoch",
+            epoch,
+        )
         _check(leader in ("", last_leader), f"the leader of epoch {epoch}", leader)
         original, replaced = (_names(fields, key) if key in fields else () for key in ("original", "replaced"))
         _check({*original} <= {*replicas}, f"the original replicas among {replicas}", original)

@@ -361,7 +361,9 @@ class PartitionLog(MirrorLog):
         )
         segment_end = (position // self.segment_bytes + 1) * self.segment_bytes
         if not grows or epoch.start.position >= segment_end:  # compaction moves epoch records within their segment
-            raise CorruptionError(self.path, position, f"an epoch behind {last}, begun before here", f"{epoch}")
+            raise CorruptionError(
+                self.path, position, f"an epoch later than {last} that begins before this position", f"{epoch}"
+            )
         return history.begin(*epoch)
 
     # ---- roles ----------------------------------------------------------------------------------------------

@@ -515,7 +515,7 @@ class TransactionCoordinator(Handle):
         try:
             producer_id = self._producer_ids.next()
         except ReplogError as error:
-            logger.warning("%s: there is no producer id, for now: %s", entry.transactional_id, error)
+            logger.warning("%s: no producer id can be allocated for now: %s", entry.transactional_id, error)
             self._run(shard, entry, TransactionMachine.producer_id_refused)
             return
         self._run(shard, entry, lambda machine: machine.producer_id_allocated(producer_id))
@@ -672,7 +672,7 @@ class TransactionCoordinator(Handle):
         try:
             result = InitProducerIdResult(ErrorCode.NONE, self._producer_ids.next(), 0)
         except ReplogError as error:
-            logger.warning("there is no producer id, for now: %s", error)
+            logger.warning("no producer id can be allocated for now: %s", error)
             result = InitProducerIdResult(ErrorCode.COORDINATOR_NOT_AVAILABLE)
         with self._lock:
             self._idempotent.discard(call)

@@ -20,9 +20,9 @@ class PartitionStates(SnapshotReport):
     title = "Partitions"
     definition = (
         "For each partition of each topic of partitions: leader and in-sync replicas (ISR) as the metadata store has "
-        "them, offsets as the leader tells them; these are null if it did not answer. With fewer in-sync replicas than "
-        "min_isr, appends with acks=-1 are refused. Consumers see the log up to the high watermark; those of committed "
-        "data, up to the last stable offset, before which no transaction is open."
+        "them, offsets as the leader reports them; these are null if it did not answer. With fewer in-sync replicas "
+        "than min_isr, appends with acks=-1 are refused. Consumers see the log up to the high watermark; those of "
+        "committed data, up to the last stable offset, before which no transaction is open."
     )
     figures = (
         TOPIC,

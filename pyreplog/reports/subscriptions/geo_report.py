@@ -19,7 +19,7 @@ class GeoReplicationReport(SnapshotReport):
         "For each topic partition and each cluster that its policy has it sent to: what lies between the stored cursor "
         "of the target and the end of the topic, so never less than what the target lacks. State and alarms are those "
         "of the metadata and the stored cursor; those of the connection, and of histories that differ, `pyreplog geo "
-        "status` tells."
+        "status` shows."
     )
     figures = (
         TOPIC,
@@ -32,7 +32,7 @@ class GeoReplicationReport(SnapshotReport):
         ReportColumn("unsent_bytes", pa.int64(), "bytes of the entries that hold them"),
         ReportColumn("oldest_ts", TIME, "append time of the first of them; null: there is none, or it is not known"),
         ReportColumn("age_s", pa.float64(), "its age, in seconds"),
-        ReportColumn("alarm", pa.string(), "what somebody has to decide or do; null: nothing"),
+        ReportColumn("alarm", pa.string(), "what an operator has to decide or do; null: nothing"),
     )
 
     def merge(self, partials: pa.Table, snapshot: Snapshot) -> pa.Table:
@@ -57,8 +57,8 @@ class GeoReadinessReport(SnapshotReport):
     title = "What a fail-over would lose or repeat"
     definition = (
         "For each replicated subscription of each topic partition and each cluster that its policy names: the effect "
-        "of a fail-over of its consumers at the moment of the report, as `pyreplog geo readiness` tells it. Messages "
-        "and acknowledgements in flight count as missing there, so these are the most. The metadata do not tell this: "
+        "of a fail-over of its consumers at the moment of the report, as `pyreplog geo readiness` shows it. Messages "
+        "and acknowledgements in flight count as missing there, so these are the most. The metadata do not have this: "
         "the server that has the topic open is asked, and where it does not answer, nothing is known."
     )
     figures = (
@@ -77,7 +77,7 @@ class GeoReadinessReport(SnapshotReport):
         ),
         ReportColumn("home", pa.string(), "only cluster that delivers, or (this cluster); null: all clusters do"),
         ReportColumn("reason", pa.string(), "why the target is not connected, or not known; null: it is connected"),
-        ReportColumn("alarm", pa.string(), "what somebody has to decide or do; null: nothing"),
+        ReportColumn("alarm", pa.string(), "what an operator has to decide or do; null: nothing"),
     )
 
     def merge(self, partials: pa.Table, snapshot: Snapshot) -> pa.Table:

@@ -585,7 +585,7 @@ class Consumer(Handle, PrefetchBuffer):
     def abandon(self) -> None:
         """Release its messages in another thread, as closing does; for finalizers."""
         if self._error is None:
-            self._error = ClosedError(f"the {self._label} was forgotten")
+            self._error = ClosedError(f"the {self._label} was garbage-collected before it was closed")
             if self._id >= 0 and self._failed is None:
                 self._source.abandon(self._id)
 

@@ -203,7 +203,9 @@ class LedgerChain(MetadataValue):
         Another ledger, with the counts of the one before it, needs at most ROW_BYTES.
         """
         if len(self.encode()) + more > VALUE_MAX - RESERVE_BYTES:
-            raise TopicFullError(self.topic, f"{len(self.ledgers)} ledgers are all that its metadata can hold")
+            raise TopicFullError(
+                self.topic, f"its metadata have room for {len(self.ledgers)} ledgers, and not for one more"
+            )
 
     def trimmed(self, offset: int) -> Self:
         """Return the chain without the closed ledgers at its front that end at `offset` or before."""

@@ -386,7 +386,7 @@ class TopicService:
 
     def leave(self) -> None:
         """Open no more topics, and detach all consumers, so that none waits for an answer."""
-        self._leaving = error = ClosedError("this server is about to end")
+        self._leaving = error = ClosedError("this server is shutting down")
         with self._lock:
             sessions = list(self._sessions.values())
         for session in sessions:

@@ -552,7 +552,7 @@ class PartitionedConsumer(Handle):
     def __del__(self) -> None:
         """Release the consumers of the partitions, as a Consumer does."""
         if getattr(self, "_error", self) is None and os.getpid() == self._pid:
-            self._error = ClosedError(f"the {self._label} was forgotten")
+            self._error = ClosedError(f"the {self._label} was garbage-collected before it was closed")
             warn_of_leak(self._label, self, self._opened_at)
             for part in self._parts.values():
                 part.abandon()

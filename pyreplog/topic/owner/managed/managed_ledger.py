@@ -499,7 +499,7 @@ class ManagedLedger(Handle):
     def __del__(self) -> None:
         """Release everything without waiting, because a finalizer may run anywhere."""
         if self._is_forgotten():
-            self._error = ClosedError(f"the {self._label} was forgotten")
+            self._error = ClosedError(f"the {self._label} was garbage-collected before it was closed")
             warn_of_leak(self._label, self, self._opened_at)
-            self._writer.give_up(OutcomeUnknownError(f"the {self._label} was forgotten"))
+            self._writer.give_up(OutcomeUnknownError(f"the {self._label} was garbage-collected before it was closed"))
             self._release()
