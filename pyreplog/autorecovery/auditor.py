@@ -145,7 +145,7 @@ class Auditor:
     def _read_ledgers(self, config: AutoRecoveryConfig, registered: frozenset[str], noted: Set[str]) -> None:
         """Update the scan: read all ledgers if it is old, or if a bookie seems to be named by no ledger.
 
-        While all bookies are there, the open ledgers, of which there may be thousands, are read only now and then.
+        There may be thousands of open ledgers. While no bookie is away, they are read only once in `_REFRESH_US`.
         """
         now_us = self._clock.monotonic_us()
         if not self._scan.scans or now_us - self._scanned_us >= config.rescan_ms * 1000:

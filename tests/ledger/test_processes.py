@@ -99,7 +99,7 @@ def test_a_writer_that_was_asleep_is_fenced(cast: Cast, cluster: LedgerCluster) 
     writer.signal(signal.SIGSTOP)
     count = check(cluster, ledger, writer.said["acked"])
     writer.signal(signal.SIGCONT)
-    assert writer.wait_for("error") in ("LedgerFencedError", "LedgerClosedError")  # whoever it asks first, awake again
+    assert writer.wait_for("error") in ("LedgerFencedError", "LedgerClosedError")  # by the bookie that answers first
     assert writer.said["acked"] <= count, "nothing was acknowledged after the fence"
     assert check(cluster, ledger, count) == count
 

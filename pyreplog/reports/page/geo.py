@@ -52,7 +52,7 @@ def _lag(row: dict[str, Any]) -> str:
 
 
 def readiness(table: pa.Table) -> Found:
-    """Yield findings of geo_readiness: alarms, what would be lost or repeated, what is not known, and what is ready."""
+    """Yield findings of geo_readiness: alarms, inexact fail-overs, targets that do not know a seek, and the others."""
     is_alarm = pc.is_valid(table["alarm"])
     yield from each(table.filter(is_alarm), "bad", _readiness_alarm, "more subscriptions need a decision")
     quiet = table.filter(pc.invert(is_alarm))
