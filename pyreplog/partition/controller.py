@@ -75,6 +75,7 @@ class Controller(Handle):
         self._checks_all = True  # whether the next round checks all partitions
         self._stopping = False
         self._written: dict[PartitionId, int] = {}  # versions that the cache has yet to read
+        self._unbalanced: set[PartitionId] = set()  # partitions whose preferred leaders are to be elected
         self._refused: set[str] = set()  # ids of topics whose partitions cannot be placed, which was logged
         self._counts = ReplicaCounts()
         self._round_lock = threading.Lock()
@@ -187,18 +188,23 @@ class Controller(Handle):
         if stored is None:
             return False
         version, before = stored
+        if is_balancing:
+            self._unbalanced.add(partition)  # until its state is read and stored: the next balancing round is far away
         if self._is_behind(partition, version):
             return False
         after = with_min_isr(before, topic.min_isr)
         after = (
             elect(after, brokers, requires_sync=topic.requires_sync, unclean=topic.unclean_election)
-            or (elect_preferred(after, brokers) if is_balancing else None)
+            or (elect_preferred(after, brokers) if partition in self._unbalanced else None)
             or after
         )
         after = complete_reassignment(after, brokers) or after
         if after.replaced and any(not brokers[name].is_fenced for name in after.replaced if name in brokers):
             after = cancel_reassignment(after, brokers) or after  # the broker came back in time
-        if after == before or not self._store_state(partition, version, after):
+        if after != before and not self._store_state(partition, version, after):
+            return False
+        self._unbalanced.discard(partition)
+        if after == before:
             return False
         log = logger.warning if after.is_unclean and not before.is_unclean else logger.info
         log("partition %s: %s leads epoch %s, ISR %s", partition, after.leader or "nobody", after.epoch, after.isr)
@@ -306,6 +312,7 @@ class Controller(Handle):
         """Delete the states of a topic, then its key: brokers remove replicas that have no state."""
         for partition, _ in self._cache.partitions(topic.topic_id):
             self._written.pop(partition, None)
+            self._unbalanced.discard(partition)
             delete_key(self._store, state_key(*partition))
         for child in self._store.list(states_key(topic.topic_id)):  # states that the cache has not read yet
             delete_key(self._store, f"{states_key(topic.topic_id)}/{child}")
