@@ -14,6 +14,7 @@ from pyreplog.net.connection import Connection
 from pyreplog.net.fair_executor import FairExecutor
 from pyreplog.net.server_connection import ServerConnection
 from pyreplog.stream.fields import TEXT_BYTES_MAX
+from pyreplog.stream.terms import Term
 
 logger = logging.getLogger(__name__)
 
@@ -27,6 +28,7 @@ class Commanded(Protocol):
     def name(self) -> str: ...
     def stats(self) -> dict[str, Any]: ...
     def promote(self, *, force: bool = False) -> str: ...
+    def restore(self, lost: Term) -> str: ...
     def follow(self, master: str | None) -> None: ...
     def add_member(self, name: str, *, force: bool = False) -> None: ...
     def remove_member(self, name: str, *, force: bool = False) -> None: ...
@@ -89,7 +91,7 @@ def _run_command(node: Commanded, command: dict[str, Any]) -> dict[str, Any]:
     force = command.get("force", False) is True
     commands: dict[str, Callable[[], dict[str, Any]]] = {
         "status": lambda: node.stats(),
-        "promote": lambda: {"possible_loss": node.promote(force=force), **node.stats()},
+        "promote": lambda: {"possible_loss": _promote(node, command, force=force), **node.stats()},
         "follow": lambda: _done(node, lambda: node.follow(_text(command, "master"))),
         "add-member": lambda: _done(node, lambda: node.add_member(_text(command, "name"), force=force)),
         "remove-member": lambda: _done(node, lambda: node.remove_member(_text(command, "name"), force=force)),
@@ -105,6 +107,20 @@ def _run_command(node: Commanded, command: dict[str, Any]) -> dict[str, Any]:
 def _done(node: Commanded, call: Callable[[], object]) -> dict[str, Any]:
     call()
     return node.stats()
+
+
+def _promote(node: Commanded, command: dict[str, Any], *, force: bool) -> str:
+    lost = command.get("lost")  # sent by a candidate that was not elected, in this version and later ones
+    return node.promote(force=force) if lost is None else node.restore(_term(command, "lost"))
+
+
+def _term(command: dict[str, Any], name: str) -> Term:
+    match command.get(name):
+        case [int(number), str(master)] if number > 0 and not isinstance(number, bool):
+            return Term(number, master)
+        case value:
+            text = f"{command['command']}: {name}: expected a number and a name, found {_short(value)}"
+            raise InvalidMessageError(text)
 
 
 def _text(command: dict[str, Any], name: str) -> str:

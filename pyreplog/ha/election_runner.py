@@ -109,7 +109,7 @@ class ElectionRunner:
         if lost.release is not None:
             self._peers.ask(lost.release.member, lost.release.prepare, lambda _: None)
         if lost.restore:
-            restore(self._context, self._peers, lost.restore)
+            restore(self._context, self._peers, lost.restore, self.election.term)
         set_exception(self.done, lost.error)
 
     def _ask(self, ask: SendPrepare) -> None:
@@ -141,10 +141,14 @@ class ElectionRunner:
             self._context.reactor.call_later(RETRY_S, partial(self._ask, ask))
 
 
-def restore(context: NodeContext, peers: Peers, member: str) -> None:
-    """Ask a member to stand for election: it was deposed in vain, or holds more than a candidate with promises."""
+def restore(context: NodeContext, peers: Peers, member: str, lost: Term) -> None:
+    """Ask a member to stand for election: it was deposed in vain, or holds more than a candidate with promises.
+
+    lost: term of the candidate. The member may not know it, and is elected only for a higher one.
+    """
     logger.warning("%s: %s is asked to stand for election", context.path, member)
-    peers.ask(member, Command(json.dumps({"command": "promote"}).encode()), lambda _: None)
+    command = {"command": "promote", "lost": [lost.number, lost.master]}
+    peers.ask(member, Command(json.dumps(command).encode()), lambda _: None)
 
 
 def end_of(log: CommitLog) -> LogPosition:

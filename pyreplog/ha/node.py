@@ -565,6 +565,34 @@ class Node(Handle):
     follow_async = in_thread(follow)
     promote_async = in_thread(promote)
 
+    def restore(self, lost: Term) -> str:
+        """Become master after a candidate that members may have promised its term was not elected.
+
+        If this node is the master, it steps down first, because these members do not follow it any more.
+
+        Args:
+            lost: term of the candidate.
+
+        Returns:
+            "": nothing was lost.
+
+        Raises:
+            InvalidArgumentError: no group is at this term.
+            ReplogError: as `promote`.
+        """
+        if lost.is_absurd(self.term):
+            raise InvalidArgumentError(f"lost: no group is at term {lost} when {self.term} was promised last")
+        self._note_term(lost)
+        master = self._master
+        if master is not None:
+            master.fence(lost)
+        return self.promote()
+
+    def _note_term(self, term: Term) -> None:
+        """Let later elections of this node be for higher terms than this one."""
+        with self._context.lock:
+            self._highest_term = max(self._highest_term, term)
+
     def _is_worth_another_try(self, replica: Replica, master: str, term: Term) -> bool:
         """Return whether to repeat a planned change-over, after the old master leads again.
 
@@ -613,7 +641,7 @@ class Node(Handle):
         except BaseException:
             self._become_replica_again()
             if master and not if_lost:
-                restore(self._context, self._peers, master)
+                restore(self._context, self._peers, master, won.term)
             raise
         return won.possible_loss
 
@@ -636,7 +664,7 @@ class Node(Handle):
             won = candidacy.run()
         except ReplogError as error:
             if isinstance(error, HigherTermError):
-                self._highest_term = max(self._highest_term, Term(*error.term))
+                self._note_term(Term(*error.term))
             # automatic failover tries again and again, also if only this node has lost the master
             level = logging.INFO if if_lost else logging.WARNING
             logger.log(level, "%s is not elected, term %s: %s", self.name, election.term, error)
@@ -687,6 +715,7 @@ class Node(Handle):
     def _on_fenced(self, term: Term) -> None:
         """Note a higher term. Another thread makes this node a replica once no other change of role runs."""
         logger.warning("%s steps down: term %s was promised to %s", self.name, term, term.master)
+        self._note_term(term)  # this node may not have promised it, and may be asked to stand if that candidate loses
         threading.Thread(target=self._rejoin, args=(term,), name="pyreplog-rejoin", daemon=True).start()
 
     def _rejoin(self, term: Term) -> None:

@@ -11,11 +11,20 @@ from pathlib import Path
 
 import pytest
 
-from pyreplog.errors import NotMasterError, OutcomeUnknownError, PromotionRefusedError, ReplogError
+from pyreplog.errors import (
+    InvalidArgumentError,
+    NotMasterError,
+    OutcomeUnknownError,
+    PromotionRefusedError,
+    ReplicationError,
+    ReplogError,
+)
+from pyreplog.ha.master import Master
 from pyreplog.ha.node import Node
 from pyreplog.ha.protocol.election import Effect, Election
 from pyreplog.ha.protocol.messages import Promise
 from pyreplog.stream.mirror_log import MirrorLog
+from pyreplog.stream.terms import Term
 from tests.ha.inside import master_of, replica_of
 from tests.ha.nodes import Lab, level, until, values
 
@@ -142,6 +151,44 @@ def test_a_change_over_that_fails_late_is_tried_again(lab: Lab, monkeypatch: pyt
     b.append(b"goes on")
     level(b, a, c)
     assert values(a) == [b"first", b"goes on"]
+
+
+@pytest.mark.parametrize("is_fenced", [False, True])
+def test_a_change_over_that_fails_before_the_master_has_promised_is_tried_again(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch, is_fenced: bool
+) -> None:
+    """The master was elected no more, because it did not know the candidate's term: the group had no master."""
+    a, b, c = three(lab, "appended")
+    failing, fence, promised = [True], Master.fence, Election.promised
+
+    def answers_no_candidate(self: Master, term: Term) -> None:
+        if is_fenced or not failing:
+            fence(self, term)
+        if failing:
+            raise ReplicationError("planted")
+
+    def loses(self: Election, member: str, promise: Promise) -> list[Effect]:
+        if self.is_trial or self.name != "b" or not failing:
+            return promised(self, member, promise)
+        failing.clear()  # c has promised
+        return self.deadline()
+
+    monkeypatch.setattr(Master, "fence", answers_no_candidate)
+    monkeypatch.setattr(Election, "promised", loses)
+    if is_fenced:  # a candidate of an older version does not name its term
+        monkeypatch.setattr(Node, "restore", lambda self, lost: self.promote())
+    assert b.promote() == "" and not failing
+    assert b.role == "master" and b.term.number > 3, "a led again in between"
+    b.append(b"goes on")
+    level(b, a, c)
+    assert values(a) == [b"first", b"goes on"]
+
+
+def test_no_candidate_takes_a_node_to_an_absurd_term(lab: Lab) -> None:
+    a, _, _ = three(lab, "appended")
+    with pytest.raises(InvalidArgumentError, match="no group is at term 16777218 of b when 1 of a was promised last"):
+        a.restore(Term((1 << 24) + 2, "b"))
+    assert a.role == "master" and a.term.number == 1
 
 
 def test_a_change_of_masters_can_be_read_in_the_log(lab: Lab, caplog: pytest.LogCaptureFixture) -> None:
