@@ -13,7 +13,7 @@ from pyreplog.ha.protocol.messages import Command, StatusReply
 from pyreplog.net.connection import Connection
 from pyreplog.net.fair_executor import FairExecutor
 from pyreplog.net.server_connection import ServerConnection
-from pyreplog.stream.fields import TEXT_BYTES_MAX
+from pyreplog.stream.fields import TEXT_BYTES_MAX, is_name
 from pyreplog.stream.terms import Term
 
 logger = logging.getLogger(__name__)
@@ -116,7 +116,7 @@ def _promote(node: Commanded, command: dict[str, Any], *, force: bool) -> str:
 
 def _term(command: dict[str, Any], name: str) -> Term:
     match command.get(name):
-        case [int(number), str(master)] if number > 0 and not isinstance(number, bool):
+        case [int(number), str(master)] if number > 0 and not isinstance(number, bool) and is_name(master):
             return Term(number, master)
         case value:
             text = f"{command['command']}: {name}: expected a number and a name, found {_short(value)}"

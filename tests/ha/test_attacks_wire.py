@@ -118,6 +118,8 @@ def everything(node: Node) -> list[Message]:
         Command(b"{}"), Command(b"not JSON"), Command(b"[" * 5000), Command(b'{"command": "follow", "master": 7}'),
         Command(json.dumps({"command": "x" * 100_000}).encode()),
         Command(b'{"command": "sync-replicas", "count": 1e999}'), Command(b'{"command": "peers", "addresses": {"b": ""}}'),
+        Command(b'{"command": "promote", "lost": 7}'), Command(b'{"command": "promote", "lost": [true, "b"]}'),
+        Command(b'{"command": "promote", "lost": [1099511627776, "b"]}'),
     ]  # fmt: skip
 
 
@@ -378,6 +380,10 @@ def test_texts_that_are_none_are_refused_without_a_fault(
         *(
             ("peers", {"addresses": {"c": address}})
             for address in (f"{SURROGATE}:1", "\0:1", "[]:1", ":1", "[:1", "h" * 256 + ":1", "h:" + "9" * 5000, "h:0")
+        ),
+        *(
+            ("promote", {"lost": lost})
+            for lost in ([2, SURROGATE], [2, "x" * 256], [2, ""], [True, "c"], [1 << 40, "c"], 7)
         ),
         *(("follow", {"master": address}) for address in (f"{SURROGATE}:1", "\0:1", "[]:1")),
     ]
