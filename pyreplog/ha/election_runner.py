@@ -144,11 +144,23 @@ class ElectionRunner:
 def restore(context: NodeContext, peers: Peers, member: str, lost: Term) -> None:
     """Ask a member to stand for election: it was deposed in vain, or holds more than a candidate with promises.
 
+    Asks again for a while if the connection ends: a node whose role changes closes connections.
+
     lost: term of the candidate. The member may not know it, and is elected only for a higher one.
     """
+    command = Command(json.dumps({"command": "promote", "lost": [lost.number, lost.master]}).encode())
+    until_us = context.now_us + context.config.election_timeout_ms * 1000
+
+    def ask() -> None:
+        peers.ask(member, command, on_answer)
+
+    def on_answer(answer: Message | ReplogError) -> None:
+        if isinstance(answer, ReplogError) and context.now_us < until_us:
+            logger.info("%s: %s does not answer: %s", context.path, member, answer)
+            context.reactor.call_later(RETRY_S, ask)
+
     logger.warning("%s: %s is asked to stand for election", context.path, member)
-    command = {"command": "promote", "lost": [lost.number, lost.master]}
-    peers.ask(member, Command(json.dumps(command).encode()), lambda _: None)
+    ask()
 
 
 def end_of(log: CommitLog) -> LogPosition:

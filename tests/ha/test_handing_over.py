@@ -19,10 +19,12 @@ from pyreplog.errors import (
     ReplicationError,
     ReplogError,
 )
+from pyreplog.ha.commands import Commands
 from pyreplog.ha.master import Master
 from pyreplog.ha.node import Node
 from pyreplog.ha.protocol.election import Effect, Election
-from pyreplog.ha.protocol.messages import Promise
+from pyreplog.ha.protocol.messages import Command, Promise
+from pyreplog.net.server_connection import ServerConnection
 from pyreplog.stream.mirror_log import MirrorLog
 from pyreplog.stream.terms import Term
 from tests.ha.inside import master_of, replica_of
@@ -132,10 +134,21 @@ def test_a_master_that_was_deposed_for_nothing_is_master_again(lab: Lab, monkeyp
     assert values(b) == [b"first", b"goes on"]
 
 
-def test_a_change_over_that_fails_late_is_tried_again(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
-    """An append that had been admitted before was written when all had promised: the candidate lacked it."""
+@pytest.mark.parametrize("is_interrupted", [False, True])
+def test_a_change_over_that_fails_late_is_tried_again(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch, is_interrupted: bool
+) -> None:
+    """An append that had been admitted before was written when all had promised: the candidate lacked it. The master
+    that was deposed may close connections just when it is asked to stand, because its role changes."""
     a, b, c = three(lab, "appended")
-    failing, promised = [True], Election.promised
+    failing, promised, take = [True], Election.promised, Commands.take
+    interrupting = [is_interrupted]
+
+    def interrupted(self: Commands, connection: ServerConnection, number: int, command: Command) -> None:
+        if any(interrupting):
+            interrupting.clear()
+            raise ReplicationError("planted")
+        take(self, connection, number, command)
 
     def refused(self: Election, member: str, promise: Promise) -> list[Effect]:
         if self.is_trial or self.name != "b" or not failing:
@@ -146,7 +159,8 @@ def test_a_change_over_that_fails_late_is_tried_again(lab: Lab, monkeypatch: pyt
         return self.deadline()
 
     monkeypatch.setattr(Election, "promised", refused)
-    assert b.promote() == "" and not failing
+    monkeypatch.setattr(Commands, "take", interrupted)
+    assert b.promote() == "" and not failing and not any(interrupting)
     assert b.role == "master" and b.term.number > 3, "a led again in between"
     b.append(b"goes on")
     level(b, a, c)
