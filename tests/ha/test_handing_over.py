@@ -189,9 +189,15 @@ def test_a_change_over_that_fails_before_the_master_has_promised_is_tried_again(
 
     monkeypatch.setattr(Master, "fence", answers_no_candidate)
     monkeypatch.setattr(Election, "promised", loses)
-    if is_fenced:  # a candidate of an older version does not name its term
-        monkeypatch.setattr(Node, "restore", lambda self, lost: self.promote())
+    restore, named = Node.restore, []
+
+    def restored(self: Node, lost: Term) -> str:
+        named.append(lost)
+        return self.promote() if is_fenced else restore(self, lost)  # as if an older version did not name its term
+
+    monkeypatch.setattr(Node, "restore", restored)
     assert b.promote() == "" and not failing
+    assert Term(2, "b") in named
     assert b.role == "master" and b.term.number > 3, "a led again in between"
     b.append(b"goes on")
     level(b, a, c)
