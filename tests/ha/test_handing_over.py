@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from pyreplog.errors import (
+    HigherTermError,
     InvalidArgumentError,
     NotMasterError,
     OutcomeUnknownError,
@@ -189,15 +190,19 @@ def test_a_change_over_that_fails_before_the_master_has_promised_is_tried_again(
 
     monkeypatch.setattr(Master, "fence", answers_no_candidate)
     monkeypatch.setattr(Election, "promised", loses)
-    restore, named = Node.restore, []
+    restore, named, refused = Node.restore, [], []
 
     def restored(self: Node, lost: Term) -> str:
         named.append(lost)
-        return self.promote() if is_fenced else restore(self, lost)  # as if an older version did not name its term
+        try:
+            return self.promote() if is_fenced else restore(self, lost)  # an older version does not name its term
+        except HigherTermError as error:
+            refused.append(error)
+            raise
 
     monkeypatch.setattr(Node, "restore", restored)
     assert b.promote() == "" and not failing
-    assert Term(2, "b") in named
+    assert Term(2, "b") in named and not refused
     assert b.role == "master" and b.term.number > 3, "a led again in between"
     b.append(b"goes on")
     level(b, a, c)
