@@ -23,6 +23,9 @@ class Faults:
         if self.plan.recreates:
             self.kinds += [self.recreate_topic, self.recreate_subscription]
 
+        if self.plan.changes_policies:
+            self.kinds += [*[self.withdraw] * 3, *[self.replicate_again] * 2]
+
     def plan_all(self) -> None:
         for _ in range(self.plan.faults):
             self.world.at(self.plan.busy_s * self.world.random.random(), self._happen)
@@ -147,6 +150,18 @@ class Faults:
     def _create_again(self, name: str) -> None:
         site = self.site
         site.create(name, self._position(site))
+
+    def withdraw(self) -> None:
+        """One end of a link, or both, are not in the policy of the other for a while."""
+        link = self.link
+        self.schedule.policies += 1
+        self.schedule.truth.forget_tombstones(self.schedule.present())
+        link.withdraw(self.world.random.sample(link.ends, self.world.random.randint(1, 2)))
+        self.world.after(self.world.random.random() * 2, link.name_again)
+
+    def replicate_again(self) -> None:
+        self.schedule.policies += 1
+        self.site.replicate_again()
 
     def readiness(self) -> None:
         link = self.link

@@ -19,6 +19,7 @@ class Link:
         self.session = 0
         self.is_connected = False
         self.is_barred = False
+        self.withdrawn: set[Site] = set()  # ends whose policy does not name the other one for a while
         self.stalled: set[tuple[Site, str]] = set()  # directions in which nothing arrives any more
         self.withheld: dict[Site, int] = {}  # what a cluster published before is never sent
         self._arrivals: dict[tuple[Site, str], float] = {}
@@ -37,7 +38,7 @@ class Link:
 
     def connect(self) -> None:
         away = any(not site.is_up or site.is_removed or site.is_alone for site in self.ends)
-        if self.is_connected or self.is_barred or away:
+        if self.is_connected or self.is_barred or self.withdrawn or away:
             return
         self.session += 1
         self.is_connected = True
@@ -59,6 +60,21 @@ class Link:
         for site in self.ends:
             if site.is_up:
                 site.do(site.exchange.disconnect(self.other(site).id))
+
+    def withdraw(self, ends: list[Site]) -> None:
+        """The policies of these ends do not name the other one from now on."""
+        self.world.note(ends, "withdraw", self)
+        self.cut()
+        self.withdrawn |= {*ends}
+        for site in ends:
+            site.configure()
+
+    def name_again(self) -> None:
+        """Both policies name the other end."""
+        ends, self.withdrawn = sorted(self.withdrawn, key=repr), set()
+        for site in ends:
+            self.world.note(site, "names the other end of", self, "again")
+            site.configure()
 
     def half_cut(self, site: Site) -> None:
         """Nothing of what `site` sends arrives any more, and nobody notices for a while."""

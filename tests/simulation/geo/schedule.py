@@ -45,6 +45,7 @@ class Plan:
     crash_at_write: float
     recreates: bool
     removes: bool  # a cluster is gone for good in the end
+    changes_policies: bool = False  # policies name fewer clusters for a while, or replicate no subscriptions
     trimmed: float = 0.0  # share of entries that cannot be compared any more
     is_still: bool = False
 
@@ -72,6 +73,7 @@ class Plan:
             recreates=random.random() < 0.4,
             removes=random.random() < 0.15 and shape in ("mesh", "star", "ring"),
             trimmed=random.choice((0.0, 0.0, 0.0, 0.5)),
+            changes_policies=random.random() < 0.3,
         )
 
     @classmethod
@@ -92,7 +94,7 @@ class Schedule:
         self.world.note(plan)
         self.truth = Truth()
         self.names = [f"s{number}" for number in range(plan.names)]
-        self.handovers = self.cancelled = self.taken_over = self.comparisons = 0
+        self.handovers = self.cancelled = self.taken_over = self.comparisons = self.policies = 0
         self._tokens = itertools.count(1)
         self.sites: list[Site] = []
         self.sites += [Site(self, place) for place in range(plan.sites)]
@@ -159,6 +161,7 @@ class Schedule:
         object.__setattr__(self.plan, "crash_at_write", 0.0)
         for link in self.links:
             link.is_barred = False
+            link.name_again()
             if link.stalled:
                 link.cut()
         self._fail_over()

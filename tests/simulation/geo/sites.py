@@ -117,7 +117,16 @@ class Site:
         self.world.after(0.2 * self.world.random.random(), self._flush, self.boots)
 
     def neighbours(self) -> list[bytes]:
-        return [link.other(self).id for link in self.links if not link.other(self).is_removed]
+        return [
+            link.other(self).id for link in self.links if not link.other(self).is_removed and self not in link.withdrawn
+        ]
+
+    def configure(self) -> None:
+        """The policy names other clusters than before."""
+        if self.is_up:
+            neighbours = self.neighbours()
+            self.do(self.exchange.configure([self.id, *neighbours], neighbours))
+            self._look_at_handover()
 
     def _restore(self, name: str) -> None:
         """The cursor is what the journal has; what the cursor was saved with behind it counts, too."""
@@ -153,6 +162,37 @@ class Site:
                 link.cut()
             self._new_topic()
             self.boot()
+
+    def replicate_again(self) -> None:
+        """The policy did not replicate subscriptions for a while: they belonged to this cluster alone, and their
+        consumers went on."""
+        if not self.is_up:
+            return
+        self.world.note(self, "replicates its subscriptions again")
+        self.truth.forget_site(self)
+        for link in self.links:
+            link.cut()
+        cursors, self.journal, self.saved, self.seen_dead = self.cursors, [], {}, set()
+        self.boot()
+        for name, former in cursors.items():
+            for local in sorted(former.pending):
+                if self.world.chance(0.5):
+                    former.acked.add(local, local + 1)
+            self._adopt(name, former)
+
+    def _adopt(self, name: str, former: Cursor) -> None:
+        """Replicate a subscription that this cluster alone had."""
+        position = next((local for local in range(len(self.log)) if local not in former.acked), len(self.log))
+        self.create(name, position)
+        cursor, state = self.cursors[name], self.exchange.state(name)
+        assert state is not None
+        cursor.expired = former.expired
+        cursor.acked.add_ranges(*former.acked.intersect())
+        for local in range(position, len(self.log)):
+            if local in former.expired:
+                self._expire(name, local)
+            elif local in former.acked:
+                self.acknowledge(name, local, cursor.token, cursor.generation)
 
     def _flush(self, boot: int) -> None:
         if boot == self.boots and self.is_up and not self.is_removed:
@@ -298,6 +338,8 @@ class Site:
             item.token for item in decode_items(Reader(effect.data, 16), count) if isinstance(item, TombstoneItem)
         }
         self.seen_dead |= buried
+        if any(link.withdrawn for link in self.schedule.links):
+            self.truth.lost_tombstones |= buried
         for token in buried:
             self.truth.dead.setdefault(token, set()).add(self.letter)
         if self.world.chance(self.schedule.plan.crash_at_write / 2):
@@ -411,9 +453,12 @@ class Site:
             cursor.pending.pop(local, None)
             cursor.expired.add(local, local + 1)
             cursor.acked.add(local, local + 1)
-            whole = np.array([local]), np.array([local + 1])
-            for origin, ranges in self.translation.to_origins(whole).items():
-                self._do(self.exchange.expire(name, origin, *ranges))
+            self._expire(name, local)
+
+    def _expire(self, name: str, local: int) -> None:
+        whole = np.array([local]), np.array([local + 1])
+        for origin, ranges in self.translation.to_origins(whole).items():
+            self._do(self.exchange.expire(name, origin, *ranges))
 
     def create(self, name: str, position: int) -> None:
         if self.is_up and self.exchange.state(name) is None:

@@ -73,6 +73,12 @@ class Truth:
             for name in site.schedule.names:
                 self.lost_tombstones |= site.exchange.tombstones(name)
 
+    def forget_tombstones(self, sites: list[Site]) -> None:
+        """A cluster that a policy does not name may miss a deletion for good, and have the subscription afterwards."""
+        for site in sites:
+            for name in site.schedule.names:
+                self.lost_tombstones |= site.exchange.tombstones(name)
+
     # ---- what must hold --------------------------------------------------------------------------------------------
 
     def is_acked(self, name: str, state: SubscriptionState, key: Key) -> bool:
