@@ -330,6 +330,31 @@ def test_what_was_trimmed_is_lost_with_a_cause() -> None:
     assert sending.sender.skipped == {GapCause.LOST: 2}
 
 
+def test_skipped_messages_are_counted_once() -> None:
+    """The connection is lost before the target has stored their gaps: the next session reads them again."""
+    hour_us = 3600 * 10**6
+    settings, old_us = SendingSettings(ttl_us=hour_us), START_US - hour_us - 1
+    sending = Sending(*map(entry, range(2)), entry(2, 3, time_us=old_us), entry(5), settings=settings)
+    for is_stored in (False, True):
+        sending.open()
+        if not is_stored:
+            effect = sending.take(ReadEntries)
+            del sending.entries[:2]
+            sending.do(sending.sender.read_failed, effect.attempt, TrimmedError("gone"), 2)
+        sending.read()
+        request = sending.sent()
+        assert request.entries[0].gaps == (Gap(0, 2, GapCause.LOST), Gap(2, 5, GapCause.EXPIRED))
+        if is_stored:
+            sending.acknowledge(request)
+        else:
+            sending.fail(request, DisconnectedError("lost"))
+            sending.wake()
+    assert sending.sender.skipped == {GapCause.LOST: 2, GapCause.EXPIRED: 3}
+    sending.grow(entry(6, time_us=old_us))
+    sending.read()
+    assert sending.sender.skipped == {GapCause.LOST: 2, GapCause.EXPIRED: 4}
+
+
 def test_entries_that_are_not_those_that_were_asked_for_are_not_sent() -> None:
     """What lies before them is not lost: it can be read again."""
     sending = Sending(*map(entry, range(4)))

@@ -162,6 +162,7 @@ class Sender:
         self.start = self.end = 0
         """Offsets of the confirmed messages here."""
         self.skipped: Counter[GapCause] = Counter()
+        self._skipped_ends: dict[Origin, int] = {}  # all skipped messages below were counted
         self.sent_messages = self.sent_bytes = self.opens = 0
         self._begin, self._withheld_cause, self._former = begin, withheld, former
         self._note_sent = sent
@@ -551,7 +552,7 @@ class Sender:
             own.cover(own.covered, self._begin, self._withheld_cause, now_us, own.covered)
             self._read_at = self._begin
         if self._read_at < self.start:
-            self.skipped[GapCause.LOST] += max(self.start - own.covered, 0)
+            self._count_skipped(self.own, own.covered, self.start, GapCause.LOST)
             own.cover(own.covered, self.start, GapCause.LOST, now_us, own.covered)
             self._read_at = self.start
         if not self._is_reading and not self._buffer and self._read_at < self.end:
@@ -688,6 +689,12 @@ class Sender:
             stream.cover(stream.covered, gap.start, GapCause.FILTERED, now_us, here)
             stream.cover(gap.start, gap.end, gap.cause, now_us, here)
 
+    def _count_skipped(self, origin: Origin, start: int, end: int, cause: GapCause) -> None:
+        """Count skipped messages once: a later session reads them again if their gap was not stored."""
+        counted = self._skipped_ends.get(origin, 0)
+        self.skipped[cause] += max(end - max(start, counted), 0)
+        self._skipped_ends[origin] = max(end, counted)
+
     def _accept(self, stream: OriginStream, entry: SourceEntry, now_us: int, time_us: int) -> OriginEntry | None:
         """Return the entry to send; None: the target has the entry, or it became a gap."""
         is_own = entry.origin is None
@@ -709,7 +716,7 @@ class Sender:
         elif ttl_us is not None and published_us + ttl_us < time_us:
             cause = GapCause.EXPIRED
         if cause is not None:
-            self.skipped[cause] += entry.messages
+            self._count_skipped(stream.origin, first, end, cause)
             stream.cover(first, end, cause, now_us, entry.first)
             return None
         stream.covered = end
