@@ -37,7 +37,7 @@ class Peer:
         cluster: id of the neighbour.
         session: session of the connection; None: the neighbour is not connected.
         proved: origins whose history was proved in this session: its acknowledgements of these are taken.
-        compared: origins whose acknowledgements were compared with those of the neighbour since this process began.
+        compared: origins whose acknowledgements were compared with those of the neighbour in its last session.
         positions: the positions in origins of third clusters that it reported last since this process began.
         histories: its positions in origins of third clusters.
         connected: the other clusters that it is connected to, which get its acknowledgements from itself.
@@ -78,9 +78,9 @@ class Peer:
         """
         self.disconnect()
         is_created_again = self._origin not in (None, origin)
+        self.compared.clear()  # the neighbour may have begun a new journal, if its policy changed meanwhile
         if origin != self._origin:  # a topic that was created again has no subscriptions
             self._origin = origin
-            self.compared.clear()
             self.positions.clear()
         self.session = session
         self._sequence = self._received = 0

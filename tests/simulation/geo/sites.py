@@ -125,6 +125,9 @@ class Site:
         """The policy names other clusters than before."""
         if self.is_up:
             neighbours = self.neighbours()
+            if self.handover is not None and self._target.id not in neighbours:
+                self.schedule.cancelled += self.handover.cancel()
+                self.handover = None
             self.do(self.exchange.configure([self.id, *neighbours], neighbours))
             self._look_at_handover()
 
@@ -491,7 +494,7 @@ class Site:
             self._do(self.exchange.move(name, home))
 
     def hand_over(self, name: str, target: Site) -> None:
-        if self.delivers(name) and not target.is_removed:
+        if self.delivers(name) and target.id in self.neighbours():
             random = self.world.random
             self.handover = Handover(self.exchange, name, target.id)
             self._handed, self._target = name, target
