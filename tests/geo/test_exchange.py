@@ -549,6 +549,30 @@ def test_a_topic_that_is_created_again_has_told_nothing() -> None:
     assert not told.is_known
 
 
+def test_a_cluster_whose_policy_replicates_subscriptions_again_has_confirmed_nothing() -> None:
+    """Its topic is the same, but its journal begins anew. Readiness is unknown until both have compared what they have,
+    and a handover waits for that."""
+    clusters = linked()
+    side, other = clusters["a"], clusters["b"]
+    side.acknowledge("s", "a", 1)
+    clusters.settle()
+    clusters.cut("ab")
+    told = readiness(side.exchange, "s", other.id, bases(a=10), {origin("a"): 10})
+    assert told.is_known and not told.repeated, "what it has confirmed counts while it is away"
+    other.journal.clear()
+    other.boot()
+    other.do(other.exchange.create("s", "t9", bases()))
+    clusters.connect("ab", proved=False)
+    clusters.settle()
+    assert not readiness(side.exchange, "s", other.id, bases(a=10), {origin("a"): 10}).is_known
+    handover = Handover(side.exchange, "s", other.id)
+    side.do(handover.stopped())
+    assert handover.phase is HandoverPhase.DRAINING
+    clusters.connect_all()
+    assert readiness(side.exchange, "s", other.id, bases(a=10), {origin("a"): 10}).is_ready
+    assert other.acked("s", "a") == [1]
+
+
 def test_a_topic_that_is_created_again_gets_what_it_has_told_just_before() -> None:
     """Its acknowledgement was not durable yet at the neighbour when the new topic reported that it has none."""
     clusters = linked()

@@ -181,14 +181,16 @@ class Site:
             for local in sorted(former.pending):
                 if self.world.chance(0.5):
                     former.acked.add(local, local + 1)
-            self._adopt(name, former)
+            if self.is_up:
+                self._adopt(name, former)
 
     def _adopt(self, name: str, former: Cursor) -> None:
         """Replicate a subscription that this cluster alone had."""
         position = next((local for local in range(len(self.log)) if local not in former.acked), len(self.log))
         self.create(name, position)
-        cursor, state = self.cursors[name], self.exchange.state(name)
-        assert state is not None
+        if name not in self.cursors:
+            return  # the process has ended
+        cursor = self.cursors[name]
         cursor.expired = former.expired
         cursor.acked.add_ranges(*former.acked.intersect())
         for local in range(position, len(self.log)):
