@@ -191,7 +191,7 @@ class Site:
         if name not in self.cursors:
             return  # the process has ended
         cursor = self.cursors[name]
-        cursor.expired = former.expired
+        cursor.expired.add_ranges(*former.expired.intersect(position))  # those before it are a part of the base
         cursor.acked.add_ranges(*former.acked.intersect())
         for local in range(position, len(self.log)):
             if local in former.expired:
