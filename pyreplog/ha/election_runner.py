@@ -108,8 +108,8 @@ class ElectionRunner:
         """End a lost election: tell the master to admit appends again, or ask the next candidate to stand."""
         if lost.release is not None:
             self._peers.ask(lost.release.member, lost.release.prepare, lambda _: None)
-        if lost.restore:
-            restore(self._context, self._peers, lost.restore, self.election.term)
+        if lost.next_candidate:
+            ask_to_stand(self._context, self._peers, lost.next_candidate, self.election.term)
         set_exception(self.done, lost.error)
 
     def _ask(self, ask: SendPrepare) -> None:
@@ -141,7 +141,7 @@ class ElectionRunner:
             self._context.reactor.call_later(RETRY_S, partial(self._ask, ask))
 
 
-def restore(context: NodeContext, peers: Peers, member: str, lost: Term) -> None:
+def ask_to_stand(context: NodeContext, peers: Peers, member: str, lost: Term) -> None:
     """Ask a member to stand for election: it was deposed in vain, or holds more than a candidate with promises.
 
     Asks again for a while if the connection ends: a node whose role changes closes connections.

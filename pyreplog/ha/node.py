@@ -28,7 +28,7 @@ from pyreplog.ha import logs
 from pyreplog.ha.client_requests import Appends, ClientRequests
 from pyreplog.ha.commands import Commands
 from pyreplog.ha.config import NodeConfig
-from pyreplog.ha.election_runner import PATIENCE_S, ElectionRunner, end_of, restore
+from pyreplog.ha.election_runner import PATIENCE_S, ElectionRunner, ask_to_stand, end_of
 from pyreplog.ha.long_polls import CommitLongPolls
 from pyreplog.ha.master import Master
 from pyreplog.ha.node_context import NodeContext, ends_of, start_of
@@ -565,7 +565,7 @@ class Node(Handle):
     follow_async = in_thread(follow)
     promote_async = in_thread(promote)
 
-    def restore(self, lost: Term) -> str:
+    def promote_after(self, lost: Term) -> str:
         """Become master after a candidate that members may have promised its term was not elected.
 
         If this node is the master, it steps down first, because these members do not follow it any more.
@@ -641,7 +641,7 @@ class Node(Handle):
         except BaseException:
             self._become_replica_again()
             if master and not if_lost:
-                restore(self._context, self._peers, master, won.term)
+                ask_to_stand(self._context, self._peers, master, won.term)
             raise
         return won.possible_loss
 

@@ -450,7 +450,7 @@ def test_a_trial_that_fails_lets_appends_go_on() -> None:
     candidate.promised("e", promise(25, trial=True))
     (lost,) = only(ElectionLost, candidate.deadline())
     assert lost.release is not None and (lost.release.member, lost.release.prepare.trial) == ("e", PreVote.YES)
-    assert lost.restore == ""
+    assert lost.next_candidate == ""
 
 
 def test_who_was_deposed_for_nothing_is_asked_to_stand_again() -> None:
@@ -460,11 +460,11 @@ def test_who_was_deposed_for_nothing_is_asked_to_stand_again() -> None:
     candidate.overdue()
     candidate.stored(mark(20), HISTORY, None)
     (lost,) = only(ElectionLost, candidate.deadline())
-    assert (lost.release, lost.restore) == (None, "e")
+    assert (lost.release, lost.next_candidate) == (None, "e")
     candidate, _ = election(master="e")
     candidate.stored(mark(20), HISTORY, None)
     (lost,) = only(ElectionLost, candidate.note_higher_term(Term(9, "x")))
-    assert lost.restore == "", "another one is about to be master"
+    assert lost.next_candidate == "", "another one is about to be master"
 
 
 def test_who_holds_most_is_asked_to_stand_in_place_of_a_candidate_that_has_promises() -> None:
@@ -473,25 +473,25 @@ def test_who_holds_most_is_asked_to_stand_in_place_of_a_candidate_that_has_promi
     candidate = binding()
     candidate.promised("b", promise(22))
     (lost,) = only(ElectionLost, candidate.promised("c", promise(25)))
-    assert lost.restore == "c" and "promote c" in str(lost.error)
+    assert lost.next_candidate == "c" and "promote c" in str(lost.error)
     candidate = binding()
     candidate.promised("b", promise(22))
     (lost,) = only(ElectionLost, candidate.deadline())
-    assert lost.restore == "b", "it promised, and what others hold is unknown"
+    assert lost.next_candidate == "b", "it promised, and what others hold is unknown"
     (lost,) = only(ElectionLost, binding().deadline())
-    assert lost.restore == "", "nobody is known to hold more"
+    assert lost.next_candidate == "", "nobody is known to hold more"
 
 
 def test_who_holds_more_is_not_asked_to_stand_when_nobody_was_deposed() -> None:
     candidate, _ = election()
     candidate.promised("b", promise(22, trial=True))
     (lost,) = only(ElectionLost, candidate.promised("c", promise(25, trial=True)))
-    assert lost.restore == ""
+    assert lost.next_candidate == ""
     candidate, _ = election(force=True)
     candidate.stored(mark(20), HISTORY, None)
     candidate.promised("b", promise(22))
     (lost,) = only(ElectionLost, candidate.abandon("the node ends"))
-    assert lost.restore == "", "an operator decides"
+    assert lost.next_candidate == "", "an operator decides"
 
 
 def test_a_master_that_others_hear_from_is_not_replaced() -> None:
@@ -502,7 +502,7 @@ def test_a_master_that_others_hear_from_is_not_replaced() -> None:
     (lost,) = only(
         ElectionLost, candidate.vote_rejected("d", VoteRejected(RefusalCode.MASTER_LIVES, T2, "e is heard", FIVE))
     )
-    assert (lost.release, lost.restore) == (None, "")
+    assert (lost.release, lost.next_candidate) == (None, "")
 
 
 def test_a_master_that_is_lost_is_replaced() -> None:

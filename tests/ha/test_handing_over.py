@@ -190,18 +190,18 @@ def test_a_change_over_that_fails_before_the_master_has_promised_is_tried_again(
 
     monkeypatch.setattr(Master, "fence", answers_no_candidate)
     monkeypatch.setattr(Election, "promised", loses)
-    restore, named, refused = Node.restore, [], []
+    promote_after, named, refused = Node.promote_after, [], []
 
-    def restored(self: Node, lost: Term) -> str:
+    def promoted(self: Node, lost: Term) -> str:
         named.append(lost)
         silent.clear()
         try:
-            return self.promote() if is_fenced else restore(self, lost)  # an older version does not name its term
+            return self.promote() if is_fenced else promote_after(self, lost)  # an older version does not name its term
         except HigherTermError as error:
             refused.append(error)
             raise
 
-    monkeypatch.setattr(Node, "restore", restored)
+    monkeypatch.setattr(Node, "promote_after", promoted)
     assert b.promote() == "" and not failing
     assert Term(2, "b") in named and not refused
     assert b.role == "master" and b.term.number > 3, "a led again in between"
@@ -213,7 +213,7 @@ def test_a_change_over_that_fails_before_the_master_has_promised_is_tried_again(
 def test_no_candidate_takes_a_node_to_an_absurd_term(lab: Lab) -> None:
     a, _, _ = three(lab, "appended")
     with pytest.raises(InvalidArgumentError, match="no group is at term 16777218 of b when 1 of a was promised last"):
-        a.restore(Term((1 << 24) + 2, "b"))
+        a.promote_after(Term((1 << 24) + 2, "b"))
     assert a.role == "master" and a.term.number == 1
 
 

@@ -59,13 +59,13 @@ class ElectionLost:
     Attributes:
         error: why it lost.
         release: message for the master that holds appends back for this candidate; None: no master does.
-        restore: member that is asked to stand for election: the master that was deposed in vain, or the member with
-            the longest log among those that promised; "": none.
+        next_candidate: member that is asked to stand for election: the master that was deposed in vain, or the member
+            with the longest log among those that promised; "": none.
     """
 
     error: ReplicationError
     release: SendPrepare | None = None
-    restore: str = ""
+    next_candidate: str = ""
 
 
 Effect: TypeAlias = StorePromise | SendPrepare | ElectionWon | ElectionLost
@@ -331,12 +331,12 @@ class Election:
 
     def _lose(self, error: ReplicationError) -> list[Effect]:
         self.is_over = True
-        release, restore = None, ""
+        release, next_candidate = None, ""
         if self._trial == PreVote.HOLD and self.members is not None:
             release = SendPrepare(self._master, Prepare(self.term, self._uuid, self.members.stamp, PreVote.YES))
         elif not self._trial and not isinstance(error, HigherTermError):
-            restore = self._next_candidate()
-        return [ElectionLost(error, release, restore)]
+            next_candidate = self._next_candidate()
+        return [ElectionLost(error, release, next_candidate)]
 
     def _next_candidate(self) -> str:
         """Return the member that is asked to stand, since this candidate has promises and cannot be elected; "": none.

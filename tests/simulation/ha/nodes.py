@@ -596,6 +596,17 @@ class Node:
             return
         self.run(self._promote, force, if_lost)
 
+    def promote_after(self, lost: Term) -> None:
+        """As `Node.promote_after`: the node may not know the term of the candidate that was not elected."""
+        if self.is_up and self.stopped_until <= self.world.now:
+            self.run(self._step_down, lost)
+            self.promote()
+
+    def _step_down(self, lost: Term) -> None:
+        self.above = max(self.above, lost)
+        if self.group is not None:
+            self.perform(self.group.fence(lost, self.now_us))
+
     def _promote(self, force: bool, if_lost: bool) -> None:
         disk = self.disk
         master = self._leader
@@ -685,12 +696,14 @@ class Node:
 
     def _do_ElectionLost(self, lost: ElectionLost) -> None:
         self.world.note(self.name, "is not elected:", lost.error)
-        self.election = None
+        assert self.election is not None
+        term, self.election = self.election.term, None
         if lost.release is not None:
             self._do_SendPrepare(lost.release)
-        if lost.restore:
+        if lost.next_candidate:
             self.schedule.invariants.restored += 1
-            self.world.after(self.world.random.random() * self.plan.lag_s, self.schedule.by_name[lost.restore].promote)
+            candidate = self.schedule.by_name[lost.next_candidate]
+            self.world.after(self.world.random.random() * self.plan.lag_s, candidate.promote_after, term)
         if isinstance(lost.error, HigherTermError):
             self.above = max(self.above, Term(*lost.error.term))
         self._redial()
