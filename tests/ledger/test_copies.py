@@ -1,4 +1,4 @@
-"""Which copies a bookie lacks, one message at a time; and what repair makes of that."""
+"""The check for missing copies on a bookie, one message at a time, and the repair."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def test_a_count_is_bounded_by_no_lie_of_the_metadata() -> None:
     ids=["unknown", "speaks of nothing"],
 )
 def test_a_bookie_that_does_not_say_counts_for_none(reply: Reply) -> None:
-    """And is neither asked again, nor blamed for a bad copy."""
+    """It is not asked again, and not blamed for a damaged copy."""
     lab = Lab()
     written(lab, 4)
     bench = Bench(lab, CopyCount(lab.metadata.closed(3, 1, 1), KEY))

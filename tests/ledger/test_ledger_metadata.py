@@ -1,4 +1,4 @@
-"""What the metadata of a ledger may say, and how fragments follow ensemble changes."""
+"""Metadata of ledgers: which values are valid, and how fragments follow from changes of the ensemble."""
 
 from __future__ import annotations
 
@@ -198,7 +198,7 @@ def test_others_take_places_each_from_an_entry_on(change: Any, expected: dict[in
 
 @given(st.lists(st.tuples(st.integers(0, 2), st.integers(0, 12)), max_size=8))
 def test_after_any_changes_each_entry_is_where_the_last_change_says(steps: list[tuple[int, int]]) -> None:
-    """Against a table of who holds what: one row per entry."""
+    """Compare with a table that has, for each entry, the bookies that hold it."""
     metadata = metadata_of()
     table = [list("abc") for _ in range(15)]
     for number, (index, since) in enumerate(steps):
@@ -211,7 +211,7 @@ def test_after_any_changes_each_entry_is_where_the_last_change_says(steps: list[
 
 
 def test_closing_drops_fragments_behind_the_end() -> None:
-    """BookKeeper #4551: the last fragment of a closed ledger began behind its last entry."""
+    """BookKeeper #4551: the last fragment of a closed ledger began after its last entry."""
     metadata = metadata_of((0, "abc"), (5, "abd"))
     assert fragments(metadata.closed(4, 40, 5)) == {0: "abc"}
     assert fragments(metadata.closed(5, 50, 6)) == {0: "abc", 5: "abd"}

@@ -1,4 +1,5 @@
-"""Scrub of the bookies of a cluster: a flipped byte is found, noted, repaired from another bookie, and the damage goes."""
+"""Scrub of a cluster's bookies: a flipped byte is found, noted and repaired from another bookie, and the damage is
+removed."""
 
 from __future__ import annotations
 
@@ -36,7 +37,7 @@ def runtime_of(cluster: LedgerCluster) -> EmbeddedRuntime:
 
 
 def written(cluster: LedgerCluster, *, close: bool = True) -> Any:
-    """A ledger of E=4, Qw=2, in sealed segments of each bookie."""
+    """Write a ledger with E=4 and Qw=2, in sealed segments of each bookie."""
     ledger = cluster.create_ledger(4, 2, 2)
     ledger.append_batch(VALUES)
     if close:

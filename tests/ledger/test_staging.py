@@ -1,4 +1,4 @@
-"""Single entries on their way into batches."""
+"""Single entries are gathered into batches."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def test_a_batch_that_lands_has_those_that_wait_sent() -> None:
     assert not staging.add(entry()) and not staging.add(entry())
     set_result(ids)
     assert sent == [2]
-    staging(ids)  # what was sent has landed: nothing waits for it
+    staging(ids)  # that batch has landed, so that no entry waits for it
     assert sent == [2] and staging.leave()
 
 
@@ -97,7 +97,7 @@ def test_what_may_change_is_copied() -> None:
     value[:] = b"after!"
     assert entry[:3] == (b"before", b"before", 5)
     assert Entry.of(numpy.arange(3, dtype="<i4"), None, None, size_max=SIZE_MAX).value == b"\0\0\0\0\1\0\0\0\2\0\0\0"
-    largest = SIZE_MAX - 128  # over it the encoder is asked
+    largest = SIZE_MAX - 128  # the encoder counts the bytes from this size on
     assert len(Entry.of(bytes(largest + 8), None, None, size_max=SIZE_MAX).value) == largest + 8
 
 
