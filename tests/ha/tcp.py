@@ -48,9 +48,9 @@ class MasterEnd:
     def frames(self, connection: Connection, batch: FrameBatch) -> None:
         for offset, body in batch:
             if offset == CONTROL_OFFSET:
-                self._told(connection, bytes(body))
+                self._on_message(connection, bytes(body))
 
-    def _told(self, connection: Connection, body: bytes) -> None:
+    def _on_message(self, connection: Connection, body: bytes) -> None:
         if body[:1] == b"J":
             _, position = JOIN.unpack(body)
             sender = self._of[connection] = self.make(connection, position)

@@ -1,4 +1,4 @@
-"""Producers and their numbers: nothing that is stored is taken again, nothing that is not is refused."""
+"""Producers and their sequence numbers: no stored number is accepted again, and no other is refused."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ NUMBERS = range(14)
 
 
 class Restarts(RuleBasedStateMachine):
-    """Anything may fail, and the owner may crash at any point; another goes on from its last snapshot, and what is
-    stored behind it."""
+    """Each write may fail, and the owner may crash at any point. The next owner starts with the last snapshot and the
+    messages stored after it."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -73,7 +73,7 @@ class Restarts(RuleBasedStateMachine):
         self.model.crash(stored, self.missing_then)
         self.producers = Producers()
         self.producers.restore(self.snapshot)
-        first = max(self.stored_then - again, 0)  # to read some twice does no harm
+        first = max(self.stored_then - again, 0)  # reading some entries twice does no harm
         if len(self.model.log) > first:
             self.producers.replay(entries_of(self.model.log, first))
 
@@ -90,7 +90,7 @@ TestRestarts = Restarts.TestCase
 
 
 def started(*numbers: int, name: bytes = b"p") -> Producers:
-    """These are stored."""
+    """Return producers for which these numbers are stored."""
     producers = Producers()
     for number in numbers:
         producers.push(name, (number,))

@@ -1,4 +1,4 @@
-"""Publishing to a topic: order, outcomes, room, lingering, callers of every sort."""
+"""Publishing to a topic: order, outcomes, room and lingering, from threads, coroutines and callbacks."""
 
 from __future__ import annotations
 
@@ -245,7 +245,7 @@ def test_flush_waits_for_no_time() -> None:
 
 
 class Interrupted:
-    """A lock; `call` is called when it is to be taken next, as if another thread came before."""
+    """A lock. `call` runs when the lock is acquired next, as if another thread came first."""
 
     def __init__(self, lock: threading.Lock) -> None:
         self._lock = lock
@@ -362,7 +362,7 @@ def test_callbacks_publish_but_do_not_wait() -> None:
 
     bench.submit(b"0").add_done_callback(publish)
     bench.ledgers.holds = False
-    bench.submit_batch([b"1"])  # while it is submitted, the first one is confirmed
+    bench.submit_batch([b"1"])  # the first message is confirmed while the second one is submitted
     bench.ledgers.confirm()
     assert [future.result(0) for future in append_futures] == [2, 3]
     assert bench.ledgers.values() == [b"0", b"1", b"2", b"4"]

@@ -1,4 +1,4 @@
-"""Topics over TCP, as those who use them see it: everything as at the owner, from other processes."""
+"""Topics over TCP, through the public API: a client in another process gets what the owner's process gets."""
 
 from __future__ import annotations
 
@@ -246,21 +246,22 @@ def test_coroutines(topic: RemoteTopic) -> None:
 
 
 def test_callbacks_do_not_wait(topic: RemoteTopic) -> None:
-    told: list[Any] = []
+    errors: list[Any] = []
 
     def call(_: object) -> None:
         try:
-            told.append(in_callback() and topic.publish(b"two"))
+            errors.append(in_callback() and topic.publish(b"two"))
         except InvalidArgumentError as error:
-            told.append(error)
+            errors.append(error)
 
     held, added = threading.Event(), threading.Event()
-    pool_of(topic).reactor.call_soon(lambda: (held.set(), added.wait(PATIENCE_S)))  # no answer is heard before
+    # no reply is handled before this callback returns
+    pool_of(topic).reactor.call_soon(lambda: (held.set(), added.wait(PATIENCE_S)))
     assert held.wait(PATIENCE_S)
     topic.submit(b"one").add_done_callback(call)
     added.set()
-    until(lambda: told)
-    assert isinstance(told[0], InvalidArgumentError)
+    until(lambda: errors)
+    assert isinstance(errors[0], InvalidArgumentError)
 
 
 # ---- the end ---------------------------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""Topics' metrics: names, labels, and what they say when nobody is connected."""
+"""Metrics of topics: names, labels, and values for subscriptions without consumers."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.topic.stats_samples import NOW, orders
 
 
 def values(metrics: list[Metric], name: str) -> dict[tuple[str, ...], float]:
-    """By the values of the labels."""
+    """Return the values by the values of the labels."""
     (metric,) = [metric for metric in metrics if metric.name == f"pyreplog_{name}"]
     return {tuple(labels.values()): value for labels, value in metric.samples}  # type: ignore[misc]
 

@@ -1,4 +1,4 @@
-"""Stats: what is derived, what JSON says, and rates."""
+"""Stats: derived values, JSON, and rates."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ def test_counters_that_begin_anew() -> None:
 
 @given(st.lists(st.tuples(st.integers(0, 50_000_000), st.integers(0, 1000)), min_size=1))
 def test_rates_are_never_absurd(steps: list[tuple[int, int]]) -> None:
-    """At most the highest rate between two looks."""
+    """A rate is at most the highest rate between two looks."""
     meter, at, n, highest = RateMeter(), 0, 0, 0.0
     meter.measure(at, {"n": n})
     pending = 0

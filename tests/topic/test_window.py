@@ -1,4 +1,4 @@
-"""How much of a topic may be on its way: ledgers are asked rarely, and no more is taken for that."""
+"""The limit of messages in flight of a topic: ledgers are asked rarely, and the limit still holds."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from pyreplog.topic.client.publishing.window import Window
 
 
 class Ledgers:
-    """Hold all that entered, until copies are there."""
+    """Fake ledgers that hold all entries until their copies are complete."""
 
     def __init__(self) -> None:
         self.bytes = self.entries = self.asked = 0
@@ -17,7 +17,7 @@ class Ledgers:
 
 
 def filled(window: Window, ledgers: Ledgers, size: int) -> int:
-    """How many entries of a size were taken, of which each has its outcome at once."""
+    """Return how many entries of a size are accepted, when each has its outcome at once."""
     count = 0
     while window.has_room() and count < 2000:
         window.enter(size, 1)
