@@ -195,7 +195,7 @@ def test_a_change_that_changes_nothing_writes_no_policy(store: MemoryStore, geo:
 
 
 def test_topics_of_partitions_are_refused(place: Replicated) -> None:
-    """Topics of partition groups are not replicated between clusters: the error says so, and a policy of a prefix skips
+    """Topics of partitions are not replicated between clusters: the error says so, and a policy of a prefix skips
     them."""
     place.add("b")
     create_topic(place.store, "clicks", partitions=2, replication_factor=1, now_us=1)
@@ -205,5 +205,5 @@ def test_topics_of_partitions_are_refused(place: Replicated) -> None:
     place.geo.set_policy("cl", prefix=True, targets=["b"])
     place.round()
     assert not place.made.made
-    place.open("clicks")  # a topic on ledgers with the same name
+    place.open("clicks")  # a topic of ledgers, of the same name
     place.geo.set_policy("clicks", targets=["b"])
