@@ -314,7 +314,7 @@ class Pool:
 
 
 @pytest.mark.parametrize("settings", ["", "no JSON", "[]", "[" * 10_000, '"{}"', "{", "NaN", "[1]{}"])
-def test_settings_that_are_none(settings: str) -> None:
+def test_malformed_settings(settings: str) -> None:
     outcomes: list[object] = []
     link = TargetLink(cast("Client", Pool(settings)))
     link.open(Opening("t", Origin(b"A" * 16, "t"), 1, 0, "{}"), outcomes.append, outcomes.append)

@@ -103,7 +103,7 @@ def test_acknowledgements_of_an_origin_count_once_its_history_is_proved_in_the_s
     assert other.acked("s", "a") == [1]
 
 
-def test_acknowledgements_that_nobody_admitted_are_not_taken() -> None:
+def test_acknowledgements_of_an_unproved_history_are_not_taken() -> None:
     """An acknowledgement of an origin whose history was not proved in this session is ignored."""
     clusters = linked()
     clusters.cut("ab")
@@ -361,7 +361,7 @@ def test_of_two_seeks_the_loser_is_told() -> None:
     assert not [effect for effect in clusters["b"].effects if isinstance(effect, SeekLost)]
 
 
-def test_a_seek_that_is_not_durable_is_told_to_nobody() -> None:
+def test_a_seek_is_not_sent_before_it_is_durable() -> None:
     """Otherwise the process could crash, and make another seek with the same number."""
     clusters = linked()
     side = clusters["a"]

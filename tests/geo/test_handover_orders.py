@@ -145,7 +145,7 @@ def test_all_partitions_are_handed_over(tmp_path: Path) -> None:
         assert sorted(received) == [*range(30)]
 
 
-def test_nobody_owns_the_topic(places: tuple[Place, Place]) -> None:
+def test_a_topic_without_an_owner(places: tuple[Place, Place]) -> None:
     """A server opens the topic and runs the handover."""
     a, _ = places
     a.cluster.topic("t", create=False).close()

@@ -75,7 +75,7 @@ def test_equal_last_entries_prove_it_without_reading() -> None:
     ]
 
 
-def test_who_has_more_compares_the_last_entry_of_the_other_one() -> None:
+def test_the_cluster_with_more_messages_compares_the_last_entry_of_the_other_one() -> None:
     clusters = chain(OriginState(1000, entry(990)), OriginState(500, entry(490)))
     clusters["a"].acknowledge("s", "a", 5)
     clusters.settle()

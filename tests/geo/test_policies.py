@@ -87,7 +87,7 @@ def test_settings_that_are_not_given_stay(geo: GeoReplication) -> None:
      {"replicated_from": ["b"]}, {"backlog_policy": "evict"}, {"ttl_ms": 0}, {"direction": "both"},
      {"targets": [f"c{at}" for at in range(65)]}],
 )  # fmt: skip
-def test_settings_that_are_none(geo: GeoReplication, settings: dict[str, object]) -> None:
+def test_malformed_settings(geo: GeoReplication, settings: dict[str, object]) -> None:
     with pytest.raises(ConfigError):
         geo.set_policy("t", **settings)  # type: ignore[arg-type]
     assert geo.policies() == []

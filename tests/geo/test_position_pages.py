@@ -359,7 +359,7 @@ def test_a_ledger_with_an_unknown_origin_is_read(world: World) -> None:
 
 
 @pytest.mark.parametrize("error", [TopicFencedError("t", "another owner"), MetadataUnavailableError("away")])
-def test_who_cannot_store_goes_on(world: World, error: Exception) -> None:
+def test_an_owner_that_cannot_store_pages_goes_on(world: World, error: Exception) -> None:
     world.managed.refuses = error
     world.roll()
     world.publish(0, 0, 1)

@@ -93,7 +93,7 @@ def test_another_process_is_quicker_with_another_name() -> None:
         assert [*load_clusters(store)] == ["b"]
 
 
-def test_nobody_answers(here: Cluster) -> None:
+def test_no_server_answers(here: Cluster) -> None:
     # the port is bound but not listening: connections are refused, and no other process can take it
     with socket.socket() as silent:
         silent.bind(("127.0.0.1", 0))
@@ -104,13 +104,13 @@ def test_nobody_answers(here: Cluster) -> None:
 
 
 @pytest.mark.parametrize("url", ["b:7400", "pyreplog://", "pyreplog://b"])
-def test_urls_that_are_none(here: Cluster, url: str) -> None:
+def test_malformed_urls(here: Cluster, url: str) -> None:
     with pytest.raises(InvalidArgumentError, match="pyreplog://host:port"):
         here.geo.add_cluster("b", url, uuid="0b" * 16)
 
 
 @pytest.mark.parametrize("uuid", ["0b", "x" * 32, "0b" * 17])
-def test_uuids_that_are_none(here: Cluster, uuid: str) -> None:
+def test_malformed_uuids(here: Cluster, uuid: str) -> None:
     with pytest.raises(InvalidArgumentError, match="32 hexadecimal digits"):
         here.geo.add_cluster("b", "pyreplog://b:1", uuid=uuid)
 

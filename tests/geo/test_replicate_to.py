@@ -273,7 +273,7 @@ def test_an_older_owner_gets_no_message_with_a_list(
     ("names", "error"),
     [("b", WrongTypeError), ([b"b"], WrongTypeError), ([""], InvalidArgumentError), (["b"] * 17, InvalidArgumentError)],
 )
-def test_what_is_no_list_is_refused(places: list[Publishing], names: Any, error: type[Exception]) -> None:
+def test_a_malformed_list_is_refused(places: list[Publishing], names: Any, error: type[Exception]) -> None:
     topic = places[0].topic()
     for publish in (topic.publish, topic.submit):
         with pytest.raises(error, match=r"replicate_to|a name has"):

@@ -164,7 +164,7 @@ def test_lag_is_right_while_the_target_is_away(a: Site, b: Site) -> None:
         assert replicator.status().unsent_messages == 0
 
 
-def test_who_has_nothing_to_send_tells_that_the_connection_is_lost(a: Site, b: Site) -> None:
+def test_an_idle_replicator_reports_a_lost_connection(a: Site, b: Site) -> None:
     """It connects again before there is a message to send."""
     with Wire(b.server.address) as wire:
         replicator = a.replicate("b", wire.address)

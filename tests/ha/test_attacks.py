@@ -80,7 +80,7 @@ def prepare(node: Node, name: str, number: int) -> Prepare:
 # ---- votes -----------------------------------------------------------------------------------------------------
 
 
-def test_nobody_votes_before_its_log_is_open(lab: Lab) -> None:
+def test_a_node_does_not_vote_before_its_log_is_open(lab: Lab) -> None:
     """It would promise with an empty log, and a candidate that lacks records which it has acknowledged would be
     elected."""
     a = lab.master()
@@ -97,7 +97,7 @@ def test_nobody_votes_before_its_log_is_open(lab: Lab) -> None:
     assert answer.received.entry == 1
 
 
-def test_a_promise_is_not_overwritten_by_an_office_taken_meanwhile(lab: Lab) -> None:
+def test_a_promise_is_not_overwritten_by_a_promotion_meanwhile(lab: Lab) -> None:
     a = lab.master()
     b, files = faulty_replica(lab, "b", a)
     c = lab.replica("c", a)
@@ -128,7 +128,7 @@ def test_a_promise_is_not_overwritten_by_an_office_taken_meanwhile(lab: Lab) -> 
     assert not isinstance(answers[0], Promise) or promised >= Term(9, "c"), "the promise is broken"
 
 
-def test_elections_ask_again_who_could_not_be_reached(lab: Lab) -> None:
+def test_elections_ask_members_again_that_could_not_be_reached(lab: Lab) -> None:
     """The connection to a member that was down may be in the middle of a long delay."""
     a, host = lab.master(), "127.0.77.1"  # no other process takes the port of this address
     b, c = lab.replica("b", a), lab.replica("c", a, host=host)
@@ -161,7 +161,7 @@ def test_an_old_master_that_is_fenced_late_deposes_no_newer_one(lab: Lab) -> Non
 
 
 @pytest.mark.parametrize("stage", ["replace members", "replace terms", "sync_directory"])
-def test_an_office_that_cannot_be_taken_leaves_a_replica(lab: Lab, stage: str) -> None:
+def test_a_promotion_that_fails_leaves_a_replica(lab: Lab, stage: str) -> None:
     a = lab.master()
     b, files = faulty_replica(lab, "b", a)
     c = lab.replica("c", a)
@@ -218,7 +218,7 @@ def test_a_deposed_master_shows_nothing_that_was_not_committed(lab: Lab) -> None
     assert values(a) == []
 
 
-def test_an_office_taken_half_gets_its_first_record(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_promotion_that_was_cut_short_gets_its_first_record(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
     """The process ends after it stored its term, before the first record of the term. Without one, no record of former
     terms is committed."""
     with monkeypatch.context() as half:
@@ -382,7 +382,7 @@ def test_a_master_alone_of_replicas_that_only_receive_goes_on(lab: Lab) -> None:
     assert a.replication().asynchronous
 
 
-def test_who_copies_a_copy_is_cut_with_it(lab: Lab) -> None:
+def test_a_copy_of_a_copy_is_cut_with_it(lab: Lab) -> None:
     a = lab.master(sync_replicas=0)
     b, c = lab.replica("b", a), lab.replica("c", a, election_timeout_ms=200)
     x = lab.replica("x", b, observer=True)
@@ -459,7 +459,7 @@ def test_closed_peers_are_not_connected_to_again(lab: Lab) -> None:
     assert not channels_of(a)
 
 
-def test_addresses_that_are_none_are_not_learned(lab: Lab) -> None:
+def test_malformed_addresses_are_not_learned(lab: Lab) -> None:
     a = lab.master(members="a", sync_replicas=0)  # a node that asks no others by itself
     a.learn_peers({"b": "127.0.0.1:1", "c": "127.0.0.1:1"})
     for name in "bc":
@@ -472,7 +472,7 @@ def test_addresses_that_are_none_are_not_learned(lab: Lab) -> None:
 
 
 @pytest.mark.parametrize("nowhere", ["nowhere", "c:", ":1", "c:0", "c:65536", "c:\u00b2"])
-def test_a_node_with_an_address_that_is_none_is_not_opened(lab: Lab, nowhere: str) -> None:
+def test_a_node_with_a_malformed_address_is_not_opened(lab: Lab, nowhere: str) -> None:
     """Otherwise the node would promise a candidate and then answer with an error."""
     with pytest.raises(InvalidArgumentError, match="host:port"):
         lab.master(members="abc", sync_replicas=0, peers={"c": nowhere})

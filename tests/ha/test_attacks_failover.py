@@ -134,7 +134,7 @@ def test_a_disk_error_in_an_election_gives_the_lease_up(stack: ExitStack, store:
     wait_for_check(failover)
 
 
-def test_who_is_promoted_by_command_stays_master(tmp_path: Path, stack: ExitStack, store: MetadataStore) -> None:
+def test_a_node_promoted_by_command_stays_master(tmp_path: Path, stack: ExitStack, store: MetadataStore) -> None:
     """It followed the master that it had deposed, because that still held the lease; then another node was elected."""
     lab = Lab(tmp_path, stack)
     a, b = lab.master(members="ab"), lab.replica("b")
@@ -156,7 +156,7 @@ def holder(store: MetadataStore) -> str:
     return "" if stored is None else str(json.loads(stored.value)[0])
 
 
-def test_who_is_elected_takes_the_lease_from_its_holder(stack: ExitStack, store: MetadataStore) -> None:
+def test_an_elected_node_takes_the_lease_from_its_holder(stack: ExitStack, store: MetadataStore) -> None:
     """It does not wait until the lease ends, as that may belong to a process that is stopped."""
     node = Stub()
     node.is_eligible = True
@@ -336,7 +336,7 @@ def test_a_master_that_can_commit_nothing_lets_another_try(
     check_until(failover, lambda: holder(store) == "a")
 
 
-def test_who_has_just_promised_another_waits_for_that_one(
+def test_a_node_that_has_just_promised_another_waits_for_that_one(
     stack: ExitStack, store: MetadataStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The deposed master may have given up the lease before the new one, elected by command, can take it."""
@@ -353,7 +353,7 @@ def test_who_has_just_promised_another_waits_for_that_one(
     check_until(failover, lambda: node.role == "master")
 
 
-def test_who_promises_another_while_it_waits_does_not_stand(stack: ExitStack, store: MetadataStore) -> None:
+def test_a_node_that_promises_another_while_it_waits_does_not_stand(stack: ExitStack, store: MetadataStore) -> None:
     """The lease was given up because of the node that it promised."""
     node, waits = Stub(), []
     node.is_eligible = True
@@ -439,7 +439,7 @@ def test_a_look_while_it_is_being_promoted_by_command(
 
 
 @pytest.mark.parametrize("value", [b"7", b"[]", b"not JSON", b'["b"]', b"[[], []]"])
-def test_a_master_that_nobody_can_read_is_none(stack: ExitStack, store: MetadataStore, value: bytes) -> None:
+def test_a_malformed_name_of_a_master_counts_as_none(stack: ExitStack, store: MetadataStore, value: bytes) -> None:
     node = Stub()
     version = store.create(MASTER, value)
     failover = keep(stack, node, store)
@@ -448,7 +448,7 @@ def test_a_master_that_nobody_can_read_is_none(stack: ExitStack, store: Metadata
     check_until(failover, lambda: node.followed and node.followed[-1] == "127.0.0.1:7002")
 
 
-def test_a_node_that_nobody_can_reach_is_passed_over(tmp_path: Path, stack: ExitStack, store: MetadataStore) -> None:
+def test_a_node_that_cannot_be_reached_is_skipped(tmp_path: Path, stack: ExitStack, store: MetadataStore) -> None:
     a = Lab(tmp_path, stack).replica("a")
     store.create("/ha/orders/nodes/b", b"nowhere")
     store.create("/ha/orders/nodes/c", b"127.0.0.1:7003")
@@ -469,7 +469,7 @@ def test_a_master_whose_disk_failed_gives_the_lease_up(tmp_path: Path, stack: Ex
     assert store.get(MASTER) is None
 
 
-def test_a_lease_of_which_nothing_is_known_does_not_stay(stack: ExitStack, store: MetadataStore) -> None:
+def test_a_lease_with_an_unknown_outcome_is_closed(stack: ExitStack, store: MetadataStore) -> None:
     """Otherwise the node would keep a key of which it does not know, and no node could become master."""
     node = Stub()
     node.is_eligible = True

@@ -176,7 +176,7 @@ def test_a_forked_child_is_refused(lab: Lab) -> None:
     assert values(b) == [b"one", b"two"]
 
 
-def test_closing_tells_who_waits_and_refuses_what_comes_after(lab: Lab) -> None:
+def test_closing_ends_waiting_calls_and_refuses_later_ones(lab: Lab) -> None:
     a = lab.master(members="ab", ack_timeout_ms=60_000)
     errors: list[Exception] = []
 
@@ -306,7 +306,7 @@ def test_an_append_that_is_late_for_its_masters_log_is_told_why(
     assert [type(error) for error in errors] == [why] and values(b) == [b"in time"]
 
 
-def test_who_waits_is_told_who_deposed_its_master(lab: Lab) -> None:
+def test_a_waiting_call_names_the_node_that_deposed_its_master(lab: Lab) -> None:
     """A call that begins to wait when the deposed master is already closed gets the same error."""
     a = lab.master(members="ab")
     b = lab.replica("b", a)

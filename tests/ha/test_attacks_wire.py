@@ -179,7 +179,7 @@ def test_a_command_that_is_garbage_is_answered(lab: Lab, reactor: Reactor) -> No
         assert len(body) < 4096
 
 
-def test_replies_that_nobody_asked_for_close_the_connection(lab: Lab, reactor: Reactor) -> None:
+def test_unexpected_replies_close_the_connection(lab: Lab, reactor: Reactor) -> None:
     a = lab.master(members="a", sync_replicas=0)
     with Stranger(reactor, a.address) as stranger:
         stranger.say(messages.encode(StatusReply(b"{}")), number=5)
@@ -197,7 +197,7 @@ def test_a_second_join_is_refused(lab: Lab, reactor: Reactor) -> None:
     until(lambda: not followers_of(a))
 
 
-def test_last_words_are_heard(lab: Lab, reactor: Reactor) -> None:
+def test_a_refusal_arrives_before_the_connection_ends(lab: Lab, reactor: Reactor) -> None:
     """The refusal is sent, also if the request arrived together with another message."""
     a = lab.master(members="ab", sync_replicas=0)
     with Stranger(reactor, a.address, "z") as stranger:
@@ -219,7 +219,7 @@ def test_progress_from_the_future_is_not_counted(lab: Lab, reactor: Reactor) -> 
     assert a.committed == ORIGIN
 
 
-def test_nobody_speaks_for_another(lab: Lab, reactor: Reactor) -> None:
+def test_a_node_cannot_send_messages_of_another_one(lab: Lab, reactor: Reactor) -> None:
     """A process that was given the wrong name or directory must not count in place of another one."""
     a = lab.master(members="abc", sync_replicas=1)
     for message in (join(a, "b"), prepare(a, "b")):
@@ -236,7 +236,7 @@ def prepare(node: Node, name: str) -> Prepare:
     return Prepare(Term(7, name), node.log.uuid, members.stamp)
 
 
-def test_who_is_told_to_follow_another_does_not_mind_a_last_refusal(lab: Lab) -> None:
+def test_a_replica_that_follows_another_master_ignores_a_late_refusal(lab: Lab) -> None:
     a = lab.master(members="ab", sync_replicas=0)
     b = lab.replica("b", a)
     level(a, b)
@@ -367,7 +367,7 @@ def obeyed(node: Node, stranger: Stranger, number: int, text: bytes) -> str:
     return str(json.loads(answer.json).get("error", ""))
 
 
-def test_texts_that_are_none_are_refused_without_a_fault(
+def test_malformed_texts_are_refused_without_a_traceback(
     lab: Lab, reactor: Reactor, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Each of these texts caused a traceback, in this command or when the next replica was done the master's address."""
@@ -414,7 +414,7 @@ def test_addresses_of_any_number_of_members_are_not_kept(lab: Lab, reactor: Reac
     assert peers_of(a).addresses["0-0"] == "127.0.0.1:2"
 
 
-def test_last_words_quote_anything(lab: Lab) -> None:
+def test_a_refusal_may_quote_any_text(lab: Lab) -> None:
     body = messages.encode(Refuse(messages.RefusalCode.NOT_MASTER, f"its log is in {SURROGATE}"))
     refusal = messages.decode(body)
     assert isinstance(refusal, Refuse) and refusal.text == "its log is in ?"

@@ -124,7 +124,7 @@ OLDER = History((TermStart(Term(1, "a"), LogPosition(0, 0)),))
         ),
     ],
 )
-def test_who_holds_more_is_not_passed_over(other: Promise, wins: bool) -> None:
+def test_a_member_with_more_records_is_not_passed_over(other: Promise, wins: bool) -> None:
     candidate = binding()
     candidate.promised("b", promise(1))
     effects = candidate.promised("c", other)
@@ -133,7 +133,7 @@ def test_who_holds_more_is_not_passed_over(other: Promise, wins: bool) -> None:
         assert isinstance(lost(effects), PromotionRefusedError) and "promote c" in str(lost(effects))
 
 
-def test_what_a_node_holds_that_knows_of_no_members_does_not_matter() -> None:
+def test_records_of_a_node_that_knows_of_no_members_do_not_matter() -> None:
     """Such a node is a new member that no master has met: none of its reports committed a record, and it cannot be
     promoted. Its promise counts; its records may be on no other node."""
     for trial, sample in ((True, election()[0]), (False, binding())):
@@ -143,7 +143,7 @@ def test_what_a_node_holds_that_knows_of_no_members_does_not_matter() -> None:
         assert end == StorePromise(MINE) if trial else isinstance(end, ElectionWon) and end.possible_loss == ""
 
 
-def test_who_holds_no_more_counts_whatever_it_knows() -> None:
+def test_a_node_without_members_and_with_no_more_records_counts() -> None:
     """Members that were never started may be the only ones that can promise."""
     candidate = binding()
     candidate.promised("b", promise(0, history=History(), members=None))
@@ -211,7 +211,7 @@ def test_a_lower_term_declined_is_no_higher_one() -> None:
     ("members", "history", "why"),
     [(None, HISTORY, "no members"), (FIVE, History(), "holds nothing")],
 )
-def test_who_cannot_be_elected(members: Members | None, history: History, why: str) -> None:
+def test_nodes_that_cannot_be_elected(members: Members | None, history: History, why: str) -> None:
     candidate, effects = election(members, history=history)
     assert why in str(lost(effects)) and candidate.is_over
 
@@ -229,7 +229,7 @@ def test_by_force_with_what_answers_there_are() -> None:
     assert "1 more promises" in won.possible_loss
 
 
-def test_by_force_past_somebody_further() -> None:
+def test_by_force_past_a_member_with_more_records() -> None:
     candidate, _ = election(force=True)
     candidate.stored(mark(20), HISTORY, None)
     candidate.promised("b", promise())
@@ -238,7 +238,7 @@ def test_by_force_past_somebody_further() -> None:
     assert "c holds" in won.possible_loss
 
 
-def test_by_force_as_soon_as_nobody_is_left_who_could_answer() -> None:
+def test_by_force_as_soon_as_all_reachable_members_have_answered() -> None:
     candidate, _ = election(force=True)
     refused = VoteRejected(RefusalCode.FOREIGN, T2, "not here", None)
     candidate.stored(mark(20), HISTORY, None)
@@ -249,7 +249,7 @@ def test_by_force_as_soon_as_nobody_is_left_who_could_answer() -> None:
     assert candidate.unreachable("b") == candidate.deadline() == []
 
 
-def test_without_force_who_cannot_be_reached_is_waited_for() -> None:
+def test_without_force_unreachable_members_are_waited_for() -> None:
     candidate = binding()
     for member in "bcde":
         assert candidate.unreachable(member) == []
@@ -322,7 +322,7 @@ def test_members_that_change_during_the_trial_count() -> None:
     assert candidate.promised("b", promise(1)) == [], "all five have to promise"
 
 
-def test_who_does_not_know_that_it_is_a_member_asks() -> None:
+def test_a_node_that_does_not_know_that_it_is_a_member_stands() -> None:
     """Found by simulation: only the master knew that it had added a, and it lacked a record of a: no node could be
     elected."""
     candidate, effects = election(Members.first("b", 0))
@@ -345,7 +345,7 @@ def test_who_does_not_know_that_it_is_a_member_asks() -> None:
     assert "a is no member" in str(lost(candidate.deadline()))
 
 
-def test_a_member_that_was_removed_hears_of_it() -> None:
+def test_a_removed_member_learns_of_it() -> None:
     candidate, _ = election(Members.first("abc", 1))
     without = Members.first("abc", 1).change(Quorum.of("bc", 1)).completed()
     candidate.vote_rejected("b", VoteRejected(RefusalCode.NOT_A_MEMBER, T2, "a is none of b, c", without))
@@ -457,7 +457,7 @@ def test_a_trial_that_fails_lets_appends_go_on() -> None:
     assert lost.restore == ""
 
 
-def test_who_was_deposed_for_nothing_is_asked_to_stand_again() -> None:
+def test_a_master_that_was_deposed_in_vain_is_asked_to_stand_again() -> None:
     candidate, _ = election(master="e")
     for member in "bc":
         candidate.promised(member, promise(19, trial=True))
@@ -471,7 +471,7 @@ def test_who_was_deposed_for_nothing_is_asked_to_stand_again() -> None:
     assert lost.restore == "", "another one is about to be master"
 
 
-def test_who_holds_most_is_asked_to_stand_in_place_of_a_candidate_that_has_promises() -> None:
+def test_the_member_with_most_records_is_asked_to_stand_in_place_of_a_candidate_that_has_promises() -> None:
     """Of two candidates, the first was elected, and deposed before the second had its first record. All members have
     promised the second one, and would wait for it."""
     candidate = binding()
@@ -486,7 +486,7 @@ def test_who_holds_most_is_asked_to_stand_in_place_of_a_candidate_that_has_promi
     assert lost.restore == "", "nobody is known to hold more"
 
 
-def test_who_holds_more_is_not_asked_to_stand_when_nobody_was_deposed() -> None:
+def test_a_member_with_more_records_is_not_asked_to_stand_when_no_master_was_deposed() -> None:
     candidate, _ = election()
     candidate.promised("b", promise(22, trial=True))
     (lost,) = only(ElectionLost, candidate.promised("c", promise(25, trial=True)))
@@ -520,7 +520,7 @@ def test_a_master_that_is_lost_is_replaced() -> None:
         )
 
 
-def test_who_hears_from_a_master_says_no_only_if_that_is_asked() -> None:
+def test_a_member_that_hears_from_a_master_refuses_only_if_that_is_asked() -> None:
     for trial in PreVote:
         rejection = refuse_candidate(Prepare(MINE, UUID, FIVE.stamp, trial), UUID, Terms(T2, HISTORY), FIVE, "e")
         assert (rejection is not None) == (trial == PreVote.IF_LOST)

@@ -50,7 +50,7 @@ def lab(tmp_path: Path) -> Iterator[FeedLab]:
         yield FeedLab(log, near, far)
 
 
-def test_it_is_the_frame_that_would_come(lab: FeedLab) -> None:
+def test_leave_sends_the_frame_that_would_come_next(lab: FeedLab) -> None:
     for _ in range(3):
         lab.append()
         frames, size = FrameFeed(lab.log, lab.feed.position).take(1 << 20)
@@ -93,14 +93,14 @@ def corked(lab: FeedLab) -> None:
 @pytest.mark.parametrize(
     "prepare", [while_another_thread_sends, cut, larger_than_a_frame, over_the_end_of_a_segment, after_the_end, corked]
 )
-def test_what_is_unusual_takes_the_long_way(lab: FeedLab, prepare: Callable[[FeedLab], None]) -> None:
+def test_unusual_records_are_left_to_the_slow_path(lab: FeedLab, prepare: Callable[[FeedLab], None]) -> None:
     prepare(lab)
     position = lab.feed.position
     assert not lab.feed.leave()
     assert (lab.feed.position, lab.feed.left_bytes, lab.arrived()) == (position, 0, b"")
 
 
-def test_where_the_stream_stands_is_known_first(lab: FeedLab) -> None:
+def test_nothing_leaves_before_the_header_of_a_segment(lab: FeedLab) -> None:
     feed = FrameFeed(lab.log, 0, 1 << 20)
     feed.turn = threading.Lock()
     feed.begin(lab.outbox, 1 << 20)

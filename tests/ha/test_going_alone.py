@@ -128,7 +128,7 @@ def test_readers_of_all_nodes_are_told_and_told_when_it_is_over(lab: Lab) -> Non
     assert [unreplicated_reports(node) for node in (*nodes, c)] == [{False}] * 4
 
 
-def test_a_master_that_starts_again_owes_it_still(lab: Lab) -> None:
+def test_a_restarted_master_still_reports_unreplicated_records(lab: Lab) -> None:
     a, _, _ = master_alone(lab)
     lab.close(a)
     a = lab.master(sync_replicas=2)
@@ -139,7 +139,7 @@ def test_a_master_that_starts_again_owes_it_still(lab: Lab) -> None:
     level(a, c)
 
 
-def test_an_heir_owes_it_still(lab: Lab) -> None:
+def test_a_promoted_replica_still_reports_unreplicated_records(lab: Lab) -> None:
     """Only this node has the records that the lost master had committed alone."""
     a, b, _ = master_alone(lab)
     lab.close(a)
@@ -168,7 +168,7 @@ def test_where_no_node_has_been_open_since_the_boot_nobody_knows(lab: Lab) -> No
             assert [record.value for batch in reader.read() for record in batch] == [b"one"]
 
 
-def test_a_log_without_replicas_owes_nobody(tmp_path: Path) -> None:
+def test_a_log_without_replicas_reports_no_unreplicated_records(tmp_path: Path) -> None:
     with pyreplog.open(tmp_path / "log") as log:
         log.append(b"one")
         assert not log.unreplicated

@@ -144,7 +144,7 @@ def test_observers_do_not_count() -> None:
     assert [replica.name for replica in lab.group.stats(lab.now_us).replicas] == ["a"], "observers are forgotten"
 
 
-def test_who_is_no_member_is_refused() -> None:
+def test_a_node_that_is_no_member_is_refused() -> None:
     lab = Lab(members="mab")
     assert lab.refusal(lab.join("c")) == RefusalCode.NOT_A_MEMBER
     assert lab.refusal(lab.join("m")) == RefusalCode.NOT_A_MEMBER
@@ -281,7 +281,7 @@ def test_a_blank_is_no_record_that_was_lost() -> None:
     assert accepted(lab.join("a", 20)) == 20
 
 
-def test_nor_when_retention_has_removed_what_it_lost() -> None:
+def test_a_replica_that_lost_its_disk_does_not_count_after_retention_either() -> None:
     """A promise of this term proves nothing: a member with an empty directory promises it to a master that looks for
     its members, and which later term the member had promised before is unknown."""
     lab = Lab()
@@ -319,7 +319,7 @@ def test_in_sync_by_bytes_and_time() -> None:
     assert lab.group.in_sync(lab.now_us) == []
 
 
-def test_under_load_who_keeps_up_is_in_sync() -> None:
+def test_under_load_a_replica_that_keeps_up_is_in_sync() -> None:
     """No replica ever has the newest record. A replica is in sync if it has what the log had at the report before (as
     in Kafka)."""
     lab = Lab(in_sync_ms=100)
@@ -665,7 +665,7 @@ def test_a_candidate_that_goes_away_holds_appends_back_for_a_moment_only() -> No
     assert admits(lab), "nor for long"
 
 
-def test_nobody_is_waited_for_who_cannot_catch_up() -> None:
+def test_a_replica_that_cannot_catch_up_is_not_waited_for() -> None:
     lab = Lab(in_sync_bytes=500)
     lab.follow("a", 10)
     lab.follow("b", 16)

@@ -43,7 +43,7 @@ def test_outsiders_do_not_elect() -> None:
     ("names", "k"), [([], 0), (["a", "a"], 0), (["a", "b"], 2), (["a"], -1), ([""], 0), (["x" * 256], 0),
                      ([str(number) for number in range(MEMBERS_MAX + 1)], 1)],
 )  # fmt: skip
-def test_groups_there_are_none_of(names: list[str], k: int) -> None:
+def test_malformed_groups(names: list[str], k: int) -> None:
     with pytest.raises(InvalidArgumentError):
         Quorum.of(names, k)
 

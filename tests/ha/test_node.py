@@ -68,7 +68,7 @@ def test_what_is_acknowledged_is_on_so_many_replicas(lab: Lab, durability: str, 
             until(lambda replica=replica: replica.stats()["synced"]["entry"] == 200)  # type: ignore[misc]
 
 
-def test_nobody_sees_what_is_not_committed(lab: Lab) -> None:
+def test_readers_do_not_see_uncommitted_records(lab: Lab) -> None:
     master = lab.master(ack_timeout_ms=50)
     with pytest.raises(ReplicationTimeoutError, match="was not committed within 50 ms"):
         master.append(b"alone")
@@ -196,7 +196,7 @@ def test_a_deposed_master_acknowledges_nothing_and_is_cut(lab: Lab) -> None:
     assert b"never acknowledged" in b"".join(path.read_bytes() for path in aside)
 
 
-def test_who_holds_less_is_not_elected(lab: Lab) -> None:
+def test_a_member_with_fewer_records_is_not_elected(lab: Lab) -> None:
     old = lab.master(sync_replicas=1)
     b = lab.replica("b", old)
     old.append(b"first")
@@ -226,7 +226,7 @@ def test_without_enough_members_promotion_takes_force(lab: Lab) -> None:
     assert b.role == "master"
 
 
-def test_force_does_not_wait_for_those_who_cannot_answer(lab: Lab) -> None:
+def test_force_does_not_wait_for_unreachable_members(lab: Lab) -> None:
     """Members c, d and e have no known address, and the address of a refuses connections."""
     old = lab.master(members="abcde", sync_replicas=1)
     b = lab.replica("b", old, election_timeout_ms=3_600_000)
@@ -236,7 +236,7 @@ def test_force_does_not_wait_for_those_who_cannot_answer(lab: Lab) -> None:
     assert "promises are needed" in b.promote(force=True)
 
 
-def test_force_asks_again_who_was_just_lost(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_force_asks_a_member_again_whose_connection_was_just_lost(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
     """The connection to the member had ended, and was about to be made again: the member can still promise."""
     old = lab.master()
     b, c = lab.replica("b", old), lab.replica("c", old)
@@ -341,7 +341,7 @@ def test_a_member_that_is_gone_for_good_is_removed_by_force(lab: Lab) -> None:
     assert master.members.quorum == Quorum(("a",), 0) and master.members.former is None
 
 
-def test_nobody_follows_itself(lab: Lab) -> None:
+def test_a_node_cannot_follow_itself(lab: Lab) -> None:
     """A master that followed itself would give up its role without a successor."""
     master = lab.master(sync_replicas=0, advertise="master.invalid:7001")
     for address in (f"127.0.0.1:{server_of(master).address[1]}", "master.invalid:7001"):
@@ -371,7 +371,7 @@ def test_a_master_goes_on_after_a_restart(lab: Lab) -> None:
     assert master.append(b"two") == 1
 
 
-def test_a_replicas_directory_is_nobodys_log(lab: Lab) -> None:
+def test_the_directory_of_a_replica_is_not_opened_as_a_log(lab: Lab) -> None:
     master = lab.master()
     replica = lab.replica("b", master)
     master.append(b"one")
@@ -450,7 +450,7 @@ def cut_power(directory: Path) -> None:
     ("before", "now", "term"),
     [("appended", "synced", "2 of a"), ("synced", "appended", "1 of a"), ("synced", "synced", "1 of a")],
 )
-def test_who_may_have_lost_what_it_sent_has_to_be_elected(lab: Lab, before: str, now: str, term: str) -> None:
+def test_a_master_that_may_have_lost_sent_records_has_to_be_elected(lab: Lab, before: str, now: str, term: str) -> None:
     """The durability with which the log was written decides, not that with which it is opened. One of two members
     elects itself."""
     master = lab.master(members="ab", durability=before)

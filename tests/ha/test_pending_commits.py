@@ -176,7 +176,7 @@ def test_a_thread_that_waits_in_vain_does_not_know_the_outcome() -> None:
     assert not room.drives, "the time was over before it could drive, or it gave the lead up"
 
 
-def test_of_threads_that_wait_one_drives_until_all_are_through() -> None:
+def test_one_of_the_waiting_threads_drives_until_all_are_done() -> None:
     """The commit point passes the threads one after the other: the one that drives the reactor stops, and another one
     takes over."""
     room, results = Room(timeout_us=3_600_000_000), list[int]()

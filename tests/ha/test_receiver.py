@@ -82,7 +82,7 @@ def test_what_lies_before_a_bad_record_counts_and_is_reported(copy: Copy) -> Non
     assert copy.reports[-1][0] == (offset + len(body) // 2, 1)
 
 
-def test_all_else_takes_the_long_way(copy: Copy) -> None:
+def test_other_frames_are_left_to_the_slow_path(copy: Copy) -> None:
     header, (offset, body) = copy.appended(b"x" * 8000)
     copy.take(*header)
     before = list(copy.reports)

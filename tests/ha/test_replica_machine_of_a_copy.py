@@ -55,12 +55,12 @@ def test_a_replica_that_lags_is_asked_again(asks: Join, copied: StreamedLog) -> 
     ],
     ids=["level", "behind", "new", "parted"],
 )
-def test_who_fits_a_copy_follows_it(asks: Join, copied: StreamedLog, resume: int) -> None:
+def test_an_observer_that_fits_a_copy_follows_it(asks: Join, copied: StreamedLog, resume: int) -> None:
     answer = check_join_of_copy(asks, copied, "m")
     assert isinstance(answer, Accept) and answer.resume == mark(resume)
 
 
-def test_who_has_another_log_is_told_so() -> None:
+def test_an_observer_with_another_log_is_refused() -> None:
     answer = check_join_of_copy(join(15, uuid=b"x" * 16), copy(8), "m")
     assert isinstance(answer, Refuse) and answer.code == RefusalCode.FOREIGN
 
@@ -76,14 +76,14 @@ def emptied(at: int = 8) -> ReplicaMachine:
     return following
 
 
-def test_who_holds_nothing_goes_on_where_it_was() -> None:
+def test_an_emptied_copy_goes_on_at_its_position() -> None:
     following = emptied()
     effects = following.message_received(Accept(UUID, SEGMENT_BYTES, T3, MASTERS, ORIGIN, mark(8)))
     assert not only(CreateLog, effects) and only(StoreTerms, effects)
 
 
 @pytest.mark.parametrize("code", [RefusalCode.BEHIND, RefusalCode.DIVERGED, RefusalCode.FOREIGN])
-def test_who_holds_nothing_and_does_not_fit_asks_for_a_new_copy(code: RefusalCode) -> None:
+def test_an_emptied_copy_that_does_not_fit_asks_for_a_new_one(code: RefusalCode) -> None:
     following = emptied()
     check_left(following, following.message_received(Refuse(code, "no")), None, permanent=False)
     request = connected(following, start=8, received=8, synced=8)

@@ -57,7 +57,7 @@ def test_a_master_that_starts_again_keeps_what_replicas_lack(lab: Lab, monkeypat
     until(lambda: retain(a) > 0)
 
 
-def test_an_heir_keeps_what_its_master_kept(lab: Lab) -> None:
+def test_a_promoted_replica_keeps_what_its_master_kept(lab: Lab) -> None:
     """After the promotion, other replicas have to find there the records that they lack."""
     a = lab.master(log=LITTLE)
     b, c = lab.replica("b", a, log=LITTLE), lab.replica("c", a)
@@ -112,7 +112,7 @@ def test_what_is_not_committed_is_not_removed(lab: Lab) -> None:
     until(lambda: retain(a) > 4 * SEGMENT_BYTES)
 
 
-def test_who_joins_between_two_ticks_keeps_what_it_needs(lab: Lab) -> None:
+def test_records_are_kept_for_a_replica_that_joins_between_two_ticks(lab: Lab) -> None:
     """Otherwise the records that it is about to be sent could be removed before the next tick."""
     a = lab.master(members="a", sync_replicas=0)
     fill(a)

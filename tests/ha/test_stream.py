@@ -90,7 +90,7 @@ def test_a_replica_copies_what_is_there_and_what_comes(lab: Lab, durability: str
         lab.wait(lambda: any(progress == (*where, *where) for progress in list(end.progress.values())))
 
 
-def test_who_appends_may_send(lab: Lab) -> None:
+def test_the_caller_of_append_may_send(lab: Lab) -> None:
     """No thread watches the log: the caller of append sends, and the report arrives."""
     master = lab.master()
     end = MasterEnd(lab.reactor, master)

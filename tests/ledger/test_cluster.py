@@ -287,7 +287,7 @@ def test_clusters_that_cannot_be(folder: Path, settings: dict[str, object], erro
         LedgerCluster.embedded(folder, **settings)  # type: ignore[arg-type]
 
 
-def test_urls_that_are_none(folder: Path) -> None:
+def test_malformed_urls(folder: Path) -> None:
     with pytest.raises(InvalidArgumentError):
         LedgerCluster.connect("http://example.org")
 
@@ -327,7 +327,7 @@ def test_the_store_fails_while_a_ledger_is_made(folder: Path) -> None:
         assert values(cluster, ledger.id) == [b"value"]
 
 
-def test_a_ledger_that_somebody_else_made(folder: Path) -> None:
+def test_a_ledger_that_another_client_made(folder: Path) -> None:
     with embedded(folder) as cluster:
         number = fill(cluster)
         stored = cluster.metadata.get(NEXT_LEDGER)
@@ -339,7 +339,7 @@ def test_a_ledger_that_somebody_else_made(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("value", [b"seven", b"", b"-1", b"9" * 19, b"9" * 5000], ids=lambda value: value[:8].decode())
-def test_a_counter_that_is_none(value: bytes, folder: Path) -> None:
+def test_a_malformed_counter(value: bytes, folder: Path) -> None:
     with embedded(folder) as cluster:
         cluster.metadata.create(NEXT_LEDGER, value)
         with pytest.raises(InvalidMetadataError):

@@ -54,7 +54,7 @@ def test_limbo_names_one_entry_after_the_other() -> None:
     assert check(lab, "a", range(4)).run().result == [1, 3]
 
 
-def test_who_does_not_say_is_an_error() -> None:
+def test_a_bookie_without_an_answer_is_an_error() -> None:
     lab = Lab()
     written(lab, 4)
     lab.down.add("a")

@@ -215,7 +215,7 @@ def test_what_was_on_its_way_to_it_before_does_not_count() -> None:
     assert acked(future) and lab.holders(2) == "abc"
 
 
-def test_it_looks_less_often_while_it_finds_nobody() -> None:
+def test_it_looks_less_often_while_it_finds_no_bookie() -> None:
     """When the bookie has stored an entry and fails again, the writer looks as often as at first."""
     lab = Lab(spares=0)
     writer = degraded(lab)

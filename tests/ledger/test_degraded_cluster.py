@@ -145,7 +145,7 @@ def test_a_ledger_is_recovered_with_two_of_three(bookies: Bookies, cluster: Ledg
     assert cluster.ledger_metadata(ledger.id).state is State.CLOSED
 
 
-def test_who_failed_a_moment_ago_is_chosen_last(bookies: Bookies, cluster: LedgerCluster) -> None:
+def test_a_bookie_that_failed_a_moment_ago_is_chosen_last(bookies: Bookies, cluster: LedgerCluster) -> None:
     """It is registered and does not answer. Other ledgers avoid it while there are other bookies."""
     bookies.start("b3")
     until(lambda: len(cluster.status().bookies) == 4)

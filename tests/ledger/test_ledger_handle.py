@@ -82,7 +82,9 @@ def test_entries_are_numbered_in_order(ledger: Ledger, cluster: LedgerCluster) -
     assert values(cluster, ledger.id) == [b"%d" % n for n in range(5)]
 
 
-def test_who_waited_for_an_append_that_fails_goes_all_the_same(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_entries_behind_an_append_that_fails_are_sent_all_the_same(
+    ledger: Ledger, monkeypatch: pytest.MonkeyPatch
+) -> None:
     other = Entry.of(b"other", None, None, size_max=SEGMENT_BYTES)
 
     def fail() -> None:
@@ -251,7 +253,7 @@ def test_so_does_the_number_of_entries(
         ledger.room().result(30)
 
 
-def test_whoever_waits_for_room_is_told_of_the_end(cluster: LedgerCluster, meddler: Meddler) -> None:
+def test_calls_that_wait_for_room_fail_when_the_ledger_ends(cluster: LedgerCluster, meddler: Meddler) -> None:
     ledger = cluster.create_ledger(3, 3, 2, window_bytes=1)
     meddler.rule(meddler.hold, kind=RequestKind.ADD)
     first = ledger.submit(b"fills it")
@@ -450,7 +452,7 @@ def test_a_fenced_writer_ends(cluster: LedgerCluster) -> None:
     assert values(cluster, ledger.id) == [b"before"]
 
 
-def test_whoever_submits_while_a_batch_is_refused_is_told(
+def test_a_submit_while_a_batch_is_refused_fails(
     ledger: Ledger, meddler: Meddler, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Otherwise it would wait for a batch that was never sent."""
@@ -598,7 +600,7 @@ def test_the_store_fails_while_the_ledger_is_closed(
     assert store.calls.count("put") == (1 if done else 2)
 
 
-def test_who_lacks_entries_is_noted_before_the_ledger_is_closed(
+def test_bookies_without_entries_are_noted_before_the_ledger_is_closed(
     cluster: LedgerCluster, meddler: Meddler, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The process may die between the two steps, or the store may fail."""

@@ -275,7 +275,7 @@ def test_metadata_that_lie(cluster: LedgerCluster) -> None:
 
 
 @pytest.mark.parametrize("garbage", [b"", b"\xff\xfe", b"[]", b"null", b"[" * 100_000, b'{"version":1}'])
-def test_metadata_that_are_none(shared: LedgerCluster, garbage: bytes) -> None:
+def test_malformed_metadata(shared: LedgerCluster, garbage: bytes) -> None:
     number = fill(shared, 5)
     ledger = shared.create_ledger()
     ledger.append(b"value")
@@ -293,7 +293,7 @@ def overwrite(cluster: LedgerCluster, ledger: int, value: bytes) -> None:
     cluster.metadata.put(metadata_key(ledger), value, stored.version)
 
 
-def test_bookies_that_nobody_knows(cluster: LedgerCluster) -> None:
+def test_unknown_bookies(cluster: LedgerCluster) -> None:
     number = fill(cluster, 5)
     changed = dataclasses.replace(
         cluster.ledger_metadata(number), fragments=(Fragment(0, ("nobody", "b@xyz", "c@" + "0" * 32)),)
@@ -526,7 +526,7 @@ def test_a_store_that_is_away_does_not_hide_why(cluster: LedgerCluster, meddler:
 # ---- recovery --------------------------------------------------------------------------------------------------
 
 
-def test_all_who_recover_agree(cluster: LedgerCluster) -> None:
+def test_all_recoveries_agree(cluster: LedgerCluster) -> None:
     ledger = cluster.create_ledger(4, 3, 2)
     ledger.append_batch([value(entry) for entry in range(20)])
     with ThreadPoolExecutor(8) as pool:

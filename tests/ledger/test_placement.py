@@ -52,14 +52,14 @@ def test_the_same_arguments_give_the_same_answer() -> None:
 
 
 @given(st.integers(0, 1 << 62), st.integers(0, 12), st.sets(st.sampled_from([c.bookie for c in TEN])))
-def test_never_twice_and_never_who_is_taken(ledger: int, count: int, taken: set[str]) -> None:
+def test_no_bookie_twice_and_none_that_is_taken(ledger: int, count: int, taken: set[str]) -> None:
     chosen = choose(ledger, [None] * count, range(count), TEN, write_quorum=2, taken=taken)
     assert len(set(chosen.values())) == len(chosen) == min(count, 10 - len(taken))
     assert list(chosen) == list(range(len(chosen)))
     assert not taken & set(chosen.values())
 
 
-def test_nobody_takes_a_second_place() -> None:
+def test_no_bookie_takes_a_second_place() -> None:
     members = ["bookie0", "bookie1", "bookie2"]
     for ledger in range(50):
         chosen = choose(ledger, members, [1], TEN, write_quorum=3)
@@ -169,5 +169,5 @@ def test_turns_differ() -> None:
     assert len({replacement_of(7, turn) for turn in range(30)}) > 5
 
 
-def test_nobody_is_there() -> None:
+def test_no_server_is_there() -> None:
     assert new(7, 3, []) == []

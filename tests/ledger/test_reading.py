@@ -284,7 +284,7 @@ def test_a_run_that_nobody_gives_is_asked_for_entry_by_entry() -> None:
     assert values(lab.reading(0, 6).run()) == [value_of(entry) for entry in range(6)]
 
 
-def test_who_is_slow_with_a_run_is_asked_again_behind_the_others() -> None:
+def test_a_bookie_that_is_slow_with_a_run_is_asked_again_behind_the_others() -> None:
     lab = Lab(size=3, write_quorum=2, ack_quorum=1)
     written(lab, 6)
     reading = lab.reading(0, 6)

@@ -373,7 +373,7 @@ def test_a_later_fragment_may_lack_what_confirmed_entries_need_not() -> None:
 # ---- writing back ----------------------------------------------------------------------------------------------
 
 
-def test_nobody_can_take_the_place_of_who_fails() -> None:
+def test_no_bookie_can_take_the_place_of_one_that_fails() -> None:
     """4, .testCanReadLacButCantWrite: too few bookies are left for an ack quorum."""
     lab = Lab(spares=0, ack_quorum=3)
     written(lab, 1)
@@ -391,7 +391,7 @@ def test_nobody_can_take_the_place_of_who_fails() -> None:
     [("a", {0: "dbc"}), ("ab", {0: "dec"})],
     ids=["one", "two on the same entry"],
 )
-def test_who_fails_is_replaced_at_the_close(failing: str, expected: dict[int, str]) -> None:
+def test_a_bookie_that_fails_is_replaced_at_the_close(failing: str, expected: dict[int, str]) -> None:
     """7, .testRecoveryOneBookieFailsDuring, .testRecoveryTwoBookiesFailOnSameEntry: the first fragment is overwritten."""
     lab = Lab()
     writer = lab.writer()
@@ -407,7 +407,7 @@ def test_who_fails_is_replaced_at_the_close(failing: str, expected: dict[int, st
     assert set(lab.holders(0)) >= set(expected[0])
 
 
-def test_who_fails_later_begins_another_fragment() -> None:
+def test_a_bookie_that_fails_later_begins_another_fragment() -> None:
     """7, .testRecoveryOneBookieFailsAtStart and later: fragments are appended."""
     lab = Lab()
     writer = lab.writer()
@@ -460,7 +460,7 @@ def test_a_second_replacement_is_chosen_beside_the_first() -> None:
     assert ensembles == [tuple("abc"), tuple("dbc")] and lab.fragments == {0: "dec"}
 
 
-def test_nobody_gets_two_places() -> None:
+def test_no_bookie_gets_two_places() -> None:
     """d takes the place of a and fails, and may not take the place of b."""
     lab = Lab(spares=3)
     written(lab, 1)
@@ -561,7 +561,7 @@ def test_no_add_is_taken_between_a_fence_and_its_sync() -> None:
 # ---- others at the same ledger -----------------------------------------------------------------------------------
 
 
-def test_somebody_closes_meanwhile() -> None:
+def test_another_client_closes_meanwhile() -> None:
     """5, .testMetadataClosedDuringRecovery: the stored end is taken, although more entries were found."""
     lab = Lab()
     written(lab, 1)
@@ -916,7 +916,7 @@ def test_what_is_read_and_not_written_back_is_bounded(monkeypatch: pytest.Monkey
     assert lab.end == 59 and [lab.holders(entry) for entry in range(60)] == ["abc"] * 60
 
 
-def test_who_did_not_say_what_it_has_is_noted_for_repair() -> None:
+def test_a_bookie_that_did_not_answer_is_noted_for_repair() -> None:
     """b is in the ensemble of confirmed entries and may lack them. It counts as complete until repair has looked."""
     lab = Lab(size=4, write_quorum=3, ack_quorum=2)
     writer = written(lab, 10)
@@ -929,7 +929,7 @@ def test_who_did_not_say_what_it_has_is_noted_for_repair() -> None:
     assert lab.recovery().run().noted == []
 
 
-def test_who_lacks_entries_of_an_earlier_fragment_is_noted_for_repair() -> None:
+def test_a_bookie_that_lacks_entries_of_an_earlier_fragment_is_noted_for_repair() -> None:
     """d takes c's place from entry 0 on, and e that of a from entry 4 on. The writer dies before d has any entry. The
     copies of entries 0 to 3 on d are before the last fragment, where recovery does not write."""
     lab = Lab()
@@ -949,7 +949,7 @@ def test_who_lacks_entries_of_an_earlier_fragment_is_noted_for_repair() -> None:
     assert recovery.noted == [BadCopy("d", 3)]
 
 
-def test_a_writer_that_gives_up_notes_who_lacks_confirmed_entries() -> None:
+def test_a_writer_that_gives_up_notes_bookies_without_confirmed_entries() -> None:
     """The ledger is closed, and c has none of its entries."""
     lab = Lab()
     writer = lab.writer()
@@ -963,7 +963,7 @@ def test_a_writer_that_gives_up_notes_who_lacks_confirmed_entries() -> None:
 
 
 @pytest.mark.parametrize("is_stored", [True, False], ids=["stored", "not stored"])
-def test_a_writer_that_gives_up_during_a_change_notes_who_lacks_confirmed_entries(is_stored: bool) -> None:
+def test_a_writer_that_gives_up_during_a_change_notes_bookies_without_confirmed_entries(is_stored: bool) -> None:
     """The metadata name d in place of c from entry 0 on, and d is never sent an entry; or they name c, which failed."""
     lab = Lab()
     writer = lab.writer()
@@ -980,7 +980,7 @@ def test_a_writer_that_gives_up_during_a_change_notes_who_lacks_confirmed_entrie
 
 
 @pytest.mark.parametrize("stored", [False, True])
-def test_who_lacks_entries_is_noted_again_when_the_answer_about_the_close_is_lost(stored: bool) -> None:
+def test_bookies_without_entries_are_noted_again_when_the_answer_about_the_close_is_lost(stored: bool) -> None:
     """Whether the note was stored is unknown as well."""
     lab = Lab()
     writer = lab.writer()
@@ -1008,7 +1008,7 @@ def test_recovery_notes_again_when_the_answer_about_the_close_is_lost(stored: bo
     assert lab.end == 2 and recovery.noted == [BadCopy("c", 2)]
 
 
-def test_a_writer_that_closes_on_top_of_a_recovery_notes_who_lacks_entries() -> None:
+def test_a_writer_that_closes_on_top_of_a_recovery_notes_bookies_without_entries() -> None:
     lab = Lab()
     writer = lab.writer()
     writer.append()
@@ -1054,7 +1054,7 @@ def test_a_bookie_that_lags_and_answers_late(late: int) -> None:
 
 
 @pytest.mark.parametrize("answers", [True, False])
-def test_who_is_silent_is_waited_for_a_little_and_no_longer(answers: bool) -> None:
+def test_a_silent_bookie_is_waited_for_a_little_and_no_longer(answers: bool) -> None:
     """The bookie may only lag, so that its answer matters; it may also hang, as in #1067."""
     lab = Lab(size=4, write_quorum=3, ack_quorum=2)
     writer = written(lab, 10)

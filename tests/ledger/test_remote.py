@@ -78,7 +78,7 @@ def values(cluster: LedgerCluster, ledger: int) -> list[bytes]:
 
 
 @pytest.mark.parametrize("timeout_ms", [0, -1, 86_400_001])
-def test_a_timeout_that_is_none_is_refused(store: SQLiteStore, timeout_ms: int) -> None:
+def test_a_malformed_timeout_is_refused(store: SQLiteStore, timeout_ms: int) -> None:
     with pytest.raises(InvalidArgumentError, match="request_timeout_ms"):
         LedgerCluster.connect(f"sqlite:{store.path}", request_timeout_ms=timeout_ms)
 
@@ -166,7 +166,7 @@ def test_a_bookie_that_comes_back_elsewhere(
     assert cluster.count_copies(ledger.id).tolist() == [3, 3]
 
 
-def test_nobody_serves(store: SQLiteStore, cluster: LedgerCluster, nodes: dict[str, BookieNode]) -> None:
+def test_no_bookie_serves(store: SQLiteStore, cluster: LedgerCluster, nodes: dict[str, BookieNode]) -> None:
     ledger = cluster.create_ledger(4, 3, 2)
     try:
         for each_node in nodes.values():
@@ -208,7 +208,7 @@ def test_a_connected_client_sees_who_is_read_only(store: SQLiteStore, cluster: L
         ledger.append(b"value")
 
 
-def test_registrations_that_are_none_are_left_out(store: SQLiteStore, cluster: LedgerCluster) -> None:
+def test_malformed_registrations_are_left_out(store: SQLiteStore, cluster: LedgerCluster) -> None:
     store.create(availability_key("garbage@00"), b"garbage")
     endless = b'{"address":"127.0.0.1:1","rack":"","read_only":false,"free_bytes":Infinity}'
     store.create(availability_key("endless@00"), endless)
@@ -265,7 +265,7 @@ def test_ctrl_c_while_driving(cluster: LedgerCluster) -> None:
     assert len(values(cluster, ledger.id)) == last + 1
 
 
-def test_closing_wakes_those_who_drive(store: SQLiteStore) -> None:
+def test_closing_wakes_driving_threads(store: SQLiteStore) -> None:
     cluster = LedgerCluster.connect(f"sqlite:{store.path}")
     ledger = cluster.create_ledger(3, 3, 2, window_bytes=1)
     meddler = Meddler(cluster)

@@ -81,7 +81,7 @@ def test_all_members_leave() -> None:
 # ---- without a bookie that could take the place ----------------------------------------------------------------
 
 
-def test_a_member_that_nobody_can_replace_goes_on() -> None:
+def test_a_member_without_a_replacement_goes_on() -> None:
     """No change is stored and no timer is set. The next request tries again."""
     lab = Lab(4, 3, 2, spares=1)
     lab.down = {"e"}

@@ -102,7 +102,7 @@ def test_bad_copies_of_an_open_ledger_are_noted_each(cluster: LedgerCluster) -> 
     ledger.close()
 
 
-def test_copies_that_nobody_asks_for_are_not_noted(cluster: LedgerCluster) -> None:
+def test_copies_that_no_metadata_name_are_not_noted(cluster: LedgerCluster) -> None:
     written_one = written(cluster).id
     stored = StoredLedgers(cluster.metadata)
     name = next(iter(runtime_of(cluster).bookies))

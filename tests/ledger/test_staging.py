@@ -33,7 +33,7 @@ def test_company_of_a_batch_on_its_way_goes_together() -> None:
     assert not staging.landed()
 
 
-def test_who_begins_alone_holds_up_others_until_it_has_landed() -> None:
+def test_a_lone_entry_holds_up_others_until_it_has_landed() -> None:
     staging = Staging()
     assert staging.leave()
     assert not staging.leave() and not staging.add(entry())
@@ -101,7 +101,7 @@ def test_what_may_change_is_copied() -> None:
     assert len(Entry.of(bytes(largest + 8), None, None, size_max=SIZE_MAX).value) == largest + 8
 
 
-def test_columns_that_nobody_uses_are_left_out() -> None:
+def test_unused_columns_are_left_out() -> None:
     assert columns([entry(b"a"), entry(b"b")]) == ([b"a", b"b"], None, None)
     assert columns([entry(b"a", b"k"), entry(b"b", None, 3)]) == ([b"a", b"b"], [b"k", None], [None, 3])
 

@@ -48,7 +48,9 @@ def rows(batch: RecordBatch) -> list[tuple[object, ...]]:
 
 
 @pytest.mark.parametrize("quorums", [(3, 3, 2), (3, 2, 2)])
-def test_it_is_what_bookies_say(cluster: LedgerCluster, meddler: Meddler, quorums: tuple[int, int, int]) -> None:
+def test_the_cache_returns_what_bookies_return(
+    cluster: LedgerCluster, meddler: Meddler, quorums: tuple[int, int, int]
+) -> None:
     with cluster.create_ledger(*quorums) as ledger:
         push(ledger, VALUES[::-1])
         ids = push(ledger, VALUES)
@@ -96,7 +98,7 @@ def test_nothing_unconfirmed_is_given_out(cluster: LedgerCluster, meddler: Meddl
         assert read(ledger, 1, 2).values() == [b"b"]
 
 
-def test_nothing_is_kept_once_all_were_told(cluster: LedgerCluster) -> None:
+def test_nothing_is_kept_once_all_readers_were_notified(cluster: LedgerCluster) -> None:
     with cluster.create_ledger(3, 3, 2) as ledger:
         push(ledger, [b"a"])
         ledger.release_tail()
@@ -113,7 +115,7 @@ def batch(first: int, values: list[bytes]) -> EntryBatch:
     return last
 
 
-def test_those_who_were_told_have_their_turn() -> None:
+def test_readers_that_were_notified_read_from_the_cache() -> None:
     """Entries that are appended meanwhile are kept for those who are told of these later."""
     tail_cache, record_batches = TailCache(5), list[RecordBatch | None]()
 

@@ -189,7 +189,7 @@ def test_it_says_why_bookies_failed(reply: Reply, why: str) -> None:
 @pytest.mark.parametrize(
     ("state", "error"), [(State.CLOSED, LedgerClosedError), (State.IN_RECOVERY, LedgerFencedError)]
 )
-def test_somebody_else_takes_the_ledger_during_a_change(state: State, error: type[Exception]) -> None:
+def test_another_client_takes_the_ledger_during_a_change(state: State, error: type[Exception]) -> None:
     """19, .testMetadataSetToClosedDuringFailureHandler, ...ToInRecovery..."""
     lab = Lab()
     writer = lab.writer()
@@ -560,7 +560,7 @@ def test_a_failed_bookie_is_sent_nothing_more(quorums: tuple[int, int, int]) -> 
     assert copies == [lab.metadata.write_quorum] * 6
 
 
-def test_a_delayed_change_does_not_wait_for_who_takes_no_more() -> None:
+def test_a_delayed_change_does_not_wait_for_a_read_only_bookie() -> None:
     """23, .testEnsembleChangeWhenReadOnly..."""
     lab = Lab()
     writer = lab.writer(delay_ensemble_change=True)
@@ -570,7 +570,7 @@ def test_a_delayed_change_does_not_wait_for_who_takes_no_more() -> None:
     assert lab.fragments == {0: "dbc"}
 
 
-def test_a_delayed_change_does_not_wait_while_somebody_waits_for_room() -> None:
+def test_a_delayed_change_does_not_wait_while_a_caller_waits_for_room() -> None:
     lab = Lab()
     writer = lab.writer(delay_ensemble_change=True)
     writer.append()
@@ -790,7 +790,7 @@ def test_closing_never_overwrites_another_end() -> None:
     assert lab.end == -1
 
 
-def test_closing_while_somebody_recovers() -> None:
+def test_closing_during_a_recovery() -> None:
     """29, .testMetadataCloseMarkedInRecoveryWhileClosing: all entries are confirmed, so that recovery closes at the
     same end."""
     lab = Lab()

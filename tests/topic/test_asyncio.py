@@ -289,7 +289,7 @@ def test_the_loop_goes_on_while_a_server_is_silent(here: Served, wire: Wire) -> 
 
 
 @pytest.mark.parametrize("where", WHERE)
-def test_a_handle_that_nobody_waits_for_any_more_is_closed(places: Places, where: str) -> None:
+def test_a_handle_whose_caller_was_cancelled_is_closed(places: Places, where: str) -> None:
     """No handle is left to its finalizer, whose warning would fail the test."""
     with places.topic(where) as topic:
 

@@ -162,7 +162,7 @@ def test_old_messages_expire_for_all_but_system_cursors() -> None:
     assert expired(cursors, None, NOW) == []
 
 
-def test_subscriptions_nobody_uses_are_deleted() -> None:
+def test_expired_subscriptions_are_deleted() -> None:
     since = NOW - 100 * S
     usages = [
         Usage("idle", True, 0, NOW - 61 * S), Usage("used", True, 1, NOW - 999 * S), Usage("recent", True, 0, NOW - 60 * S),

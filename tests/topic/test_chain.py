@@ -144,7 +144,7 @@ def test_metadata_that_makes_no_sense(change: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize("data", [b"", b"{", b"[]", b"null", b"\xff", b"[" * 9999])
-def test_metadata_that_is_none(data: bytes) -> None:
+def test_malformed_metadata(data: bytes) -> None:
     with pytest.raises(InvalidMetadataError):
         LedgerChain.decode(data)
 
@@ -186,7 +186,7 @@ def test_odd_names(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["", "a\n", "\x7f", "\x85", "x" * 201, "ü" * 50, "\ud800"])
-def test_names_that_are_none(name: str) -> None:
+def test_malformed_names(name: str) -> None:
     with pytest.raises(InvalidArgumentError):
         topic_key(name)
     with pytest.raises(WrongTypeError):

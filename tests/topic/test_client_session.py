@@ -440,7 +440,7 @@ def test_a_session_that_has_ended_publishes_nothing_more() -> None:
     assert producer.answers.take() == [(2, bytes((STALE,)))] and producer.publisher.requests == []
 
 
-def test_who_leaves_waits_for_its_batches() -> None:
+def test_leaving_waits_for_the_batches() -> None:
     producer, left = Producer(), list[str]()
     producer.session.leave(lambda: left.append("first"))
     assert left == ["first"]
@@ -454,7 +454,7 @@ def test_who_leaves_waits_for_its_batches() -> None:
     assert left == ["first", "second"], "each is called once"
 
 
-def test_who_leaves_waits_for_no_quota() -> None:
+def test_leaving_waits_for_no_quota() -> None:
     producer, left = Producer(), list[str]()
     producer.publisher.room_ = 0
     for request in (1, 2):

@@ -78,7 +78,7 @@ def test_a_message_is_given_to_others_when_its_time_is_over_not_when_the_clock_i
         assert sorted(received(consumer, 4)) == [0, 1, 2, 3]
 
 
-def test_subscriptions_that_nobody_uses_do_not_go_by_the_clock(topic: Topic, clock: ManualClock) -> None:
+def test_unused_subscriptions_are_not_deleted_by_the_clock(topic: Topic, clock: ManualClock) -> None:
     topic.configure(subscription_expiry_ms=60_000)
     topic.create_subscription("idle")
     clock.set(clock.now_us() + 24 * HOUR)

@@ -96,9 +96,7 @@ def test_entries_are_read_by_what_they_say(codec: Compression) -> None:
 
 
 @pytest.mark.parametrize(("codec", "library"), [("zstd", "zstandard"), ("lz4", "lz4.block")])
-def test_who_lacks_a_library_is_told_what_brings_it(
-    codec: Compression, library: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_missing_library_is_named(codec: Compression, library: str, monkeypatch: pytest.MonkeyPatch) -> None:
     body = packed(codec, RAW)
     monkeypatch.setitem(sys.modules, library, None)
     with pytest.raises(MissingExtraError, match=r"pyreplog\[compression\]"):

@@ -120,7 +120,7 @@ def test_a_failure_makes_its_numbers_the_next_ones_again() -> None:
     assert producers.next_sequence(b"p") == 5
 
 
-def test_who_waits_is_told_when_the_outcome_is_known() -> None:
+def test_waiting_entrants_are_admitted_when_the_outcome_is_known() -> None:
     producers = Producers()
     producers.push(b"p", (1,))
     producers.push(b"p", (2,))
@@ -155,7 +155,7 @@ def test_those_active_longest_ago_are_forgotten_but_none_with_something_on_its_w
     assert len(producers) == 3
 
 
-def test_a_restart_keeps_who_was_active_last() -> None:
+def test_a_restart_keeps_the_producers_that_were_active_last() -> None:
     producers = started(1, 2, 3)
     for name in (b"x", b"y", b"z"):
         producers.push(name, (7,))
@@ -188,7 +188,7 @@ def test_the_idle_are_purged() -> None:
     assert after.purge(10) == 1, "a snapshot says when they were active"
 
 
-def test_entries_without_a_producer_or_numbers_are_nobodys() -> None:
+def test_entries_without_a_producer_or_numbers_belong_to_no_producer() -> None:
     producers = Producers()
     batch: Any = entries_of([(b"p", [1, 5]), (b"", [9]), (b"p", [3])], 0)
     producers.replay(batch)

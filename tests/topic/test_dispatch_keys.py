@@ -126,7 +126,7 @@ def test_what_a_consumer_leaves_comes_before_what_is_new() -> None:
     assert sorted([harness.got(2), harness.got(3)]) == [[], [1, 2, 3, 4]]
 
 
-def test_a_slow_consumer_holds_up_nobody_else(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_slow_consumer_holds_up_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(key_shared_selector, "BLOCKED_PER_CONSUMER", 100)
     harness = rig()
     harness.attach(1)
@@ -157,7 +157,7 @@ def test_with_one_consumer_nothing_is_put_aside() -> None:
     assert harness.status.blocked == 0 and harness.status.in_hand == 699
 
 
-def test_a_refused_message_goes_to_who_has_its_key() -> None:
+def test_a_refused_message_goes_to_the_consumer_of_its_key() -> None:
     harness = rig(nack_min_ms=100)
     harness.attach(1, 1000)
     harness.publish(50, keys=KEYS)
@@ -173,7 +173,7 @@ def test_a_refused_message_goes_to_who_has_its_key() -> None:
     assert sorted([*again, *harness.got(2)]) == list(range(20))
 
 
-def test_what_was_put_aside_may_be_acknowledged_by_anybody() -> None:
+def test_a_blocked_message_may_be_acknowledged_by_any_consumer() -> None:
     harness = rig()
     harness.attach(1)
     harness.attach(2, 1000)

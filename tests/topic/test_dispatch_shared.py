@@ -28,7 +28,7 @@ def test_messages_are_spread_in_turn() -> None:
     assert [len(harness.got(consumer)) for consumer in (1, 2, 3)] == [10, 10, 10]
 
 
-def test_who_has_no_room_is_passed_over() -> None:
+def test_a_consumer_without_room_is_passed_over() -> None:
     harness = rig(0)
     harness.attach(1, 5)
     harness.attach(2, 100)
@@ -59,7 +59,7 @@ def test_what_a_consumer_leaves_goes_to_the_others() -> None:
     assert harness.backlog == 0 and harness.status.redelivered == 0
 
 
-def test_an_ack_counts_whoever_has_the_message() -> None:
+def test_an_ack_counts_whichever_consumer_has_the_message() -> None:
     harness = rig(20)
     harness.attach(1, 20)
     harness.attach(2, 20)

@@ -64,7 +64,7 @@ def test_a_dropped_topic_is_there_and_keeps_what_was_acknowledged(place: Any) ->
         assert topic.stats().subscriptions[0].backlog_messages == len(VALUES) + 1 - 150
 
 
-def test_nothing_is_said_at_the_end_of_a_program_that_closed(tmp_path: Path) -> None:
+def test_a_program_that_closed_ends_without_a_warning(tmp_path: Path) -> None:
     command = [sys.executable, "-W", "always", "-c", CLOSED_WELL, str(tmp_path / "c")]
     done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
     assert (done.returncode, done.stdout, done.stderr) == (0, "10\n", "")

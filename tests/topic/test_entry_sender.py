@@ -354,7 +354,7 @@ def test_closing_while_a_session_is_opened_gives_it_up_when_it_is() -> None:
     assert lab.pool.kinds() == ["CloseProducer"]
 
 
-def test_who_leaves_closes_the_session_behind_the_last_batch() -> None:
+def test_leaving_closes_the_session_behind_the_last_batch() -> None:
     lab, batches = SenderLab(), [Batch(), Batch()]
     lab.sender.leave()
     assert lab.pool.kinds() == [], "there was nothing"
@@ -369,7 +369,7 @@ def test_who_leaves_closes_the_session_behind_the_last_batch() -> None:
     assert lab.sender.refused is batches[0].error
 
 
-def test_a_quota_while_nobody_leaves_is_told_to_the_batch_alone() -> None:
+def test_a_quota_without_a_leaving_producer_fails_the_batch_alone() -> None:
     lab, batch = SenderLab(), Batch()
     lab.submit(batch)
     lab.open()

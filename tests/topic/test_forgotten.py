@@ -91,7 +91,7 @@ def test_finalizers_run_anywhere(tmp_path: Path) -> None:
         until(lambda: subscription.consumers == 0)
 
 
-def test_who_closes_is_not_told(place: Any) -> None:
+def test_closing_causes_no_warning(place: Any) -> None:
     """There is also no warning if the topic closes the consumer. (Warnings are errors.)"""
     for partitions in ({}, {"partitions": 2}):
         topic = place.topic(f"t{len(partitions)}", **partitions, **PLAIN)

@@ -357,7 +357,7 @@ def test_two_clusters_send_the_same_at_once() -> None:
     assert first.result(0) == second.result(0) == 1 and held.numbers == [b"there 3"]
 
 
-def test_who_waits_learns_that_the_topic_ended() -> None:
+def test_waiting_entries_fail_when_the_topic_ends() -> None:
     held = Held()
     held.publish(3)
     there = held.send(entry(0, 3))

@@ -123,7 +123,7 @@ def test_reopened(shared: LedgerCluster) -> None:
         assert len(topic.chain.ledgers) == 3 and topic.config.roll_entries == 9, "the settings it was made with"
 
 
-def test_there_is_none_of_that_name(shared: LedgerCluster) -> None:
+def test_no_topic_of_that_name(shared: LedgerCluster) -> None:
     with pytest.raises(NoSuchTopicError):
         ManagedLedger.open(shared, "nobody", create=False)
     shared.metadata.create("/topics/parent/subscriptions/s", b"")
@@ -286,7 +286,7 @@ def test_a_reader_that_others_drive_out(topic: ManagedLedger, monkeypatch: pytes
 # ---- growing ---------------------------------------------------------------------------------------------------
 
 
-def test_who_waits_for_more_is_told(topic: ManagedLedger) -> None:
+def test_growth_is_reported(topic: ManagedLedger) -> None:
     ends: list[int] = []
     topic.on_grow.append(lambda: ends.append(topic.end.offset))
     fill(topic, [2] * 10)

@@ -98,7 +98,7 @@ def test_receiving_again_and_again_where_nothing_comes(place: Cluster | Client) 
         assert receive(consumer, 1) == [b"x"]
 
 
-def test_names_that_nobody_has(here: Served, client: Client) -> None:
+def test_names_of_missing_topics(here: Served, client: Client) -> None:
     topics = here.cluster.topics
     for at in range(8):
         for place in (here.cluster, client):

@@ -219,7 +219,7 @@ def test_what_a_topic_published_itself_never_returns(topic: Topic) -> None:
         topic.origins.open(topic.origin, 1)
 
 
-def test_a_topic_that_nobody_replicates_into_has_no_cursor(cluster: Cluster, topic: Topic) -> None:
+def test_a_topic_without_replicated_entries_has_no_cursor(cluster: Cluster, topic: Topic) -> None:
     topic.publish(b"a")
     assert topic.origins.all() == {}
     assert [cursor.name for cursor in topic.internal_stats().cursors] == []

@@ -161,7 +161,7 @@ def test_the_next_one_is_told_at_once(store, other) -> None:
             next_.result().release()
 
 
-def test_who_waits_in_vain(store, other) -> None:
+def test_waiting_for_a_claim_in_vain(store, other) -> None:
     with Ownership(store, address="here:1") as first, Ownership(other) as second, first.claim("t"):
         with pytest.raises(TopicOwnedError, match="here:1"):
             second.claim("t", wait=0.05)

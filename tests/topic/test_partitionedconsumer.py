@@ -232,7 +232,7 @@ def test_threads_share_what_comes(topic: PartitionedTopic) -> None:
         assert len(set(rows)) == 1200
 
 
-def test_who_waits_is_told_of_the_end(topic: PartitionedTopic) -> None:
+def test_waiting_receivers_get_an_error_at_the_end(topic: PartitionedTopic) -> None:
     errors: list[ReplogError] = []
 
     def wait() -> None:

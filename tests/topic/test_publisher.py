@@ -130,7 +130,7 @@ def test_entries_are_compressed(compression: str) -> None:
 # ---- what goes wrong -----------------------------------------------------------------------------------------------
 
 
-def test_a_failure_is_everyones_who_was_in_it_and_nobody_elses() -> None:
+def test_a_failure_is_that_of_all_messages_in_the_batch_and_no_others() -> None:
     bench = Bench()
     futures = [bench.submit(b"%d" % n) for n in range(3)]
     bench.ledgers.fail(TopicFullError("news", "no more ledgers"))

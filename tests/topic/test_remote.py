@@ -125,7 +125,7 @@ def test_what_was_published_before_is_dropped(client: Client, here: Served) -> N
     assert topic.stats().duplicates == 4
 
 
-def test_one_client_at_a_time_publishes_as_somebody(client: Client, here: Served) -> None:
+def test_one_client_at_a_time_publishes_with_a_producer_name(client: Client, here: Served) -> None:
     topic = client.topic("news", **PLAIN, deduplicate=True)
     assert topic.producer("me").publish(b"0") == 0
     other = here.client().topic("news").producer("me")
@@ -170,7 +170,7 @@ def test_errors_are_those_of_the_owner(client: Client, topic: RemoteTopic) -> No
         pyreplog.connect("pyreplog://host:1", limits=Limits(max_body_bytes=1 << 20))
 
 
-def test_nobody_is_there(here: Served) -> None:
+def test_no_server_is_there(here: Served) -> None:
     address = here.server.address
     here.server.close()
     with pytest.raises(NotConnectedError):

@@ -44,7 +44,7 @@ class Unanswered:
 
 
 @pytest.mark.parametrize("kind", [protocol.Subscribe, protocol.Resume])
-def test_who_does_not_hear_that_it_is_attached_makes_room_for_its_next_attempt(
+def test_an_unanswered_attempt_to_attach_makes_room_for_the_next_one(
     here: Served, monkeypatch: pytest.MonkeyPatch, kind: type
 ) -> None:
     client = here.client()
@@ -85,7 +85,9 @@ def test_an_attempt_whose_acknowledgements_fail_makes_room_for_the_next_one(
         assert not failures and len(topic.stats().subscriptions[0].consumers) == 1
 
 
-def test_who_leaves_before_it_is_attached_is_not_attached_later(here: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_consumer_that_leaves_before_it_is_attached_is_not_attached_later(
+    here: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The server waits for the topic, and may wait longer than the client."""
     client = here.client()
     topic, pool = client.topic("news", **PLAIN), pool_of(client)

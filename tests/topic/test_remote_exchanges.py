@@ -52,7 +52,7 @@ def test_an_acknowledgement_asks_for_the_next_message(here: Served, client: Clie
     assert here.cluster.topic("news").stats().subscriptions[0].backlog_messages == 0
 
 
-def test_who_acknowledges_nothing_is_given_more(client: Client, asked: Counter[type]) -> None:
+def test_a_consumer_that_acknowledges_nothing_gets_more(client: Client, asked: Counter[type]) -> None:
     topic = client.topic("news", **PLAIN)
     with topic.subscribe("s", start="earliest") as consumer:
         for number in range(MESSAGES):

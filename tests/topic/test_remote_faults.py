@@ -150,7 +150,7 @@ def test_an_older_server_cannot_be_told_again(here: Served, wire: Wire, monkeypa
         assert receive(consumer, 3) == VALUES[1:]
 
 
-def test_who_flushes_while_the_server_is_away_waits_for_it(here: Served, wire: Wire) -> None:
+def test_a_flush_while_the_server_is_away_waits_for_it(here: Served, wire: Wire) -> None:
     topic = here.client(wire.address).topic("news", **PLAIN)
     topic.publish_batch(VALUES)
     with topic.subscribe("s", start="earliest") as consumer, ThreadPoolExecutor(1) as pool:
@@ -242,7 +242,7 @@ def test_numbers_whose_outcome_is_unknown_are_not_given_again(here: Served, wire
     assert values_of(here) == [b"lost", b"new"]
 
 
-def test_nobody_is_asked_for_ever(here: Served, wire: Wire) -> None:
+def test_requests_are_not_repeated_for_ever(here: Served, wire: Wire) -> None:
     client = here.client(wire.address)
     topic = client.topic("news", **PLAIN, deduplicate=True)
     producer = topic.producer("me")
@@ -257,7 +257,7 @@ def test_nobody_is_asked_for_ever(here: Served, wire: Wire) -> None:
             topic.stats()
 
 
-def test_who_asks_while_the_server_is_away_is_answered_when_it_is_back(here: Served, wire: Wire) -> None:
+def test_a_request_while_the_server_is_away_is_answered_when_it_is_back(here: Served, wire: Wire) -> None:
     client = here.client(wire.address)
     topic = client.topic("news", **PLAIN)
     topic.publish(b"one")
@@ -272,7 +272,7 @@ def test_who_asks_while_the_server_is_away_is_answered_when_it_is_back(here: Ser
             assert asked.result(PATIENCE_S).end.offset == 1
 
 
-def test_who_asks_while_the_server_is_away_is_told_of_the_end(here: Served) -> None:
+def test_a_request_while_the_server_is_away_fails_when_the_client_is_closed(here: Served) -> None:
     client = here.client()
     topic = client.topic("news", **PLAIN)
     here.server.close()
@@ -285,7 +285,7 @@ def test_who_asks_while_the_server_is_away_is_told_of_the_end(here: Served) -> N
             asked.result(PATIENCE_S)
 
 
-def test_who_asks_while_it_connects_is_told_of_the_end(here: Served, wire: Wire) -> None:
+def test_a_request_while_it_connects_fails_when_the_client_is_closed(here: Served, wire: Wire) -> None:
     """The closed client asks no server again later."""
     client = here.client(wire.address)
     client.topic("news", **PLAIN)

@@ -135,7 +135,7 @@ def test_clients_share_the_partitions_of_a_failover_subscription(topic: RemotePa
 # ---- coming, growing, going ------------------------------------------------------------------------------------
 
 
-def test_a_topic_is_made_once_whoever_asks(here: Served) -> None:
+def test_a_topic_is_made_once_whichever_client_asks(here: Served) -> None:
     clients = [here.client() for _ in range(4)]
     with ThreadPoolExecutor(4) as pool:
         results = list(pool.map(lambda item: item.topic("t", partitions=4, **PLAIN), clients))

@@ -73,7 +73,7 @@ def test_what_it_kept_out_can_be_published_later(here: Served) -> None:
     assert values_of(owner) == [b"first", b"0", b"1", b"2"]
 
 
-def test_who_does_not_close_waits(here: Served) -> None:
+def test_a_publisher_that_does_not_close_waits(here: Served) -> None:
     owner = held(here)
     topic = here.client(timeout=NEVER_S).topic("news")
     future = topic.submit(b"second")

@@ -135,7 +135,7 @@ def test_where_it_is_confirmed_at_once_others_are_waited_for() -> None:
     assert len(port.soon) == 2
 
 
-def test_who_waits_sends_what_was_before() -> None:
+def test_a_waiting_caller_sends_earlier_batches() -> None:
     port = Port(at_once=True)
     for name in (b"a", b"b"):
         port.send(name)
@@ -162,7 +162,7 @@ def test_a_flush_sends_everything() -> None:
     assert port.sink.taken == [b"a", b"b"] and flushed.done()
 
 
-def test_nobody_waits_for_a_thread_that_is_gone() -> None:
+def test_batches_do_not_wait_for_a_thread_that_is_gone() -> None:
     port = Port(at_once=True, has_thread=False)
     for name in (b"a", b"b"):
         port.send(name)

@@ -103,7 +103,7 @@ def test_exclusive(topic: Topic) -> None:
         assert received(second, 24) == list(range(24))
 
 
-def test_who_joins_a_failover_subscription_waits_for_the_active_one(topic: Topic) -> None:
+def test_a_consumer_that_joins_a_failover_subscription_waits_for_the_active_one(topic: Topic) -> None:
     """Wherever its name sorts, it takes over exactly the remaining messages when the first consumer leaves."""
     first = topic.subscribe("s", start="earliest", type="failover", name="b")
     had = receive(first, 12)

@@ -403,7 +403,9 @@ def test_a_newer_version_of_that_cursor_stays(cluster: Cluster) -> None:
         assert (trim(topic), states(topic)) == (0, {"pyreplog.dedup": ("unknown", 0)})
 
 
-def test_who_was_slow_to_open_the_topic_deletes_nothing(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_owner_that_was_slow_to_open_the_topic_deletes_nothing(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Another process owns the topic by then, and deduplicates."""
     make(cluster, deduplicate=True)
     with cluster.topic(NAME) as topic:

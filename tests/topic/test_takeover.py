@@ -281,7 +281,7 @@ def batch(number: int) -> tuple[list[bytes], list[int]]:
     return [entry(value), entry(value, value)], [1, 2]
 
 
-def test_a_ledger_that_somebody_closed(cluster: LedgerCluster, name: str) -> None:
+def test_a_ledger_that_another_client_closed(cluster: LedgerCluster, name: str) -> None:
     """The ledger was recovered, which is not a takeover of the topic: the owner is fenced, or its ledger deleted."""
     with ManagedLedger.open(cluster, name, config=config(roll_entries=99)) as topic:
         result(publish(topic, [b"a"]))

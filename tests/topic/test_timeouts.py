@@ -104,7 +104,7 @@ def test_with_a_full_window_nothing_is_published(place: Cluster | Client, here: 
     assert topic.publish(b"y", timeout=PATIENCE_S) == (0 if place is here.cluster else 1)
 
 
-def test_who_publishes_while_the_server_is_away_waits_for_it(here: Served, wire: Wire) -> None:
+def test_publishing_while_the_server_is_away_waits_for_it(here: Served, wire: Wire) -> None:
     """A message without a sequence number waits as well, as it was never sent."""
     topic = here.client(wire.address).topic("news", **PLAIN)
     topic.publish(b"one")
@@ -119,7 +119,7 @@ def test_who_publishes_while_the_server_is_away_waits_for_it(here: Served, wire:
             assert publishing.result(PATIENCE_S) == 1
 
 
-def test_who_publishes_and_no_server_comes_back_is_told_that_nothing_was_sent(here: Served) -> None:
+def test_publishing_without_a_server_reports_that_nothing_was_sent(here: Served) -> None:
     topic = here.client(timeout=3.0).topic("news", **PLAIN)
     topic.publish(b"one")
     here.server.close()
@@ -157,7 +157,7 @@ def test_a_consumer_that_its_server_does_not_know_is_attached_anew(here: Served,
         assert receive(consumer, 1) == [b"one" if call == "flush" else b"two"]
 
 
-def test_where_nobody_listens_the_error_says_so() -> None:
+def test_an_address_without_a_server_is_named() -> None:
     with socket.create_server(("127.0.0.1", 0)) as bound:
         address = f"127.0.0.1:{bound.getsockname()[1]}"
     with connect(f"pyreplog://{address}", timeout=SOON_S) as client, pytest.raises(NotConnectedError) as caught:

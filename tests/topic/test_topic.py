@@ -174,7 +174,7 @@ def test_acknowledgements_survive_a_clean_close(cluster: Cluster) -> None:
             assert received(consumer, 15) == sorted(set(range(20)) - {0, 1, 5, 11, 12})
 
 
-def test_a_clean_close_stores_what_nobody_flushed(tmp_path: Path) -> None:
+def test_a_clean_close_stores_unflushed_acknowledgements(tmp_path: Path) -> None:
     with open_cluster(tmp_path, flush_ms=3_600_000) as cluster:
         with cluster.topic("t", **SMALL) as topic, topic.subscribe("s", start="earliest") as consumer:
             fill(topic, 6)

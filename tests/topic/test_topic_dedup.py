@@ -146,7 +146,7 @@ def test_it_catches_up_when_it_holds_publishers(cluster: Cluster, monkeypatch: p
         assert "held" in states and topic.end == 20
 
 
-def test_retries_at_whoever_owns_it(cluster: Cluster) -> None:
+def test_retries_at_changing_owners(cluster: Cluster) -> None:
     """Owners change and fence each other; a producer repeats messages without an outcome. Each message is stored once."""
     rng = random.Random(5)
     count, done = 120, 0

@@ -20,7 +20,7 @@ def values(metrics: list[Metric], name: str) -> dict[tuple[str, ...], float]:
     return {tuple(labels.values()): value for labels, value in metric.samples}  # type: ignore[misc]
 
 
-def test_lag_is_told_of_a_subscription_nobody_is_connected_to() -> None:
+def test_the_lag_of_a_subscription_without_consumers() -> None:
     metrics = topic_metrics([orders()])
     assert values(metrics, "subscription_lag_seconds") == {
         ("orders", "used"): 2.0, ("orders", "left"): 3600.0, ("orders", "reader"): 9999.0

@@ -215,7 +215,7 @@ def test_an_owner_that_opens_the_topic_late_does_not_take_its_subscriptions(
             check_backlog(third, "s", [])
 
 
-def test_who_waits_at_a_former_owner_hears_of_it(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_waiting_read_at_a_former_owner_fails(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
     """No call is made there."""
     monkeypatch.setattr(topics_module, "MAINTENANCE_S", 0.005)
     with life(cluster) as owner, life(cluster) as other, ThreadPoolExecutor(1) as pool:
@@ -234,7 +234,7 @@ def test_who_waits_at_a_former_owner_hears_of_it(cluster: Cluster, monkeypatch: 
             owner.topic(NAME)
 
 
-def test_who_comes_while_it_closes_is_told_why_it_does(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_call_while_it_closes_names_the_cause(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
     errors: list[object] = []
     let_go = Topic._do_close
     monkeypatch.setattr(Topic, "_do_close", lambda topic: (errors.append(topic._error), let_go(topic)))
@@ -248,7 +248,7 @@ def test_who_comes_while_it_closes_is_told_why_it_does(cluster: Cluster, monkeyp
         assert isinstance(errors[0], TopicFencedError)
 
 
-def test_who_is_fenced_says_of_nothing_that_it_is_stored(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_fenced_owner_reports_no_change_as_stored(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
     """This holds also before it closes the topic by itself."""
     with life(cluster) as owner, life(cluster) as other:
         old = owner.topic(NAME, **SMALL)
@@ -359,7 +359,7 @@ def test_ledgers_that_no_topic_has_go_by_themselves(cluster: Cluster, monkeypatc
     cluster.delete_ledger(mine.id)
 
 
-def test_it_comes_back_to_who_had_it(cluster: Cluster) -> None:
+def test_a_topic_returns_to_its_former_owner(cluster: Cluster) -> None:
     """The handle of the former owner closes by itself; opening the topic there again waits for that."""
     with life(cluster) as owner, life(cluster) as other:
         for turn in range(5):

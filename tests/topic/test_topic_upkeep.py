@@ -220,7 +220,7 @@ def test_messages_expire(topic: Topic, clock: ManualClock) -> None:
     assert drain(topic, "s", 4) == [6, 7, 8, 9]
 
 
-def test_subscriptions_that_nobody_uses_go(topic: Topic, clock: ManualClock) -> None:
+def test_unused_subscriptions_are_deleted(topic: Topic, clock: ManualClock) -> None:
     topic.configure(subscription_expiry_ms=10_000)
     topic.create_subscription("idle")
     with topic.subscribe("used"):

@@ -48,7 +48,7 @@ def test_what_has_no_outcome_counts_though_ledgers_hold_none() -> None:
     assert window.has_room() and not window.has_room(0.5)
 
 
-def test_who_is_held_waits_though_there_is_room() -> None:
+def test_a_held_publisher_waits_although_there_is_room() -> None:
     window = Window(1000, 1 << 20, beyond=lambda: (0, 0))
     assert window.has_room()
     window.is_held = True

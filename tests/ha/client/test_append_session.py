@@ -120,7 +120,7 @@ def test_what_has_no_answer_is_sent_again_under_its_numbers() -> None:
     assert [batch.is_doubtful for batch in again] == [True, True, False] and session.number == 1
 
 
-def test_a_master_that_is_none_has_appended_nothing() -> None:
+def test_a_node_that_is_no_master_has_appended_nothing() -> None:
     session = Session()
     for _ in range(2):
         session.batch()

@@ -157,7 +157,7 @@ def changed(body: bytes, at: int) -> bytes:
 
 
 @pytest.mark.parametrize("body", spoiled())
-def test_requests_that_are_none(body: bytes) -> None:
+def test_malformed_requests(body: bytes) -> None:
     with pytest.raises(InvalidMessageError):
         wire.decode_request(memoryview(body))
 
@@ -192,7 +192,7 @@ def test_requests_that_are_none(body: bytes) -> None:
         wire.encode_entries(CommittedEntries(2, 8, 3, -1, False, memoryview(b""))) + b"records",
     ],
 )
-def test_replies_that_are_none(body: bytes) -> None:
+def test_malformed_replies(body: bytes) -> None:
     with pytest.raises(InvalidMessageError):
         wire.decode_reply(body)
 

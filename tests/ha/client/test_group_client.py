@@ -225,7 +225,7 @@ def test_a_closed_client(client: ha.GroupClient) -> None:
     assert future.done() and client.room().done()
 
 
-def test_closing_tells_who_waits(lab: Lab) -> None:
+def test_closing_ends_waiting_calls(lab: Lab) -> None:
     """The outcome of an append that was sent is unknown; one that was not sent is refused."""
     master = lab.master(members="ab")  # no replica follows
     with ha.connect([master.address]) as client:

@@ -653,7 +653,7 @@ def test_exactly_once_in_sqlite(relay, tmp_path):
         ("until_time", datetime(2001, 9, 9), InvalidArgumentError),
     ],
 )
-def test_what_no_end_is(relay, name, wrong, error):
+def test_malformed_ends(relay, name, wrong, error):
     with applier_of(relay, Memory()) as applier:
         with pytest.raises(error, match=name):
             applier.start(**{name: wrong})

@@ -175,7 +175,7 @@ def test_a_log_is_trimmed_by_files(master: Path) -> None:
             list(log.records(0))
 
 
-def test_records_from_a_position_that_is_none(master: Path) -> None:
+def test_records_from_a_position_without_a_record(master: Path) -> None:
     with RawLog(master) as log, pytest.raises(InvalidRecordsError):
         list(log.records(1))
 

@@ -191,7 +191,7 @@ def test_a_damaged_record_is_not_decoded(at: int, flip: int) -> None:
 
 
 @given(st.integers(0, 3 * 218 - 1), st.integers(1, 255), st.booleans())
-def test_the_short_way_and_the_careful_one_agree(at: int, flip: int, six: bool) -> None:
+def test_the_fast_scan_and_the_slow_one_agree(at: int, flip: int, six: bool) -> None:
     """`torn` selects the slow scan, which also refuses zeros; the records of this test have none."""
     records = chain(3)
     if six:
