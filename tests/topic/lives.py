@@ -125,7 +125,7 @@ def lose_lease(cluster: Cluster) -> None:
 def kill(cluster: Cluster) -> None:
     """Stop all effects of a process, and end its lease."""
     life_of(cluster).faults.is_dead = True
-    life_of(cluster).faults._tell()
+    life_of(cluster).faults._wake_waiters()
     life_of(cluster).faults.settle()
     lose_lease(cluster)
 
