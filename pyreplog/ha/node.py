@@ -880,7 +880,7 @@ class Node(Handle):
         self._commands.take(connection, number, command)
 
     def connection_lost(self, connection: Connection) -> None:
-        """Forget what a client had asked for.
+        """Forget the requests of a client whose connection has ended.
 
         Args:
             connection: the connection that has ended.

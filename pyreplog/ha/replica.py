@@ -367,7 +367,7 @@ class Replica:
         logger.log(level, "%s: this replica does not follow: %s", self._context.path, leave.error)
         self._receiver.disconnect(leave.error if isinstance(leave.error, ReplogError) else JoinRefusedError(0, ""))
         self._receiver.stop()
-        if leave.permanent and self._joining_address == self.master:  # else the node follows another one since
+        if leave.permanent and self._joining_address == self.master:  # otherwise the node follows another master by now
             self.error = leave.error
             self._drop_connection()
 

@@ -1,4 +1,4 @@
-"""Clusters that exchange subscriptions, without time: what they send arrives when a test says so."""
+"""Clusters that exchange the state of subscriptions without a clock: their messages are delivered when a test says so."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def origin(letter: str, number: int = 1) -> Origin:
 
 
 def span(*offsets: int) -> Ranges:
-    """Ranges of single offsets."""
+    """Return ranges of one offset each."""
     starts = np.array(offsets, np.int64)
     return starts, starts + 1
 
@@ -31,7 +31,7 @@ def whole(start: int, end: int) -> Ranges:
 
 
 def bases(**ends: int) -> OriginRanges:
-    """All below an offset of each cluster's origin."""
+    """Return the ranges below an offset, for the origin of each cluster."""
     ranges = OriginRanges()
     for letter, end in ends.items():
         ranges.add(origin(letter), *whole(0, end))
@@ -39,21 +39,21 @@ def bases(**ends: int) -> OriginRanges:
 
 
 class Side:
-    """One cluster; its disk is as fast as the test has it."""
+    """One cluster. Its records become durable at once, or when the test says so (`is_fast`)."""
 
     def __init__(self, letter: str, others: str, *, links: str | None = None, stores: bool = True) -> None:
         self.letter, self.id, self.origin = letter, cluster_id(letter), origin(letter)
         self.others, self.links = others, others if links is None else links
         self.journal: list[Persist] = []
         self.outbox: list[Send] = []
-        self.effects: list[Effect] = []  # the others
-        self.positions: dict[Origin, OriginState] = {}  # in the topics of other clusters
-        self.stores = stores  # 1000 messages of each
+        self.effects: list[Effect] = []  # all other effects
+        self.positions: dict[Origin, OriginState] = {}  # of the topics of other clusters, as they are stored here
+        self.stores = stores  # whether it stores the first 1000 messages of each cluster
         self.is_fast = True  # records are durable at once
         self.boot()
 
     def boot(self) -> None:
-        """Begin with what the journal has."""
+        """Start from the records of the journal, as a process does after a crash."""
         records = [persist.data for persist in self.journal]
         self.exchange = SubscriptionExchange(
             self.origin,
@@ -101,7 +101,7 @@ class Side:
 
 
 class Clusters:
-    """Several, each linked with each unless told otherwise."""
+    """Several clusters. Each is linked with each other one, unless `links` names pairs."""
 
     def __init__(self, letters: str = "ab", links: tuple[str, ...] | None = None, *, stored: bool = True) -> None:
         self.session = 0
@@ -116,7 +116,11 @@ class Clusters:
         return self.sides[letter]
 
     def connect(self, pair: str, *, proved: bool = True, thirds: bool = True) -> None:
-        """Begin a session; the histories are proved, of all origins or those of the two alone, unless told otherwise."""
+        """Begin a session between two clusters.
+
+        Their histories count as proved: those of all origins, or without `thirds` those of the two clusters alone.
+        Without `proved` none is.
+        """
         self.session += 1
         one, two = (self.sides[letter] for letter in pair)
         for side, other in ((one, two), (two, one)):
@@ -139,7 +143,7 @@ class Clusters:
             side.do(side.exchange.disconnect(other.id))
 
     def carry(self) -> int:
-        """Deliver all that is on its way now; return how many messages that were."""
+        """Deliver all messages that are in flight; return how many messages that were."""
         carried = 0
         for side in self.sides.values():
             sends, side.outbox = side.outbox, []
@@ -150,7 +154,7 @@ class Clusters:
         return carried
 
     def settle(self) -> None:
-        """Flush and carry until nothing is on its way, and nothing was for as long as something may wait."""
+        """Flush and deliver until nothing is in flight, for longer than any delta may be delayed."""
         quiet = 0
         for _ in range(100):
             for side in self.sides.values():

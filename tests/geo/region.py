@@ -1,9 +1,10 @@
 """A cluster of a star, a chain or a ring, which replicates the topic t and its subscription s.
 
-It is in this process, or in one of its own, to be killed: `python -m tests.geo.region PATH` is a leaf, which says its
-address and the id of its cluster, and reads those of the centre. It waits for so many messages, and acknowledges most of
-them in the order of a seed: it says the first ones once the centre knows them, and each other one before it acknowledges
-it. If it is told what the others acknowledged at least, it waits for that instead, and says what is acknowledged here.
+It runs in this process, or as a leaf in a process of its own, which a test kills: `python -m tests.geo.region PATH`.
+The leaf prints its address and the id of its cluster, and reads those of the centre. It waits for a number of messages,
+and acknowledges most of them in an order drawn from a seed. It prints the first ones once the centre has their
+acknowledgements, and each of the others before it acknowledges it. If its input has the acknowledgements of the others,
+it waits until it has these, and prints what is acknowledged here.
 """
 
 from __future__ import annotations
@@ -25,11 +26,11 @@ from tests.geo.sites import NOWHERE, SYNCED
 from tests.waiting import until
 
 READY = 50
-"""Messages that the leaf acknowledges before it is ready."""
+"""How many messages the leaf acknowledges before it reports that it is ready."""
 
 
 class Region(Place):
-    """One of the clusters."""
+    """One of the clusters, with the wire over which others reach it."""
 
     def __init__(self, stack: ExitStack, path: Path) -> None:
         super().__init__(stack, path)
@@ -76,7 +77,7 @@ class Region(Place):
         return row is not None and row.is_ready and not row.error and not row.alarm
 
     def part(self) -> None:
-        """Let nobody connect to this cluster, and end all connections to it."""
+        """Refuse new connections to this cluster, and cut those that exist."""
         self.wire.lead_to(NOWHERE)
         self.wire.cut()
 
@@ -86,18 +87,18 @@ def main(path: Path) -> None:
         leaf = Region(stack, path)
         assert leaf.server is not None
         say(address=leaf.server.address, cluster=cluster_id(leaf.cluster.metadata).hex())
-        told: dict[str, Any] = json.loads(sys.stdin.readline())
-        centre = told["centre"]
+        settings: dict[str, Any] = json.loads(sys.stdin.readline())
+        centre = settings["centre"]
         if centre not in leaf.cluster.geo.clusters():
-            leaf.cluster.geo.add_cluster(centre, f"pyreplog://{told['address']}", uuid=told["cluster"])
+            leaf.cluster.geo.add_cluster(centre, f"pyreplog://{settings['address']}", uuid=settings["cluster"])
             leaf.cluster.geo.set_policy("t", targets=[centre], replicated_subscriptions=True)
-        until(lambda: len(leaf.topic) == told["messages"])
-        if "least" in told:
-            until(lambda: leaf.acked() >= {*told["least"]})
+        until(lambda: len(leaf.topic) == settings["messages"])
+        if "least" in settings:
+            until(lambda: leaf.acked() >= {*settings["least"]})
             say(acked=sorted(leaf.acked()))
             sys.stdin.readline()
         else:
-            _acknowledge(leaf, told["messages"], Random(told["seed"]))
+            _acknowledge(leaf, settings["messages"], Random(settings["seed"]))
 
 
 def _acknowledge(leaf: Region, count: int, random: Random) -> None:

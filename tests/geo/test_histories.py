@@ -1,4 +1,4 @@
-"""Neighbours compare their histories of the topics of third clusters: what proves them, and what travels then."""
+"""Neighbours compare their histories of third clusters' topics: how a history is proved, and what is sent afterwards."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def entry(first: int, crc: int = 7) -> LastEntry:
 
 
 def chain(at_b: OriginState, at_c: OriginState, *, connects: bool = True) -> Clusters:
-    """a - b - c with the subscription s, and what b and c store of a's topic."""
+    """Return the chain a - b - c with the subscription s, where b and c have stored these ranges of a's topic."""
     clusters = Clusters("abc", ("ab", "bc"), stored=False)
     for letter, state in (("b", at_b), ("c", at_c)):
         clusters[letter].positions[A] = state
@@ -36,7 +36,7 @@ def chain(at_b: OriginState, at_c: OriginState, *, connects: bool = True) -> Clu
 
 
 def comparison(clusters: Clusters, letter: str) -> CompareEntry:
-    """The entry that a cluster is to compare."""
+    """Return the entry that a cluster asks to compare."""
     (effect,) = (effect for effect in clusters[letter].taken() if isinstance(effect, CompareEntry))
     return effect
 
@@ -48,12 +48,12 @@ def compare(clusters: Clusters, letter: str, here: LastEntry | None) -> None:
 
 
 def is_known(clusters: Clusters, letter: str, target: str) -> bool:
-    """Whether a cluster with an acknowledgement of a's message knows what another one has."""
+    """Return whether a cluster that acknowledged a message of a knows what another one has acknowledged."""
     return readiness(clusters[letter].exchange, "s", cluster_id(target), bases(a=1000), {A: 1000}).is_known
 
 
 def sent(clusters: Clusters, kind: type) -> list[str]:
-    """Who has messages of a kind on their way."""
+    """Return the clusters that have messages of a kind in flight."""
     return [
         side.letter for side in clusters.sides.values() for send in side.outbox if isinstance(decode(send.data), kind)
     ]
@@ -75,7 +75,7 @@ def test_equal_last_entries_prove_it_without_reading() -> None:
     ]
 
 
-def test_who_has_more_compares_the_last_entry_of_the_other_one() -> None:
+def test_the_cluster_with_more_messages_compares_the_last_entry_of_the_other_one() -> None:
     clusters = chain(OriginState(1000, entry(990)), OriginState(500, entry(490)))
     clusters["a"].acknowledge("s", "a", 5)
     clusters.settle()
@@ -85,7 +85,8 @@ def test_who_has_more_compares_the_last_entry_of_the_other_one() -> None:
 
 
 def test_a_cluster_without_messages_of_the_origin_gets_no_acknowledgements_of_it() -> None:
-    """They may never come there. Once the first ones did, it gets the acknowledgements of later ones, too, early."""
+    """These messages may never arrive there. Once the first ones have, it gets acknowledgements of later ones, too,
+    before those arrive."""
     clusters = chain(OriginState(1000, entry(990)), OriginState(0, None))
     clusters["a"].acknowledge("s", "a", 5, 995)
     clusters.settle()
@@ -100,7 +101,7 @@ def test_a_cluster_without_messages_of_the_origin_gets_no_acknowledgements_of_it
 
 
 def test_an_entry_that_was_trimmed_proves_nothing_until_the_other_cluster_has_caught_up() -> None:
-    """Unknown is neither yes nor no: no acknowledgement is taken, and there is no alarm."""
+    """The comparison has no result yet: no acknowledgement is taken, and there is no alarm."""
     clusters = chain(OriginState(1200, entry(1190)), OriginState(500, entry(490)))
     clusters["a"].acknowledge("s", "a", 5)
     clusters.settle()
@@ -117,7 +118,8 @@ def test_an_entry_that_was_trimmed_proves_nothing_until_the_other_cluster_has_ca
 
 @pytest.mark.parametrize("here", [entry(490, crc=8), LastEntry(485, 495, 7, 1_000)])
 def test_another_entry_is_told_in_both_clusters(here: LastEntry) -> None:
-    """The alarm names the origin; its acknowledgements are neither taken nor sent, those of other origins are."""
+    """The alarm names the origin. Acknowledgements of that origin are neither taken nor sent; those of other origins
+    are."""
     clusters = chain(OriginState(1000, entry(990)), OriginState(500, entry(490)))
     for letter, number in (("b", 5), ("c", 6)):
         clusters[letter].acknowledge("s", "a", number)
@@ -135,7 +137,7 @@ def test_another_entry_is_told_in_both_clusters(here: LastEntry) -> None:
     assert later is not None
     clusters["c"].do(
         clusters["c"].exchange.compared(later, later.last)
-    )  # what differs once is not proved by another entry
+    )  # a difference is final: another entry that is equal does not prove the history
     clusters.settle()
     assert (clusters["b"].acked("s", "a"), clusters["c"].acked("s", "a")) == ([5], [6])
 
@@ -143,7 +145,7 @@ def test_another_entry_is_told_in_both_clusters(here: LastEntry) -> None:
 def test_a_proof_ends_with_the_session() -> None:
     clusters = chain(OriginState(1000, entry(990)), OriginState(1000, entry(990)))
     clusters.cut("bc")
-    clusters["c"].positions[A] = OriginState(500, entry(490))  # its topic was restored
+    clusters["c"].positions[A] = OriginState(500, entry(490))  # the topic was restored
     clusters["a"].acknowledge("s", "a", 5)
     clusters.settle()
     clusters.connect("bc", thirds=False)
@@ -176,14 +178,15 @@ def test_the_first_messages_of_an_origin_are_compared_when_they_arrive() -> None
         side.do(side.exchange.arrive(A, 10))
         assert not sent(clusters, History) and not side.exchange.is_idle
     for side in (clusters["b"], clusters["c"]):
-        side.positions[A] = OriginState(10, entry(0))  # it is known a moment later than the message
+        side.positions[A] = OriginState(10, entry(0))  # the state is stored a moment after the message
     clusters["a"].acknowledge("s", "a", 3)
     clusters.settle()
     assert clusters["c"].acked("s", "a") == [3]
 
 
 def test_topics_of_the_two_clusters_themselves_are_not_compared_so() -> None:
-    """Also not under a former identity, under which nothing is exchanged with the cluster that published them."""
+    """A topic of one of the two has other checks; under a former identity nothing is exchanged with the cluster that
+    published it."""
     clusters = Clusters("ab")
     for side in clusters.sides.values():
         for letter in "ab":
@@ -196,7 +199,7 @@ def test_topics_of_the_two_clusters_themselves_are_not_compared_so() -> None:
 
 
 def test_an_older_version_gets_no_reports() -> None:
-    """It ends the connection when it gets a message of a kind that it does not know."""
+    """A peer of that version ends the connection on a message of an unknown kind."""
     clusters = chain(OriginState(1000, entry(990)), OriginState(1000, entry(990)), connects=False)
     side, session = clusters["b"], 77
     side.do(side.exchange.connect(cluster_id("c"), session, origin("c")))
@@ -272,7 +275,8 @@ def test_nothing_is_sent_back_to_its_source() -> None:
 
 
 def test_in_a_mesh_each_acknowledgement_takes_each_link_once() -> None:
-    """From its source at once; between the others late, and one way alone: then each knows what the other one has."""
+    """The source sends it at once. The other two send it late and in one direction, after which each knows what the
+    other has."""
     clusters = mesh()
     clusters["a"].acknowledge("s", "c", 5)
     assert rounds(clusters, LATE_FLUSHES) == [("a", "b"), ("a", "c")]
@@ -288,7 +292,7 @@ def test_in_a_mesh_each_acknowledgement_takes_each_link_once() -> None:
 
 
 def test_late_acknowledgements_leave_at_once_if_their_source_loses_a_connection() -> None:
-    """It may have sent them to one of the two alone."""
+    """The source may have sent them over only one of its two links."""
     clusters = mesh()
     clusters["a"].acknowledge("s", "c", 5)
     clusters["a"].do(clusters["a"].exchange.flush())
@@ -315,7 +319,8 @@ def test_late_acknowledgements_leave_at_once_if_their_source_is_lost() -> None:
 
 
 def test_acknowledgements_of_one_origin_do_not_put_off_those_of_another() -> None:
-    """The neighbour passes on those of c again and again; those of b it does not get from their source."""
+    """The neighbour passes on acknowledgements of c again and again. Those of b do not arrive from their source, and
+    are sent in time."""
     clusters = mesh()
     a, b, c = (clusters[letter] for letter in "abc")
     c.exchange.peer(a.id).refuse(origin("b"))

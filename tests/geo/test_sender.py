@@ -1,4 +1,4 @@
-"""The Sender: what it sends after which answer of the target, and what it does when something fails."""
+"""The state machine `Sender`: what it sends after each answer of the target, and after each failure."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def test_entries_are_sent_from_what_the_target_has() -> None:
 
 
 def test_after_a_lost_connection_the_target_says_where_to_go_on() -> None:
-    """What was sent may be stored or not: neither is believed before the target says it, and nothing is skipped."""
+    """The outcome of the entries that were in flight is unknown: the sender asks the target before it sends any others."""
     sending = Sending(*map(entry, range(4)), settings=SendingSettings(window_bytes=1))
     sending.open()
     sending.read()
@@ -62,7 +62,7 @@ def test_after_a_lost_connection_the_target_says_where_to_go_on() -> None:
     sending.fail(request, DisconnectedError("lost"))
     assert sending.sender.state is SenderState.WAITING and sending.sender.unsent_messages == 1
     assert sending.sender.inflight_bytes == 0 and not sending.all(OpenOrigin)
-    assert sending.sender.sent(OWN) == 5  # it may still arrive
+    assert sending.sender.sent(OWN) == 5  # this late answer is ignored
     sending.wake()
     newer = sending.open(5, last_of(entry(4)))
     assert sending.sender.sent(OWN) == 0
@@ -72,7 +72,7 @@ def test_after_a_lost_connection_the_target_says_where_to_go_on() -> None:
 
 
 def test_reading_begins_anew_where_the_target_says() -> None:
-    """Also when a read was in flight beyond it, whose entries come late."""
+    """The entries of a read that was in flight before the connection was lost are ignored."""
     sending = Sending(*map(entry, range(2)))
     sending.open()
     sending.read()
@@ -101,7 +101,7 @@ def test_sessions_ascend_also_over_owners() -> None:
 
 @pytest.mark.parametrize("lasted_s", [0.0, RETRY_MOST_S])
 def test_delays_begin_anew_after_a_session_that_lasted(lasted_s: float) -> None:
-    """Though nothing was sent in it; after short ones they grow."""
+    """A session that lasted resets the delay, even if nothing was sent in it. After short sessions the delay grows."""
     sending = Sending()
     delays = []
     for _ in range(4):
@@ -164,7 +164,8 @@ def test_another_history_stops_it_until_people_decide(stored: int, last: object,
 
 
 def test_a_target_that_has_what_nobody_sent_shows_that_the_source_was_rolled_back() -> None:
-    """Although the topic has grown beyond that since: the last messages that the target lacks may be gaps there."""
+    """The topic has grown beyond that offset since. The last messages that the target lacks may be gaps, so its end
+    alone is no proof."""
     ends = [2]
 
     def sent(end: int) -> int:
@@ -297,7 +298,7 @@ def test_the_target_gets_what_names_it_or_nobody_and_gaps_for_the_rest(lists: li
     sending = Sending(*[entry(first, replicate_to=names) for first, names in enumerate(lists)], settings=WEST)
     sending.open()
     sending.read()
-    if sending.all(WakeAt):  # gaps wait at the end
+    if sending.all(WakeAt):  # gaps at the end of the topic are sent later
         sending.wake()
     sent: list[int] = []
     withheld: list[int] = []
@@ -356,7 +357,7 @@ def test_skipped_messages_are_counted_once() -> None:
 
 
 def test_entries_that_are_not_those_that_were_asked_for_are_not_sent() -> None:
-    """What lies before them is not lost: it can be read again."""
+    """The messages before them are not counted as lost, as they can be read again."""
     sending = Sending(*map(entry, range(4)))
     sending.open()
     effect = sending.take(ReadEntries)
@@ -369,7 +370,7 @@ def test_entries_that_are_not_those_that_were_asked_for_are_not_sent() -> None:
 
 
 def test_an_entry_has_a_bounded_number_of_gaps() -> None:
-    """More are told before it."""
+    """Further gaps are sent in a request of their own, before the entry."""
     old = START_US - 10_000
     entries = []
     for offset in range(0, 400, 2):
@@ -386,7 +387,7 @@ def test_an_entry_has_a_bounded_number_of_gaps() -> None:
 
 
 def test_an_entry_that_the_target_can_never_store_becomes_a_gap() -> None:
-    """Only that one: those that went with it are sent again, one at a time."""
+    """Only the refused entry becomes a gap: the others of its request are sent again, one at a time."""
     sending = Sending(*map(entry, range(4)))
     sending.open()
     sending.read()
@@ -513,7 +514,8 @@ def test_messages_of_others_are_sent_on_as_theirs() -> None:
     assert rest.entries[0].gaps == (Gap(1, 3, GapCause.FOREIGN),)
     sending.acknowledge(own)
     sending.acknowledge(rest)
-    assert sending.sender.stored == 4 and sending.progress().mark == 1  # the other one is not stored yet
+    # the entry of the other origin is not stored at the target yet
+    assert sending.sender.stored == 4 and sending.progress().mark == 1
     sending.acknowledge(forwarded)
     assert sending.progress().mark == 4
 
@@ -525,7 +527,7 @@ def last_forwarded(sent: SourceEntry) -> LastEntry:
 
 @pytest.mark.parametrize("ahead", [0, 1], ids=["equal", "ahead"])
 def test_forwarded_messages_are_compared_with_the_last_ones_of_the_target(ahead: int) -> None:
-    """When they come by: this cluster may have got them later than the target, from elsewhere."""
+    """They are compared when they are read: the target may have got them earlier, from another cluster."""
     entries = [foreign(0, 70), foreign(1, 71), foreign(2, 72)]
     for is_same in (True, False):
         last = last_forwarded(entries[1 + ahead])
@@ -545,7 +547,7 @@ def test_forwarded_messages_are_compared_with_the_last_ones_of_the_target(ahead:
 
 
 def test_forwarded_messages_that_were_sent_before_are_compared_with_what_was_noted() -> None:
-    """The entry itself is below the mark, and is not read again."""
+    """The entry is below the stored position of the cursor, and is not read again."""
     entries = [foreign(0, 70), foreign(1, 71)]
     noted = last_forwarded(entries[0])
     for last in (noted, noted._replace(publish_time_us=5)):
@@ -577,16 +579,16 @@ def test_after_a_resync_forwarded_messages_go_on_behind_those_of_the_target() ->
 
 
 def test_after_a_resync_forwarded_messages_are_read_again_until_the_target_has_them() -> None:
-    """Also over a lost connection, behind which the target has the own messages and lacks forwarded ones before them."""
+    """After a reconnect, the target has the messages of this cluster, and lacks the forwarded ones before them."""
     entries = [foreign(0, 0), entry(1), foreign(2, 1)]
     sending = Sending(*entries, settings=ALL, own_position=position(3, last_of(entries[1])), mark=3)
-    sending.open()  # its topic was deleted
+    sending.open()  # the topic of the target was deleted
     assert sending.sender.state is SenderState.DIVERGED
     sending.do(sending.sender.resync)
     assert sending.sender.mark == 0
     sending.open()
     sending.read()
-    sending.take(OpenOrigin)  # of the other cluster; no answer comes
+    sending.take(OpenOrigin)  # an entry of the other cluster, for which no answer arrives
     effect = sending.sender.attempt
     sending.do(sending.sender.lost, effect, OWN, DisconnectedError("lost"))
     sending.wake()
@@ -604,7 +606,7 @@ FORMER = Origin(OWN.cluster, "former")
 
 
 def formerly(first: int, messages: int = 1) -> SourceEntry:
-    """An entry that was published here before the topic had another identity."""
+    """Return an entry that was published before the topic got another identity."""
     return entry(first, messages)._replace(origin=FORMER, origin_first=first, origin_time_us=START_US)
 
 
@@ -619,7 +621,7 @@ def test_resync_gives_another_identity_if_the_target_has_what_is_not_here() -> N
 
 
 def test_messages_of_the_former_identity_are_sent_as_those_of_it() -> None:
-    """Also by the policy `own`; the cursor waits for them, though the target has all of the present one."""
+    """Also with forward=own. The cursor waits for them, although the target has all messages of the present identity."""
     former = [formerly(0), formerly(1), foreign(2, 7), formerly(3)]
     sending = Sending(*former, entry(4), mark=1, begin=1, former=4, withheld=GapCause.DUPLICATE)
     sending.open()

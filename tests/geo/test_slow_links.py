@@ -1,4 +1,4 @@
-"""Two clusters with a slow link between them, which is cut amid traffic: consumers go on in the other cluster."""
+"""A slow link between two clusters is cut during traffic: consumers go on in the other cluster."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from tests.geo.sites import values
 from tests.waiting import until
 
 DELAY_S = 0.02
-"""Of a message from one cluster to the other one."""
+"""Delay of each message of the link, one way."""
 LAST = 2_000_000
-"""The last message that is published before the link is mended."""
+"""The last message that is published before the link is restored."""
 
 
 def numbers(region: Region) -> set[int]:
@@ -27,8 +27,8 @@ class Traffic:
     """Publishers in both clusters, and a consumer in one of them, until `stop`.
 
     Attributes:
-        begun: numbers of messages that the consumer acknowledged, in its order, or may have.
-        done: numbers of those that it acknowledged.
+        begun: numbers of the messages for which an acknowledgement began, in order.
+        done: numbers of those whose acknowledgement returned.
     """
 
     def __init__(self, consuming: Region, other: Region, random: Random) -> None:
@@ -62,7 +62,7 @@ class Traffic:
                     held.clear()
 
     def stop(self) -> None:
-        """Stop the consumer, then the publishers, for which it might wait."""
+        """Stop the consumer, then the publishers: the consumer may wait for a message."""
         self._consumed.set()
         try:
             self._consumer.result()
@@ -74,8 +74,8 @@ class Traffic:
 
 
 def test_a_cluster_is_cut_off_amid_traffic(tmp_path: Path, seed: int) -> None:
-    """Nothing is lost. Repeated is what was acknowledged after the last delta that the other cluster has, and at most
-    as much as readiness shows in the cluster that is cut off."""
+    """No message is lost. Those acknowledged after the last delta that arrived are repeated, and no more than readiness
+    had reported in the cluster that is cut off."""
     random = Random(seed)
     with ExitStack() as stack:
         a, b = (Region(stack, tmp_path / name) for name in "ab")
@@ -98,11 +98,11 @@ def test_a_cluster_is_cut_off_amid_traffic(tmp_path: Path, seed: int) -> None:
                 region.part()
             acked = len(traffic.done)
             row = a.row(b)
-            until(lambda: len(traffic.done) >= acked + 20)  # it is cut off, and goes on
+            until(lambda: len(traffic.done) >= acked + 20)  # the cluster goes on while it is cut off
         finally:
             traffic.stop()
         assert row is not None and row.is_known and row.is_current
-        until(lambda: (lost := b.row(a)) is not None and lost.error)  # behind all that was on its way
+        until(lambda: (lost := b.row(a)) is not None and lost.error)  # after this, no delta is in flight any more
         there, confirmed = numbers(b), b.acked()
         b.publish(LAST)
         received: list[int] = []
@@ -113,7 +113,7 @@ def test_a_cluster_is_cut_off_amid_traffic(tmp_path: Path, seed: int) -> None:
             assert known <= confirmed and not {*repeated} & confirmed
             assert sum(number in {*traffic.done[:acked]} for number in repeated) <= row.repeated
             assert {*received} | {*traffic.begun} >= there
-            if repeated:  # all that was acknowledged behind the last delta
+            if repeated:  # the repeated messages are all those acknowledged after the last delta
                 first = traffic.begun.index(repeated[0])
                 assert repeated == [number for number in traffic.begun[first:] if number in there]
             for region in (a, b):

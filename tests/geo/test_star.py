@@ -1,4 +1,4 @@
-"""Clusters in a star: what is acknowledged at one leaf, of the messages of any cluster, is not delivered in another one.
+"""Clusters in a star: a message of any cluster that is acknowledged at one leaf is not delivered at another one.
 
 Leaves send their own messages to the centre, which sends all messages to all leaves.
 """
@@ -28,7 +28,7 @@ Regions = tuple[Region, Region, Region]
 
 @pytest.fixture
 def star(tmp_path: Path) -> Iterator[Regions]:
-    """The centre m, and the leaves b and c."""
+    """The centre m and the leaves b and c."""
     with ExitStack() as stack:
         m, b, c = (Region(stack, tmp_path / name) for name in "mbc")
         yield m, b, c
@@ -41,7 +41,7 @@ def replicate(m: Region, *leaves: Region, subscriptions: bool = True) -> None:
 
 
 def publish(m: Region, b: Region, c: Region) -> None:
-    """Publish 0 to 9 at the centre, 100 to 119 at c, and 200 to 204 at b; wait until all clusters have all."""
+    """Publish 0 to 9 at the centre, 100 to 119 at c and 200 to 204 at b; wait until each cluster has all messages."""
     m.publish(*range(10))
     c.publish(*range(100, 120))
     b.publish(*range(200, 205))
@@ -53,7 +53,7 @@ ACKED = {1, 3, 4, 9, 100, 105, 106, 118, 201, 203}
 
 
 def acknowledge(region: Region, numbers: set[int], count: int = 35) -> None:
-    """Take all messages, and acknowledge some of them, the last one first."""
+    """Receive all messages, and acknowledge some of them, the last one first."""
     with region.subscribe() as consumer:
         messages = take(consumer, count)
         for number in sorted(numbers, reverse=True):
@@ -62,7 +62,7 @@ def acknowledge(region: Region, numbers: set[int], count: int = 35) -> None:
 
 
 def test_acknowledgements_of_a_leaf_reach_all_clusters(star: Regions) -> None:
-    """The leaf is lost then: consumers elsewhere get the messages that were not acknowledged, and no others."""
+    """When the leaf is lost, consumers elsewhere get exactly the messages that were not acknowledged."""
     m, b, c = star
     replicate(m, b, c)
     publish(m, b, c)
@@ -80,7 +80,8 @@ def test_acknowledgements_of_a_leaf_reach_all_clusters(star: Regions) -> None:
 
 
 def test_a_leaf_that_was_away_gets_what_the_others_acknowledged(star: Regions) -> None:
-    """Also messages that were published meanwhile: their acknowledgements are applied before they are delivered."""
+    """This holds for messages published meanwhile, too: acknowledgements are applied before these messages are
+    delivered."""
     m, b, c = star
     replicate(m, b, c)
     publish(m, b, c)
@@ -116,7 +117,7 @@ def test_a_seek_and_a_deletion_reach_the_other_leaf(star: Regions) -> None:
 
 
 def test_a_handover_between_leaves_takes_two_steps(star: Regions) -> None:
-    """A leaf knows nothing of the other one: it hands over to the centre, and the centre to the other leaf."""
+    """Leaves do not know each other: a leaf hands over to the centre, and the centre to the other leaf."""
     m, b, c = star
     replicate(m, b, c)
     publish(m, b, c)
@@ -135,7 +136,7 @@ def test_a_handover_between_leaves_takes_two_steps(star: Regions) -> None:
 
 
 def test_other_messages_of_a_third_cluster_raise_an_alarm(star: Regions, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The centre has other messages of c than b: acknowledgements of those of all other clusters are exchanged."""
+    """The centre and b have different messages of c. Acknowledgements of messages of all other clusters are exchanged."""
     m, b, c = star
     origin, vector, restored = c.topic.origin, Origins.all, b.topic.origin
 
@@ -175,7 +176,7 @@ def test_other_messages_of_a_third_cluster_raise_an_alarm(star: Regions, monkeyp
 
 
 def test_a_ring_of_four_clusters_that_name_each_other(tmp_path: Path) -> None:
-    """Each sends its messages to both neighbours, and those of the one before it to the next one."""
+    """Each cluster sends its messages to both neighbours, and forwards those of one neighbour to the other."""
     with ExitStack() as stack:
         ring = [Region(stack, tmp_path / name) for name in "abcd"]
         for at, region in enumerate(ring):

@@ -1,4 +1,4 @@
-"""A leaf of a star is killed while it acknowledges: consumers go on at another leaf, which it has no connection to."""
+"""A leaf of a star is killed while it acknowledges: consumers go on at another leaf, which has no connection to it."""
 
 from __future__ import annotations
 
@@ -25,20 +25,20 @@ MESSAGES = 200
 
 
 class Leaf:
-    """The process of the leaf b."""
+    """The process of leaf b."""
 
     def __init__(self, path: Path) -> None:
         self._process = subprocess.Popen(
             [sys.executable, "-m", "tests.geo.region", str(path)],
             cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
         )  # fmt: skip
-        said = self.receive()
-        self.address, self.cluster = str(said["address"]), str(said["cluster"])
+        report = self.receive()
+        self.address, self.cluster = str(report["address"]), str(report["cluster"])
 
     def receive(self) -> dict[str, Any]:
         assert self._process.stdout is not None
-        said: dict[str, Any] = json.loads(self._process.stdout.readline())
-        return said
+        report: dict[str, Any] = json.loads(self._process.stdout.readline())
+        return report
 
     def send(self, **fields: object) -> None:
         assert self._process.stdin is not None
@@ -46,7 +46,7 @@ class Leaf:
         self._process.stdin.flush()
 
     def kill(self) -> list[int]:
-        """Kill it, and return the numbers of the messages that it may have acknowledged since it was heard last."""
+        """Kill it; return the numbers of messages that it may have acknowledged after the last report that was read."""
         self._process.kill()
         assert self._process.stdout is not None
         return [json.loads(line)["acks"] for line in self._process.stdout.read().splitlines() if line.endswith("}")]
@@ -59,7 +59,7 @@ class Leaf:
 
 @pytest.fixture
 def wire() -> Iterator[Wire]:
-    """Leads from the centre to the leaf that is killed."""
+    """The wire from the centre to the leaf that is killed."""
     with Wire(NOWHERE) as wire:
         yield wire
 
@@ -75,8 +75,8 @@ def running(path: Path, wire: Wire) -> Iterator[Leaf]:
 
 
 def test_consumers_go_on_at_the_other_leaf(tmp_path: Path, wire: Wire, seed: int) -> None:
-    """Nothing that was unacknowledged is lost. What was acknowledged when the leaf was ready is not repeated. The leaf
-    comes back, and gets what the other one acknowledged meanwhile."""
+    """No unacknowledged message is lost. Messages acknowledged when the leaf reported readiness are not repeated. The
+    leaf restarts, and gets the acknowledgements of the other one."""
     with ExitStack() as stack:
         m, c = (Region(stack, tmp_path / name) for name in "mc")
         with running(tmp_path / "b", wire) as leaf:

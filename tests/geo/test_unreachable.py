@@ -1,4 +1,4 @@
-"""Messages of a third cluster that another cluster lacks: a fail-over to it would lose them, and readiness says so."""
+"""Another cluster lacks messages of a third cluster: a fail-over to it would lose them, and readiness says so."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ A = origin("a")
 
 @pytest.fixture
 def mesh(tmp_path: Path) -> Iterator[tuple[Region, Region, Region]]:
-    """Clusters a, b and c, each of which sends its own messages to both others."""
+    """Clusters a, b and c. Each sends its own messages to both others."""
     with ExitStack() as stack:
         regions = a, b, c = [Region(stack, tmp_path / name) for name in "abc"]
         for region in regions:
@@ -31,7 +31,7 @@ def mesh(tmp_path: Path) -> Iterator[tuple[Region, Region, Region]]:
 
 
 def test_readiness_counts_what_another_cluster_has_not_sent_there(mesh: tuple[Region, Region, Region]) -> None:
-    """Once it has, or its messages are acknowledged, the fail-over is exact."""
+    """Once these have been sent or acknowledged, readiness reports no loss."""
     a, b, c = mesh
     c.publish(*range(10))
     b.publish(*range(10, 15))
@@ -63,7 +63,7 @@ def test_readiness_counts_what_another_cluster_has_not_sent_there(mesh: tuple[Re
 
 
 def test_a_position_is_reported_again_while_messages_arrive() -> None:
-    """Five flushes after the last report, once, and not while nothing arrives."""
+    """It is reported once, five flushes after the last report, and not while no message arrives."""
     clusters = chain(OriginState(1000, entry(990)), OriginState(1000, entry(990)))
     b, c = clusters["b"], clusters["c"]
     assert c.exchange.peer(cluster_id("b")).positions == {A: 1000}
@@ -83,7 +83,7 @@ def test_a_position_is_reported_again_while_messages_arrive() -> None:
 def test_a_position_that_is_not_known_yet_is_reported_later() -> None:
     clusters = chain(OriginState(1000, entry(990)), OriginState(1000, entry(990)))
     b, c = clusters["b"], clusters["c"]
-    b.do(b.exchange.arrive(A, 1100))  # before the gate has counted the entry
+    b.do(b.exchange.arrive(A, 1100))  # the exchange learns of the entry before the gate of regions has counted it
     for _ in range(REPORT_FLUSHES):
         b.do(b.exchange.flush())
     assert not sent(clusters, History) and not b.exchange.is_idle

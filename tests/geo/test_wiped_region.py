@@ -1,6 +1,7 @@
-"""A region lost its disk, and is made anew: another cluster, which a peer seeds with everything that it holds.
+"""A region that lost its disk is created again as a new cluster, which a peer fills with all messages that the peer
+has.
 
-The orders are those of docs/geo.md, "A region that lost its disk".
+The steps are those of docs/geo.md, "A region that lost its disk".
 """
 
 from __future__ import annotations
@@ -20,9 +21,9 @@ from tests.waiting import until
 
 OF_A, OF_B = {*range(20)}, {*range(100, 120)}
 ACKED_IN_A = {0, 3, 4, 11, 19, 100, 107, 118}
-"""Before the disk was lost: out of order, and of messages of both clusters."""
+"""Acknowledged before the disk was lost: out of order, and of messages of both clusters."""
 ACKED_IN_B = {1, 12, 105, 121}
-"""Afterwards, also of messages that region a never had."""
+"""Acknowledged afterwards, also of messages that region a never had."""
 REPLICATED: dict[str, Any] = {"replicated_subscriptions": True}
 
 
@@ -39,7 +40,7 @@ def acknowledge(region: Region, count: int, acked: set[int]) -> None:
 
 
 def lose(path: Path, *others: Region) -> None:
-    """Let a region replicate with others, consume there, and lose it."""
+    """Replicate a region with others, consume in it, and lose it."""
     with ExitStack() as stack:
         a = Region(stack, path / "a")
         a.replicate(*others, **REPLICATED)
@@ -60,7 +61,7 @@ def lose(path: Path, *others: Region) -> None:
 
 
 def go_on(b: Region) -> None:
-    """Publish and consume in the region that is left, and delete a subscription there."""
+    """Publish and consume in the remaining region, and delete a subscription there."""
     b.cluster.geo.take_over("t", "s")
     b.publish(120, 121, 122)
     acknowledge(b, 43 - len(ACKED_IN_A), ACKED_IN_B)
@@ -72,7 +73,7 @@ ACKED = ACKED_IN_A | ACKED_IN_B
 
 
 def check_seeded(a: Region, b: Region) -> None:
-    """What b holds is in a; consumers go on there, and lose and repeat nothing."""
+    """Check that a has all messages of b, and that consumers go on in a without loss or repetition."""
     until(lambda: numbers(a) == ALL and len(a.topic) == len(ALL))
     until(lambda: b.is_ready(a))
     assert not any(row.alarm for region in (a, b) for row in region.cluster.geo.status("t"))
@@ -92,7 +93,8 @@ def check_seeded(a: Region, b: Region) -> None:
 
 @pytest.mark.parametrize("is_open", [True, False])
 def test_it_gets_its_own_former_messages_too(tmp_path: Path, is_open: bool) -> None:
-    """Whether the peer has the topic open or not: it takes the new cluster for no old one of the same name."""
+    """The peer has the topic open, or not. In both cases it does not take the new cluster for the old one of the same
+    name."""
     with ExitStack() as stack, ExitStack() as first:
         b = Region(first, tmp_path / "b")
         lose(tmp_path / "lost", b)
@@ -116,7 +118,7 @@ def test_it_gets_its_own_former_messages_too(tmp_path: Path, is_open: bool) -> N
 
 
 def test_a_topic_that_no_process_has_open_is_opened_for_it(tmp_path: Path) -> None:
-    """The lost cluster had all of it, and the new one has nothing."""
+    """The lost cluster had all messages of the topic, and the new cluster has none."""
     with ExitStack() as first:
         b, a = Region(first, tmp_path / "b"), Region(first, tmp_path / "lost" / "a")
         b.replicate(a)
@@ -126,7 +128,7 @@ def test_a_topic_that_no_process_has_open_is_opened_for_it(tmp_path: Path) -> No
         b, a = Region(stack, tmp_path / "b"), Region(stack, tmp_path / "new" / "a")
         manager = b.cluster.geo.replicator_manager
         assert manager is not None
-        # a mark that was not stored before the end has the topic opened at once
+        # if the cursor's position was not stored before the end, the manager opens the topic at once
         until(lambda: "t" in manager.complete or b.cluster.topics.opened())
         b.cluster.geo.remove_cluster("a", force=True)
         b.cluster.geo.add_cluster("a", f"pyreplog://{a.wire.address}")
@@ -134,7 +136,8 @@ def test_a_topic_that_no_process_has_open_is_opened_for_it(tmp_path: Path) -> No
 
 
 def test_the_orders_came_in_the_wrong_order(tmp_path: Path) -> None:
-    """The former messages were passed over before they were to be forwarded: the cluster is removed and added again."""
+    """The messages of the lost cluster were skipped, as forwarding was set too late: the cluster is removed and added
+    again."""
     with ExitStack() as stack:
         b = Region(stack, tmp_path / "b")
         lose(tmp_path / "lost", b)
@@ -152,7 +155,7 @@ def test_the_orders_came_in_the_wrong_order(tmp_path: Path) -> None:
 
 
 def test_a_peer_that_trimmed_all_messages_of_the_lost_cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its acknowledgements of them cannot be compared, so readiness is unknown: the new cluster takes over."""
+    """Their acknowledgements cannot be compared, so that readiness stays unknown until the new cluster takes over."""
     monkeypatch.setattr(regions, "SYNCED", {"ensemble": 1, "roll_entries": 2, "retention_ms": 1, "retention_bytes": 1})
     with ExitStack() as stack:
         b = Region(stack, tmp_path / "b")
@@ -183,7 +186,7 @@ def test_a_peer_that_trimmed_all_messages_of_the_lost_cluster(tmp_path: Path, mo
 
 
 def test_one_of_two_peers_seeds_it(tmp_path: Path) -> None:
-    """In a mesh, one peer forwards the messages of the lost cluster alone: the others send their own ones themselves."""
+    """In a mesh, only one peer forwards the messages of the lost cluster; the other peers send their own ones."""
     with ExitStack() as stack:
         b, c = Region(stack, tmp_path / "b"), Region(stack, tmp_path / "c")
         lose(tmp_path / "lost", b, c)

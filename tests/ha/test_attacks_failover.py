@@ -1,4 +1,4 @@
-"""What was wrong once in failover: a thread that died, a lease that nobody used and nobody gave up."""
+"""Former bugs of failover: a thread that ended with an error, a lease that no node used and none gave up."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ MASTER = "/ha/orders/master"
 
 
 class Stub:
-    """As much of a node as a failover needs."""
+    """The part of a node that a failover uses."""
 
     def __init__(self, name: str = "a", role: str = "replica") -> None:
         self.name, self.role, self.address = name, role, "127.0.0.1:7001"
@@ -56,7 +56,7 @@ class Stub:
         self.promote()
 
     def learn_peers(self, addresses: dict[str, str]) -> None:
-        """Nobody is asked."""
+        """Do nothing: this node asks no others."""
 
     def follow(self, master: str | None, *, unless: Callable[[], bool] = lambda: False) -> None:
         if unless():
@@ -93,7 +93,7 @@ def io_error() -> OSError:
 
 
 def check_until(failover: Failover, done: Callable[[], object]) -> None:
-    """Without waiting for its next look."""
+    """Wait until a condition holds, and run checks meanwhile without waiting for the interval."""
 
     def look() -> object:
         failover.check_soon()
@@ -103,13 +103,13 @@ def check_until(failover: Failover, done: Callable[[], object]) -> None:
 
 
 def wait_for_check(failover: Failover) -> None:
-    """Wait for the end of a look that begins after this call."""
+    """Wait for the end of a check that begins after this call."""
     before = failover.checks
     check_until(failover, lambda: failover.checks >= before + 2)
 
 
 class Ahead:
-    """The clock of a failover; `seconds` ahead of that of the machine."""
+    """The clock of a failover, which is `seconds` ahead of the machine's clock."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.seconds = 0.0
@@ -134,8 +134,8 @@ def test_a_disk_error_in_an_election_gives_the_lease_up(stack: ExitStack, store:
     wait_for_check(failover)
 
 
-def test_who_is_promoted_by_command_stays_master(tmp_path: Path, stack: ExitStack, store: MetadataStore) -> None:
-    """It followed the one that it had deposed, which held the lease still; then somebody else was elected."""
+def test_a_node_promoted_by_command_stays_master(tmp_path: Path, stack: ExitStack, store: MetadataStore) -> None:
+    """It followed the master that it had deposed, because that still held the lease; then another node was elected."""
     lab = Lab(tmp_path, stack)
     a, b = lab.master(members="ab"), lab.replica("b")
     keep(stack, a, store)
@@ -156,8 +156,8 @@ def holder(store: MetadataStore) -> str:
     return "" if stored is None else str(json.loads(stored.value)[0])
 
 
-def test_who_is_elected_takes_the_lease_from_its_holder(stack: ExitStack, store: MetadataStore) -> None:
-    """Nobody waits for it to end: it may belong to a process that is stopped."""
+def test_an_elected_node_takes_the_lease_from_its_holder(stack: ExitStack, store: MetadataStore) -> None:
+    """It does not wait until the lease ends, as that may belong to a process that is stopped."""
     node = Stub()
     node.is_eligible = True
     with store.lease(60.0, lambda: None) as lease:
@@ -171,7 +171,8 @@ def test_who_is_elected_takes_the_lease_from_its_holder(stack: ExitStack, store:
 
 
 class ElectedDuringLooks(Stub):
-    """A node that is elected while its failover has it follow: before that call, which waits for the election, or behind."""
+    """A node that is elected while its failover calls `follow`: before that call, which waits for the election, or
+    after it."""
 
     def __init__(self, *, before: bool, role: str) -> None:
         super().__init__(role=role)
@@ -185,7 +186,7 @@ class ElectedDuringLooks(Stub):
 
 
 def test_a_replica_that_is_elected_during_the_first_look_stays_master(stack: ExitStack, store: MetadataStore) -> None:
-    """The failover had not seen it as a replica, and had the new master follow the one that was lost."""
+    """The failover had not seen the node as a replica, and had the new master follow the one that was lost."""
     node = ElectedDuringLooks(before=True, role="replica")
     store.create(MASTER, b'["b", "127.0.0.1:7002"]')
     failover = keep(stack, node, store)
@@ -196,7 +197,7 @@ def test_a_replica_that_is_elected_during_the_first_look_stays_master(stack: Exi
 def test_a_former_master_that_is_elected_again_during_a_look_stays_master(
     stack: ExitStack, store: MetadataStore
 ) -> None:
-    """It was a replica between two looks only."""
+    """It was a replica only between two checks."""
     node = ElectedDuringLooks(before=False, role="master")
     store.create(MASTER, b'["b", "127.0.0.1:7002"]')
     failover = keep(stack, node, store)
@@ -207,7 +208,7 @@ def test_a_former_master_that_is_elected_again_during_a_look_stays_master(
 def test_a_master_that_loses_its_lease_and_is_elected_again_at_once_stays_master(
     stack: ExitStack, store: MetadataStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Another node takes the lease before the next look, and is deposed already."""
+    """Another node takes the lease before the next check, and is deposed by then."""
     node = ElectedDuringLooks(before=False, role="master")
     leases: list[Any] = []
     begin, get = store.lease, store.get
@@ -232,7 +233,7 @@ def test_a_master_that_loses_its_lease_and_is_elected_again_at_once_stays_master
 def test_an_address_whose_lease_was_lost_is_registered_again(
     stack: ExitStack, store: MetadataStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The lease that was lost is closed: a handle that is forgotten is warned of."""
+    """The lost lease is closed; a handle that is not closed causes a warning."""
     leases: list[Any] = []
     begin = store.lease
     monkeypatch.setattr(store, "lease", lambda *how: leases.append(begin(*how)) or leases[-1])
@@ -248,20 +249,21 @@ def test_an_address_whose_lease_was_lost_is_registered_again(
 def test_an_address_whose_lease_is_lost_as_soon_as_it_is_registered_is_registered_again(
     stack: ExitStack, store: MetadataStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The loss is told before the failover has noted the lease; else nobody would find the node any more."""
+    """The lease is lost before the failover has stored it in its field. If that were missed, other nodes could not find
+    this one any more."""
     begin, losses = store.lease, [threading.Event()]
 
     def lease(ttl: float, on_lost: Callable[[], object]) -> Any:
         if not losses:
             return begin(ttl, on_lost)
-        told = losses.pop()
-        begun: Any = begin(ttl, lambda: (on_lost(), told.set()))
+        noted = losses.pop()
+        begun: Any = begin(ttl, lambda: (on_lost(), noted.set()))
         create = begun.create
 
         def create_and_lose(key: str, value: bytes) -> int:
             version: int = create(key, value)
             begun.expire()
-            assert told.wait(30)
+            assert noted.wait(30)
             return version
 
         monkeypatch.setattr(begun, "create", create_and_lose)
@@ -280,7 +282,7 @@ def is_closed(lease: Lease) -> bool:
 
 
 def test_a_master_whose_lease_was_taken_follows(stack: ExitStack, store: MetadataStore) -> None:
-    """It may have been stopped meanwhile; readers must not take what it shows for all there is."""
+    """The node may have been stopped meanwhile. Its readers must not take its log for complete."""
     node = Stub(role="master")
     node.is_eligible = True
     failover = keep(stack, node, store)
@@ -315,7 +317,7 @@ def test_a_master_that_is_missed_is_challenged_before_its_lease_ends(stack: Exit
 def test_a_master_that_can_commit_nothing_lets_another_try(
     stack: ExitStack, store: MetadataStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It was cut off from its replicas, and kept the lease for as long as that lasted."""
+    """A master that was cut off from its replicas kept the lease as long as that lasted."""
     node, clock = Stub(role="master"), Ahead(monkeypatch)
     node.is_eligible = True
     failover = keep(stack, node, store)
@@ -334,10 +336,10 @@ def test_a_master_that_can_commit_nothing_lets_another_try(
     check_until(failover, lambda: holder(store) == "a")
 
 
-def test_who_has_just_promised_another_waits_for_that_one(
+def test_a_node_that_has_just_promised_another_waits_for_that_one(
     stack: ExitStack, store: MetadataStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The deposed master may have given the lease up before the other one, elected by command, can take it."""
+    """The deposed master may have given up the lease before the new one, elected by command, can take it."""
     node, clock = Stub(), Ahead(monkeypatch)
     version = store.create(MASTER, b'["b", "127.0.0.1:7002"]')
     failover = keep(stack, node, store)
@@ -351,8 +353,8 @@ def test_who_has_just_promised_another_waits_for_that_one(
     check_until(failover, lambda: node.role == "master")
 
 
-def test_who_promises_another_while_it_waits_does_not_stand(stack: ExitStack, store: MetadataStore) -> None:
-    """The lease came free because of that one."""
+def test_a_node_that_promises_another_while_it_waits_does_not_stand(stack: ExitStack, store: MetadataStore) -> None:
+    """The lease was given up because of the node that it promised."""
     node, waits = Stub(), []
     node.is_eligible = True
 
@@ -370,8 +372,9 @@ def test_who_promises_another_while_it_waits_does_not_stand(stack: ExitStack, st
 def test_of_two_candidates_at_once_the_one_that_was_elected_leads_on(
     tmp_path: Path, stack: ExitStack, store: MetadataStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """b is elected while c's election is under way, and writes its first record; c's term is the higher one and deposes b,
-    and c lacks that record. Both others had promised c, so nobody stood for a whole lease: here, for ten minutes."""
+    """b is elected during the election of c, and writes its first record. The higher term of c deposes b, and c lacks
+    that record. All had promised c, so that no node stood for election until the lease had ended: ten minutes in this
+    test."""
     lab = Lab(tmp_path, stack)
     a = lab.master(members="abcd", sync_replicas=2)
     b, c, d = (lab.replica(name, a) for name in "bcd")
@@ -379,18 +382,18 @@ def test_of_two_candidates_at_once_the_one_that_was_elected_leads_on(
     level(a, b, c, d)
     store.create(MASTER, json.dumps(["a", a.address]).encode())
     lab.close(a)
-    for node in (b, c):  # they leave the start of both elections to this test
+    for node in (b, c):  # with this delay, both elections begin only when the test says so
         stack.enter_context(Failover(node, store, "orders", lease_ms=600_000, random=lambda: 1.0))
     stored = Election.stored
     is_between = threading.Event()
 
     def elected_meanwhile(self: Election, end: LogPosition, *args: Any) -> list[Effect]:
-        """Behind the promise of c to itself, before it asks the others for theirs."""
+        """Elect b after c has promised itself its term, before it asks the others."""
         if self.name == "c" and not is_between.is_set():
             is_between.set()
             b.take_over("a", 0.05)
             until(lambda: holder(store) == "b")
-            lab.close(d)  # only b can give the promise that c needs: what b holds is always known
+            lab.close(d)  # c needs the promise of b, and thereby learns which records b has
         return stored(self, end, *args)
 
     monkeypatch.setattr(Election, "stored", elected_meanwhile)
@@ -404,7 +407,8 @@ def test_of_two_candidates_at_once_the_one_that_was_elected_leads_on(
 def test_a_look_while_it_is_being_promoted_by_command(
     tmp_path: Path, stack: ExitStack, store: MetadataStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It was neither replica nor master at that moment, had the lease's holder followed, and resigned for that at once."""
+    """At that moment the node was neither replica nor master: the check had it follow the holder of the lease, and it
+    resigned at once."""
     lab = Lab(tmp_path, stack)
     a, b = lab.master(members="ab"), lab.replica("b")
     keep(stack, a, store)
@@ -435,7 +439,7 @@ def test_a_look_while_it_is_being_promoted_by_command(
 
 
 @pytest.mark.parametrize("value", [b"7", b"[]", b"not JSON", b'["b"]', b"[[], []]"])
-def test_a_master_that_nobody_can_read_is_none(stack: ExitStack, store: MetadataStore, value: bytes) -> None:
+def test_a_malformed_name_of_a_master_counts_as_none(stack: ExitStack, store: MetadataStore, value: bytes) -> None:
     node = Stub()
     version = store.create(MASTER, value)
     failover = keep(stack, node, store)
@@ -444,7 +448,7 @@ def test_a_master_that_nobody_can_read_is_none(stack: ExitStack, store: Metadata
     check_until(failover, lambda: node.followed and node.followed[-1] == "127.0.0.1:7002")
 
 
-def test_a_node_that_nobody_can_reach_is_passed_over(tmp_path: Path, stack: ExitStack, store: MetadataStore) -> None:
+def test_a_node_that_cannot_be_reached_is_skipped(tmp_path: Path, stack: ExitStack, store: MetadataStore) -> None:
     a = Lab(tmp_path, stack).replica("a")
     store.create("/ha/orders/nodes/b", b"nowhere")
     store.create("/ha/orders/nodes/c", b"127.0.0.1:7003")
@@ -465,14 +469,14 @@ def test_a_master_whose_disk_failed_gives_the_lease_up(tmp_path: Path, stack: Ex
     assert store.get(MASTER) is None
 
 
-def test_a_lease_of_which_nothing_is_known_does_not_stay(stack: ExitStack, store: MetadataStore) -> None:
-    """Else its key is kept by who does not know that it has it: nobody is master, for ever."""
+def test_a_lease_with_an_unknown_outcome_is_closed(stack: ExitStack, store: MetadataStore) -> None:
+    """Otherwise the node would keep a key of which it does not know, and no node could become master."""
     node = Stub()
     node.is_eligible = True
     failing = [True]
 
     class Doubtful:
-        """A lease whose key is made, and that says it does not know."""
+        """A lease that stores its key and then reports an unknown outcome."""
 
         def __init__(self, lease: Any) -> None:
             self._lease = lease
@@ -501,7 +505,7 @@ def test_a_lease_of_which_nothing_is_known_does_not_stay(stack: ExitStack, store
 def test_a_candidate_that_is_late_has_its_time_all_the_same(
     tmp_path: Path, stack: ExitStack, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Else it is refused by force, too: its own promise was not on its disk when the time was over."""
+    """Otherwise the candidate would be refused even by force, as its own promise was not stored when the time was over."""
     lab = Lab(tmp_path, stack)
     a = lab.master(members="abc")
     b = lab.replica("b", a, election_timeout_ms=1)

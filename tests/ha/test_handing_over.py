@@ -1,4 +1,4 @@
-"""Planned change-overs while appends come all the time, and what is left when one of them fails."""
+"""Planned changes of the master while appends go on, and the state of the group if such a change fails."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def lab(tmp_path: Path) -> Iterator[Lab]:
 
 
 class Writers:
-    """Threads that append, by whoever is master, as fast as they can."""
+    """Threads that append without a pause, each time to the node that is the master."""
 
     def __init__(self, nodes: list[Node]) -> None:
         self._nodes = nodes
@@ -59,15 +59,15 @@ class Writers:
             except OutcomeUnknownError as error:
                 self.unknown.append(error)
             except ReplogError:
-                pass  # nothing was written
+                pass  # the append was refused
 
     def progress(self) -> None:
-        """Wait until more is acknowledged."""
+        """Wait until more appends are acknowledged."""
         before = len(self.acked)
         until(lambda: len(self.acked) > before + 20)
 
     @contextmanager
-    def at_work(self) -> Iterator[None]:
+    def running(self) -> Iterator[None]:
         threads = [threading.Thread(target=self.write, args=(number,)) for number in range(2)]
         for thread in threads:
             thread.start()
@@ -89,10 +89,11 @@ def three(lab: Lab, durability: str) -> list[Node]:
 
 @pytest.mark.parametrize("durability", ["appended", "synced"])
 def test_a_change_over_under_writes_is_not_refused(lab: Lab, durability: str) -> None:
-    """The master held more than its candidate whenever that looked: most were refused, and some left no master."""
+    """The master always had more records than the candidate: most promotions were refused, and some left the group
+    without a master."""
     nodes = three(lab, durability)
     writers = Writers(nodes)
-    with writers.at_work():
+    with writers.running():
         for heir in (nodes[1], nodes[2], nodes[0]):
             writers.progress()
             until(lambda heir=heir: heir.stats().get("streaming"))  # type: ignore[misc]
@@ -106,7 +107,7 @@ def test_a_change_over_under_writes_is_not_refused(lab: Lab, durability: str) ->
 def test_a_candidate_that_is_refused_leaves_the_master_at_work(
     lab: Lab, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """It holds appends back for it, and lets them go at once."""
+    """The master holds appends back for the candidate, and admits them as soon as that is refused."""
     a, b, _ = three(lab, "appended")
     grew = Election.grew
     monkeypatch.setattr(Election, "grew", lambda self, end: [*grew(self, end), *self.deadline()])
@@ -114,12 +115,12 @@ def test_a_candidate_that_is_refused_leaves_the_master_at_work(
         b.promote()
     a.append(b"at once")
     assert (a.role, a.term.number) == ("master", 1)
-    told = " ".join(record.getMessage() for record in caplog.records)
-    assert "b stands for election" in told and "b is not elected" in told
+    messages = " ".join(record.getMessage() for record in caplog.records)
+    assert "b stands for election" in messages and "b is not elected" in messages
 
 
 def test_a_master_that_was_deposed_for_nothing_is_master_again(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It had promised the candidate its term, and nobody led."""
+    """The master had promised the candidate its term, and the candidate did not become master."""
     a, b, c = three(lab, "appended")
 
     def fails(log: MirrorLog) -> None:
@@ -139,8 +140,8 @@ def test_a_master_that_was_deposed_for_nothing_is_master_again(lab: Lab, monkeyp
 def test_a_change_over_that_fails_late_is_tried_again(
     lab: Lab, monkeypatch: pytest.MonkeyPatch, is_interrupted: bool
 ) -> None:
-    """An append that had been admitted before was written when all had promised: the candidate lacked it. The master
-    that was deposed may close connections just when it is asked to stand, because its role changes."""
+    """An append that was admitted before is written after all members have promised, so that the candidate lacks it.
+    The deposed master may close connections at the moment when it is asked to stand, because its role changes."""
     a, b, c = three(lab, "appended")
     failing, promised, take = [True], Election.promised, Commands.take
     interrupting = [is_interrupted]
@@ -172,7 +173,7 @@ def test_a_change_over_that_fails_late_is_tried_again(
 def test_a_change_over_that_fails_before_the_master_has_promised_is_tried_again(
     lab: Lab, monkeypatch: pytest.MonkeyPatch, is_fenced: bool
 ) -> None:
-    """The master was elected no more, because it did not know the candidate's term: the group had no master."""
+    """The master did not know the candidate's term, and could not be elected again: the group had no master."""
     a, b, c = three(lab, "appended")
     failing, silent, fence, promised = [True], [True], Master.fence, Election.promised
 
@@ -185,7 +186,7 @@ def test_a_change_over_that_fails_before_the_master_has_promised_is_tried_again(
     def loses(self: Election, member: str, promise: Promise) -> list[Effect]:
         if self.is_trial or self.name != "b" or not failing:
             return promised(self, member, promise)
-        failing.clear()  # c has promised
+        failing.clear()  # at this point c has promised
         return self.deadline()
 
     monkeypatch.setattr(Master, "fence", answers_no_candidate)
@@ -196,7 +197,8 @@ def test_a_change_over_that_fails_before_the_master_has_promised_is_tried_again(
         named.append(lost)
         silent.clear()
         try:
-            return self.promote() if is_fenced else promote_after(self, lost)  # an older version does not name its term
+            # a candidate of an older version does not name its term
+            return self.promote() if is_fenced else promote_after(self, lost)
         except HigherTermError as error:
             refused.append(error)
             raise
@@ -222,16 +224,16 @@ def test_a_change_of_masters_can_be_read_in_the_log(lab: Lab, caplog: pytest.Log
     with caplog.at_level(logging.INFO, "pyreplog.ha"):
         b.promote()
         until(lambda: a.role == "replica" and c.stats().get("streaming"))
-    told = " ".join(record.getMessage() for record in caplog.records)
+    messages = " ".join(record.getMessage() for record in caplog.records)
     for line in (
         "b stands for election, term 2 of b: a is to hand over", "appends wait while b catches up",
         "promised term 2 of b", "a steps down: term 2 of b", "b is master of term 2 of b",
     ):  # fmt: skip
-        assert line in told
+        assert line in messages
 
 
 def test_what_cannot_wait_is_refused_while_a_master_hands_over(lab: Lab) -> None:
-    """A submit must not block; an append waits, and goes on when nobody takes over."""
+    """A submit must not block, and is refused. An append waits, and goes on if the candidate does not take over."""
     a, _, _ = three(lab, "appended")
     master = master_of(a)
     master.hold("b")
@@ -243,7 +245,7 @@ def test_what_cannot_wait_is_refused_while_a_master_hands_over(lab: Lab) -> None
 
 
 def test_a_master_that_has_nothing_to_say_is_heard(lab: Lab) -> None:
-    """Else its replicas would take it for lost."""
+    """Otherwise its replicas would take it for lost."""
     _, b, _ = three(lab, "appended")
     replica = replica_of(b)
     for _ in range(3):

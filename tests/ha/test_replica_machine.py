@@ -1,4 +1,4 @@
-"""The replica: how it joins, what is durable when, whom it refuses, what it reports and shows."""
+"""The state machine of a replica: joining, the order of durable steps, refusals, reports and the commit point."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ from pyreplog.stream.terms import History, Term, Terms, TermStart
 from .groups import HISTORY, SEGMENT_BYTES, T1, T2, T3, T4, UUID, mark, only
 
 MASTERS = HISTORY.begin(T3, mark(20))
-"""Of the master of term 3; that of term 2 wrote from 10 on."""
+"""The history of the master of term 3; the master of term 2 wrote from entry 10 on."""
 
 
 def replica(
@@ -50,9 +50,9 @@ def replica(
 
 
 def connected(following: ReplicaMachine, received: int = 25, synced: int = 22, start: int = 0) -> Join:
-    (said,) = following.connected(mark(start), mark(received), mark(synced))
-    assert isinstance(said, SendToMaster) and isinstance(said.message, Join)
-    return said.message
+    (effect,) = following.connected(mark(start), mark(received), mark(synced))
+    assert isinstance(effect, SendToMaster) and isinstance(effect.message, Join)
+    return effect.message
 
 
 def accept(resume: int, *, term: Term = T3, history: History = MASTERS, start: int = 0, **fields: Any) -> Accept:
@@ -68,16 +68,16 @@ def streaming(resume: int = 20, **options: Any) -> ReplicaMachine:
     return following
 
 
-def said(effects: list[Effect]) -> list[Message]:
+def sent_messages(effects: list[Effect]) -> list[Message]:
     return [effect.message for effect in only(SendToMaster, effects)]
 
 
 def check_left(
     following: ReplicaMachine, effects: list[Effect], code: RefusalCode | None, permanent: bool
 ) -> Exception:
-    """It says why, leaves, and takes nothing more."""
+    """Check that it sends the reason, disconnects, and handles nothing more."""
     if code is not None:
-        (refusal,) = said(effects)
+        (refusal,) = sent_messages(effects)
         assert isinstance(refusal, Refuse) and refusal.code == code
     leave = effects[-1]
     assert isinstance(leave, DisconnectFromMaster) and leave.permanent is permanent
@@ -99,13 +99,14 @@ def test_without_a_log() -> None:
     assert join == Join(NO_UUID, 0, "a", False, ORIGIN, ORIGIN, Term(0, ""), History())
     effects = following.message_received(accept(8, start=8))
     assert effects == [CreateLog(UUID, SEGMENT_BYTES, mark(8)), StoreTerms(T3, MASTERS), Joined()]
-    assert said(following.joined(mark(8), mark(8))) == [ProgressReport(mark(8), mark(8))]
+    assert sent_messages(following.joined(mark(8), mark(8))) == [ProgressReport(mark(8), mark(8))]
     assert (following.uuid, following.segment_bytes) == (UUID, SEGMENT_BYTES)
 
 
 def test_first_the_promise_then_the_cut_then_the_history_then_the_first_report() -> None:
-    """Cut before it promised, a deposed master would start again as master of its old term, with other records in it
-    (found by simulation). With the history before the cut, a crash would leave records of term 2 that count as of 3."""
+    """If the log were cut before the promise, a deposed master could start again in its old term, with other records
+    (found by simulation). If the history came before the cut, a crash would leave records of term 2 that count as those
+    of term 3."""
     following = replica()
     connected(following)
     assert following.message_received(accept(20)) == [
@@ -116,7 +117,7 @@ def test_first_the_promise_then_the_cut_then_the_history_then_the_first_report()
     ]
     assert not following.is_streaming
     assert following.progressed(mark(20), mark(20)) is None, "nothing is reported before the terms are stored"
-    assert said(following.joined(mark(20), mark(20))) == [ProgressReport(mark(20), mark(20))]
+    assert sent_messages(following.joined(mark(20), mark(20))) == [ProgressReport(mark(20), mark(20))]
     assert following.is_streaming and following.terms == Terms(T3, MASTERS)
 
 
@@ -177,7 +178,8 @@ def test_a_cut_below_its_own_log() -> None:
     ("resume", "start", "is_taken"), [(12, 12, True), (12, 11, False), (13, 13, False), (13, 12, False)]
 )
 def test_a_log_without_a_term_goes_on_only_where_the_masters_begins(resume: int, start: int, is_taken: bool) -> None:
-    """No history tells what the two logs have in common: there must be nothing that they could differ in."""
+    """Without a history the common part of the two logs is unknown: the replica must be empty where the master's log
+    begins."""
     following = replica(history=History())
     connected(following, received=12, synced=12, start=12)
     effects = following.message_received(accept(resume, start=start))
@@ -260,7 +262,7 @@ def test_commit_points() -> None:
 
 
 def test_a_cut_takes_the_commit_point_along() -> None:
-    """Where somebody was promoted by force, or a master went on alone."""
+    """This happens after a promotion by force, or when a master went on alone."""
     assert streaming(committed=24).committed == mark(20)
     assert streaming(committed=19).committed == mark(19)
 
@@ -293,9 +295,10 @@ def test_after_a_break_it_joins_anew() -> None:
     ],
 )
 def test_what_comes_of_a_connection_that_was_left_counts_for_nothing(late: Message) -> None:
-    """A vote leaves the master while more of it is being read: that was taken for nonsense, and the master left for good."""
+    """A vote ends the connection while messages of the master are still being read. These were taken for invalid ones,
+    and the replica left its master for good."""
     following = streaming()
-    (refusal,) = said(following.promised(Terms(T4, MASTERS)))
+    (refusal,) = sent_messages(following.promised(Terms(T4, MASTERS)))
     assert isinstance(refusal, Refuse)
     assert following.message_received(late) == []
     following = replica(promised=T4)
@@ -306,7 +309,8 @@ def test_what_comes_of_a_connection_that_was_left_counts_for_nothing(late: Messa
 
 
 def test_a_segment_that_ends_between_two_looks_at_the_log() -> None:
-    """What is synced was looked at later, when the end of the last record had become the next segment's beginning."""
+    """The synced mark was read after the received one, when the end of the last record had become the beginning of the
+    next segment."""
     following = streaming()
     assert following.progressed(mark(25), LogPosition(2600, 25)) == ProgressReport(mark(25), mark(25))
 

@@ -1,4 +1,4 @@
-"""What a node keeps of its log for those that are behind, and how far it knows them to be."""
+"""Which part of its log a node keeps for replicas that lag, and how it knows their progress."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ BEGAN_US = 50_000
 
 
 def replica(name: str, synced: int, *, left_us: int | None = None, observer: bool = False) -> Progress:
-    """A replica that has received 10 entries more than it has synced; left_us: when it went."""
+    """A replica that has received 10 entries more than it has synced. left_us: when its connection ended."""
     progress = Progress(name, BEGAN_US)
     progress.joined("a connection", observer, mark(synced + 10), mark(synced), END, BEGAN_US)
     if left_us is not None:
@@ -149,7 +149,7 @@ def test_a_master_waits_so_long_for_each_mark() -> None:
     fallback.wait(mark(5), mark(5), 10)
     assert not fallback.is_due(1 << 40)
     fallback.wait(mark(6), mark(5), 20)
-    fallback.wait(mark(9), mark(5), 90)  # the first mark is awaited yet
+    fallback.wait(mark(9), mark(5), 90)  # the first mark is still not reached
     assert (fallback.is_due(119), fallback.is_due(120)) == (False, True)
     fallback.wait(mark(9), mark(6), 95)
     assert (fallback.is_due(194), fallback.is_due(195)) == (False, True)

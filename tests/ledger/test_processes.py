@@ -1,4 +1,5 @@
-"""Real processes: bookies over TCP with metadata in SQLite, once in ZooKeeper; a writer under load; kill -9."""
+"""Real processes under load, which are killed with kill -9: bookies over TCP, and a writer, with metadata in SQLite or
+ZooKeeper."""
 
 from __future__ import annotations
 
@@ -18,7 +19,7 @@ from tests.ledger.processes import Cast, Process
 from tests.ledger.writing import BATCH, value_of
 
 NAMES = ("b0", "b1", "b2", "b3")
-ENOUGH = 2000  # entries
+ENOUGH = 2000  # how many entries are written
 
 
 @pytest.fixture
@@ -35,7 +36,8 @@ def cluster(cast: Cast) -> Iterator[LedgerCluster]:
 
 
 def check(cluster: LedgerCluster, ledger: int, acked: int) -> int:
-    """All entries are as they were written, and all that were acknowledged are there; how many there are."""
+    """Check that all entries are as they were written, and all acknowledged ones are stored; return how many are
+    stored."""
     with cluster.open_ledger(ledger) as reader:
         assert len(reader) >= acked
         values = [bytes(record.value) for batch in reader.read() for record in batch]
@@ -44,11 +46,11 @@ def check(cluster: LedgerCluster, ledger: int, acked: int) -> int:
 
 
 def kill_one_under_load(cast: Cast, cluster: LedgerCluster) -> tuple[Process, str, int]:
-    """The writer, the bookie that was killed, the ledger; it goes on without that one."""
+    """Return the writer, the bookie that was killed, and the ledger; the writer goes on without the bookie."""
     writer = cast.writer(4 if len(cast.bookies) > 4 else 3, 3, 2)
     ledger = writer.wait_for("ledger")
     writer.wait_for("acked", ENOUGH)
-    writer.wait_for("copied", BATCH)  # all three have stored something: who has not, is replaced in the first fragment
+    writer.wait_for("copied", BATCH)  # once all three have stored an entry, a failed bookie gets a fragment of its own
     killed = cluster.ledger_metadata(ledger).last_fragment.ensemble[0]
     cast.bookies[killed].kill()
     writer.wait_for("acked", writer.said["acked"] + ENOUGH)
@@ -64,10 +66,12 @@ def test_a_bookie_is_killed_under_load(cast: Cast, cluster: LedgerCluster) -> No
     assert len(metadata.fragments) == 2 and killed not in metadata.last_fragment.ensemble
     assert check(cluster, ledger, writer.said["acked"]) == last + 1
 
-    cast.start_bookies(killed.partition("@")[0])  # the same directory: it has its incarnation, and its copies
+    # the same directory, with the incarnation and the copies of the bookie
+    cast.start_bookies(killed.partition("@")[0])
     with LedgerCluster.connect(cast.url, request_timeout_ms=60_000) as again:
         assert {bookie.bookie for bookie in again.status().bookies} == set(cast.bookies)
-        for bookie in metadata.last_fragment.ensemble[:2]:  # of the first fragment, too, but for the killed one
+        # the first fragment has its copies as well, except on the killed bookie
+        for bookie in metadata.last_fragment.ensemble[:2]:
             cast.bookies[bookie].kill()
         assert check(again, ledger, last + 1) == last + 1
 
@@ -99,7 +103,8 @@ def test_a_writer_that_was_asleep_is_fenced(cast: Cast, cluster: LedgerCluster) 
     writer.signal(signal.SIGSTOP)
     count = check(cluster, ledger, writer.said["acked"])
     writer.signal(signal.SIGCONT)
-    assert writer.wait_for("error") in ("LedgerFencedError", "LedgerClosedError")  # by the bookie that answers first
+    # the bookie that answers first fences it
+    assert writer.wait_for("error") in ("LedgerFencedError", "LedgerClosedError")
     assert writer.said["acked"] <= count, "nothing was acknowledged after the fence"
     assert check(cluster, ledger, count) == count
 
@@ -120,7 +125,8 @@ def test_an_emptied_directory_is_refused(cast: Cast, cluster: LedgerCluster, tmp
 
 
 def test_memory_stays_within_the_window(cast: Cast, cluster: LedgerCluster) -> None:
-    """While one of three bookies is stopped: Qa is reached without it, so that nothing but the window holds back."""
+    """One of three bookies is stopped. The ack quorum is reached without it, so that only the window holds the writer
+    back."""
     writer = cast.writer(3, 3, 2)
     ledger = writer.wait_for("ledger")
     writer.wait_for("acked", ENOUGH)
@@ -131,7 +137,7 @@ def test_memory_stays_within_the_window(cast: Cast, cluster: LedgerCluster) -> N
     stopped.signal(signal.SIGSTOP)
     most = [0] * len(watched)
     quiet = 0
-    while quiet < 20:  # until the window is full, and for a moment then
+    while quiet < 20:  # wait until the window is full, and a moment longer
         quiet += writer.said["pending"] >= WINDOW_BYTES
         most = [max(old, process.private_bytes) for old, process in zip(most, watched, strict=True)]
         threading.Event().wait(0.01)

@@ -1,4 +1,5 @@
-"""The sessions of a connection, step by step, without a network: what is answered, in which order, and what is refused."""
+"""The sessions of a client's connection at a server, step by step and without a network: replies, their order, and
+refusals."""
 
 from __future__ import annotations
 
@@ -48,7 +49,7 @@ ERROR_OF_A_TEST = InvalidEntryError("of a test")
 
 
 class Answers:
-    """What was answered: (request, body), in order."""
+    """Collects the replies, as (request, body) in order."""
 
     def __init__(self) -> None:
         self._answers: list[tuple[int, bytes]] = []
@@ -71,7 +72,7 @@ def fault_in(body: bytes) -> ReplogError:
 
 
 class Source:
-    """A subscription that hears of its consumer."""
+    """A subscription that records the calls of its consumer."""
 
     def __init__(self) -> None:
         self.given: list[int] = []
@@ -99,7 +100,7 @@ class Source:
 
 
 class Consumer:
-    """The session of a consumer that is attached as number 9."""
+    """The session of a consumer that is attached with number 9."""
 
     def __init__(self, *, attached: bool = True) -> None:
         self.answers, self.source = Answers(), Source()
@@ -116,7 +117,7 @@ class Consumer:
         self.session.deliver(DeliveredMessages(batch_of(*sizes), {}))
 
     def delivered(self, *, has_era: bool = False) -> list[Delivered]:
-        """What was answered to the requests that waited longest."""
+        """Return the deliveries that were sent as replies, in order."""
         delivered = []
         for _, body in self.answers.take():
             assert body[0] == OK
@@ -191,7 +192,7 @@ def test_large_deliveries_are_handed_out_in_parts() -> None:
 
 
 def test_no_more_permits_are_passed_on_than_there_is_room_for() -> None:
-    """Before a message has come, each is taken for one of 16 KiB."""
+    """Before the first message has arrived, each message counts as 16 KiB."""
     consumer = Consumer()
     consumer.session.flow(WAITING_BYTES // (16 << 10) + 1)
     assert consumer.source.given == [WAITING_BYTES // (16 << 10)] == [256]
@@ -201,7 +202,7 @@ def test_permits_wait_while_less_than_half_of_the_room_is_free() -> None:
     consumer = Consumer()
     half = 128
     consumer.session.flow(half)
-    consumer.session.flow(1)  # just half of it is free
+    consumer.session.flow(1)  # exactly half of it is free
     assert consumer.source.given == [half, 1]
     consumer.session.flow(1)
     assert consumer.source.given == [half, 1]
@@ -308,7 +309,7 @@ def test_acknowledgements_of_before_a_seek_do_not_count() -> None:
 
 
 class Publisher:
-    """The publisher of a topic. room_: how many batches it takes now."""
+    """The publisher of a topic. room_: how many more batches it takes."""
 
     def __init__(self) -> None:
         self.room_ = 1 << 30
@@ -342,7 +343,7 @@ class Publisher:
 
     @property
     def requests(self) -> list[int]:
-        """Those of the batches that were forwarded: each has as many messages as its number says."""
+        """Return the numbers of the requests that were forwarded: a batch has as many messages as its number."""
         return [batch.messages_submitted for batch, _ in self.forwarded]
 
 
@@ -439,7 +440,7 @@ def test_a_session_that_has_ended_publishes_nothing_more() -> None:
     assert producer.answers.take() == [(2, bytes((STALE,)))] and producer.publisher.requests == []
 
 
-def test_who_leaves_waits_for_its_batches() -> None:
+def test_leaving_waits_for_the_batches() -> None:
     producer, left = Producer(), list[str]()
     producer.session.leave(lambda: left.append("first"))
     assert left == ["first"]
@@ -453,7 +454,7 @@ def test_who_leaves_waits_for_its_batches() -> None:
     assert left == ["first", "second"], "each is called once"
 
 
-def test_who_leaves_waits_for_no_quota() -> None:
+def test_leaving_waits_for_no_quota() -> None:
     producer, left = Producer(), list[str]()
     producer.publisher.room_ = 0
     for request in (1, 2):
@@ -557,7 +558,7 @@ def test_a_new_session_of_an_origin_takes_the_place_of_the_older_one() -> None:
 
 
 class Peer:
-    """Of exchanges about replicated subscriptions."""
+    """The part of a peer that exchanges about replicated subscriptions use."""
 
     def __init__(self) -> None:
         self.lost: list[int] = []

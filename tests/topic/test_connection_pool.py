@@ -1,4 +1,4 @@
-"""ConnectionPool: which server is asked for a topic, what is asked again, and what an outcome means."""
+"""ConnectionPool: which server is asked for a topic, which requests are repeated, and the meaning of outcomes."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ DONE = memoryview(encode_reply(Done()))
 
 
 class Channels:
-    """The connections, in the hand of the test."""
+    """A channel whose requests the test answers. `all` has all channels."""
 
     all: ClassVar[list[Channels]] = []
     met: ClassVar[bool] = True
@@ -96,7 +96,7 @@ class Channels:
 
 
 def answer(reply: Any, kind: type[Any] | None = None) -> tuple[str, int]:
-    """Answer the only request that has no answer; return the server that was asked."""
+    """Answer the only open request; return the address of the server."""
     ((channel, (request, on_reply, _)),) = [(channel, each) for channel in Channels.all for each in channel.asked]
     channel.asked.clear()
     assert kind is None or isinstance(request, kind)
@@ -113,8 +113,8 @@ def pool(monkeypatch: pytest.MonkeyPatch) -> Iterator[ConnectionPool]:
         yield pool
 
 
-class Told:
-    """Outcomes of requests: (address, outcome)."""
+class Outcomes:
+    """Records the outcome of a request, with the address of the server."""
 
     def __init__(self) -> None:
         self.outcomes: list[tuple[tuple[str, int], Any]] = []
@@ -123,9 +123,9 @@ class Told:
         self.outcomes.append((address, outcome))
 
     def take(self) -> tuple[tuple[str, int], Any]:
-        (told,) = self.outcomes
+        (outcome,) = self.outcomes
         self.outcomes.clear()
-        return told
+        return outcome
 
 
 def fault(error: ReplogError, address: str = "") -> memoryview:
@@ -136,55 +136,55 @@ def fault(error: ReplogError, address: str = "") -> memoryview:
 
 
 def test_servers_are_asked_in_turn_until_one_can_be_reached(pool: ConnectionPool) -> None:
-    told = Told()
-    pool.ask("news", OPEN, told)
+    outcomes = Outcomes()
+    pool.ask("news", OPEN, outcomes)
     assert [answer(NotConnectedError("no")) for _ in range(2)] == [A, B]
     assert answer(DONE, Open) == C
-    address, outcome = told.take()
+    address, outcome = outcomes.take()
     assert address == C and isinstance(outcome, WireReader) and pool.was_reached
     assert [*pool.candidates("news")] == [C, A, B]
     assert [*pool.candidates("other")] == [A, B, C]
 
 
 def test_if_no_server_was_ever_reached_all_are_asked_once(pool: ConnectionPool) -> None:
-    """The addresses may be wrong."""
-    told = Told()
-    pool.ask("news", OPEN, told)
+    """The addresses may be wrong, so that the client does not go on for ever."""
+    outcomes = Outcomes()
+    pool.ask("news", OPEN, outcomes)
     error = NotConnectedError("no")
     assert [answer(error) for _ in range(3)] == [A, B, C]
-    assert told.take() == (C, error) and not pool.was_reached
+    assert outcomes.take() == (C, error) and not pool.was_reached
 
 
 def test_the_owner_that_a_server_names_is_asked_once(pool: ConnectionPool) -> None:
-    told = Told()
-    pool.ask("news", OPEN, told)
+    outcomes = Outcomes()
+    pool.ask("news", OPEN, outcomes)
     owned = TopicOwnedError("news", "another process owns it")
     assert answer(fault(owned, "owner:7")) == A
     assert answer(fault(owned, "again:8")) == ("owner", 7)
-    address, outcome = told.take()
+    address, outcome = outcomes.take()
     assert address == ("owner", 7) and isinstance(outcome, TopicOwnedError)
     assert [*pool.candidates("news")] == [A, B, C], "it is none"
-    pool.ask("news", OPEN, told)
+    pool.ask("news", OPEN, outcomes)
     assert answer(fault(owned, "owner:7")) == A
     assert answer(DONE) == ("owner", 7)
-    told.take()
-    pool.ask("news", ASK, told)
+    outcomes.take()
+    pool.ask("news", ASK, outcomes)
     assert answer(DONE) == ("owner", 7)
-    pool.ask("", ASK._replace(topic=""), told)
+    pool.ask("", ASK._replace(topic=""), outcomes)
     assert answer(DONE) == A, "of no topic"
 
 
 def test_a_server_that_owns_it_not_and_knows_no_other_is_not_remembered(pool: ConnectionPool) -> None:
-    told = Told()
+    outcomes = Outcomes()
     for error in (TopicOwnedError("news", "nobody knows"), PeerError("strange")):
-        pool.ask("news", OPEN, told)
+        pool.ask("news", OPEN, outcomes)
         assert answer(fault(error)) == A
-        assert type(told.take()[1]) is type(error)
+        assert type(outcomes.take()[1]) is type(error)
         assert [*pool.candidates("news")] == [A, B, C]
-    pool.ask("news", OPEN, told)
+    pool.ask("news", OPEN, outcomes)
     answer(NotConnectedError("no"))
     assert answer(fault(NoSuchTopicError("news", "none"))) == B
-    assert isinstance(told.take()[1], NoSuchTopicError)
+    assert isinstance(outcomes.take()[1], NoSuchTopicError)
     assert [*pool.candidates("news")] == [B, A, C], "it has judged the request"
 
 
@@ -192,46 +192,46 @@ def test_a_server_that_owns_it_not_and_knows_no_other_is_not_remembered(pool: Co
 def test_what_changes_nothing_is_asked_again_when_a_connection_is_lost(
     request_: Request, is_repeated: bool, pool: ConnectionPool
 ) -> None:
-    told, lost = Told(), DisconnectedError("lost")
-    pool.ask("news", request_, told)
+    outcomes, lost = Outcomes(), DisconnectedError("lost")
+    pool.ask("news", request_, outcomes)
     assert answer(lost) == A
     if is_repeated:
         assert answer(DONE) == B
-        assert told.take()[0] == B
+        assert outcomes.take()[0] == B
     else:
-        assert told.take() == (A, lost)
+        assert outcomes.take() == (A, lost)
 
 
 def test_once_a_server_was_reached_all_are_asked_again_after_a_while(
     pool: ConnectionPool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    told, error = Told(), NotConnectedError("no")
-    pool.ask("news", ASK, told)
+    outcomes, error = Outcomes(), NotConnectedError("no")
+    pool.ask("news", ASK, outcomes)
     answer(DONE)
-    told.take()
-    pool.ask("other", ASK, told)
+    outcomes.take()
+    pool.ask("other", ASK, outcomes)
     assert [answer(error) for _ in range(3)] == [A, B, C]
     assert not any(channel.asked for channel in Channels.all), "not at once"
     until(lambda: any(channel.asked for channel in Channels.all))
-    assert told.outcomes == []
+    assert outcomes.outcomes == []
     assert answer(DONE) == A
-    told.take()
+    outcomes.take()
 
 
 def test_nobody_is_asked_again_when_the_time_is_nearly_over(
     pool: ConnectionPool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    told, error = Told(), NotConnectedError("no")
-    pool.ask("news", ASK, told)
+    outcomes, error = Outcomes(), NotConnectedError("no")
+    pool.ask("news", ASK, outcomes)
     answer(DONE)
-    told.take()
+    outcomes.take()
     monkeypatch.setattr(connection_pool, "BACKOFF_FIRST_S", 31.0)
-    pool.ask("other", ASK, told)
+    pool.ask("other", ASK, outcomes)
     assert [answer(error) for _ in range(3)] == [A, B, C]
-    assert told.take() == (C, error)
+    assert outcomes.take() == (C, error)
     pool.timeout = 0.0
-    pool.ask("other", ASK, told)
-    assert isinstance(told.take()[1], NotConnectedError), "nor is anybody asked at all when it is over"
+    pool.ask("other", ASK, outcomes)
+    assert isinstance(outcomes.take()[1], NotConnectedError), "nor is anybody asked at all when it is over"
 
 
 def test_a_future_gives_what_is_read_from_the_reply(pool: ConnectionPool) -> None:
@@ -248,20 +248,20 @@ def test_a_future_gives_what_is_read_from_the_reply(pool: ConnectionPool) -> Non
 
 
 def test_a_request_that_waits_to_be_asked_again_fails_when_the_client_is_closed(pool: ConnectionPool) -> None:
-    told, error = Told(), NotConnectedError("no")
-    pool.ask("news", ASK, told)
+    outcomes, error = Outcomes(), NotConnectedError("no")
+    pool.ask("news", ASK, outcomes)
     answer(DONE)
-    told.take()
+    outcomes.take()
     pool.timeout = 10_000.0
-    pool.ask("other", ASK, told)
+    pool.ask("other", ASK, outcomes)
     for _ in range(2):
         answer(error)
     answer(error)
     pool.close()
-    assert isinstance(told.take()[1], ClosedError)
+    assert isinstance(outcomes.take()[1], ClosedError)
     assert all(channel.is_closed for channel in Channels.all)
-    pool.ask("news", ASK, told)
-    assert isinstance(told.take()[1], ClosedError)
+    pool.ask("news", ASK, outcomes)
+    assert isinstance(outcomes.take()[1], ClosedError)
     errors: list[ReplogError] = []
     pool.watch(A, errors.append, publishes=False)
     assert [type(error) for error in errors] == [ClosedError], "who watches hears that it is lost"
@@ -271,26 +271,26 @@ def test_a_request_that_waits_to_be_asked_again_fails_when_the_client_is_closed(
 
 
 def test_publishing_has_a_connection_of_its_own(pool: ConnectionPool) -> None:
-    told = Told()
+    outcomes = Outcomes()
     for request in (Publish(1, [b"entry"]), CloseProducer(1), OPEN, OPEN._replace(session=0), Fetch(1), ASK):
-        pool.send(A, request, told)
+        pool.send(A, request, outcomes)
     publishing, other = Channels.all
     assert [type(request) for request, _, _ in publishing.asked] == [Publish, CloseProducer, Open]
     assert [type(request) for request, _, _ in other.asked] == [Open, Fetch, Call]
     assert [publishes(request) for request, _, _ in publishing.asked + other.asked] == [True] * 3 + [False] * 3
     assert (pool.version(A), pool.version(A, True), pool.version(B)) == (1, 1, 0)
-    pool.watch(A, told, publishes=True)  # type: ignore[arg-type]
+    pool.watch(A, outcomes, publishes=True)  # type: ignore[arg-type]
     assert (len(publishing.watched), len(other.watched)) == (1, 0)
     assert publishing.limits.handshake_ms == min(LIMITS.handshake_ms, 10_000), "each of three servers has its share"
 
 
 def test_a_feature_is_asked_for_before_what_needs_it(pool: ConnectionPool, monkeypatch: pytest.MonkeyPatch) -> None:
-    told, request = Told(), PublishTo(1, [None], [b"entry"])
-    pool.send(A, request, told)
+    outcomes, request = Outcomes(), PublishTo(1, [None], [b"entry"])
+    pool.send(A, request, outcomes)
     answer(memoryview(bytes((STALE,))), PublishTo)
-    assert isinstance(told.take()[1], StaleError)
+    assert isinstance(outcomes.take()[1], StaleError)
     monkeypatch.setattr(Channels, "met", False)
-    pool.send(A, request, told)
+    pool.send(A, request, outcomes)
     (channel,) = Channels.all
     ((first, on_reply, _),) = channel.asked
     channel.asked.clear()
@@ -298,16 +298,16 @@ def test_a_feature_is_asked_for_before_what_needs_it(pool: ConnectionPool, monke
     monkeypatch.setattr(Channels, "met", True)
     on_reply(memoryview(bytes((STALE,))))
     answer(DONE, PublishTo)
-    assert isinstance(told.take()[1], WireReader)
+    assert isinstance(outcomes.take()[1], WireReader)
     monkeypatch.setattr(Channels, "met", False)
-    pool.send(A, request, told)
+    pool.send(A, request, outcomes)
     lost = NotConnectedError("no")
     answer(lost, CloseProducer)
-    assert told.take()[1] is lost
+    assert outcomes.take()[1] is lost
     monkeypatch.setattr(Channels, "met", True)
     monkeypatch.setattr(Channels, "features", frozenset())
-    pool.send(A, request, told)
-    error = told.take()[1]
+    pool.send(A, request, outcomes)
+    error = outcomes.take()[1]
     assert isinstance(error, UnsupportedRequestError) and "a:1 does not know" in str(error)
     assert "they were not sent" in str(error)
 
@@ -317,13 +317,13 @@ def test_replies_have_checksums_from_version_2_on(
     version: int, is_checked: bool, pool: ConnectionPool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(Channels, "version", version)
-    for ask in (lambda told: pool.send(A, ASK, told), lambda told: pool.ask("news", ASK, told)):
-        ask(Told())  # makes the connection, whose version nobody knew
+    for ask in (lambda outcomes: pool.send(A, ASK, outcomes), lambda outcomes: pool.ask("news", ASK, outcomes)):
+        ask(Outcomes())  # this request makes the connection, whose version was unknown
         answer(DONE)
         for reply, is_right in ((DONE, not is_checked), (memoryview(bytes(DONE) + checksum(DONE)), is_checked)):
-            ask(told := Told())
+            ask(outcomes := Outcomes())
             answer(reply)
-            outcome = told.take()[1]
+            outcome = outcomes.take()[1]
             if is_right:
                 assert reads(Done)(outcome) == Done()
             else:
@@ -428,5 +428,5 @@ def test_what_is_no_address(text: str) -> None:
 
 def test_a_flush_needs_no_feature(pool: ConnectionPool, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Channels, "met", False)
-    pool.send(A, Flush(1), Told())
+    pool.send(A, Flush(1), Outcomes())
     assert [type(request) for channel in Channels.all for request, _, _ in channel.asked] == [Flush]

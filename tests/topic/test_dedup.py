@@ -1,4 +1,4 @@
-"""Producers and their numbers: nothing that is stored is taken again, nothing that is not is refused."""
+"""Producers and their sequence numbers: no stored number is accepted again, and no other is refused."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ NUMBERS = range(14)
 
 
 class Restarts(RuleBasedStateMachine):
-    """Anything may fail, and the owner may crash at any point; another goes on from its last snapshot, and what is
-    stored behind it."""
+    """Each write may fail, and the owner may crash at any point. The next owner starts with the last snapshot and the
+    messages stored after it."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -73,7 +73,7 @@ class Restarts(RuleBasedStateMachine):
         self.model.crash(stored, self.missing_then)
         self.producers = Producers()
         self.producers.restore(self.snapshot)
-        first = max(self.stored_then - again, 0)  # to read some twice does no harm
+        first = max(self.stored_then - again, 0)  # reading some entries twice does no harm
         if len(self.model.log) > first:
             self.producers.replay(entries_of(self.model.log, first))
 
@@ -90,7 +90,7 @@ TestRestarts = Restarts.TestCase
 
 
 def started(*numbers: int, name: bytes = b"p") -> Producers:
-    """These are stored."""
+    """Return producers for which these numbers are stored."""
     producers = Producers()
     for number in numbers:
         producers.push(name, (number,))
@@ -120,7 +120,7 @@ def test_a_failure_makes_its_numbers_the_next_ones_again() -> None:
     assert producers.next_sequence(b"p") == 5
 
 
-def test_who_waits_is_told_when_the_outcome_is_known() -> None:
+def test_waiting_entrants_are_admitted_when_the_outcome_is_known() -> None:
     producers = Producers()
     producers.push(b"p", (1,))
     producers.push(b"p", (2,))
@@ -155,7 +155,7 @@ def test_those_active_longest_ago_are_forgotten_but_none_with_something_on_its_w
     assert len(producers) == 3
 
 
-def test_a_restart_keeps_who_was_active_last() -> None:
+def test_a_restart_keeps_the_producers_that_were_active_last() -> None:
     producers = started(1, 2, 3)
     for name in (b"x", b"y", b"z"):
         producers.push(name, (7,))
@@ -188,7 +188,7 @@ def test_the_idle_are_purged() -> None:
     assert after.purge(10) == 1, "a snapshot says when they were active"
 
 
-def test_entries_without_a_producer_or_numbers_are_nobodys() -> None:
+def test_entries_without_a_producer_or_numbers_belong_to_no_producer() -> None:
     producers = Producers()
     batch: Any = entries_of([(b"p", [1, 5]), (b"", [9]), (b"p", [3])], 0)
     producers.replay(batch)

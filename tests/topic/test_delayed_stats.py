@@ -1,4 +1,4 @@
-"""What waits for its time lags behind nothing, and stalls nothing."""
+"""Delayed messages count neither as lag nor as a stalled backlog."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def test_an_idle_consumer_of_a_delayed_message_is_neither_late_nor_stalled(topic
 
 
 def test_a_delayed_message_is_late_from_its_time_on(topic: Topic, clock: ManualClock) -> None:
-    """Also while nobody is connected, of the first one."""
+    """The lag is that of the first due message, also without a consumer."""
     due_us = clock.now_us() + HOUR
     topic.create_subscription("s", type="shared", start="earliest")
     topic.publish(b"later", deliver_at=due_us)
@@ -111,7 +111,7 @@ def test_those_in_order_wait_for_no_time(topic: Topic, clock: ManualClock) -> No
 
 @pytest.fixture
 def reads(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """From where was read."""
+    """Record the offsets of reads."""
     numbers: list[int] = []
     read = ManagedLedger.read
 
@@ -154,7 +154,7 @@ def test_a_long_backlog_is_not_read_to_count_delayed_messages(
 def test_reads_between_acknowledged_messages_are_bounded(
     topic: Topic, clock: ManualClock, reads: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of 40 entries of which every other one is acknowledged."""
+    """The topic has 40 entries, every other one of which is acknowledged."""
     with topic.subscribe("s", type="shared", start="earliest") as consumer:
         for _ in range(40):
             topic.publish(b"now")

@@ -1,4 +1,4 @@
-"""EntrySender, step by step: what is sent when, what is sent again, and which outcomes are known."""
+"""EntrySender, step by step: when it sends, what it sends again, and which outcomes are known."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def published(first: int, total: int, stored: int, kept: bytes = b"") -> list[by
 
 
 class Batch(PublishBatch):
-    """A batch of one entry that notes its outcome."""
+    """A batch of one entry, which records its outcome."""
 
     def __init__(self, messages: int = 1, *, entry: bytes | None = None) -> None:
         self.messages = self.messages_submitted = messages
@@ -69,12 +69,12 @@ class Batch(PublishBatch):
 
     @property
     def outcome(self) -> Any:
-        """Offsets, or the class of the error; None: it has no outcome."""
+        """Return the offsets, the class of the error, or None without an outcome."""
         return None if not self.is_settled else type(self.error) if self.error is not None else [*self.offsets]
 
 
 class Pool(Hand):
-    """The connections, in the hand of the test."""
+    """A connection pool whose requests the test answers, and whose timers it runs."""
 
     client = "client"
 
@@ -103,7 +103,7 @@ class Pool(Hand):
         return [request for request, _ in self._asked if isinstance(request, kind)]
 
 
-class Stand:
+class SenderLab:
     def __init__(self, producer: str = "") -> None:
         self.pool, self.opened = Pool(), list[Opened]()
         self.sender = EntrySender(cast("ConnectionPool", self.pool), "news", producer, self.opened.append)
@@ -119,65 +119,65 @@ class Stand:
 
 
 def test_a_session_is_opened_with_the_first_batch_and_the_others_wait_for_it() -> None:
-    stand, batches = Stand(), [Batch(count) for count in (1, 2, 3)]
-    stand.submit(batches[0])
-    stand.submit(*batches[1:])
-    assert stand.pool.requests(Open) == [Open(1, False, "news", "", "client", "")] and len(stand.pool.kinds()) == 1
-    stand.open()
-    assert stand.opened == [Opened(-1, 1 << 20, "{}")]
-    assert stand.pool.requests(Publish) == [Publish(1, batch.entries) for batch in batches]
-    stand.pool.answer(Publish, published(7, 1, 1))
-    stand.pool.answer(Publish, published(8, 2, 2))
+    lab, batches = SenderLab(), [Batch(count) for count in (1, 2, 3)]
+    lab.submit(batches[0])
+    lab.submit(*batches[1:])
+    assert lab.pool.requests(Open) == [Open(1, False, "news", "", "client", "")] and len(lab.pool.kinds()) == 1
+    lab.open()
+    assert lab.opened == [Opened(-1, 1 << 20, "{}")]
+    assert lab.pool.requests(Publish) == [Publish(1, batch.entries) for batch in batches]
+    lab.pool.answer(Publish, published(7, 1, 1))
+    lab.pool.answer(Publish, published(8, 2, 2))
     assert [batch.outcome for batch in batches] == [[7], [8, 9], None]
-    stand.submit(late := Batch())
-    assert stand.pool.kinds() == ["Publish", "Publish"]
-    stand.pool.answer(Publish, InvalidEntryError("of a test"))
-    stand.pool.answer(Publish, published(-1, 1, 0))
+    lab.submit(late := Batch())
+    assert lab.pool.kinds() == ["Publish", "Publish"]
+    lab.pool.answer(Publish, InvalidEntryError("of a test"))
+    lab.pool.answer(Publish, published(-1, 1, 0))
     assert (batches[2].outcome, late.outcome) == (InvalidEntryError, [-1])
 
 
 def test_a_session_is_opened_before_there_is_anything_to_send() -> None:
-    stand = Stand("p")
-    opened = stand.sender.open()
-    assert stand.pool.requests(Open) == [Open(1, False, "news", "p", "client", "")]
+    lab = SenderLab("p")
+    opened = lab.sender.open()
+    assert lab.pool.requests(Open) == [Open(1, False, "news", "p", "client", "")]
     assert not opened.done()
-    stand.open()
-    assert opened.result(0) == Opened(-1, 1 << 20, "{}") == stand.opened[0]
-    stand.submit(Batch())
-    assert stand.pool.kinds() == ["Publish"]
+    lab.open()
+    assert opened.result(0) == Opened(-1, 1 << 20, "{}") == lab.opened[0]
+    lab.submit(Batch())
+    assert lab.pool.kinds() == ["Publish"]
 
 
 @pytest.mark.parametrize("error", [ClosedError("gone"), InvalidMessageError("not so"), NotConnectedError("no")])
 def test_the_first_error_of_an_opening_is_told_and_nothing_is_tried_again(error: ReplogError) -> None:
-    stand = Stand()
-    opened = stand.sender.open()
-    stand.pool.answer(Open, error)
+    lab = SenderLab()
+    opened = lab.sender.open()
+    lab.pool.answer(Open, error)
     assert opened.exception() is error
-    assert stand.pool.kinds() == [] and stand.pool.timers == []
-    again = stand.sender.open()
-    stand.open()
+    assert lab.pool.kinds() == [] and lab.pool.timers == []
+    again = lab.sender.open()
+    lab.open()
     assert again.done() and again.exception() is None
 
 
 def test_attributes_go_along() -> None:
-    stand, batch = Stand(), Batch()
+    lab, batch = SenderLab(), Batch()
     batch.attributes = [b"attributes"]
-    stand.submit(batch)
-    stand.open()
-    assert stand.pool.requests(PublishTo) == [PublishTo(1, [b"attributes"], batch.entries)]
+    lab.submit(batch)
+    lab.open()
+    assert lab.pool.requests(PublishTo) == [PublishTo(1, [b"attributes"], batch.entries)]
 
 
 @pytest.mark.parametrize(("was_sent", "expected"), [(False, UnsupportedRequestError), (True, OutcomeUnknownError)])
 def test_an_older_server_gets_no_attributes(was_sent: bool, expected: type[ReplogError]) -> None:
-    stand, batch = Stand("p"), Batch()
+    lab, batch = SenderLab("p"), Batch()
     batch.attributes = [b"attributes"]
-    stand.submit(batch)
-    stand.open()
+    lab.submit(batch)
+    lab.open()
     if was_sent:
-        stand.pool.answer(PublishTo, StaleError("another owner"))
-        stand.pool.ring()
-        stand.open()
-    stand.pool.answer(PublishTo, UnsupportedRequestError("older"))
+        lab.pool.answer(PublishTo, StaleError("another owner"))
+        lab.pool.ring()
+        lab.open()
+    lab.pool.answer(PublishTo, UnsupportedRequestError("older"))
     assert batch.outcome is expected
 
 
@@ -185,20 +185,20 @@ def test_an_older_server_gets_no_attributes(was_sent: bool, expected: type[Replo
 
 
 def test_openings_that_fail_are_tried_again_ever_later() -> None:
-    stand, batch, pauses = Stand(), Batch(), list[float]()
-    stand.submit(batch)
+    lab, batch, pauses = SenderLab(), Batch(), list[float]()
+    lab.submit(batch)
     for _ in range(8):
-        stand.pool.answer(Open, TopicFencedError("news", "moves"))
-        stand.submit(Batch())  # opens nothing by itself meanwhile
-        assert stand.pool.kinds() == []
-        pauses.append(stand.pool.ring())
-        assert stand.pool.kinds() == ["Open"]
+        lab.pool.answer(Open, TopicFencedError("news", "moves"))
+        lab.submit(Batch())  # it opens no session by itself meanwhile
+        assert lab.pool.kinds() == []
+        pauses.append(lab.pool.ring())
+        assert lab.pool.kinds() == ["Open"]
     assert pauses == [RETRY_S, 0.1, 0.2, 0.4, 0.8, RETRY_MOST_S, RETRY_MOST_S, RETRY_MOST_S]
-    stand.open()
-    stand.pool.answer(Publish, published(0, 1, 1))
+    lab.open()
+    lab.pool.answer(Publish, published(0, 1, 1))
     assert batch.outcome == [0]
-    stand.pool.answer(Publish, StaleError("another owner"))
-    assert stand.pool.ring() == RETRY_S, "it had gone well"
+    lab.pool.answer(Publish, StaleError("another owner"))
+    assert lab.pool.ring() == RETRY_S, "it had gone well"
 
 
 @pytest.mark.parametrize(
@@ -206,175 +206,175 @@ def test_openings_that_fail_are_tried_again_ever_later() -> None:
     [(InvalidMessageError("not so"), InvalidMessageError), (NotConnectedError("tried for long"), NotConnectedError)],
 )
 def test_an_opening_that_cannot_succeed_fails_all_batches(error: ReplogError, expected: type[ReplogError]) -> None:
-    stand, batches = Stand(), [Batch(), Batch()]
-    stand.submit(*batches)
-    stand.pool.answer(Open, error)
-    assert [batch.outcome for batch in batches] == [expected] * 2 and stand.pool.timers == []
-    stand.submit(later := Batch())
-    stand.open()
-    stand.pool.answer(Publish, published(3, 1, 1))
+    lab, batches = SenderLab(), [Batch(), Batch()]
+    lab.submit(*batches)
+    lab.pool.answer(Open, error)
+    assert [batch.outcome for batch in batches] == [expected] * 2 and lab.pool.timers == []
+    lab.submit(later := Batch())
+    lab.open()
+    lab.pool.answer(Publish, published(3, 1, 1))
     assert later.outcome == [3], "the next one begins anew"
 
 
 def test_what_has_failed_takes_no_time_from_what_comes_later(monkeypatch: pytest.MonkeyPatch) -> None:
     now = [1000.0]
     monkeypatch.setattr(sender.time, "monotonic", lambda: now[0])
-    stand, batch = Stand(), Batch()
-    stand.submit(Batch())
-    stand.pool.answer(Open, InvalidMessageError("not so"))
-    stand.sender.open()
-    stand.pool.answer(Open, StaleError("moves"))
-    assert stand.pool.timers == [], "nothing waits for a session"
+    lab, batch = SenderLab(), Batch()
+    lab.submit(Batch())
+    lab.pool.answer(Open, InvalidMessageError("not so"))
+    lab.sender.open()
+    lab.pool.answer(Open, StaleError("moves"))
+    assert lab.pool.timers == [], "nothing waits for a session"
     now[0] += 100.0
-    stand.submit(batch)
-    stand.pool.answer(Open, StaleError("moves"))
-    assert (batch.outcome, len(stand.pool.timers)) == (None, 1)
+    lab.submit(batch)
+    lab.pool.answer(Open, StaleError("moves"))
+    assert (batch.outcome, len(lab.pool.timers)) == (None, 1)
 
 
 @pytest.mark.parametrize(("passed", "is_over"), [(30.0, False), (30.1, True)])
 def test_openings_are_tried_until_the_timeout(passed: float, is_over: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     now = [1000.0]
     monkeypatch.setattr(sender.time, "monotonic", lambda: now[0])
-    stand, batch = Stand(), Batch()
-    opened = stand.sender.open()
-    stand.pool.answer(Open, StaleError("moves"))
+    lab, batch = SenderLab(), Batch()
+    opened = lab.sender.open()
+    lab.pool.answer(Open, StaleError("moves"))
     assert opened.done()
-    now[0] += 100.0  # nothing waited meanwhile
-    stand.submit(batch)
+    now[0] += 100.0  # no batch waited meanwhile
+    lab.submit(batch)
     now[0] += passed / 2
-    stand.pool.answer(Open, StaleError("moves"))
-    stand.pool.ring()
+    lab.pool.answer(Open, StaleError("moves"))
+    lab.pool.ring()
     now[0] += passed / 2
-    stand.pool.answer(Open, StaleError("moves"))
-    assert (batch.outcome, len(stand.pool.timers)) == ((NotConnectedError, 0) if is_over else (None, 1))
+    lab.pool.answer(Open, StaleError("moves"))
+    assert (batch.outcome, len(lab.pool.timers)) == ((NotConnectedError, 0) if is_over else (None, 1))
 
 
 def test_without_a_producer_a_batch_whose_outcome_is_unknown_is_not_sent_again() -> None:
-    stand, batches = Stand(), [Batch(), Batch(), Batch()]
-    stand.submit(*batches)
-    stand.open()
-    stand.pool.answer(Publish, PeerTimeoutError("no answer"))
-    stand.pool.answer(Publish, StaleError("another owner"))
+    lab, batches = SenderLab(), [Batch(), Batch(), Batch()]
+    lab.submit(*batches)
+    lab.open()
+    lab.pool.answer(Publish, PeerTimeoutError("no answer"))
+    lab.pool.answer(Publish, StaleError("another owner"))
     assert [batch.outcome for batch in batches] == [PeerTimeoutError, None, None]
     assert not batches[1].was_sent, "the server did nothing with it"
-    stand.pool.answer(Publish, NotConnectedError("it was never sent"))
-    assert stand.pool.ring() == RETRY_S and stand.pool.kinds() == ["Open"]
-    stand.open()
-    assert stand.pool.requests(Publish) == [Publish(2, batch.entries) for batch in batches[1:]]
+    lab.pool.answer(Publish, NotConnectedError("it was never sent"))
+    assert lab.pool.ring() == RETRY_S and lab.pool.kinds() == ["Open"]
+    lab.open()
+    assert lab.pool.requests(Publish) == [Publish(2, batch.entries) for batch in batches[1:]]
 
 
 def test_after_a_connection_that_could_not_be_made_the_next_owner_is_asked_at_once() -> None:
-    """The pool has tried for long."""
-    stand, batch = Stand(), Batch()
-    stand.submit(batch)
-    stand.open()
-    stand.pool.answer(Publish, NotConnectedError("it was never sent"))
-    assert stand.pool.kinds() == ["Open"] and stand.pool.timers == []
+    """The pool has tried for long, so that the sender does not wait as well."""
+    lab, batch = SenderLab(), Batch()
+    lab.submit(batch)
+    lab.open()
+    lab.pool.answer(Publish, NotConnectedError("it was never sent"))
+    assert lab.pool.kinds() == ["Open"] and lab.pool.timers == []
 
 
 def test_a_batch_that_the_session_before_refuses_late_goes_through_the_next_one() -> None:
-    stand, batches = Stand(), [Batch(1), Batch(2)]
-    stand.submit(*batches)
-    stand.open()
-    stand.pool.answer(Publish, StaleError("another owner"))
-    stand.pool.ring()
-    stand.open()
-    stand.pool.answer(Publish, StaleError("another owner"))
-    assert stand.pool.requests(Publish) == [Publish(2, batch.entries) for batch in batches]
-    assert stand.pool.kinds() == ["Publish"] * 2 and stand.pool.timers == []
+    lab, batches = SenderLab(), [Batch(1), Batch(2)]
+    lab.submit(*batches)
+    lab.open()
+    lab.pool.answer(Publish, StaleError("another owner"))
+    lab.pool.ring()
+    lab.open()
+    lab.pool.answer(Publish, StaleError("another owner"))
+    assert lab.pool.requests(Publish) == [Publish(2, batch.entries) for batch in batches]
+    assert lab.pool.kinds() == ["Publish"] * 2 and lab.pool.timers == []
 
 
 def test_batches_of_a_producer_are_sent_again_in_order() -> None:
-    stand, batches = Stand("p"), [Batch(count) for count in (1, 2, 3)]
-    stand.submit(*batches)
-    stand.open()
-    stand.pool.answer(Publish, published(0, 1, 1))
-    stand.pool.answer(Publish, PeerTimeoutError("no answer"))
-    assert stand.pool.kinds() == ["Publish"] and len(stand.pool.timers) == 1
-    stand.pool.ring()
-    assert stand.pool.kinds() == ["Publish", "Open"]
-    stand.open()
-    assert stand.pool.requests(Publish)[1:] == [Publish(2, batch.entries) for batch in batches[1:]]
-    stand.pool.answer(Publish, published(99, 3, 3))  # of the first session: it comes too late
+    lab, batches = SenderLab("p"), [Batch(count) for count in (1, 2, 3)]
+    lab.submit(*batches)
+    lab.open()
+    lab.pool.answer(Publish, published(0, 1, 1))
+    lab.pool.answer(Publish, PeerTimeoutError("no answer"))
+    assert lab.pool.kinds() == ["Publish"] and len(lab.pool.timers) == 1
+    lab.pool.ring()
+    assert lab.pool.kinds() == ["Publish", "Open"]
+    lab.open()
+    assert lab.pool.requests(Publish)[1:] == [Publish(2, batch.entries) for batch in batches[1:]]
+    lab.pool.answer(Publish, published(99, 3, 3))  # an answer of the first session, which comes too late
     assert batches[2].outcome is None
-    stand.pool.answer(Publish, published(-1, 2, 0))
-    stand.pool.answer(Publish, published(3, 3, 1, b"\x40"))
+    lab.pool.answer(Publish, published(-1, 2, 0))
+    lab.pool.answer(Publish, published(3, 3, 1, b"\x40"))
     assert [batch.outcome for batch in batches] == [[0], [-1, -1], [-1, 3, -1]]
     assert all(batch.was_sent for batch in batches)
 
 
 def test_what_was_sent_and_cannot_be_sent_again_is_unknown() -> None:
-    stand, sent, waiting = Stand("p"), Batch(), Batch()
-    stand.submit(sent)
-    stand.open()
-    stand.pool.answer(Publish, ClosedError("lost"))
-    stand.submit(waiting)
-    stand.pool.ring()
-    stand.pool.answer(Open, InvalidMessageError("not so"))
+    lab, sent, waiting = SenderLab("p"), Batch(), Batch()
+    lab.submit(sent)
+    lab.open()
+    lab.pool.answer(Publish, ClosedError("lost"))
+    lab.submit(waiting)
+    lab.pool.ring()
+    lab.pool.answer(Open, InvalidMessageError("not so"))
     assert (sent.outcome, waiting.outcome) == (OutcomeUnknownError, InvalidMessageError)
     assert sent.error is not None and isinstance(sent.error.__cause__, InvalidMessageError)
 
 
 def test_an_error_of_another_kind_leaves_the_session() -> None:
-    stand, batches = Stand(), [Batch(), Batch()]
-    stand.submit(*batches)
-    stand.open()
-    stand.pool.answer(Publish, InvalidEntryError("not so"))
-    stand.pool.answer(Publish, [bytes((OK,)) + b"no reply"])
+    lab, batches = SenderLab(), [Batch(), Batch()]
+    lab.submit(*batches)
+    lab.open()
+    lab.pool.answer(Publish, InvalidEntryError("not so"))
+    lab.pool.answer(Publish, [bytes((OK,)) + b"no reply"])
     assert [batch.outcome for batch in batches] == [InvalidEntryError, InvalidMessageError]
-    stand.submit(Batch())
-    assert stand.pool.kinds() == ["Publish"]
+    lab.submit(Batch())
+    assert lab.pool.kinds() == ["Publish"]
 
 
 # ---- the end ---------------------------------------------------------------------------------------------------
 
 
 def test_closing_fails_what_has_no_outcome_and_gives_the_session_up() -> None:
-    stand, sent, settled = Stand(), Batch(), Batch()
-    stand.submit(settled, sent)
-    stand.open()
-    stand.pool.answer(Publish, published(0, 1, 1))
-    stand.sender.close(ClosedError("closed"))
+    lab, sent, settled = SenderLab(), Batch(), Batch()
+    lab.submit(settled, sent)
+    lab.open()
+    lab.pool.answer(Publish, published(0, 1, 1))
+    lab.sender.close(ClosedError("closed"))
     assert (settled.outcome, sent.outcome) == ([0], OutcomeUnknownError)
-    assert stand.pool.requests(CloseProducer) == [CloseProducer(1)]
-    stand.pool.answer(Publish, published(1, 1, 1))
+    assert lab.pool.requests(CloseProducer) == [CloseProducer(1)]
+    lab.pool.answer(Publish, published(1, 1, 1))
     assert sent.outcome is OutcomeUnknownError, "nobody waits for it any more"
     with pytest.raises(ClosedError, match="closed"):
-        stand.submit(Batch())
-    stand.sender.close(ClosedError("again"))
-    assert len(stand.pool.requests(CloseProducer)) == 1
+        lab.submit(Batch())
+    lab.sender.close(ClosedError("again"))
+    assert len(lab.pool.requests(CloseProducer)) == 1
 
 
 def test_closing_while_a_session_is_opened_gives_it_up_when_it_is() -> None:
-    stand, batch = Stand(), Batch()
-    stand.submit(batch)
-    stand.sender.close(ClosedError("closed"))
+    lab, batch = SenderLab(), Batch()
+    lab.submit(batch)
+    lab.sender.close(ClosedError("closed"))
     assert batch.outcome is ClosedError, "it was never sent"
-    stand.open()
-    assert stand.pool.kinds() == ["CloseProducer"]
+    lab.open()
+    assert lab.pool.kinds() == ["CloseProducer"]
 
 
-def test_who_leaves_closes_the_session_behind_the_last_batch() -> None:
-    stand, batches = Stand(), [Batch(), Batch()]
-    stand.sender.leave()
-    assert stand.pool.kinds() == [], "there was nothing"
-    stand = Stand()
-    stand.submit(*batches)
-    stand.sender.leave()
-    stand.open()
-    assert stand.pool.kinds() == ["Publish", "Publish", "CloseProducer"]
-    stand.pool.answer(Publish, BacklogFullError("news", "a quota holds publishers"))
-    stand.pool.answer(Publish, published(0, 1, 1))
+def test_leaving_closes_the_session_behind_the_last_batch() -> None:
+    lab, batches = SenderLab(), [Batch(), Batch()]
+    lab.sender.leave()
+    assert lab.pool.kinds() == [], "there was nothing"
+    lab = SenderLab()
+    lab.submit(*batches)
+    lab.sender.leave()
+    lab.open()
+    assert lab.pool.kinds() == ["Publish", "Publish", "CloseProducer"]
+    lab.pool.answer(Publish, BacklogFullError("news", "a quota holds publishers"))
+    lab.pool.answer(Publish, published(0, 1, 1))
     assert [batch.outcome for batch in batches] == [BacklogFullError, [0]]
-    assert stand.sender.refused is batches[0].error
+    assert lab.sender.refused is batches[0].error
 
 
-def test_a_quota_while_nobody_leaves_is_told_to_the_batch_alone() -> None:
-    stand, batch = Stand(), Batch()
-    stand.submit(batch)
-    stand.open()
-    stand.pool.answer(Publish, BacklogFullError("news", "a quota holds publishers"))
-    assert (batch.outcome, stand.sender.refused) == (BacklogFullError, None)
+def test_a_quota_without_a_leaving_producer_fails_the_batch_alone() -> None:
+    lab, batch = SenderLab(), Batch()
+    lab.submit(batch)
+    lab.open()
+    lab.pool.answer(Publish, BacklogFullError("news", "a quota holds publishers"))
+    assert (batch.outcome, lab.sender.refused) == (BacklogFullError, None)
 
 
 @pytest.mark.parametrize("error", [PeerError("older"), ClosedError("gone"), InvalidMessageError("not so")])
@@ -382,11 +382,11 @@ def test_a_session_that_is_not_closed_at_the_server_is_logged_if_that_is_strange
     error: ReplogError, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level("INFO", sender.logger.name)
-    stand = Stand()
-    stand.sender.open()
-    stand.open()
-    stand.sender.close(ClosedError("closed"))
-    stand.pool.answer(CloseProducer, error)
+    lab = SenderLab()
+    lab.sender.open()
+    lab.open()
+    lab.sender.close(ClosedError("closed"))
+    lab.pool.answer(CloseProducer, error)
     assert ("a producer session was not closed" in caplog.text) is isinstance(error, InvalidMessageError)
 
 
@@ -400,7 +400,7 @@ def test_a_batch_at_a_limit_is_sent_and_one_beyond_is_not(
     limit: str, value: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sender, limit, value)
-    stand, fits, beyond = Stand(), Batch(), Batch()
+    lab, fits, beyond = SenderLab(), Batch(), Batch()
     for batch, more in ((fits, 0), (beyond, 1)):
         entry = batch.entries[0]
         if limit == "BATCH_BYTES_MAX":
@@ -412,25 +412,25 @@ def test_a_batch_at_a_limit_is_sent_and_one_beyond_is_not(
             batch.entries = [head]
         else:
             batch.entries = [entry] * (value + more)
-    stand.submit(fits, beyond)
-    stand.open()
-    assert len(stand.pool.requests(Publish)) == 1 and fits.outcome is None
+    lab.submit(fits, beyond)
+    lab.open()
+    assert len(lab.pool.requests(Publish)) == 1 and fits.outcome is None
     assert beyond.outcome is RecordTooLargeError and "publish it in parts" in str(beyond.error)
     assert ENTRIES_MAX >= 1 << 10
 
 
 def test_attributes_count_as_bytes_of_a_batch(monkeypatch: pytest.MonkeyPatch) -> None:
-    stand, batch = Stand(), Batch()
+    lab, batch = SenderLab(), Batch()
     monkeypatch.setattr(sender, "BATCH_BYTES_MAX", batch.entry_bytes + 10)
-    batch.attributes = [b"attributes"]  # and their lengths
-    stand.submit(batch)
+    batch.attributes = [b"attributes"]  # including their lengths
+    lab.submit(batch)
     assert batch.outcome is RecordTooLargeError
 
 
 @pytest.mark.parametrize(
     "reply",
     [
-        published(0, 2, 2),  # of two messages
+        published(0, 2, 2),  # an entry of two messages
         published(0, 3, 4),
         published(-1, 3, 1, b"\x80"),
         published(0, 3, 0),
@@ -442,10 +442,10 @@ def test_attributes_count_as_bytes_of_a_batch(monkeypatch: pytest.MonkeyPatch) -
     ],
 )
 def test_a_reply_that_cannot_be_is_an_error(reply: list[bytes]) -> None:
-    stand, batch = Stand(), Batch(3)
-    stand.submit(batch)
-    stand.open()
-    stand.pool.answer(Publish, reply)
+    lab, batch = SenderLab(), Batch(3)
+    lab.submit(batch)
+    lab.open()
+    lab.pool.answer(Publish, reply)
     assert batch.outcome is InvalidMessageError
 
 

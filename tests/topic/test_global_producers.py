@@ -1,5 +1,5 @@
-"""Global producers: a number that is stored, from whichever cluster, is not stored again; a number that is not known to
-be stored is new, whatever higher ones are."""
+"""Global producers: a sequence number that is stored, from any cluster, is not stored again. A number that is not known
+to be stored is new, even below the highest one."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Push(NamedTuple):
 
 
 class Entries:
-    """Entries of a topic, as `Producers.replay` reads them."""
+    """Entries of a topic, in the form that `Producers.replay` reads."""
 
     def __init__(self, log: list[Push]) -> None:
         self.sequence = numpy.array([number for push in log for number in push.numbers], numpy.int64)
@@ -45,8 +45,8 @@ class Entries:
 
 
 class Restarts(RuleBasedStateMachine):
-    """Messages are published here, and sent by two topics of one cluster and one of another; anything may fail, and the
-    owner may crash at any point. Plain sets say what is right."""
+    """Messages are published here, and replicated from two topics of one cluster and one of another. Each write may
+    fail, and the owner may crash at any point. Plain sets give the expected results."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -179,7 +179,8 @@ def test_consecutive_numbers_cost_one_range() -> None:
 
 
 def test_numbers_published_here_that_were_forgotten_are_duplicates(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As without global producers, whose highest number says so; those of other clusters are unknown, and new."""
+    """They are duplicates as without global producers, by the highest number. Numbers of other clusters are unknown,
+    and count as new."""
     monkeypatch.setattr(dedup, "STORED_RANGES_MAX", 3)
     producers = started(*range(0, 20, 2))
     restored = GlobalProducers()

@@ -178,7 +178,7 @@ class TopicMaintenance:
         marks = [sub.durable_mark() for sub in self._subscriptions.all() if sub.cursor.durable]
         cursors = self._system_cursors.all()
         marks += [cursor.mark.offset for cursor in cursors]
-        if is_held:  # other clusters may not know yet of what was acknowledged
+        if is_held:  # other clusters may not have these acknowledgements yet
             marks.append(self._managed.start.offset)
         below, now_us = min(marks, default=self._managed.end.offset), self._clock.now_us()
         done: AppendFuture[int] = AppendFuture()
@@ -205,7 +205,7 @@ class TopicMaintenance:
             logger.warning("topic %s: its ledgers are not trimmed yet: %s", self._context.name, error)
 
     def _expects_cursor(self, cursors: Collection[str]) -> bool:
-        """Return whether a cursor that is none of these will be created, and keeps messages."""
+        """Return whether another cursor will be created that holds messages back."""
         return any(guard(cursors) for guard in self.trim_guards)
 
     def _on_trimmed(self, done: AppendFuture[int], count: int) -> None:

@@ -251,7 +251,7 @@ class Ownership(Handle):
         session = self._session()
         try:
             return self._take_under(session, topic, on_lost, changed)
-        except LeaseLostError:  # the lease's thread will hear of it
+        except LeaseLostError:  # the thread of the lease notices the loss as well
             with self._lock:
                 self._current = None if self._current is session else self._current
         return self._take_under(self._session(), topic, on_lost, changed)

@@ -752,7 +752,7 @@ class Subscription:
             raise TrimmedError(f"{self._label}: messages are kept from offset {start} on")
         self._era += 1
         era, numbers = self.cursor.begin_era(), tuple(self._consumers)
-        if self._watcher is not None:  # a crash must not take what follows for the state that other clusters know
+        if self._watcher is not None:  # after a crash, these must not count as the state that other clusters know
             self.cursor.set_properties({HEADER: 0, EXPIRED: 0})
             self._expired.clear()
             self._expired_lately.clear()
@@ -779,7 +779,7 @@ class Subscription:
     # ---- replication to other clusters ------------------------------------------------------------------
 
     def watch(self, watcher: SubscriptionWatcher | None) -> None:
-        """Tell a watcher of changes from now on; None: nobody."""
+        """Report changes to a watcher from now on; None: to no watcher."""
         with self._lock:
             self._watcher = watcher
             self.cursor.acks.forget_taken()

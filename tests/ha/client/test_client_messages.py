@@ -1,4 +1,4 @@
-"""Bytes between a client and a node: as FORMAT.md says, and nothing else is believed."""
+"""Messages between a client and a node: they match FORMAT.md, and all other bytes are refused."""
 
 from __future__ import annotations
 
@@ -48,14 +48,14 @@ REPLIES = [
 
 
 def test_golden_bytes() -> None:
-    """What version 3 sends, byte by byte."""
+    """The messages that version 3 sends, byte by byte."""
     for expected, encoded in [*REQUESTS, *REPLIES[:2]]:
         assert encoded.hex() == expected
     assert wire.encode_refused(Refused(1, "none", "b:7001")).hex() == "24010006623a3730303100046e6f6e65"
 
 
 def test_the_golden_record() -> None:
-    """MembersVersion, time and delta 0, and no claim of what is synced."""
+    """The members version, the time and its delta are 0, and nothing is claimed to be synced."""
     assert encode_record(b"v").hex() == (
         "21000000" + encode_record(b"v")[4:8].hex() + "00000000" + "0101" + "0000" + "00" * 8 + "00000000" + "ffffffff"
         "7600000000000000"
@@ -151,13 +151,13 @@ def spoiled() -> list[bytes]:
 
 
 def changed(body: bytes, at: int) -> bytes:
-    """The body with another byte at a place that holds 0."""
+    """Return the body with another byte in place of a 0."""
     assert body[at] == 0
     return body[:at] + b"\x01" + body[at + 1 :]
 
 
 @pytest.mark.parametrize("body", spoiled())
-def test_requests_that_are_none(body: bytes) -> None:
+def test_malformed_requests(body: bytes) -> None:
     with pytest.raises(InvalidMessageError):
         wire.decode_request(memoryview(body))
 
@@ -192,13 +192,13 @@ def test_requests_that_are_none(body: bytes) -> None:
         wire.encode_entries(CommittedEntries(2, 8, 3, -1, False, memoryview(b""))) + b"records",
     ],
 )
-def test_replies_that_are_none(body: bytes) -> None:
+def test_malformed_replies(body: bytes) -> None:
     with pytest.raises(InvalidMessageError):
         wire.decode_reply(body)
 
 
 def test_every_cut_and_every_bit_is_an_answer_or_an_error() -> None:
-    """Whatever the bytes are, nothing but InvalidMessageError comes of them."""
+    """Decoding any bytes returns a message or raises InvalidMessageError."""
     whole = [bytes.fromhex(text) for text, _ in [*REQUESTS, *REPLIES]]
     for body in whole:
         for changed in [body[:at] for at in range(len(body))] + [

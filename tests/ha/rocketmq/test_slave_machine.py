@@ -1,4 +1,5 @@
-"""The slave's state machine: what a master may say, and when it is tried again. As bytes: test_transcripts.py."""
+"""The slave's state machine: which bytes of a master are accepted, and when it connects again. Sessions as bytes are in
+test_transcripts.py."""
 
 from __future__ import annotations
 
@@ -32,7 +33,7 @@ def pulling(end: int = 0, start: int | None = None, *, connected: bool = True) -
 
 
 def receive(machine: SlaveMachine, data: bytes, now_us: int = 0) -> list[Effect]:
-    """What it asks for, bodies copied."""
+    """Return the effects of received bytes, with copies of the bodies."""
     effects: list[Effect] = []
     while data and machine.state is SlaveState.STREAMING:
         window = machine.buffer()
@@ -47,7 +48,7 @@ def receive(machine: SlaveMachine, data: bytes, now_us: int = 0) -> list[Effect]
 
 
 def reconnected(machine: SlaveMachine, now_us: int) -> int:
-    """Time at which it was connected again."""
+    """Let time pass until it is connected again; return that time."""
     while machine.tick(now_us) != [Connect()]:
         now_us += 10_000
     machine.connected(now_us)
@@ -70,7 +71,7 @@ def test_a_start_is_the_beginning_of_a_file(start: int) -> None:
 
 
 def test_all_from_the_beginning() -> None:
-    """RocketMQ gives an empty slave its last file only; from the second byte on it gives all."""
+    """RocketMQ sends only its last file to an empty slave that asks from 0; from position 1 it sends the whole log."""
     machine = pulling(0, 0)
     assert receive(machine, heartbeat(1)) == []
     assert receive(machine, encode(1, b"abc") + encode(4, b"d")) == [
@@ -88,7 +89,7 @@ def test_an_empty_slave_takes_the_beginning_of_any_file() -> None:
 @pytest.mark.parametrize("offset", [1, FILE - 1, FILE + 1])
 @pytest.mark.parametrize("body", [b"", b"abc"])
 def test_an_empty_slave_takes_nothing_else(offset: int, body: bytes) -> None:
-    """RocketMQ puts it to the wrong place, and closes at the next frame."""
+    """RocketMQ appends it at the wrong position, and closes at the next frame."""
     *before, last = receive(pulling(), encode(offset, body))
     assert before == []
     assert isinstance(last, Close)
@@ -102,14 +103,14 @@ def test_control_frames_are_none_of_rocketmqs() -> None:
 
 @pytest.mark.parametrize("size", [FILE + 1, 4 * 1024 * 1024 - 12])
 def test_a_frame_across_files_does_not_land(size: int) -> None:
-    """RocketMQ ignores that its file refuses it, and closes at the next frame."""
+    """RocketMQ ignores that its file refused the frame, and closes at the next one."""
     (close,) = receive(pulling(), encode(0, bytes(size)))
     assert isinstance(close, Close)
     assert "crosses the end" in str(close.error)
 
 
 def test_the_largest_frame_of_rocketmq() -> None:
-    """One byte more, on which RocketMQ's slave waits for ever: the transcript `oversize`."""
+    """RocketMQ's slave waits for ever on a frame that is one byte larger: the transcript `oversize`."""
     machine = SlaveMachine(0, 0, 8 << 20, random=lambda: 1.0)
     machine.tick(0)
     machine.connected(0)
@@ -211,7 +212,7 @@ def test_two_mismatches_with_progress_in_between() -> None:
 
 
 def test_records_that_the_log_does_not_take() -> None:
-    """Hole 2: the master is not the one that the log came from. Nothing more is asked of it."""
+    """Hole 2: this is not the master from which the log came. The slave asks it for no more."""
     machine, bad = pulling(10), InvalidRecordsError(10, "the magic of a record", "0x00000000")
     assert machine.refused(0, 10, bad) == Close(bad)
     reconnected(machine, 0)
@@ -248,7 +249,7 @@ def test_another_address_is_tried_at_once() -> None:
     st.sampled_from([(0, None), (0, 0), (0, FILE), (7, None)]),
 )
 def test_whatever_a_master_says(reads: list[bytes], begun: tuple[int, int | None]) -> None:
-    """What lands is contiguous, within one file per frame, and reported as far as it goes."""
+    """The appended bytes are contiguous, each frame lies within one file, and reports match them."""
     end, start = begun
     machine = pulling(end, start)
     at: int | None = end or None

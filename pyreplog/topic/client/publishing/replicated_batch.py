@@ -104,7 +104,7 @@ class ReplicatedBatch(BatchEntrant):
         return None
 
     def numbers(self) -> Iterator[tuple[int, Share]]:
-        """Yield the number of each admitted entry that global producers have to know, and what they have to know."""
+        """Yield the number of each admitted entry that global producers have to know, with its share of the numbers."""
         assert self.admission is not None
         for number, entry in enumerate(self.admission.entries):
             part = self._numbered.get(entry.first)
