@@ -47,7 +47,7 @@ class Link:
         self._next.clear()
         self.world.note(self, "connected, session", self.session)
         for site in self.ends:
-            site.do(site.exchange.connect(self.other(site).id, self.session, self.other(site).origin))
+            site.do(site.exchange.connect(self.other(site).id, self.session))
         for site in self.ends:
             self.prove_later(site)
 
