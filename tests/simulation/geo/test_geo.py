@@ -36,9 +36,10 @@ def test_a_seed_gives_the_same_run_everywhere(seed: int) -> None:
 
 def test_runs_are_worth_their_while() -> None:
     """Among a few there are acknowledgements that come early, and of what consumers hold; seeks that lose; handovers;
-    deaths; fail-overs that are ready and others that are not; messages that come twice, as they must at times."""
+    deaths; clusters that are restored, and topics that get another identity then; fail-overs that are ready and others
+    that are not; messages that come twice, as they must at times."""
     cancelled = taken_over = early = dropped = lost = handovers = dead = ready = compared = repeated = delivered = 0
-    failed_over = 0
+    failed_over = restored = renewed = 0
     for seed in range(25):
         schedule = Schedule(seed)
         schedule.run()
@@ -54,8 +55,10 @@ def test_runs_are_worth_their_while() -> None:
         compared += truth.compared
         failed_over += truth.failed_over
         repeated += truth.repeated
+        restored += schedule.restored
+        renewed += schedule.renewed
         delivered += truth.delivered
-    assert cancelled > 1 and taken_over > 1
+    assert cancelled > 1 and taken_over > 1 and restored > 5 and renewed > 2
     assert early > 50 and dropped > 5 and lost > 0 and handovers > 3 and dead > 3
     assert compared > ready > 20 and delivered > 1000 and failed_over > 5
     assert 0 < repeated < delivered / 4
