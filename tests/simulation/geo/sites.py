@@ -285,6 +285,8 @@ class Site:
         self.backup = None
         self.boot()
         for name, former in cursors.items():
+            if not self.is_up:  # it crashed at a write
+                return
             for local in sorted(former.pending):
                 if self.world.chance(0.5):
                     former.acked.add(local, local + 1)
