@@ -38,8 +38,8 @@ class ConnectionOwner(Protocol):
         """Run an event as a step of the queue."""
         ...
 
-    def connected(self, peer: bytes, session: int, origin: Origin) -> None:
-        """Note that a session began; `origin` is the topic of the other cluster."""
+    def connected(self, peer: bytes, session: int) -> None:
+        """Note that a session began."""
         ...
 
     def disconnected(self, peer: bytes) -> None:
@@ -190,7 +190,7 @@ class ExchangeConnection:
 
     def _connected(self, session: int, origin: Origin) -> None:
         self.session, self.error, self._origin = session, None, origin
-        self._owner.connected(self.peer, session, origin)
+        self._owner.connected(self.peer, session)
 
     def end(self) -> None:
         """End the session."""

@@ -10,6 +10,7 @@ from collections.abc import Callable, Collection, Mapping, Set
 from contextlib import suppress
 from dataclasses import asdict
 from functools import partial
+from hashlib import blake2b
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
@@ -183,9 +184,7 @@ class SubscriptionReplication:
                 return
             replayed = replay(journal.records)
             own = self.topic.origin
-            states = [lifecycle.state for lifecycle in replayed.lifecycles.values() if lifecycle.state is not None]
-            known = max([state.acks.last(own) + 1 for state in states], default=0)
-            self.topic.renew_lost_origin(journal.name, own, known)
+            self.topic.renew_lost_origin(journal.name, own, replayed.end_of(own))
         except ReplogError as error:
             self.error = error
             if isinstance(error, ClosedError | TopicFencedError):
@@ -450,7 +449,18 @@ class SubscriptionReplication:
             return
         local.header_at = None
         if state is not None and subscription is not None:
-            subscription.note_header(_header(state), local.era)
+            subscription.note_header(self._header(state), local.era)
+
+    def _header(self, state: SubscriptionState) -> int:
+        """Return the digest of a header as a property of a cursor; never 0.
+
+        The topic's identity is part of it, once it has another one than at first: what a cursor has acknowledged under
+        the former identity may have been other messages, which only another cluster has.
+        """
+        digest = state.header_digest()
+        if self.topic.origins.former:
+            digest = blake2b(digest + self._positions.own.token.encode(), digest_size=8).digest()
+        return int.from_bytes(digest, "little", signed=True) or 1
 
     def _state(self, name: str) -> SubscriptionState | None:
         return None if self._exchange is None else self._exchange.state(name)
@@ -694,7 +704,7 @@ class SubscriptionReplication:
         name, ranges, local = subscription.name, subscription.acked_ranges(), self._locals[subscription.name]
         state = self._state(name)
         assert state is not None
-        if ranges.header != _header(state):
+        if ranges.header != self._header(state):
             self._rebuild(name)
             return
         local.era = era = ranges.era
@@ -764,7 +774,7 @@ class SubscriptionReplication:
         if subscription is not None:
             subscription.limit_to(0)
         mark, end = min(prefix_of(passed), self._positions.end), self._positions.end
-        ranges, header = passed.intersect(mark, end), _header(state)
+        ranges, header = passed.intersect(mark, end), self._header(state)
         self._context.work(lambda: self._read_for_rebuild(name, local, header, mark, ranges))
 
     def _read_for_rebuild(self, name: str, local: _Progress, header: int, mark: int, ranges: Ranges) -> None:
@@ -827,7 +837,7 @@ class SubscriptionReplication:
         state, subscription = self._state(name), self._find(name)
         if self._locals.get(name) is not local or self._is_over or state is None:
             return
-        if subscription is None or _header(state) != header:
+        if subscription is None or self._header(state) != header:
             self._rebuild_again(name, local)
             return
         try:
@@ -890,11 +900,11 @@ class SubscriptionReplication:
 
         self._events.post(connection_lost)
 
-    def connected(self, peer: bytes, session: int, origin: Origin) -> None:
+    def connected(self, peer: bytes, session: int) -> None:
         """Begin a session; see `ConnectionOwner`."""
         assert self._exchange is not None
         self._alarms.pop(peer, None)
-        self._carry_out(self._exchange.connect(peer, session, origin))
+        self._carry_out(self._exchange.connect(peer, session))
 
     def disconnected(self, peer: bytes) -> None:
         """End a session; see `ConnectionOwner`."""
@@ -1291,11 +1301,6 @@ def _why_not_connected(connection: ExchangeConnection) -> str:
     if connection.is_connected:
         return ""
     return str(connection.error or "the other cluster has not connected yet: it needs such a policy, too")
-
-
-def _header(state: SubscriptionState) -> int:
-    """Return the digest of a header as a property of a cursor; never 0."""
-    return int.from_bytes(state.header_digest(), "little", signed=True) or 1
 
 
 def _below(ranges: RangeSet, end: int) -> RangeSet:

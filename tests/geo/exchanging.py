@@ -125,7 +125,7 @@ class Clusters:
         one, two = (self.sides[letter] for letter in pair)
         for side, other in ((one, two), (two, one)):
             side.outbox = [send for send in side.outbox if send.peer != other.id]
-            side.do(side.exchange.connect(other.id, self.session, other.origin))
+            side.do(side.exchange.connect(other.id, self.session))
         if proved:
             for side, other in ((one, two), (two, one)):
                 for letter in self.sides if thirds else pair:

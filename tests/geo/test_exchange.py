@@ -11,6 +11,7 @@ from pyreplog.geo.acks.messages import AcksItem, Delta, Stored, TombstoneItem, d
 from pyreplog.geo.acks.origin_ranges import OriginRanges, ranges_of
 from pyreplog.geo.acks.readiness import readiness
 from pyreplog.geo.acks.subscription_state import NO_CLUSTER, Generation
+from pyreplog.origins.origin import LastEntry, OriginState
 
 from .exchanging import Clusters, bases, cluster_id, origin, span, whole
 
@@ -574,6 +575,44 @@ def test_a_cluster_whose_policy_replicates_subscriptions_again_has_confirmed_not
     clusters.connect_all()
     assert readiness(side.exchange, "s", other.id, bases(a=10), {origin("a"): 10}).is_ready
     assert other.acked("s", "a") == [1]
+
+
+def test_a_neighbour_that_was_restored_has_not_confirmed_what_it_lacks() -> None:
+    """It confirmed acknowledgements that its backup does not have: until it has told what it has, nothing is known."""
+    clusters = linked()
+    side, other = clusters["a"], clusters["b"]
+    backup = [*other.journal]
+    side.acknowledge("s", "a", 1)
+    clusters.settle()
+    assert readiness(side.exchange, "s", other.id, OriginRanges(), {}).is_ready
+    clusters.cut("ab")
+    other.journal = backup
+    other.boot()
+    clusters.connect("ab", proved=False)
+    clusters.carry()
+    handover = Handover(side.exchange, "s", other.id)
+    side.do(handover.stopped())
+    assert not readiness(side.exchange, "s", other.id, OriginRanges(), {}).is_known
+    assert handover.phase is HandoverPhase.DRAINING
+    for one, two in ((side, other), (other, side)):
+        one.do(one.exchange.prove(two.id, origin("a")))
+    clusters.settle()
+    side.do(handover.advance())
+    assert handover.phase is HandoverPhase.MOVING and other.acked("s", "a") == [1]
+
+
+def test_a_position_that_a_restored_neighbour_had_is_forgotten() -> None:
+    clusters = Clusters("abc")
+    clusters["b"].positions[origin("c")] = OriginState(7, LastEntry(6, 7, 1, 1))
+    clusters.connect_all()
+    peer = clusters["a"].exchange.peer(cluster_id("b"))
+    assert peer.positions == {origin("c"): 7}
+    clusters.cut("ab")
+    clusters["b"].positions.clear()
+    assert peer.positions == {origin("c"): 7}
+    clusters.connect("ab")
+    clusters.settle()
+    assert not peer.positions
 
 
 def test_a_topic_that_is_created_again_gets_what_it_has_told_just_before() -> None:

@@ -202,7 +202,7 @@ def test_an_older_version_gets_no_reports() -> None:
     """A peer of that version ends the connection on a message of an unknown kind."""
     clusters = chain(OriginState(1000, entry(990)), OriginState(1000, entry(990)), connects=False)
     side, session = clusters["b"], 77
-    side.do(side.exchange.connect(cluster_id("c"), session, origin("c")))
+    side.do(side.exchange.connect(cluster_id("c"), session))
     summary = encode(Summary(session, (), True, knows_histories=False))
     side.do(side.exchange.receive(cluster_id("c"), summary))
     side.do(side.exchange.arrive(A, 1100))

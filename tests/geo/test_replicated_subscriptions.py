@@ -13,8 +13,9 @@ from pyreplog.future import completed_future
 from pyreplog.geo.acks.effects import Effect, Persist
 from pyreplog.geo.acks.exchange import SubscriptionExchange
 from pyreplog.geo.acks.journal import encode_record, replay
-from pyreplog.geo.acks.messages import AcksItem
-from pyreplog.geo.acks.origin_ranges import ranges_of
+from pyreplog.geo.acks.messages import AcksItem, Item, StateItem
+from pyreplog.geo.acks.origin_ranges import OriginRanges, ranges_of
+from pyreplog.geo.acks.subscription_state import Generation
 from pyreplog.geo.subscription_journal import SubscriptionJournal
 from pyreplog.geo.target_link import TargetLink
 from pyreplog.origins.origin import Origin, OriginState
@@ -515,8 +516,49 @@ def test_a_topic_that_was_restored_and_has_another_identity(sides: tuple[Side, S
         assert {*range(30, 45)} <= {*rest(other, 123)}
 
 
-def test_acknowledgements_of_messages_that_were_lost_are_not_those_of_new_ones(sides: tuple[Side, Side]) -> None:
-    """Bookies lost the end of the topic: the journal has acknowledgements beyond the end."""
+def test_a_subscription_that_begins_behind_lost_messages_gets_the_new_ones(
+    sides: tuple[Side, Side], tmp_path: Path
+) -> None:
+    """It was created in the other cluster, and came here before the topic that was restored had another identity."""
+    a, b = sides
+    a.publish(0, 30)
+    before = a.replicator
+    assert before is not None
+    until(lambda: before.status().stored == 30)
+    a.end()
+    shutil.copytree(a.path, tmp_path / "backup")
+    a.begin_again()
+    a.follow(b)
+    a.publish(30, 45)
+    until(lambda: len(b.topic) == 45)
+    a.end()
+    shutil.rmtree(a.path)
+    shutil.copytree(tmp_path / "backup", a.path)
+    a.begin_again()
+    former = a.topic.origin
+    a.publish(100, 121)
+    b.topic.create_subscription("late")
+    a.follow(b)
+    until(lambda: "late" in a.topic.subscriptions() and a.topic.subscription("late").acked_ranges().header != 0)
+    replicator = a.replicator
+    assert replicator is not None
+    until(lambda: replicator.status().state == "diverged")
+    replicator.resync()
+    until(lambda: a.topic.origin != former)
+    a.end()
+    a.begin_again()
+    a.follow(b)
+    until(lambda: len(b.topic) == 66)
+    for side in sides:
+        with side.subscribe(name="late") as consumer:
+            assert rest(consumer, 120) == [*range(100, 121)]
+
+
+@pytest.mark.parametrize("is_acknowledged", [True, False], ids=["acknowledged", "passed-over-by-a-seek"])
+def test_acknowledgements_of_messages_that_were_lost_are_not_those_of_new_ones(
+    sides: tuple[Side, Side], is_acknowledged: bool
+) -> None:
+    """Copies were given up by force: a subscription in the journal has passed messages beyond the end of the topic."""
     a, b = sides
     a.publish(0, 21)
     with a.subscribe() as consumer:
@@ -532,7 +574,11 @@ def test_acknowledgements_of_messages_that_were_lost_are_not_those_of_new_ones(s
     known = replay(journal.records)
     state = known.lifecycles["s"].state
     assert state is not None
-    item = AcksItem("s", min(state.tokens), state.generation, former, ranges_of(np.array([21]), np.array([30])))
+    item: Item = AcksItem("s", min(state.tokens), state.generation, former, ranges_of(np.array([21]), np.array([30])))
+    if not is_acknowledged:
+        bases = OriginRanges()
+        bases.add(former, np.array([0]), np.array([30]))
+        item = StateItem("s", (*state.tokens,), Generation(1, former.cluster), state.home, bases)
     journal.append(Persist(known.sequence + 1, encode_record(known.sequence + 1, [item]), False))
     journal.store().result(20.0)
     journal.close()

@@ -111,8 +111,8 @@ class SubscriptionExchange:
         participants: ids of all clusters that the topic is replicated in, with this one.
         neighbours: ids of the clusters that this one connects to.
         replayed: from `journal.replay`; None: there is no journal. The caller sets local cursors as for `Rebuild`. If a
-            durable cursor was stored with the same `SubscriptionState.header_digest`, the caller may pass its further
-            acknowledgements to `acknowledge`; with another digest they may stem from another base.
+            durable cursor was stored with the same `SubscriptionState.header_digest` and origin, the caller may pass
+            its further acknowledgements to `acknowledge`; otherwise they may stem from another base, or other messages.
         positions: returns the positions of this cluster in all other origins.
     """
 
@@ -321,16 +321,15 @@ class SubscriptionExchange:
         self._settle_tombstones()
         return self._store_changes()
 
-    def connect(self, peer: bytes, session: int, origin: Origin) -> list[Effect]:
+    def connect(self, peer: bytes, session: int) -> list[Effect]:
         """Begin a session with a neighbour, over an ordered connection of its own.
 
         Args:
             peer: id of the neighbour.
             session: number that both know, never used before between them.
-            origin: the neighbour's topic, as an origin. A topic that was created again has no subscriptions.
         """
-        if self.peer(peer).connect(session, origin):
-            self._forget_source(peer)
+        self.peer(peer).connect(session)
+        self._forget_source(peer)
         digests = [(name, lifecycle.digest()) for name, lifecycle in self._lifecycles.items()]
         chunks = [digests[at : at + SUMMARY_NAMES] for at in range(0, len(digests), SUMMARY_NAMES)] or [[]]
         for number, chunk in enumerate(chunks):
@@ -338,7 +337,9 @@ class SubscriptionExchange:
         return self._take_effects()
 
     def _forget_source(self, peer: bytes) -> None:
-        """Send a neighbour also the acknowledgements that its former topic sent, once they are durable here."""
+        """Send a neighbour also the acknowledgements that it sent before, once they are durable here: it may have been
+        restored from a backup, or its topic created again.
+        """
         for releases in (self._releases, *(waiting for _, _, waiting in self._persisting)):
             for place, release in enumerate(releases):
                 if isinstance(release, _AcksRelease) and release.source == peer:

@@ -37,8 +37,8 @@ class Peer:
         cluster: id of the neighbour.
         session: session of the connection; None: the neighbour is not connected.
         proved: origins whose history was proved in this session: its acknowledgements of these are taken.
-        compared: origins whose acknowledgements were compared with those of the neighbour in its last session.
-        positions: the positions in origins of third clusters that it reported last since this process began.
+        compared: origins whose acknowledgements were compared with those of the neighbour in the last session.
+        positions: the positions in origins of third clusters that it reported last in that session.
         histories: its positions in origins of third clusters.
         connected: the other clusters that it is connected to, which get its acknowledgements from itself.
         sent_connected: those that this cluster is connected to, as it told the neighbour.
@@ -51,7 +51,6 @@ class Peer:
         self.histories = Histories()
         self.connected: frozenset[bytes] = frozenset()
         self.sent_connected: frozenset[bytes] = frozenset()
-        self._origin: Origin | None = None
         self.compared: set[Origin] = set()
         self.positions: dict[Origin, int] = {}
         self._admitted: set[Origin] = set()  # origins of which the neighbour takes acknowledgements in this session
@@ -71,20 +70,17 @@ class Peer:
 
     # ---- the connection --------------------------------------------------------------------------------------------
 
-    def connect(self, session: int, origin: Origin) -> bool:
-        """Begin a session; return whether the neighbour's topic was created again since the last one.
+    def connect(self, session: int) -> None:
+        """Begin a session. Until the neighbour has reported its subscriptions, only the summary is sent.
 
-        Until the neighbour has reported its subscriptions, only the summary is sent.
+        What it reported before does not count: it may have been restored from a backup, its topic created again, or its
+        journal begun anew after a change of its policy.
         """
         self.disconnect()
-        is_created_again = self._origin not in (None, origin)
-        self.compared.clear()  # the neighbour may have begun a new journal, if its policy changed meanwhile
-        if origin != self._origin:  # a topic that was created again has no subscriptions
-            self._origin = origin
-            self.positions.clear()
+        self.compared.clear()
+        self.positions.clear()
         self.session = session
         self._sequence = self._received = 0
-        return is_created_again
 
     def disconnect(self) -> None:
         """End the session: items in flight count as unsent."""

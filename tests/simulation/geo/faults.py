@@ -29,6 +29,11 @@ class Faults:
     def plan_all(self) -> None:
         for _ in range(self.plan.faults):
             self.world.at(self.plan.busy_s * self.world.random.random(), self._happen)
+        for _ in range(self.plan.restores):
+            site, random = self.site, self.world.random
+            at = self.plan.busy_s * random.random()
+            self.world.at(at, site.back_up)
+            self.world.at(at + (self.plan.busy_s - at) * random.random(), site.restore)
 
     def _happen(self) -> None:
         if not self.world.is_calm:
@@ -96,9 +101,9 @@ class Faults:
     def hand_over(self) -> None:
         name = self.name
         active = self.schedule.active[name]
-        if len(active) == 1 and active[0].is_up and active[0].links:
-            link = self.world.random.choice(active[0].links)
-            active[0].hand_over(name, link.other(active[0]))
+        links = [link for link in active[0].links if active[0] not in link.withdrawn] if len(active) == 1 else []
+        if links and active[0].is_up:
+            active[0].hand_over(name, self.world.random.choice(links).other(active[0]))
 
     def take_back(self) -> None:
         """An operator ends a handover, or forces the subscription to be open to all."""

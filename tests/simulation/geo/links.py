@@ -22,6 +22,10 @@ class Link:
         self.withdrawn: set[Site] = set()  # ends whose policy does not name the other one for a while
         self.stalled: set[tuple[Site, str]] = set()  # directions in which nothing arrives any more
         self.withheld: dict[Site, int] = {}  # what a cluster published before is never sent
+        self.restored: set[Site] = set()  # ends that were restored since the link was connected last
+        self.diverged: set[Site] = set()  # ends that send nothing: the other one has messages that they lack
+        self.refusing: set[Site] = set()  # ends that got acknowledgements of messages that they lost, and take none
+        self._unproved: set[Site] = set()  # ends of whose own messages the other one has others
         self._arrivals: dict[tuple[Site, str], float] = {}
         self._next: dict[tuple[Site, Origin], int] = {}
         for site in self.ends:
@@ -45,11 +49,36 @@ class Link:
         self.stalled.clear()
         self._arrivals.clear()
         self._next.clear()
+        self.restored.clear()
+        self.refusing.clear()
         self.world.note(self, "connected, session", self.session)
+        self._compare()
         for site in self.ends:
-            site.do(site.exchange.connect(self.other(site).id, self.session, self.other(site).origin))
+            site.do(site.exchange.connect(self.other(site).id, self.session))
         for site in self.ends:
             self.prove_later(site)
+
+    def _compare(self) -> None:
+        """Compare the position of each end in the topic of the other one, as its replicator and the exchange do."""
+        self.diverged.clear()
+        self._unproved.clear()
+        for source in self.ends:
+            target = self.other(source)
+            stored, last = target.vector.get(source.origin, 0), target.last_of(source.origin)
+            is_same = last is None or source.has(last)
+            if not is_same or stored > len(source.log):
+                self._unproved.add(source)
+            if not is_same or stored > source.sent_end:
+                self.world.note(source, "has other messages than", target)
+                self.diverged.add(source)
+                self.world.after(0.5 * self.world.random.random(), self._resync, self.session, source)
+            else:
+                source.marks[target.id] = stored
+
+    def _resync(self, session: int, source: Site) -> None:
+        """An operator orders it."""
+        if session == self.session and self.is_connected and source.is_up and source in self.diverged:
+            source.renew(source.marks.get(self.other(source).id, 0))
 
     def cut(self) -> None:
         """Both ends learn it, maybe not at once; what is on its way is lost."""
@@ -122,20 +151,21 @@ class Link:
 
     def _prove(self, session: int, site: Site) -> None:
         if session == self.session and self.is_connected and site.is_up:
-            for origin in (site.origin, self.other(site).origin):
-                site.do(site.exchange.prove(self.other(site).id, origin))
+            for end in (site, self.other(site)):
+                if end not in self._unproved:
+                    site.do(site.exchange.prove(self.other(site).id, end.origin))
 
     # ---- messages of the topic -------------------------------------------------------------------------------------
 
     def _pump(self) -> None:
         for site in self.ends:
-            if self.is_connected and (site, "data") not in self.stalled:
+            if self.is_connected and (site, "data") not in self.stalled and site not in self.diverged:
                 self._replicate(site, self.other(site))
         self.world.after(0.05 + 0.1 * self.world.random.random(), self._pump)
 
     def _replicate(self, source: Site, target: Site) -> None:
         for origin in list(source.vector):
-            is_own = origin == source.origin
+            is_own = origin.cluster == source.id  # former identities of its topic, too
             if origin.cluster == target.id or not (is_own or self.schedule.plan.forwards):
                 continue
             at = self._next.setdefault((source, origin), target.vector.get(origin, 0))
@@ -145,6 +175,8 @@ class Link:
             if end > at:
                 entries = self._entries(source, origin, at, end, target)
                 self._next[source, origin] = end
+                if origin == source.origin:
+                    source.sent_end = max(source.sent_end, end)
                 self._carry(source, "data", self._store, target, target.topics, origin, at, end, entries)
 
     def _entries(self, source: Site, origin: Origin, at: int, end: int, target: Site) -> list[Entry]:
@@ -161,3 +193,6 @@ class Link:
     def _store(self, target: Site, topics: int, origin: Origin, at: int, end: int, entries: list[Entry]) -> None:
         if topics == target.topics:
             target.store(origin, at, end, entries)
+            source = self.other(target)
+            if origin == source.origin:
+                source.marks[target.id] = max(source.marks.get(target.id, 0), target.vector.get(origin, 0))

@@ -36,10 +36,10 @@ def test_a_seed_gives_the_same_run_everywhere(seed: int) -> None:
 
 def test_runs_are_worth_their_while() -> None:
     """Among a few there are acknowledgements that come early, and of what consumers hold; seeks that lose; handovers;
-    deaths; changes of policies; fail-overs that are ready and others that are not; messages that come twice, as they must
-    at times."""
+    deaths; changes of policies; clusters that are restored, and topics that get another identity then; fail-overs that are
+    ready and others that are not; messages that come twice, as they must at times."""
     cancelled = taken_over = early = dropped = lost = handovers = dead = ready = compared = repeated = delivered = 0
-    failed_over = policies = 0
+    failed_over = policies = restored = renewed = 0
     for seed in range(25):
         schedule = Schedule(seed)
         schedule.run()
@@ -56,8 +56,10 @@ def test_runs_are_worth_their_while() -> None:
         failed_over += truth.failed_over
         policies += schedule.policies
         repeated += truth.repeated
+        restored += schedule.restored
+        renewed += schedule.renewed
         delivered += truth.delivered
-    assert cancelled > 1 and taken_over > 1
+    assert cancelled > 1 and taken_over > 1 and restored > 5 and renewed > 2
     assert early > 50 and dropped > 5 and lost > 0 and handovers > 3 and dead > 3
     assert compared > ready > 20 and delivered > 1000 and failed_over > 5
     assert policies > 5

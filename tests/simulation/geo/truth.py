@@ -14,7 +14,7 @@ from pyreplog.origins.origin import Origin
 from ..invariants import demand
 
 if TYPE_CHECKING:
-    from .sites import Site
+    from .sites import Backup, Entry, Site
 
 Key = tuple[Origin, int]
 Life = tuple[str, str, Generation]
@@ -34,13 +34,16 @@ class Truth:
     """Knows all, and demands."""
 
     def __init__(self) -> None:
-        self.acked: dict[Life, set[Key]] = {}
-        self.published: set[Key] = set()
-        self.births: dict[str, set[Key]] = {}
+        self.acked: dict[Life, set[int]] = {}  # messages
+        self.published: dict[Key, set[int]] = {}  # the messages of each identity
+        self._messages = 0
+        self.births: dict[str, set[int]] = {}
         self.former: dict[str, frozenset[str]] = {}  # of each birth, the dead ones that its creator knew of
-        self.seeks: dict[Life, set[Key]] = {}
+        self.seeks: dict[Life, set[int]] = {}
+        self.undone_seeks: set[Life] = set()  # their clusters were restored since, and may use the number again
+        self.rolled_back: set[Origin] = set()  # topics that were restored
         self.dead: dict[str, set[str]] = {}  # the sites that have a tombstone durably, or had
-        self.lost_tombstones: set[str] = set()  # of topics that were created again
+        self.lost_tombstones: set[str] = set()  # of topics that were created again, or restored
         self.handed: dict[tuple[str, str, Generation, Home], set[Key]] = {}
         self.received: dict[
             tuple[Site, str], set[Key]
@@ -50,19 +53,63 @@ class Truth:
 
     # ---- what they do ----------------------------------------------------------------------------------------------
 
-    def acknowledged(self, name: str, state: SubscriptionState, key: Key) -> None:
-        self.acked.setdefault((name, min(state.tokens), state.generation), set()).add(key)
+    def publish(self, origin: Origin, number: int) -> int:
+        """Return a new message, which is published with this identity."""
+        self._messages += 1
+        self.published.setdefault((origin, number), set()).add(self._messages)
+        return self._messages
 
-    def sought(self, name: str, state: SubscriptionState, bases: OriginRanges) -> None:
+    def has_two_histories(self, origin: Origin) -> bool:
+        """Whether a cluster that was restored gave new messages the identity of lost ones."""
+        return any(key[0] == origin and len(messages) > 1 for key, messages in self.published.items())
+
+    def acknowledged(self, name: str, state: SubscriptionState, message: int) -> None:
+        self.acked.setdefault((name, min(state.tokens), state.generation), set()).add(message)
+
+    def sought(self, name: str, state: SubscriptionState, before: list[Entry]) -> None:
         """A seek that was lost in a crash may have had the same generation: nobody else knows of it."""
-        life = name, min(state.tokens), state.generation
-        for token in state.tokens:
-            self.acked.pop((name, token, state.generation), None)
-        self.seeks[life] = messages_of(bases)
+        life, messages = (name, min(state.tokens), state.generation), {entry.message for entry in before}
+        lives = {(name, token, state.generation) for token in state.tokens}
+        if lives & self.undone_seeks:  # others know of it
+            self.seeks[life] = messages.union(self.seeks.get(life, ()))
+            return
+        for each in lives:
+            self.acked.pop(each, None)
+        self.seeks[life] = messages
 
-    def born(self, token: str, bases: OriginRanges, former: frozenset[str]) -> None:
-        self.births[token] = messages_of(bases)
+    def born(self, token: str, before: list[Entry], former: frozenset[str]) -> None:
+        self.births[token] = {entry.message for entry in before}
         self.former[token] = former
+
+    def restored(self, site: Site, backup: Backup) -> None:
+        """Note what may be undone, because a cluster is restored from a backup.
+
+        - A deletion that was durable there, and that the backup does not know of. Others may have forgotten it already,
+          because all had it: the subscription, as the backup has it, lives again in all clusters.
+        - A seek that was ordered there since the backup. The next one there has the same number, and the two are joined:
+          what either passed over may count as passed until the clusters have heard of both, and what was acknowledged
+          behind the first one stays acknowledged behind the second one.
+        - A change of the home that was ordered there since the backup. The next one there has the same number; of the two
+          that to the cluster with the higher id holds.
+        - What was handed over to this cluster: it may deliver again what was acknowledged elsewhere before.
+        - Acknowledgements that no other cluster had: these messages come again.
+
+        A neighbour that holds messages which the cluster has lost learns it only when the topic has its new identity.
+        Until then it takes them for stored there, and so does what it tells of a fail-over to this cluster. Likewise, where
+        it has acknowledgements of such messages, this cluster refuses them, with others that were sent beside them, and
+        raises an alarm: these messages come again.
+
+        A message that is published there before the topic has a new identity may get that of a lost message. Wherever a
+        copy with such an identity is stored, it may count as acknowledged if either of the two was. The message comes
+        again with the new identity, under which nothing of this holds.
+        """
+        self.rolled_back |= {site.origin, backup.topic.origin}
+        for token, knowing in self.dead.items():
+            if site.letter in knowing and token not in backup.seen_dead:
+                self.lost_tombstones.add(token)
+                knowing.discard(site.letter)
+        self.handed = {key: acked for key, acked in self.handed.items() if key[3].cluster != site.id}
+        self.undone_seeks |= {life for life in self.seeks if life[2].cluster == site.id}
 
     def forget_site(self, site: Site) -> None:
         """A topic that is created again has nothing of what was handed over to its cluster, or deleted there alone."""
@@ -81,17 +128,17 @@ class Truth:
 
     # ---- what must hold --------------------------------------------------------------------------------------------
 
-    def is_acked(self, name: str, state: SubscriptionState, key: Key) -> bool:
+    def is_acked(self, name: str, state: SubscriptionState, message: int) -> bool:
         """Whether a consumer or an operator acknowledged a message, in this generation, under any of the births."""
-        return any(key in self.acked.get((name, token, state.generation), ()) for token in state.tokens)
+        return any(message in self.acked.get((name, token, state.generation), ()) for token in state.tokens)
 
-    def may_pass(self, name: str, state: SubscriptionState, key: Key) -> bool:
+    def may_pass(self, name: str, state: SubscriptionState, message: int) -> bool:
         """Whether a message may count as acknowledged: it was, or all creators, or who sought, started behind it."""
-        if self.is_acked(name, state, key):
+        if self.is_acked(name, state, message):
             return True
         if state.generation == FIRST_GENERATION:
-            return all(key in self.births[token] for token in state.tokens)
-        return any(key in self.seeks.get((name, token, state.generation), ()) for token in state.tokens)
+            return all(message in self.births[token] for token in state.tokens)
+        return any(message in self.seeks.get((name, token, state.generation), ()) for token in state.tokens)
 
     def check_cursor(self, site: Site, name: str) -> None:
         """Acknowledgements stem from consumers or commands; nothing else is passed over; all that counts is applied."""
@@ -100,7 +147,11 @@ class Truth:
         for local, entry in enumerate(site.log):
             key = entry.origin, entry.number
             passed = local in cursor.acked
-            if passed and local not in cursor.expired and not self.may_pass(name, state, key):
+            if (
+                passed
+                and local not in cursor.expired
+                and not any(self.may_pass(name, state, message) for message in self.published[key])
+            ):
                 demand(False, "NothingUnacknowledgedIsPassedOver", f"{site} {name} {local}: {entry}")
             if not passed and state.is_passed(*key):
                 demand(False, "EarlyAcksPrecedeDelivery", f"{site} {name} would deliver {entry}")
@@ -118,9 +169,9 @@ class Truth:
             f"{site} {name} lives again: {sorted(state.tokens)}",
         )
 
-    def check_delivery(self, site: Site, name: str, key: Key) -> None:
+    def check_delivery(self, site: Site, name: str, entry: Entry) -> None:
         """What a neighbour knows to be exchanged is not delivered again."""
-        state = site.exchange.state(name)
+        state, key = site.exchange.state(name), (entry.origin, entry.number)
         assert state is not None
         demand(state.home.admits(site.id), "HandoverIsKept", f"{site} {name} delivers, home is {state.home}")
         demand(not state.is_passed(*key), "EarlyAcksPrecedeDelivery", f"{site} {name} delivers {key[1]}")
@@ -129,10 +180,12 @@ class Truth:
             demand(key not in handed, "HandoverRepeatsNothing", f"{site} {name} delivers {key[1]} again")
         self.received.setdefault((site, name), set()).add(key)
         self.delivered += 1
-        self.repeated += self.is_acked(name, state, key)
+        self.repeated += self.is_acked(name, state, entry.message)
         for link in site.links:
             other = link.other(site)
             theirs = other.exchange.state(name) if other.is_up and link.is_connected else None
+            if site in link.refusing:
+                continue
             if theirs is None or theirs.generation != state.generation or not theirs.tokens & state.tokens:
                 continue
             # Births that are dead here: the joined state of the neighbour dies too, as soon as it hears of the tombstone.
@@ -154,7 +207,9 @@ class Truth:
         reported = site.exchange.peer(other.id).positions
         sent = {origin: end for origin, end in other.vector.items() if origin in (site.origin, other.origin)}
         demand(
-            all(end <= other.vector[origin] for origin, end in reported.items()), "ReportsAreTrue", f"{site} {other}"
+            all(end <= other.vector.get(origin, 0) for origin, end in reported.items()),
+            "ReportsAreTrue",
+            f"{site} {other}",
         )
         return {**reported, **sent}
 
