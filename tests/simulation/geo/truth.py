@@ -85,7 +85,8 @@ class Truth:
         """Note what may be undone, because a cluster is restored from a backup.
 
         - A deletion that was durable there, and that the backup does not know of. Others may have forgotten it already,
-          because all had it: the subscription, as the backup has it, lives again in all clusters.
+          because all had it: the subscription, as the backup has it, lives again in all clusters, also where it was
+          handed over later.
         - A seek that was ordered there since the backup. The next one there has the same number, and the two are joined:
           what either passed over may count as passed until the clusters have heard of both, and what was acknowledged
           behind the first one stays acknowledged behind the second one.
@@ -108,7 +109,11 @@ class Truth:
             if site.letter in knowing and token not in backup.seen_dead:
                 self.lost_tombstones.add(token)
                 knowing.discard(site.letter)
-        self.handed = {key: acked for key, acked in self.handed.items() if key[3].cluster != site.id}
+        self.handed = {
+            key: acked
+            for key, acked in self.handed.items()
+            if key[3].cluster != site.id and key[1] not in self.lost_tombstones
+        }
         self.undone_seeks |= {life for life in self.seeks if life[2].cluster == site.id}
 
     def forget_site(self, site: Site) -> None:
