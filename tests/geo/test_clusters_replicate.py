@@ -123,8 +123,9 @@ def test_backlogs_that_are_released_at_once_begin_at_once(pair: Pair, monkeypatc
 
 
 def test_subscriptions_follow_a_topic_that_has_another_identity(pair: Pair) -> None:
-    """New messages have the same acknowledgements in both clusters. Those of messages under the former identity are not
-    exchanged: readiness stays unknown until a seek."""
+    """New messages have the same acknowledgements in both clusters. What is acknowledged while the topic gets its new
+    identity comes again. Acknowledgements of messages under the former identity are not exchanged: readiness stays
+    unknown until a seek."""
     pair.connect()
     pair.a.geo.set_policy("orders", targets=["b"], replicated_subscriptions=True)
     pair.b.geo.set_policy("orders", targets=["a"], replicated_subscriptions=True)
@@ -138,7 +139,10 @@ def test_subscriptions_follow_a_topic_that_has_another_identity(pair: Pair) -> N
                 consumer.acknowledge(consumer.receive(timeout=20.0))
             consumer.flush()
             until(lambda: len(there) == orders.end)
-            until(lambda: there.subscription("s").acked_ranges().acked.covers(0, there.end))
+            while not there.subscription("s").acked_ranges().acked.covers(0, there.end):
+                message = consumer.receive(timeout=0.1)
+                if message is not None:  # it comes again: it was delivered before the cursor had the new identity
+                    consumer.acknowledge(message)
             if not round:
                 orders.renew_origin(orders.end)
         (row,) = pair.a.geo.readiness("orders")
