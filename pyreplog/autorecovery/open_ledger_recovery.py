@@ -46,7 +46,7 @@ class OpenLedgersReport:
         waiting: ledgers that have a writer, or have been without one for too short a time.
         notified: ledgers whose writers were notified again to replace a member.
         recovering: ledgers that are being recovered, or whose copies are checked.
-        recovered: ledgers whose recovery and check have ended since the previous look.
+        recovered: ledgers whose recovery and check have ended since the previous call of `check`.
         lacking: for ledgers in `recovered`, the bookies that lack copies or did not answer; they are noted for repair.
         failed: errors of ledgers that could not be examined or recovered; they are retried.
         needs_operator: reasons for ledgers that only an operator can recover.
@@ -174,7 +174,7 @@ class OpenLedgerRecovery:
         self._notify_writers({bookie for ledger in report.notified for bookie in concerned[ledger].leaving})
         return report.freeze(self._recoveries)
 
-    # ---- looking --------------------------------------------------------------------------------------------
+    # ---- checking -------------------------------------------------------------------------------------------
 
     def _load(self, ledgers: Mapping[int, Collection[str]], report: _Report) -> dict[int, _OpenLedger]:
         """Load ledgers, and return those that are not closed and still name a bookie that leaves.

@@ -148,7 +148,7 @@ class RecoveryWatch:
         return tuple(orders)
 
     def _measured_rate(self, bookie: str, left: int) -> float | None:
-        """Return the rate at which the bytes left decreased over the last looks; None: this is the first look."""
+        """Return the rate at which the bytes left decreased over the last overviews; None: this is the first one."""
         now_us = self._clock.monotonic_us()
         samples = self._samples.setdefault(bookie, deque())
         samples.append((now_us, left))

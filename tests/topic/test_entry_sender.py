@@ -1,4 +1,4 @@
-"""EntrySender, step by step: when it sends, what it sends again, and which outcomes are known."""
+"""Each step of an EntrySender: the sender sends entries, repeats lost ones, and reports the outcome of each entry."""
 
 from __future__ import annotations
 

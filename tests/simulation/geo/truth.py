@@ -95,14 +95,14 @@ class Truth:
         - What was handed over to this cluster: it may deliver again what was acknowledged elsewhere before.
         - Acknowledgements that no other cluster had: these messages come again.
 
-        A neighbour that holds messages which the cluster has lost learns it only when the topic has its new identity.
-        Until then it takes them for stored there, and so does what it tells of a fail-over to this cluster. Likewise, where
-        it has acknowledgements of such messages, this cluster refuses them, with others that were sent beside them, and
-        raises an alarm: these messages come again.
+        A neighbour may hold messages that the restored cluster has lost. It learns of the loss only when the topic has its
+        new identity. Until then it counts these messages as stored in the restored cluster, and so does its readiness for a
+        fail-over there. If the neighbour has acknowledgements of such messages, the restored cluster refuses them, with the
+        acknowledgements that were sent beside them, and raises an alarm: these messages come again.
 
-        A message that is published there before the topic has a new identity may get that of a lost message. Wherever a
-        copy with such an identity is stored, it may count as acknowledged if either of the two was. The message comes
-        again with the new identity, under which nothing of this holds.
+        A message that is published there before the topic has a new identity may get the identity of a lost message. A copy
+        of it with that identity may count as acknowledged in any cluster, if a consumer acknowledged either of the two
+        messages. The message is sent again with the new identity, and that copy counts by its own acknowledgements alone.
         """
         self.rolled_back |= {site.origin, backup.topic.origin}
         for token, knowing in self.dead.items():
