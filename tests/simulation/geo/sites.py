@@ -355,9 +355,9 @@ class Site:
         self._do(self.exchange.arrive(self.origin, len(self.log)))
 
     def positions(self) -> dict[Origin, OriginState]:
-        lasts = {entry.origin: entry.last for entry in self.log}
+        lasts = {entry.origin: entry for entry in self.log}
         return {
-            origin: OriginState(end, lasts.get(origin))
+            origin: OriginState(end, lasts[origin].last if origin in lasts else None)
             for origin, end in self.vector.items()
             if origin.cluster != self.id
         }
