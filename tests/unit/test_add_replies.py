@@ -110,7 +110,7 @@ def test_what_does_not_count_any_more_is_the_drivers(change: Callable[[AckTracke
     assert driver.answers == [("send", reply)]
     others, calls, tellers = settle(frames((5, ok(0, 4))), {5: (group, 0)})
     assert [number for number, _ in others] == [5] and not calls and not tellers
-    assert tracker.awaited(0) == 0 and not tracker.heard(0)
+    assert tracker.awaited(0) == 0 and not tracker.has_answered(0)
 
 
 def test_who_takes_a_muted_place_is_heard() -> None:
@@ -118,7 +118,7 @@ def test_who_takes_a_muted_place_is_heard() -> None:
     tracker.mute(0)
     tracker.withdraw([0], 0)
     Answer(Driver(), "send", LEDGER, Part(tracker, 0, 0, 4))(Reply(ReplyStatus.OK, LEDGER, 0, 4))
-    assert tracker.awaited(0) == 5 and tracker.heard(0)
+    assert tracker.awaited(0) == 5 and tracker.has_answered(0)
 
 
 # ---- requests --------------------------------------------------------------------------------------------------
