@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -25,6 +26,7 @@ from pyreplog import (
 from pyreplog.cli.app import main
 from pyreplog.geo.acks.exchange import SubscriptionExchange
 from pyreplog.geo.geo_replication import decode_handover
+from pyreplog.geo.subscription_replication import SubscriptionReplication
 from pyreplog.topic.client.consumer import Consumer
 from tests.geo.sites import NOWHERE, SYNCED
 from tests.topic.remoting import Wire
@@ -173,6 +175,28 @@ def test_what_is_in_the_way_is_told(places: tuple[Place, Place], capsys: pytest.
         assert caught.value.retriable and caught.value.cluster == "b"
         assert main(["geo", "handover", str(a.path), "t", "s", "b", "--timeout-s", "0.3"]) == 3
         assert "consumers hold 6 messages" in capsys.readouterr().err
+
+
+def test_the_policy_changes_under_way(places: tuple[Place, Place], monkeypatch: pytest.MonkeyPatch) -> None:
+    """The subscription belongs to this cluster alone from then on, and its consumers go on."""
+    a, _ = places
+    hand_over, phases = SubscriptionReplication.hand_over, list[str]()
+
+    def note(self: SubscriptionReplication, *arguments: str, **times: Any) -> dict[str, Any]:
+        row = hand_over(self, *arguments, **times)
+        phases.append(row["phase"])
+        return row
+
+    monkeypatch.setattr(SubscriptionReplication, "hand_over", note)
+    with a.subscribe() as consumer, ThreadPoolExecutor(1) as pool:
+        numbers(consumer, 6)
+        order = pool.submit(a.cluster.geo.handover, "t", "s", "b", timeout=60.0, grace=60.0)
+        until(lambda: "stopping" in phases)
+        a.cluster.geo.set_policy("t", replicated_subscriptions=False)
+        with pytest.raises(ConfigError, match="replicated_subscriptions: expected true"):
+            order.result(20.0)
+        a.cluster.topic("t", create=False).publish(b"6")
+        assert numbers(consumer, 1) == [6]
 
 
 def test_the_error_of_an_unconfirmed_one(places: tuple[Place, Place], monkeypatch: pytest.MonkeyPatch) -> None:
