@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import random
 import secrets
 from collections import deque
@@ -10,7 +11,14 @@ from functools import partial
 from typing import Protocol
 
 from pyreplog._native.system.checksum import crc32c
-from pyreplog.errors import ClosedError, InvalidMessageError, OutOfRangeError, ReplogError, TrimmedError
+from pyreplog.errors import (
+    ClosedError,
+    InvalidMessageError,
+    OutOfRangeError,
+    ReplogError,
+    TopicFencedError,
+    TrimmedError,
+)
 from pyreplog.future import AppendFuture, set_exception, set_result
 from pyreplog.geo.protocol.effects import TargetPosition
 from pyreplog.geo.target_link import ExchangeLink
@@ -21,6 +29,8 @@ from pyreplog.topic.model.wire.origins import MESSAGES_MAX
 from pyreplog.topic.model.wire.protocol import Exchange, Exchanged
 from pyreplog.topic.owner.managed.entry_reader import EntryBatch
 from pyreplog.topic.owner.topic import Topic
+
+logger = logging.getLogger(__name__)
 
 RETRY_S, RETRY_MOST_S = 0.1, 10.0
 """Seconds between attempts to connect: at first, and at most."""
@@ -87,6 +97,7 @@ class ExchangeConnection:
         self._target_position = target_position
         self._is_requester = topic.origin.cluster < peer
         self._backoff = Backoff(RETRY_S, RETRY_MOST_S, random.random)
+        self._compare_backoff = Backoff(RETRY_S, RETRY_MOST_S, random.random)
         self.session: int | None = None
         self.error: ReplogError | None = None
         """The error that ended the last session; None: a session is open, or none was tried."""
@@ -185,6 +196,7 @@ class ExchangeConnection:
 
     def _reset(self) -> None:
         self._outbox.clear()
+        self._compare_backoff.reset()
         self._inflight_requests = 0
         self._sent_stored = self._is_compared = self._is_proved = self._sent_proved = self._peer_proved = False
 
@@ -283,6 +295,8 @@ class ExchangeConnection:
 
     def _compare_histories(self, session: int, report: Exchange | Exchanged) -> None:
         """Compare the last entry of this topic that the other cluster has with the entry here."""
+        if session != self.session:
+            return
         last = LastEntry(report.first, report.end, report.value_crc, report.publish_time_us)
         end = self._topic.managed.end.offset
         if report.stored > end or last.first >= end or last.end > end:
@@ -300,16 +314,18 @@ class ExchangeConnection:
         try:
             read: AppendFuture[EntryBatch] = self._topic.managed.entries.read(last.first, bytes_max=1)
         except ReplogError as error:
-            self.error = error
+            self._compare_later(session, report, error)
             return
-        read.add_done_callback(lambda _: self._owner.post(lambda: self._entry_read(session, report.stored, last, read)))
+        read.add_done_callback(lambda _: self._owner.post(lambda: self._entry_read(session, report, last, read)))
 
-    def _entry_read(self, session: int, stored: int, last: LastEntry, read: AppendFuture[EntryBatch]) -> None:
+    def _entry_read(
+        self, session: int, report: Exchange | Exchanged, last: LastEntry, read: AppendFuture[EntryBatch]
+    ) -> None:
         error = read.exception()
         if isinstance(error, TrimmedError | OutOfRangeError):
-            self._compare_with_position(session, stored, last)
+            self._compare_with_position(session, report.stored, last)
         elif error is not None:
-            self.error = error if isinstance(error, ReplogError) else ReplogError(str(error))
+            self._compare_later(session, report, error)
         else:
             entry = read.result().entries[0]
             here = LastEntry(entry.first, entry.first + entry.messages, crc32c(entry.value), entry.time_us)
@@ -317,6 +333,14 @@ class ExchangeConnection:
                 self._owner.diverged(self.peer, f"its entry at {last.first} is another one: the histories differ")
             else:
                 self._prove(session)
+
+    def _compare_later(self, session: int, report: Exchange | Exchanged, error: BaseException) -> None:
+        """Try again after an error: without the comparison no acknowledgement counts in this session."""
+        if isinstance(error, ClosedError | TopicFencedError):
+            return
+        logger.info("topic %s: the entry at %d is read again: %s", self._topic.name, report.first, error)
+        again = partial(self._compare_histories, session, report)
+        self._topic.context.runtime.wake_after(self._compare_backoff.next_s(), lambda: self._owner.post(again))
 
     def _compare_with_position(self, session: int, stored: int, last: LastEntry) -> None:
         """Compare the position with the one that the replicator noted, because the entry was trimmed here."""
