@@ -11,6 +11,7 @@ from functools import partial
 from typing import Protocol
 
 from pyreplog._native.system.checksum import crc32c
+from pyreplog._native.topic.range_set import OFFSET_END
 from pyreplog.errors import (
     ClosedError,
     InvalidMessageError,
@@ -108,6 +109,8 @@ class ExchangeConnection:
         self._next_number = 0
         self._inflight_requests = 0  # at the side that sends them
         self._unanswered: deque[AppendFuture[Exchanged]] = deque()  # at the side that answers
+        self._noted: TargetPosition | None = None  # the replicator's position when the session began
+        self._reported = OFFSET_END  # by the other cluster in this session, of this topic
         self._sent_stored = False  # the other cluster was told how much of its topic is stored here
         self._is_compared = False  # its last entry was compared with the entry here, or is being compared
         self._is_proved = self._sent_proved = False  # the comparison succeeded; the other cluster was told so
@@ -123,6 +126,17 @@ class ExchangeConnection:
     def origin(self) -> Origin | None:
         """The topic of the other cluster, as it was reported last; None: it was never connected."""
         return self._origin
+
+    @property
+    def stored(self) -> int | None:
+        """Offset in this topic below which the other cluster stores everything; None: unknown.
+
+        It is the replicator's position, unless the other cluster has reported less since: its topic was created again.
+        """
+        position = self._target_position()
+        if position is None:
+            return None
+        return min(position.stored, self._reported) if position is self._noted else position.stored
 
     # ---- the side that sends requests -----------------------------------------------------------------------
 
@@ -197,6 +211,7 @@ class ExchangeConnection:
     def _reset(self) -> None:
         self._outbox.clear()
         self._compare_backoff.reset()
+        self._noted, self._reported = self._target_position(), OFFSET_END
         self._inflight_requests = 0
         self._sent_stored = self._is_compared = self._is_proved = self._sent_proved = self._peer_proved = False
 
@@ -288,7 +303,7 @@ class ExchangeConnection:
             return
         self._backoff.reset()
         if report.stored >= 0 and not self._is_compared and self.session is not None:
-            self._is_compared = True
+            self._is_compared, self._reported = True, report.stored
             self._compare_histories(self.session, report)
 
     # ---- histories ------------------------------------------------------------------------------------------

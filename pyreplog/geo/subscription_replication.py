@@ -1183,20 +1183,14 @@ class SubscriptionReplication:
 
     def _readiness(self) -> list[SubscriptionReadiness]:
         if self._exchange is None or not self._is_ready:
-            return [
-                SubscriptionReadiness(
-                    self.topic.name, subscription.name, neighbour.name, False, False, False, 0, 0, 0,
-                    error=self._why_not_ready(),
-                )
-                for subscription in self._durable_subscriptions()
-                for neighbour in self._neighbours.values()
-            ]  # fmt: skip
+            why = self._why_not_ready()
+            return [row for neighbour in self._neighbours.values() for row in self.unknown(neighbour.name, why)]
         self._pass_all_acks()
         waiting = self.waiting()
         rows = []
         for peer, neighbour in self._neighbours.items():
-            connection, position = self._connections[peer], neighbour.target_position()
-            stored = {self.topic.origin: 0 if position is None else position.stored}
+            connection = self._connections[peer]
+            stored = {self.topic.origin: connection.stored or 0}
             if connection.origin is not None:
                 stored[connection.origin] = OFFSET_END
             third: set[Origin] = set()
@@ -1222,6 +1216,20 @@ class SubscriptionReplication:
                     )
                 )  # fmt: skip
         return sorted(rows, key=lambda row: (row.subscription, row.target))
+
+    def unknown(self, target: str, error: str) -> list[SubscriptionReadiness]:
+        """Return rows which say that nothing is known of a fail-over to a cluster.
+
+        Args:
+            target: name of the cluster.
+            error: the reason.
+        """
+        return [
+            SubscriptionReadiness(
+                self.topic.name, subscription.name, target, False, False, False, 0, 0, 0, error=error
+            )
+            for subscription in self._durable_subscriptions()
+        ]  # fmt: skip
 
     def _why_not_ready(self) -> str:
         return "the kept messages are still being read" if self.error is None else str(self.error)
@@ -1268,12 +1276,12 @@ class SubscriptionReplication:
             passed.add_ranges(*expired.between(origin))
             add("", origin, passed, ends.get(origin, 0), is_known=True, error="")
         for peer, neighbour in sorted(self._neighbours.items(), key=lambda item: item[1].name):
-            connection, position = self._connections[peer], neighbour.target_position()
+            connection = self._connections[peer]
             unconfirmed = exchange.unconfirmed(peer, name)
             is_current = not exchange.lacks_header(peer, name)
             for origin in origins:
                 if origin == own:
-                    end = None if position is None else position.stored
+                    end = connection.stored
                 elif (end := neighbour.forwarded(origin)) is None:
                     end = exchange.peer(peer).positions.get(origin)
                 is_known = is_current and origin in exchange.peer(peer).compared
