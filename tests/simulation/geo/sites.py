@@ -207,6 +207,7 @@ class Site:
             self.truth.forget_site(self)
             for link in self.links:
                 link.cut()
+                link.forgetful.add(self)
             self._new_topic()
             self.boot()
 
@@ -234,7 +235,7 @@ class Site:
         self.is_up = False
         for link in self.links:
             link.cut()
-            link.restored.add(self)
+            link.forgetful.add(self)
         self.origin, log, vector, gaps = backup.topic
         self.log, self.vector = [*log], {**vector}
         self.gaps = {origin: [*gaps] for origin, gaps in gaps.items()}
@@ -285,6 +286,7 @@ class Site:
         self.truth.forget_site(self)
         for link in self.links:
             link.cut()
+            link.forgetful.add(self)
         cursors, self.journal, self.saved, self.seen_dead = self.cursors, [], {}, set()
         self.backup = None
         self.boot()
