@@ -778,8 +778,13 @@ class ReplicatorManager(Handle):
         wanted = None if topics is None else {*topics}
         rows: list[SubscriptionReadiness] = []
         for replicated in self._all_replicated():
-            if replicated.subscriptions is not None and (wanted is None or replicated.topic.name in wanted):
-                rows += replicated.subscriptions.readiness()
+            subscriptions = replicated.subscriptions
+            if subscriptions is not None and (wanted is None or replicated.topic.name in wanted):
+                rows += subscriptions.readiness()
+                known = {row.target for row in rows if row.topic == replicated.topic.name}
+                for target, why in replicated.missing.items():
+                    if target not in known:
+                        rows += subscriptions.unknown(target, why)
         return sorted(rows, key=lambda row: (row.topic, row.subscription, row.target))
 
     def where(self, topic: str, subscription: str) -> list[SubscriptionPosition]:

@@ -5,7 +5,18 @@ from __future__ import annotations
 import pytest
 
 from pyreplog.errors import InvalidArgumentError
-from pyreplog.geo.acks.effects import Acknowledge, Diverged, Drop, HomeChanged, Persist, Rebuild, SeekLost, Send
+from pyreplog.geo.acks import exchange, messages
+from pyreplog.geo.acks.effects import (
+    Acknowledge,
+    Diverged,
+    Drop,
+    HistoryDiffers,
+    HomeChanged,
+    Persist,
+    Rebuild,
+    SeekLost,
+    Send,
+)
 from pyreplog.geo.acks.handover import Handover, HandoverPhase
 from pyreplog.geo.acks.messages import AcksItem, Delta, Stored, TombstoneItem, decode, encode
 from pyreplog.geo.acks.origin_ranges import OriginRanges, ranges_of
@@ -129,6 +140,47 @@ def test_messages_of_this_cluster_that_it_does_not_have_were_never_acknowledged(
     clusters.settle()
     assert [effect for effect in clusters["a"].effects if isinstance(effect, Diverged)]
     assert clusters["a"].acked("s", "a") == []
+    peer = clusters["b"].exchange.peer(cluster_id("a"))
+    assert origin("a") not in peer.compared, "readiness of the other cluster must not count them as stored"
+    (alarm,) = (effect for effect in clusters["b"].effects if isinstance(effect, HistoryDiffers))
+    assert (alarm.origin, alarm.first) == (origin("a"), 1000)
+    clusters["b"].acknowledge("s", "a", 3)
+    clusters.settle()
+    assert clusters["a"].acked("s", "a") == []
+
+
+def test_messages_of_this_cluster_may_be_acknowledged_before_it_has_read_them() -> None:
+    """They are confirmed here, and another cluster was faster: they count as acknowledged before they are delivered."""
+    clusters = linked()
+    clusters["a"].end = 1002
+    clusters["b"].acknowledge("s", "a", 999, 1000, 1001)
+    clusters.settle()
+    taken = clusters["a"].taken()
+    assert not [effect for effect in taken if isinstance(effect, Diverged)]
+    assert clusters["a"].acked("s", "a") == [999, 1000, 1001]
+    clusters["a"].do(clusters["a"].exchange.arrive(origin("a"), 1002))
+    (early,) = (effect for effect in clusters["a"].taken() if isinstance(effect, Acknowledge))
+    assert early.ranges[0].tolist() == [1000] and early.ranges[1].tolist() == [1002]
+
+
+@pytest.mark.parametrize("is_snapshot", [False, True])
+def test_what_is_too_large_leaves_no_gap_in_the_journal(monkeypatch: pytest.MonkeyPatch, is_snapshot: bool) -> None:
+    """The base of a subscription has too many ranges. The others go on, and the journal can be read."""
+    clusters = linked()
+    a = clusters["a"]
+    monkeypatch.setattr(messages, "BASE_BYTES_MAX", 64)
+    wide = OriginRanges()
+    wide.add(origin("a"), *span(*range(0, 600, 3)))
+    with pytest.raises(InvalidArgumentError, match="bytes of bases"):
+        a.exchange.create("wide", "t9", wide)
+    if is_snapshot:
+        monkeypatch.setattr(exchange, "SNAPSHOT_BYTES", -1)
+    a.acknowledge("s", "a", 4)
+    clusters.settle()
+    assert clusters["b"].acked("s", "a") == a.acked("s", "a")
+    assert a.exchange.lacks_header(cluster_id("b"), "wide"), "readiness must not count it as known there"
+    a.boot()
+    assert 4 in a.acked("s", "a") and a.exchange.state("wide") is None
 
 
 def test_early_acknowledgements_count_before_the_message_is_delivered() -> None:

@@ -77,7 +77,7 @@ def check_seeded(a: Region, b: Region) -> None:
     until(lambda: numbers(a) == ALL and len(a.topic) == len(ALL))
     until(lambda: b.is_ready(a))
     assert not any(row.alarm for region in (a, b) for row in region.cluster.geo.status("t"))
-    assert a.acked() == ACKED and a.topic.subscriptions() == ["s"]
+    until(lambda: a.acked() == ACKED and a.topic.subscriptions() == ["s"])
     b.cluster.geo.handover("t", "s", "a", timeout=60.0, grace=0.1)
     with a.subscribe() as consumer:
         received = take(consumer, len(ALL - ACKED))
