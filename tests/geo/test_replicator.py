@@ -6,7 +6,7 @@ import logging
 import shutil
 import sys
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from random import Random
@@ -17,7 +17,7 @@ import pytest
 from pyreplog._native.system.checksum import crc32c
 from pyreplog._native.topic.message_encoder import encode_messages
 from pyreplog.cursors.subscription_metadata import SubscriptionMetadata, create_subscription
-from pyreplog.errors import BacklogFullError, InvalidArgumentError
+from pyreplog.errors import BacklogFullError, InvalidArgumentError, NotConnectedError
 from pyreplog.geo.geo_cursor import GeoState, cursor_name
 from pyreplog.geo.policy import GeoBacklogPolicy, ReplicationPolicy
 from pyreplog.geo.protocol.effects import TargetPosition
@@ -35,6 +35,22 @@ from tests.topic.remoting import Wire
 from tests.waiting import until
 
 ALL = ReplicationPolicy(targets=("b",), forward="all")
+
+
+class HeldTarget:
+    """A target that opens no session by itself."""
+
+    def __init__(self) -> None:
+        self.opened: list[tuple[Opening, OnOpened, OnLost]] = []
+
+    def open(self, opening: Opening, on_opened: OnOpened, on_lost: OnLost) -> None:
+        self.opened.append((opening, on_opened, on_lost))
+
+    def replicate(self, *_: object) -> None:
+        raise AssertionError("no session is open")
+
+    def drop(self, topic: str) -> None:
+        self.opened.clear()
 
 
 @pytest.fixture
@@ -350,6 +366,29 @@ def test_a_source_that_lost_its_end_goes_on_with_a_new_identity(a: Site, b: Site
         a.topic().publish(fresh[-1])
         has_all(a.replicate("b", b.server.address), 20 + len(fresh))
     assert values(b.topic()) == sent + lost + fresh and a.topic().origins.former == ((former, 20),)
+
+
+def test_outcomes_of_a_former_identity_do_not_reach_its_successor(a: Site) -> None:
+    """While the topic gets another identity, a session of the former one is refused, opened or lost."""
+    target, jobs = HeldTarget(), list[Callable[[], object]]()
+    topic = a.topic()
+    publish(a, 0, 20)
+    replicator = Replicator(topic, "b", target, ReplicationPolicy(targets=("b",)), work=jobs.append)
+    a.replicators.append(replicator)
+    replicator.start()
+    jobs.pop()()
+    opening, on_opened, on_lost = target.opened.pop()
+    assert opening.origin == topic.origin
+    renewed = topic.renew_origin(10)
+    error = NotConnectedError("b is away")
+    on_opened(error)
+    on_lost(error)
+    jobs.pop()()
+    ((opening, _, _),) = target.opened
+    on_lost(error)
+    on_opened(error)
+    status = replicator.status()
+    assert opening.origin == renewed and (status.state, status.reconnects, status.error) == ("connecting", 0, "")
 
 
 def test_messages_keep_the_identity_that_they_had(a: Site) -> None:
