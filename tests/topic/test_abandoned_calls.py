@@ -57,7 +57,7 @@ def _ask(call: Callable[[Any], object], remote: Any) -> None:
         return
 
 
-def test_partitions_are_not_looked_at_for_nobody(here: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_partition_lookup_stops_when_its_client_disconnects(here: Served, monkeypatch: pytest.MonkeyPatch) -> None:
     """The topic has 65536 partitions, each of which is looked up in the metadata store."""
     client, looks = here.client(), list[str]()
     find, may_go_on = partitioned_topic.find_chain, threading.Event()

@@ -249,7 +249,7 @@ def test_an_error_answers_all_fetches_and_ends_the_rest() -> None:
     assert consumer.source.detached == [], "the subscription has ended it"
 
 
-def test_a_consumer_that_waits_is_told_before_its_place_is_free() -> None:
+def test_detach_answers_pending_fetches_before_it_frees_the_consumer_slot() -> None:
     consumer, places = Consumer(), list[str]()
     consumer.deliver(1)
     consumer.session.detach(ClosedError("gone"), lambda: places.append("free"))
@@ -405,7 +405,7 @@ def test_a_batch_that_fails_is_answered_with_its_error_and_the_next_one_goes_on(
     assert isinstance(fault_in(fault), InvalidEntryError)
 
 
-def test_what_is_no_batch_is_not_published() -> None:
+def test_publish_of_an_invalid_batch_raises_and_publishes_nothing() -> None:
     producer = Producer()
     with pytest.raises(InvalidEntryError):
         producer.session.publish(1, [b"none"])

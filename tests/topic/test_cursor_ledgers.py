@@ -58,7 +58,7 @@ def test_a_clean_cursor_goes_into_the_metadata_and_its_ledger_goes(cluster: Ledg
     assert state_of(cluster, "t") == 2
 
 
-def test_a_roll_moves_those_with_state_in_the_old_ledger_and_nobody_else(cluster: LedgerCluster) -> None:
+def test_ledger_roll_rewrites_only_cursors_with_state_in_the_old_ledger(cluster: LedgerCluster) -> None:
     for name in ("busy", "idle", "clean"):
         create(cluster, "t", name)
     with open_log(cluster, roll_entries=3) as log:
@@ -190,7 +190,7 @@ def test_while_no_ledger_can_be_opened_it_is_tried_less_and_less_often(
         log.close(timeout=1.0)
 
 
-def test_an_abandoned_ledger_is_swept_when_nobody_refers_to_it(cluster: LedgerCluster) -> None:
+def test_sweep_deletes_an_abandoned_ledger_once_no_cursor_refers_to_it(cluster: LedgerCluster) -> None:
     for name in ("a", "b"):
         create(cluster, "t", name)
     with open_log(cluster) as log:

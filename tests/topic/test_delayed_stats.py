@@ -123,7 +123,9 @@ def reads(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return numbers
 
 
-def test_what_was_counted_is_not_read_again(topic: Topic, clock: ManualClock, reads: list[int]) -> None:
+def test_stats_read_only_entries_that_were_not_counted_before(
+    topic: Topic, clock: ManualClock, reads: list[int]
+) -> None:
     topic.create_subscription("s", type="shared", start="earliest")
     topic.publish(b"later", deliver_at=clock.now_us() + HOUR)
     assert stats_of(topic).delayed == 1

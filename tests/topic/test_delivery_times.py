@@ -98,7 +98,9 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
 
 @pytest.mark.parametrize("where", WHERE)
 @pytest.mark.parametrize("name", REFUSED)
-def test_what_is_no_moment_is_refused_and_nothing_published(topics: Topics, where: str, name: str) -> None:
+def test_publish_with_an_invalid_delivery_time_raises_and_publishes_nothing(
+    topics: Topics, where: str, name: str
+) -> None:
     fields, message = REFUSED[name]
     topic = topics[where]
     columns = {key: value if key == "delay" else [MOMENT_US, value] for key, value in fields.items()}

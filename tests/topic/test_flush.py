@@ -88,7 +88,7 @@ def test_flush_in_a_running_event_loop_is_refused(topic: Any) -> None:
             asyncio.run(scene(each.flush))
 
 
-def test_what_was_closed_is_not_flushed(topic: Any) -> None:
+def test_flush_of_a_closed_handle_raises_closed_error(topic: Any) -> None:
     consumer, producer = topic.subscribe("s"), topic.producer("me")
     for each in (consumer, producer, topic):
         each.close()

@@ -113,7 +113,7 @@ def test_a_gap_before_a_later_entry_of_the_call_is_stored_with_it(topic: Topic) 
     assert gaps_of(topic) == [tuple(Gap(at, at + 1, cause) for at, cause in enumerate(causes))]
 
 
-def test_what_is_sent_again_is_known(topic: Topic) -> None:
+def test_publish_of_a_message_stored_through_another_cluster_is_a_duplicate(topic: Topic) -> None:
     """The producer goes on here, and repeats messages that another cluster had stored and sent."""
     send(topic, entry(0, 0, 1), entry(2, 2))
     assert publish(topic, 1, 2, 3) == [-1, -1, 3]

@@ -293,7 +293,7 @@ def test_growth_is_reported(topic: ManagedLedger) -> None:
     assert ends == sorted(set(ends)) and ends[-1] == 20, "each time there is more, and the last time all"
 
 
-def test_what_is_acknowledged_can_be_read(topic: ManagedLedger) -> None:
+def test_published_messages_are_readable_in_the_callback_of_their_publish(topic: ManagedLedger) -> None:
     """A callback of the publish may read the message at once."""
     ends: list[tuple[int, int]] = []
     futures = [publish(topic, [b"a", b"b"]) for _ in range(9)]
@@ -304,7 +304,7 @@ def test_what_is_acknowledged_can_be_read(topic: ManagedLedger) -> None:
     assert all(stop <= end for stop, end in ends)
 
 
-def test_what_callbacks_publish_comes_in_order(topic: ManagedLedger, shared: LedgerCluster) -> None:
+def test_publishes_from_a_callback_keep_their_order(topic: ManagedLedger, shared: LedgerCluster) -> None:
     """A callback must not wait, and does not have to."""
     outcome: AppendFuture[list[Any]] = AppendFuture()
 

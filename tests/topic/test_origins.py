@@ -214,7 +214,7 @@ def test_a_topic_is_an_origin_of_its_own(cluster: Cluster, topic: Topic) -> None
     assert topic.origin == Origin(cluster_id(cluster.runtime.metadata), topic.managed.chain.token)
 
 
-def test_what_a_topic_published_itself_never_returns(topic: Topic) -> None:
+def test_replication_session_from_the_own_origin_is_refused(topic: Topic) -> None:
     with pytest.raises(InvalidArgumentError, match="itself"):
         topic.origins.open(topic.origin, 1)
 
@@ -400,7 +400,7 @@ def test_an_entry_with_many_gaps_may_be_as_large_as_any(cluster: Cluster, topic:
 
 
 @pytest.mark.parametrize("deduplicate", [False, True])
-def test_what_is_stored_is_known_after_a_clean_close(cluster: Cluster, deduplicate: bool) -> None:
+def test_replication_positions_are_recovered_after_a_clean_close(cluster: Cluster, deduplicate: bool) -> None:
     settings = {**SETTINGS, "deduplicate": deduplicate}
     with cluster.topic(NAME, **settings) as topic:
         opened(topic)
@@ -414,7 +414,7 @@ def test_what_is_stored_is_known_after_a_clean_close(cluster: Cluster, deduplica
         assert [first for first, _ in check_log(topic)] == list(range(18))
 
 
-def test_what_is_stored_is_known_after_a_crash(cluster: Cluster) -> None:
+def test_replication_positions_are_recovered_after_a_crash(cluster: Cluster) -> None:
     """Pulsar #25861: the log after the last snapshot is read again."""
     with life(cluster) as one:
         topic = one.topic(NAME, **SETTINGS)
@@ -434,7 +434,7 @@ def test_what_is_stored_is_known_after_a_crash(cluster: Cluster) -> None:
         assert [first for first, _ in check_log(topic)] == [*range(10), *range(12, 15)]
 
 
-def test_what_was_sent_and_not_confirmed_is_kept_or_sent_again(cluster: Cluster) -> None:
+def test_next_owner_resumes_replication_behind_the_entries_that_were_stored(cluster: Cluster) -> None:
     """The next owner has any part of these entries, and knows which part."""
     with life(cluster) as one:
         topic = one.topic(NAME, **SETTINGS)

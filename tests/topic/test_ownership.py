@@ -109,7 +109,7 @@ def test_one_lease_for_all(memory, monkeypatch) -> None:
     assert numbers == [7]
 
 
-def test_what_makes_no_sense_is_said(memory) -> None:
+def test_invalid_owner_metadata_raises_invalid_metadata_error(memory) -> None:
     good = TopicOwner("a:1", 7, "h", "i", 9)
     assert TopicOwner.decode(good.encode()) == good
     body = json.loads(good.encode())
@@ -150,7 +150,7 @@ def waiting(ownership: Ownership, topic: str, pool: ThreadPoolExecutor) -> Futur
     return future
 
 
-def test_the_next_one_is_told_at_once(store, other) -> None:
+def test_release_hands_the_topic_to_a_waiting_claim_at_once(store, other) -> None:
     with Ownership(store) as first, Ownership(other) as second, ThreadPoolExecutor() as pool:
         for ownership in (second, first):  # of another process, and of this one
             claim = first.claim("t")
@@ -203,7 +203,7 @@ def test_one_at_a_time(sqlite_url) -> None:
 # ---- losing ----------------------------------------------------------------------------------------------------
 
 
-def test_a_lost_lease_is_told_once_to_each(memory) -> None:
+def test_lost_lease_calls_on_lost_once_for_each_held_claim(memory) -> None:
     lost: list[str] = []
     with Ownership(memory) as first, Ownership(memory) as second:
 

@@ -107,7 +107,7 @@ def test_a_column_of_another_length_is_refused(topic: PartitionedTopic, column: 
     assert stored(topic) == [[], [], []]
 
 
-def test_what_is_no_key_is_refused(topic: PartitionedTopic) -> None:
+def test_publish_with_an_invalid_key_raises_wrong_type_error(topic: PartitionedTopic) -> None:
     with pytest.raises(WrongTypeError, match="key"):
         topic.publish(b"v", "key")  # type: ignore[arg-type]
     with pytest.raises(WrongTypeError, match="key"):

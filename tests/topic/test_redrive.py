@@ -140,7 +140,7 @@ def part(topic: Any, partition: int) -> list[Message]:
     return [message for batch in topic.read(partition) for message in batch]
 
 
-def test_what_is_asked_for(place: Any, name: str) -> None:
+def test_redrive_honours_dry_run_limit_where_and_to(place: Any, name: str) -> None:
     topic, dead = topic_and_dead_letters(place, name)
     other = place.topic(f"{name}-other", **PLAIN)
     dead.publish_batch(**letters_of(name, range(10)))
@@ -167,7 +167,7 @@ def test_where_leaves_the_others(place: Any, name: str) -> None:
     assert sorted(map(int, values(topic))) == list(range(12)), "those that were left are not taken for duplicates"
 
 
-def test_what_fails_again_meanwhile_waits_for_the_next_run(place: Any, name: str) -> None:
+def test_redrive_leaves_dead_letters_published_meanwhile_to_the_next_run(place: Any, name: str) -> None:
     topic, dead = topic_and_dead_letters(place, name)
     dead.publish_batch(**letters_of(name, range(3)))
 

@@ -53,7 +53,7 @@ def topic(client: Client) -> RemoteTopic:
 # ---- publishing and reading ------------------------------------------------------------------------------------
 
 
-def test_what_is_published_is_at_the_owner(here: Served, topic: RemoteTopic) -> None:
+def test_messages_published_by_a_client_are_stored_at_the_owner(here: Served, topic: RemoteTopic) -> None:
     assert topic.publish(b"one", b"key", properties={"a": b"b"}, event_time=5, deliver_at=2_000_000_000_000_006) == 0
     assert topic.publish_batch([b"two", b"three"], [b"k", None]) == range(1, 3)
     future = topic.submit(b"four")
@@ -104,7 +104,7 @@ def test_topics_of_a_client(here: Served, client: Client, topic: RemoteTopic) ->
 # ---- producers -------------------------------------------------------------------------------------------------
 
 
-def test_what_was_published_before_is_dropped(client: Client, here: Served) -> None:
+def test_remote_producer_drops_duplicate_sequences(client: Client, here: Served) -> None:
     topic = client.topic("news", **PLAIN, deduplicate=True)
     me = topic.producer("me")
     assert (me.last_sequence, me.publish(b"0"), me.publish_batch([b"1", b"2"])) == (-1, 0, range(1, 3))
@@ -177,7 +177,7 @@ def test_no_server_is_there(here: Served) -> None:
         here.client(address).topic("news")
 
 
-def test_what_serves_no_topics_is_refused() -> None:
+def test_connection_to_a_server_of_another_service_raises_not_connected_error() -> None:
     with Reactor() as reactor:
         reactor.start()
         with Server(reactor, Recorder(), identity=NODE) as server:

@@ -86,7 +86,7 @@ class Flows:
         self.given.append(messages)
 
 
-def test_what_is_handed_out_in_parts_leaves_room_for_as_much_again() -> None:
+def test_large_delivery_taken_in_parts_leaves_room_for_as_many_messages_again() -> None:
     """Three entries, each of which nearly fills a delivery."""
     flows, answers = Flows(), list[tuple[int, int]]()
     outlet = ConsumerSession("c", lambda request, *buffers: answers.append((request, sum(map(len, buffers)))))

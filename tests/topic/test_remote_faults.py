@@ -78,7 +78,7 @@ def test_without_acknowledgement_messages_come_again(here: Served, wire: Wire) -
     assert here.cluster.topic("news").stats().subscriptions[0].backlog_messages == 0
 
 
-def test_what_was_acknowledged_and_flushed_does_not_come_again(here: Served, wire: Wire) -> None:
+def test_flushed_acknowledgements_survive_lost_connections(here: Served, wire: Wire) -> None:
     """The acknowledgement, or all answers of the owner, are lost with the connection."""
     topic = here.client(wire.address).topic("news", **PLAIN)
     with topic.subscribe("s", start="earliest", type="shared") as consumer:
@@ -167,7 +167,7 @@ def test_a_flush_while_the_server_is_away_waits_for_it(here: Served, wire: Wire)
         assert here.cluster.topic("news").stats().subscriptions[0].backlog_messages == 0
 
 
-def test_what_waits_in_a_consumer_is_not_given_out_twice(here: Served, wire: Wire) -> None:
+def test_reconnect_does_not_repeat_messages_that_wait_in_the_consumer(here: Served, wire: Wire) -> None:
     topic = here.client(wire.address).topic("news", **PLAIN)
     with topic.subscribe("s", start="earliest", type="shared") as consumer:
         topic.publish_batch([b"%d" % number for number in range(1000)])

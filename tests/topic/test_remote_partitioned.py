@@ -54,7 +54,9 @@ def test_keys_go_where_pulsars_go(topic: RemotePartitionedTopic) -> None:
     }
 
 
-def test_what_is_published_is_at_the_owner(here: Served, topic: RemotePartitionedTopic) -> None:
+def test_messages_published_to_partitions_by_a_client_are_stored_at_the_owner(
+    here: Served, topic: RemotePartitionedTopic
+) -> None:
     assert [topic.publish(b"v") for _ in range(4)] == [(0, 0), (1, 0), (2, 0), (0, 1)]
     topic.publish_batch(VALUES, KEYS, properties=[{"at": str(at)} for at in range(60)], event_times=list(range(1, 61)))
     local = here.cluster.topic("t")
@@ -71,7 +73,7 @@ def test_what_is_published_is_at_the_owner(here: Served, topic: RemotePartitione
     assert asyncio.run(scene()) == PartitionOffset(1, len(stored(local)[1]) - 1)
 
 
-def test_what_was_published_before_is_dropped(here: Served) -> None:
+def test_remote_partitioned_producer_drops_duplicate_sequences(here: Served) -> None:
     with here.client().topic("d", partitions=2, deduplicate=True, **PLAIN).producer("p") as producer:
         keys = [key_of(at % 2, 2) for at in range(6)]
         producer.publish_batch(VALUES[:4], keys[:4], sequences=range(4))
@@ -150,7 +152,7 @@ def test_a_topic_is_made_once_whichever_client_asks(here: Served) -> None:
     assert client.topic("t") is not results[0] and client.topic("t").publish(b"v", key_of(0, 4)).offset == 1
 
 
-def test_what_cannot_be_made_or_opened(client: Client, topic: RemotePartitionedTopic) -> None:
+def test_invalid_partitioned_topics_cannot_be_created_or_opened(client: Client, topic: RemotePartitionedTopic) -> None:
     client.topic("plain", **PLAIN)
     with pytest.raises(TopicExistsError, match="plain"):
         client.topic("plain", partitions=2)
@@ -227,7 +229,7 @@ def test_partitions_of_several_servers_are_one_topic(here: Served, client: Clien
             assert sorted(message.value for message in messages) == sorted([*behind, b"moved"])
 
 
-def test_what_users_need_is_exported() -> None:
+def test_classes_of_partitioned_topics_are_exported() -> None:
     assert pyreplog.RemotePartitionedTopic is RemotePartitionedTopic
     for name in ("PartitionedTopic", "PartitionedConsumer", "PartitionedProducer", "PartitionRange", "Producer"):
         assert getattr(pyreplog, name).__name__ == name

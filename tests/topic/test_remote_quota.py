@@ -55,7 +55,7 @@ def test_closing_tells_what_a_quota_kept_out(here: Served) -> None:
     assert values_of(owner) == [b"first"]
 
 
-def test_what_it_kept_out_can_be_published_later(here: Served) -> None:
+def test_messages_refused_by_a_quota_can_be_published_by_the_next_producer(here: Served) -> None:
     """They keep their sequence numbers: the next producer with this name does not collide with the refused messages."""
     owner = held(here, deduplicate=True)
     client = here.client(timeout=NEVER_S)
@@ -130,7 +130,7 @@ class Left:
         self.is_over = True
 
 
-def test_what_waits_for_room_is_published_when_its_client_has_left() -> None:
+def test_messages_waiting_for_room_are_published_after_their_client_disconnected() -> None:
     left = Left()
     assert not left.is_over and not left.answers, "no quota holds it"
     left.room.make()

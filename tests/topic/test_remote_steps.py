@@ -149,7 +149,7 @@ HOW = [some, a_range, up_to_one]
 
 
 @pytest.mark.parametrize("acknowledge", HOW)
-def test_what_is_acknowledged_is_flushed_after_a_while(acknowledge: Callable[[ConsumerLab], None]) -> None:
+def test_consumer_flushes_acknowledgements_after_a_delay(acknowledge: Callable[[ConsumerLab], None]) -> None:
     """One flush is sent for any number of acknowledgements, and none when there are no new ones."""
     with attached_lab() as lab:
         assert not lab.link.timers, "nothing was acknowledged"
@@ -166,7 +166,7 @@ def test_what_is_acknowledged_is_flushed_after_a_while(acknowledge: Callable[[Co
 
 
 @pytest.mark.parametrize("acknowledge", HOW)
-def test_what_comes_during_a_flush_has_another(acknowledge: Callable[[ConsumerLab], None]) -> None:
+def test_acknowledgements_during_a_flush_are_flushed_by_another_one(acknowledge: Callable[[ConsumerLab], None]) -> None:
     with attached_lab() as lab:
         acknowledge(lab)
         lab.link.pass_time()
@@ -191,7 +191,7 @@ def test_a_flush_that_failed_is_tried_again(acknowledge: Callable[[ConsumerLab],
 
 
 @pytest.mark.parametrize("acknowledge", HOW)
-def test_what_no_flush_had_confirmed_is_flushed_over_the_next_connection(
+def test_unconfirmed_acknowledgements_are_flushed_over_the_next_connection(
     acknowledge: Callable[[ConsumerLab], None],
 ) -> None:
     """The RESUME repeats the acknowledgement. The flush that was lost with the first connection does not delay the next
@@ -211,7 +211,7 @@ def test_what_no_flush_had_confirmed_is_flushed_over_the_next_connection(
 
 
 @pytest.mark.parametrize("acknowledge", HOW)
-def test_what_a_flush_has_confirmed_is_not_repeated(acknowledge: Callable[[ConsumerLab], None]) -> None:
+def test_resume_omits_acknowledgements_that_a_flush_confirmed(acknowledge: Callable[[ConsumerLab], None]) -> None:
     with attached_lab() as lab:
         acknowledge(lab)
         lab.link.pass_time()
@@ -260,7 +260,7 @@ def test_a_flush_that_is_due_while_there_is_no_connection_comes_later(
         lab.flushed()
 
 
-def test_what_the_owner_refused_is_not_repeated() -> None:
+def test_resume_omits_acknowledgements_that_the_owner_refused() -> None:
     with attached_lab() as lab:
         for acknowledge, kind in ((some, Acknowledge), (up_to_one, AcknowledgeCumulative)):
             acknowledge(lab)
@@ -269,7 +269,7 @@ def test_what_the_owner_refused_is_not_repeated() -> None:
         assert lab.resume() == (ERA, 0, [])
 
 
-def test_what_comes_behind_the_resume_is_sent_when_that_is_answered() -> None:
+def test_acknowledgements_made_after_a_resume_are_sent_once_it_is_answered() -> None:
     """The acknowledgements of the RESUME are not sent twice."""
     with attached_lab() as lab:
         lab.acknowledge(0)
@@ -353,7 +353,7 @@ def test_the_next_connection_permits_what_has_not_come() -> None:
         assert lab.received() == []
 
 
-def test_what_comes_too_late_is_permitted_again() -> None:
+def test_discarded_deliveries_of_an_old_generation_return_their_permits() -> None:
     with attached_lab() as lab:
         lab.subscription.redeliver(1)
         lab.link.answer(Redeliver, [encode_reply(MovedTo(0, 1, ERA))])
@@ -437,7 +437,7 @@ def test_acknowledgements_that_were_lost_are_repeated() -> None:
         assert done.result(0) is None and not lab.link.asked(AcknowledgeCumulative), "the RESUME had it"
 
 
-def test_what_the_owner_has_but_no_flush_has_confirmed_is_repeated() -> None:
+def test_resume_repeats_acknowledgements_that_no_flush_confirmed() -> None:
     with attached_lab() as lab:
         done = lab.consumer.acknowledge_cumulative_async(1)
         lab.link.answer(AcknowledgeCumulative, [encode_reply(Done())])

@@ -53,7 +53,7 @@ def test_settings_that_are_given_stay(tmp_path: Path) -> None:
         assert cluster.topic("copies", write_quorum=2).config.ensemble == 3
 
 
-def test_what_cannot_work_is_refused(tmp_path: Path) -> None:
+def test_settings_that_need_more_bookies_raise_not_enough_bookies_error(tmp_path: Path) -> None:
     """The error says what to do, and no topic is created."""
     with embedded(tmp_path, 2) as cluster:
         for settings in ({"ensemble": 3}, {"write_quorum": 3}, {"partitions": 4, "ensemble": 3}):

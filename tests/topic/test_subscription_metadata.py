@@ -81,7 +81,7 @@ def test_bytes_come_back(snapshot: bytes, ledger: int, first: int, properties: d
         {"properties": {SETTINGS_PROPERTY: "{"}}, {"properties": {SETTINGS_PROPERTY: '{"max_unacked":0}'}},
     ],
 )  # fmt: skip
-def test_what_makes_no_sense_is_refused(wrong: dict[str, object]) -> None:
+def test_decode_of_invalid_subscription_metadata_raises(wrong: dict[str, object]) -> None:
     with pytest.raises(InvalidMetadataError):
         SubscriptionMetadata.decode(json.dumps({**json.loads(MADE.encode()), **wrong}).encode())
 

@@ -242,7 +242,7 @@ def test_a_topic_that_is_edited_while_it_is_deleted(cluster: LedgerCluster, name
     assert edited.deletes == 2 and find_chain(cluster.metadata, name) is None
 
 
-def test_a_key_without_a_topic_belongs_to_nobody(cluster: LedgerCluster, name: str) -> None:
+def test_chain_store_of_an_empty_topic_key_raises_topic_fenced_error(cluster: LedgerCluster, name: str) -> None:
     """The key exists only as the parent of other keys, since its topic was deleted."""
     chain_store = ChainStore(cluster.metadata, name, "one")
     chain_store.take(config(), US, create=True)

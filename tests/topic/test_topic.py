@@ -60,7 +60,7 @@ def topic(cluster: Cluster, request: pytest.FixtureRequest) -> Iterator[Topic]:
 # ---- publishing and reading ------------------------------------------------------------------------------------
 
 
-def test_what_is_published_is_read_across_ledgers(topic: Topic) -> None:
+def test_published_messages_are_read_across_ledgers(topic: Topic) -> None:
     assert topic.publish(b"0", b"k", properties={"a": "b"}, event_time=7) == 0
     for at in range(1, 41, 10):
         assert topic.publish_batch(values(10, at)) == range(at, at + 10)
@@ -370,7 +370,7 @@ def test_ctrl_c_just_before_it_waits_loses_nothing(topic: Topic, monkeypatch: py
         assert received(consumer, 1) == [0]
 
 
-def test_what_was_trimmed_is_told(topic: Topic) -> None:
+def test_read_of_trimmed_messages_raises_trimmed_error(topic: Topic) -> None:
     fill(topic, 40)
     assert trim(topic) == 40
     assert (topic.start, topic.end) == (40, 40)

@@ -90,7 +90,7 @@ def all_that_it_can(topic: Topic) -> list[BaseException]:
     return errors
 
 
-def test_what_a_former_owner_does_shows_nowhere(cluster: Cluster) -> None:
+def test_calls_of_a_former_owner_have_no_effect_at_the_new_owner(cluster: Cluster) -> None:
     """Scenario 33, with subscriptions: the former owner was paused, and goes on when another one owns the topic."""
     with life(cluster) as owner, life(cluster) as other:
         old = owner.topic(NAME, **SMALL)

@@ -55,7 +55,7 @@ def test_those_that_are_stuck_have_one_time_together(tmp_path: Path, caplog: pyt
     assert "12 of 12 topics are not closed yet: t0, t1, t2, …" in caplog.text
 
 
-def test_one_that_is_stuck_keeps_nobody(tmp_path: Path) -> None:
+def test_close_stores_messages_of_all_topics_but_a_stuck_one(tmp_path: Path) -> None:
     """Whichever topic is stuck, messages and acknowledgements of the others are stored."""
     stuck, *others = [f"t{number}" for number in range(COUNT)]
     with open_cluster(tmp_path, flush_ms=60_000) as cluster:
