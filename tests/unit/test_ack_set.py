@@ -227,7 +227,7 @@ def test_changes_make_the_same_set(seed: int) -> None:
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_what_is_taken_adds_up_to_what_is_acknowledged(seed: int) -> None:
+def test_take_acked_ranges_add_up_to_the_acknowledged_offsets(seed: int) -> None:
     rng = random.Random(seed)
     topic = Topic.random(seed, 1500, 3)
     acks, taken = of(topic), set[int]()

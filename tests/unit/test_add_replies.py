@@ -101,7 +101,7 @@ LATE: dict[str, Callable[[AckTracker], None]] = {
 
 
 @pytest.mark.parametrize("change", LATE.values(), ids=LATE)
-def test_what_does_not_count_any_more_is_the_drivers(change: Callable[[AckTracker], None]) -> None:
+def test_ok_that_no_longer_counts_is_passed_to_the_driver(change: Callable[[AckTracker], None]) -> None:
     tracker, driver, lane = tracker_of(3, 3, 2, lap=4), Driver(), Way()
     answer, group = Answer(driver, "send", LEDGER, Part(tracker, 0, 0, 4)), group_of(lane, driver, tracker, 0, (0, 4))
     change(tracker)

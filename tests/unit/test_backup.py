@@ -116,7 +116,7 @@ def test_a_trimmed_and_truncated_log(log, tmp_path):
     assert fsck.check(tmp_path / "new").clean
 
 
-def test_what_lies_behind_the_records_is_not_copied(tmp_path):
+def test_backup_omits_bytes_after_the_last_record(tmp_path):
     """A recycled segment still has an earlier life's bytes in it."""
     path = tmp_path / "log"
     with pyreplog.open(path, segment_bytes=SEGMENT_BYTES, retention_bytes=0, spare_segments=1) as log:

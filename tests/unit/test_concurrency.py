@@ -133,7 +133,7 @@ class HeldFiles(RealFiles):
         super().write_sync(fd, data, offset)
 
 
-def test_a_thread_that_was_woken_and_does_not_come_back_holds_up_nobody(tmp_path: Path):
+def test_woken_thread_that_does_not_run_blocks_no_other_appender(tmp_path: Path):
     """All who were woken go one behind the other, and each of these ends as soon as it has its entry."""
     files = HeldFiles()
     with pyreplog.open(tmp_path / "log", durability="synced", files=files) as log:

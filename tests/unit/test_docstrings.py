@@ -158,7 +158,7 @@ def test_public_docstrings_are_complete(page: Path) -> None:
         ("Read it.\n\n    Args:\n        entry: a number.\n\n    Raises:\n        LockedError: no.\n    ", "not in Raises"),
     ],
 )  # fmt: skip
-def test_what_is_missing_is_noticed(docstring: str, expected: str) -> None:
+def test_check_reports_incomplete_docstrings(docstring: str, expected: str) -> None:
     code = f'def read(entry: int) -> None:\n    """{docstring}"""\n    raise ClosedError("the log was closed")\n'
     with griffe.temporary_visited_module(code) as module:
         actual_complaints = [*complaints("read", module["read"])]

@@ -202,7 +202,7 @@ def test_a_task_that_goes_on_cancels_the_next_one(loop: asyncio.AbstractEventLoo
     run(loop, main())
 
 
-def test_what_was_caught_can_be_awaited_again(loop: asyncio.AbstractEventLoop) -> None:
+def test_future_can_be_awaited_again_after_a_timeout(loop: asyncio.AbstractEventLoop) -> None:
     future = AppendFuture(5)
 
     async def main() -> int:
@@ -217,7 +217,7 @@ def test_what_was_caught_can_be_awaited_again(loop: asyncio.AbstractEventLoop) -
 
 
 @pytest.mark.parametrize("leaving", [KeyboardInterrupt, SystemExit])
-def test_what_leaves_a_task_keeps_no_other_from_going_on(
+def test_exception_that_leaves_the_loop_does_not_stop_other_waiting_tasks(
     loop: asyncio.AbstractEventLoop, leaving: type[BaseException]
 ) -> None:
     futures = [AppendFuture(i) for i in range(10)]
@@ -283,7 +283,7 @@ def test_a_closed_awaiter_is_forgotten() -> None:
     asyncio.run(main())
 
 
-def test_an_ack_that_nobody_settled_cannot_be_resumed() -> None:
+def test_resuming_an_unsettled_future_raises_runtime_error() -> None:
     future = AppendFuture(5)
 
     async def main() -> None:

@@ -177,7 +177,7 @@ def test_control_records_of_a_code_the_newest_counts(path: Path) -> None:
 # ---- what is not durable yet -----------------------------------------------------------------------------------------
 
 
-def test_what_is_not_synced_is_not_here_yet(path: Path) -> None:
+def test_unsynced_entries_of_a_synced_log_are_not_readable(path: Path) -> None:
     with open_log(path, "synced") as log:
         log.append(records_of(3, 0, 1))
         append_entries(log.commit_log, records_of(3, 2, 3) + records_of(4, 0))
@@ -380,7 +380,7 @@ def test_a_full_disk_refuses_the_whole_batch(durability: str, path: Path, monkey
         assert list(read_all(log, 3)) == list(range(400))
 
 
-def test_a_sender_that_changes_its_bytes_hurts_nobody(path: Path) -> None:
+def test_caller_that_changes_its_buffer_during_append_does_not_damage_the_log(path: Path) -> None:
     """What counts is the copy; the rest of the log stays as it is."""
     data = bytearray(records_of(3, *range(2000), size=900))
     stop = threading.Event()

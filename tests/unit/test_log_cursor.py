@@ -164,7 +164,7 @@ def test_a_cursor_of_another_log_holds_nothing(tmp_path: Path) -> None:
             log.cursor("c")
 
 
-def test_what_a_damaged_cursor_held_is_unknown_so_nothing_goes(tmp_path: Path) -> None:
+def test_damaged_cursor_stops_trimming_and_retention(tmp_path: Path) -> None:
     with filled(tmp_path / "log", retention_bytes=SEGMENT) as log:
         log.cursor("c", "latest").close()
         (log.path / "cursors" / "c.cursor").write_bytes(bytes(2 * SLOT_BYTES))
@@ -292,7 +292,7 @@ def _advance(path: Path, ready: Any) -> None:
             signal.pause()
 
 
-def test_what_was_advanced_survives_kill_9(tmp_path: Path) -> None:
+def test_cursor_position_survives_kill_9(tmp_path: Path) -> None:
     with filled(tmp_path / "log", 10) as log:
         spawn = multiprocessing.get_context("spawn")
         ready = spawn.Event()

@@ -197,7 +197,7 @@ def test_a_log_that_syncs_at_intervals_does(tmp_path: Path, runtime: LogRuntime)
             until(lambda count=count: log.synced_end == count)  # type: ignore[misc]
 
 
-def test_retention_removes_what_is_too_old_though_nobody_appends(
+def test_retention_removes_old_segments_of_an_idle_log(
     tmp_path: Path, runtime: LogRuntime, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr(commit_log, "_RETENTION_S", 0.01)

@@ -250,7 +250,7 @@ def test_compressed_bodies() -> None:
     assert last.value == messages[-1].value
 
 
-def test_what_does_not_shrink_is_not_compressed() -> None:
+def test_compress_entry_returns_an_incompressible_entry_unchanged() -> None:
     plain = encode_messages([random.Random(1).randbytes(100)])
     assert compress_entry(plain, 1, lambda body: bytes(body)) is plain
     assert compress_entry(plain, 1, zlib.compress) is plain

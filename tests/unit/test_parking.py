@@ -71,7 +71,7 @@ def test_a_wait_is_over_when_it_is_reached_or_never_will_be() -> None:
     assert lot.is_over(201)
 
 
-def test_nobody_sleeps_for_what_is_there(sleepers: Sleepers) -> None:
+def test_park_below_the_reached_position_returns_at_once(sleepers: Sleepers) -> None:
     sleepers.lot.reach(200)
     sleepers.lot.park(200, FOREVER_US)
 
@@ -102,7 +102,7 @@ def test_who_was_woken_to_lead_and_leaves_wakes_the_next(sleepers: Sleepers) -> 
     assert sleepers.is_through(201)
 
 
-def test_who_does_not_lead_takes_the_lead_from_nobody(sleepers: Sleepers) -> None:
+def test_leave_by_another_thread_does_not_end_the_lead(sleepers: Sleepers) -> None:
     sleepers.park(200)
     other = threading.Thread(target=sleepers.lot.leave)
     other.start()
@@ -111,7 +111,7 @@ def test_who_does_not_lead_takes_the_lead_from_nobody(sleepers: Sleepers) -> Non
     sleepers.lot.park(201, 1)  # sleeps: somebody leads
 
 
-def test_nobody_sleeps_where_the_position_moves_no_more(sleepers: Sleepers) -> None:
+def test_close_wakes_all_parked_threads(sleepers: Sleepers) -> None:
     sleepers.park(200, 201)
     sleepers.lot.close()
     assert sleepers.is_through(200)

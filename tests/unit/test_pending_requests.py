@@ -180,7 +180,7 @@ def add(first: int = 0, last: int = 0, key: bytes = bytes(16), flags: int = 0) -
     return Request(RequestKind.ADD, LEDGER, first, last, key, flags, records=b"records")
 
 
-def test_what_all_are_asked_leaves_to_all() -> None:
+def test_send_alone_sends_one_request_to_every_bookie() -> None:
     wires = {f"b{number}": Wire() for number in range(3)}
     lanes = {(name, LEDGER): Way() for name in wires}
     request = add(3, 5)

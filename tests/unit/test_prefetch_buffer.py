@@ -95,7 +95,7 @@ def test_how_often_messages_came_before() -> None:
     assert [consumer.take_next().redelivered for _ in range(2)] == [0, 0]
 
 
-def test_what_was_begun_is_dropped() -> None:
+def test_end_drops_the_rest_of_a_delivery() -> None:
     consumer = Consumer()
     consumer.begin((batch_of(4), {1: 2}))
     consumer.take_next()
@@ -117,7 +117,7 @@ def test_acknowledgements_ascend_and_come_once(offsets: list[int]) -> None:
     assert consumer.take_acked() is None
 
 
-def test_what_is_no_message_is_not_gathered() -> None:
+def test_acknowledgement_of_anything_but_a_message_is_not_gathered() -> None:
     consumer, batch = Consumer(), batch_of(2)
     consumer.gather(True)
     whats: Iterable[Any] = (batch, 5, [batch[0]], None)

@@ -64,7 +64,7 @@ def test_an_advance_completes_those_whose_threshold_is_reached() -> None:
     assert purgatory.waiting("log") == 0
 
 
-def test_what_was_reached_before_completes_at_once() -> None:
+def test_waiter_for_a_reached_position_completes_at_once() -> None:
     purgatory = Purgatory()
     purgatory.advance_and_drain("log", 5)
     assert done(watched(purgatory, -7, 5)) == [-7, 5]
@@ -98,7 +98,7 @@ def test_advance_completes_nothing_before_drain() -> None:
     assert done(futures) == [1]
 
 
-def test_a_key_is_watched_from_the_call_of_watch_until_nobody_waits() -> None:
+def test_key_is_watched_from_watch_until_its_last_waiter_is_gone() -> None:
     purgatory, future = Purgatory(), AppendFuture[None](None)
     assert not purgatory.is_watched("a")
     entry = purgatory.watch("a", 5, future)
@@ -145,7 +145,7 @@ def test_waiters_complete_by_threshold_and_then_by_arrival() -> None:
     assert told == sorted(range(len(thresholds)), key=lambda p: thresholds[p])
 
 
-def test_one_who_waits_for_much_blocks_nobody() -> None:
+def test_waiter_for_a_distant_position_does_not_block_others() -> None:
     purgatory = Purgatory()
     far = watched(purgatory, 10**12)
     near = watched(purgatory, *range(1000))
@@ -195,7 +195,7 @@ def test_fail_fails_those_who_wait_and_those_who_come() -> None:
     assert done(watched(purgatory, 1, key="another")) == []
 
 
-def test_what_was_reached_before_the_failure_stays_reached_and_no_more_is() -> None:
+def test_fail_keeps_reached_positions_and_fails_waiters_beyond_them() -> None:
     purgatory = Purgatory()
     purgatory.advance_and_drain("log", 5)
     purgatory.fail("log", PoisonedError("sync failed"))
@@ -469,7 +469,7 @@ def test_waiters_out_of_order_cost_a_logarithm() -> None:
 # Ctrl-C
 
 
-def test_ctrl_c_while_events_are_applied_loses_nobody() -> None:
+def test_ctrl_c_during_drain_loses_no_waiter() -> None:
     class Interrupting(int):
         """A threshold at whose first look in the line Ctrl-C is pressed."""
 

@@ -96,7 +96,7 @@ def rewrite_header(path: Path, base: int, version: int) -> None:
 
 
 @pytest.mark.parametrize("durability", DURABILITIES)
-def test_what_was_appended_is_read(tmp_path: Path, durability: str, rng: Random) -> None:
+def test_appended_record_batches_are_read_back(tmp_path: Path, durability: str, rng: Random) -> None:
     with open_log(tmp_path / "log", durability=durability) as log:
         rows = fill(log, rng, 300)
         check_reads(log, rows, rng)

@@ -266,7 +266,7 @@ def test_files_that_somebody_reads_are_removed(tmp_path: Path) -> None:
     assert bytes(view)
 
 
-def test_what_was_prepared_for_elsewhere_is_used_again(tmp_path: Path) -> None:
+def test_segment_prepared_for_another_position_is_reused(tmp_path: Path) -> None:
     (tmp_path / "spare-7.seg").touch()
     pool = pool_of(tmp_path)
     pool.prepare(2)

@@ -70,7 +70,7 @@ def test_a_failure_stops_and_says_where(tmp_path: Path):
     ("name", "code"),
     [("sync", errno.EINVAL), ("write", errno.ENOSPC), ("sync_directory", errno.ENOTDIR), ("remove", errno.EISDIR)],
 )
-def test_every_failure_is_told(name: str, code: int, tmp_path: Path):
+def test_failed_step_raises_os_error_with_its_code(name: str, code: int, tmp_path: Path):
     """The null device takes any write and cannot be synced, the full one takes none."""
     with Path("/dev/full" if name == "write" else os.devnull).open("wb") as device:
         wrong = {
