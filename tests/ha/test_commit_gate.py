@@ -49,7 +49,7 @@ def test_followers_wait_for_the_commit_point(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("durability", ["appended", "synced"])
-def test_what_was_shown_is_shown_after_opening_again(tmp_path: Path, durability: str) -> None:
+def test_commit_point_is_restored_when_the_log_is_opened_again(tmp_path: Path, durability: str) -> None:
     with open_gated(tmp_path / "log", durability=durability) as log:
         log.append_batch(values(2 * PER_SEGMENT))
         log.show_up_to(ALL, ALL)

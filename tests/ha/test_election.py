@@ -150,7 +150,7 @@ def test_a_node_without_members_and_with_no_more_records_counts() -> None:
     assert only(ElectionWon, candidate.promised("c", promise(20, members=None)))
 
 
-def test_what_was_acknowledged_as_received_counts_as_received() -> None:
+def test_members_with_unsynced_records_count_when_ack_is_received() -> None:
     candidate = binding(ack="received")
     candidate.promised("b", promise(1))
     assert "promote c" in str(lost(candidate.promised("c", promise(21, synced=5))))
@@ -164,7 +164,7 @@ def test_a_term_of_which_it_holds_nothing_does_not_count() -> None:
     assert "promote c" in str(lost(candidate.promised("c", promise(10))))
 
 
-def test_a_trial_that_is_refused_deposes_nobody() -> None:
+def test_refused_trial_election_does_not_depose_the_master() -> None:
     """As with PreVote in Raft, a candidate that lags must not end a working master."""
     candidate, effects = election()
     candidate.promised("b", promise(trial=True))

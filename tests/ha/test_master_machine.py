@@ -451,7 +451,7 @@ def test_a_master_that_everybody_left_asks_why() -> None:
     check_is_fenced(lab, lab.group.vote_rejected(VoteRejected(RefusalCode.HIGHER_TERM, T3, "", None), lab.now_us))
 
 
-def test_strangers_depose_nobody() -> None:
+def test_requests_of_non_members_do_not_depose_the_master() -> None:
     lab = Lab(members="mab")
     assert lab.refusal(lab.join("z", promised=T3)) == RefusalCode.NOT_A_MEMBER
     absurd = Term((1 << 64) - 1, "a")
@@ -613,7 +613,7 @@ def test_settings() -> None:
 # ---- retention -------------------------------------------------------------------------------------------------
 
 
-def test_what_a_replica_has_not_synced_is_kept() -> None:
+def test_retention_keeps_records_that_a_replica_has_not_synced() -> None:
     """A replica may lose these records in a power cut, and need them again."""
     lab = Lab("ma")
     lab.follow("a", 10)

@@ -62,7 +62,7 @@ def test_a_change_needs_both_quorums() -> None:
     assert done == Members(MembersVersion(NO_TERM, 3), Quorum(("a", "d", "e"), 2))
 
 
-def test_later_masters_outdo_members_that_nobody_knew() -> None:
+def test_members_of_a_later_term_replace_unconfirmed_changes() -> None:
     lonely = Members.first("abc", 1).change(Quorum.of("a", 0)).completed().change(Quorum.of("ab", 0))
     taken_over = Members.first("abc", 1).led_by(Term(2, "b"))
     assert taken_over.stamp > lonely.stamp

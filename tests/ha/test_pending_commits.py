@@ -65,7 +65,7 @@ def test_an_append_without_a_loop_is_offered_at_once(room: Room) -> None:
     assert future.result() == 7
 
 
-def test_what_is_reached_waits_for_nothing(room: Room) -> None:
+def test_append_below_the_commit_point_completes_at_once(room: Room) -> None:
     future = AppendFuture(1)
     room.pending_commits.add(100, future)
     assert future.done()
@@ -155,7 +155,7 @@ def test_time_outs_leave_the_outcome_unknown(room: Room) -> None:
     assert second.result() == 2
 
 
-def test_what_was_reached_when_the_time_was_over_is_no_time_out(room: Room) -> None:
+def test_append_committed_before_its_timeout_is_noticed_succeeds(room: Room) -> None:
     """RocketMQ fails an append whose deadline has passed in its queue, without comparing it with the progress of
     replicas."""
     future = AppendFuture(1)

@@ -226,7 +226,7 @@ def test_a_copy_that_is_cut_does_not_go_on_sending(lab: Lab) -> None:
     link.close()
 
 
-def test_what_was_removed_cannot_be_sent(lab: Lab) -> None:
+def test_streaming_trimmed_records_fails_with_trimmed_error(lab: Lab) -> None:
     master = lab.master()
     server = lab.serve(end := MasterEnd(lab.reactor, master))
     replica = lab.replica("replica", master)

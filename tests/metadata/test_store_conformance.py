@@ -258,7 +258,7 @@ def test_a_watch_calls_at_once(store):
 
 
 @pytest.mark.parametrize("change", ["create", "put", "delete", "first child", "child", "child deleted"])
-def test_what_a_watch_hears(store, other, change):
+def test_watch_callback_sees_the_state_after_the_change(store, other, change):
     """`look` is what a caller would read in the callback: it must come to what is true after the change."""
     if change != "create" and change != "first child":
         version = store.create("/w/key", b"before")

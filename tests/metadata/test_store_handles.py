@@ -188,7 +188,7 @@ def test_kazoo_is_an_extra(monkeypatch):
         open_store("zk://localhost:2181/a")
 
 
-def test_what_an_import_loads():
+def test_import_of_metadata_loads_no_store_libraries():
     code = "import sys, pyreplog.metadata; print(*({'sqlite3', 'kazoo', 'ctypes'} & sys.modules.keys()))"
     run = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
     assert run.stdout.strip() == ""

@@ -68,7 +68,7 @@ def test_the_server_bounds_the_ttl(zookeeper, zookeeper_url):
     session.close()
 
 
-def test_nobody_there():
+def test_open_without_a_server_raises_metadata_unavailable_error():
     with pytest.raises(MetadataUnavailableError, match=r"127\.0\.0\.1:1 "):
         open_store("zk://127.0.0.1:1", timeout=0.3)
 
@@ -205,7 +205,7 @@ def test_watches_outlive_their_session(server):
             until(lambda: seen[-1] == b"2")
 
 
-def test_a_closed_store_waits_for_nobody(server):
+def test_close_ends_waiting_reads_of_a_store_without_servers(server):
     store = open_store(f"zk://{host(server)}/root", timeout=20)
     server.kill()
     until(lambda: not store._session.connected)

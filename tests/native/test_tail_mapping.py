@@ -110,7 +110,7 @@ def test_who_sleeps_while_the_page_is_not_mapped_is_woken_by_its_mapping(path: P
     assert ends == [1]
 
 
-def test_who_asked_while_the_page_was_not_mapped_is_told_by_the_next_change(path: Path) -> None:
+def test_wakeup_requested_while_the_page_was_unmapped_is_set_when_it_is_mapped_again(path: Path) -> None:
     tail = open_tail(path)
     assert tail.unmap()
     tail.ask_wakeup()

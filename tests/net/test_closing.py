@@ -35,7 +35,7 @@ def in_time(call: Callable[[], object]) -> None:
     assert not thread.is_alive(), "it hangs"
 
 
-def test_a_descriptor_is_given_back_while_nobody_is_about_to_use_it(reactor: Reactor) -> None:
+def test_descriptor_is_closed_while_the_connection_lock_is_held(reactor: Reactor) -> None:
     """Its number may be another connection's at once."""
     held: list[bool] = []
 

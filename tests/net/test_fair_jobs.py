@@ -156,7 +156,7 @@ def test_who_goes_while_its_turn_comes_leaves_nothing() -> None:
         until(lambda: (gc.collect(), kept() is None)[1])
 
 
-def test_a_job_sees_between_its_steps_that_nobody_wants_it_any_more() -> None:
+def test_check_connected_raises_in_jobs_of_a_closed_connection_only() -> None:
     """Of the connection that has gone alone; other threads are not concerned."""
     with opened(threads_max=2, running_max=1) as (jobs, submit, _):
         gone, other, steps, ended = Peer(), Peer(), {"gone": 0, "other": 0}, list[str]()
@@ -268,7 +268,7 @@ def test_the_end_waits_for_what_runs_as_long_as_it_may_and_drops_what_waits() ->
         assert (work.begun, work.ended, jobs.stop()) == (["runs"], ["runs"], [])
 
 
-def test_a_job_that_raises_costs_nobody_else_anything(caplog: pytest.LogCaptureFixture) -> None:
+def test_exception_of_a_job_does_not_stop_other_jobs(caplog: pytest.LogCaptureFixture) -> None:
     with opened(threads=1, threads_max=1, running_max=1) as (_, submit, work):
         work.may_end.set()
         submit(Peer(), lambda: 1 // 0)
@@ -290,7 +290,7 @@ def test_threads_end_and_are_made_again(monkeypatch: pytest.MonkeyPatch) -> None
         until(lambda: "later" in work.ended)
 
 
-def test_what_comes_behind_the_end_is_not_done() -> None:
+def test_job_submitted_after_close_is_not_run() -> None:
     jobs, work = FairExecutor("test-jobs"), Work()
     jobs.close()
     jobs.submit(Peer(), work.job("late"))  # type: ignore[arg-type]

@@ -57,7 +57,7 @@ def test_both_sides_learn_what_both_know(secret: Secret | None) -> None:
     assert first.peer.features == other.peer.features == {"b", "c-1"}
 
 
-def test_a_server_that_is_too_old_is_told_none() -> None:
+def test_no_features_are_agreed_with_a_server_of_an_older_version() -> None:
     first, other = greeted(frozenset({"a"}), frozenset({"a"}), server_version=1)
     assert first.peer is not None and other.peer is not None
     assert first.peer.features == other.peer.features == frozenset()

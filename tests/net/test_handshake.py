@@ -190,7 +190,7 @@ def test_a_servers_proof_is_not_a_clients() -> None:
 
 
 @pytest.mark.parametrize("change", [{"max_body_bytes": 9}, {"silence_ms": 9}, {"node": "x"}, {"min_version": 0}])
-def test_what_was_changed_on_the_way_is_noticed(change: dict[str, object]) -> None:
+def test_modified_hello_raises_authentication_error(change: dict[str, object]) -> None:
     first, other = server(secret=SECRET), client(secret=SECRET)
     changed = dataclasses.replace(first._hello, **change).encode()
     other._expected = NodeIdentity()

@@ -119,7 +119,9 @@ def test_descriptors(reactor: Reactor) -> None:
         reactor.unregister(ours.fileno())
 
 
-def test_exceptions_are_logged_and_stop_nobody_else(reactor: Reactor, caplog: pytest.LogCaptureFixture) -> None:
+def test_exceptions_of_callbacks_are_logged_and_do_not_stop_the_reactor(
+    reactor: Reactor, caplog: pytest.LogCaptureFixture
+) -> None:
     ours, theirs = socket.socketpair()
     with ours, theirs, caplog.at_level(logging.CRITICAL):
         gone: list[str] = []
@@ -141,7 +143,7 @@ def test_exceptions_are_logged_and_stop_nobody_else(reactor: Reactor, caplog: py
 # ---- who drives ------------------------------------------------------------------------------------------------
 
 
-def test_nobody_polls_while_nothing_happens() -> None:
+def test_idle_reactor_does_not_poll() -> None:
     with Reactor() as reactor:
         epoll = reactor._epoll = CountingEpoll(reactor._epoll)  # type: ignore[assignment]
         epoll.timeouts.append(0.0)
@@ -424,7 +426,7 @@ def test_stop_and_run_again() -> None:
         reactor.run()
 
 
-def test_what_was_handed_over_is_called_before_the_end() -> None:
+def test_calls_queued_before_close_are_run() -> None:
     numbers: list[int] = []
     with Reactor() as reactor:
         reactor.call_soon(lambda: numbers.append(1))

@@ -71,7 +71,7 @@ def test_a_wait_is_over_when_it_is_reached_or_never_will_be() -> None:
     assert lot.is_over(201)
 
 
-def test_park_below_the_reached_position_returns_at_once(sleepers: Sleepers) -> None:
+def test_park_at_a_reached_position_returns_at_once(sleepers: Sleepers) -> None:
     sleepers.lot.reach(200)
     sleepers.lot.park(200, FOREVER_US)
 

@@ -107,7 +107,7 @@ def test_an_answer_for_another_number_of_entries() -> None:
         session.appended(batch, [Run(0, 3)])
 
 
-def test_what_has_no_answer_is_sent_again_under_its_numbers() -> None:
+def test_unanswered_batches_are_sent_again_with_their_sequence_numbers() -> None:
     session = Session()
     for _ in range(3):
         session.batch(2)

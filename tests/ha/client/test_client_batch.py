@@ -41,7 +41,7 @@ def test_properties_arrive(log: CommitLog) -> None:
     assert (record.event_time, dict(record.properties)) == (5, {"a": b"b", "c": b"d"})
 
 
-def test_what_the_log_has_is_left_out(log: CommitLog) -> None:
+def test_append_received_skips_entries_that_the_log_already_has(log: CommitLog) -> None:
     data, count = encode_records(VALUES)
     append_received(log, data, count, 2, None)
     assert log[:] == VALUES[2:]

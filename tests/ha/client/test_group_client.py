@@ -68,7 +68,7 @@ def test_appends_and_reads(client: ha.GroupClient, group: Lab) -> None:
     assert group.nodes["b"].log[:] == [b"one", b"two", b"three"]
 
 
-def test_what_is_submitted_keeps_its_order(client: ha.GroupClient, group: Lab) -> None:
+def test_submitted_entries_keep_their_order(client: ha.GroupClient, group: Lab) -> None:
     futures = [client.submit(b"%d" % number) for number in range(3000)]
     client.flush()
     assert [future.result() for future in futures] == list(range(3000))

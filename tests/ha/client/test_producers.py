@@ -49,7 +49,7 @@ def put(log: CommitLog, client: bytes, sequence: int, entries: int) -> None:
     append_received(log, data, count, 0, batch_control(client, sequence, count))
 
 
-def test_what_came_before_is_answered_and_not_appended(lab: Lab) -> None:
+def test_repeated_batch_is_answered_without_being_appended(lab: Lab) -> None:
     master = lab.master(members="a", sync_replicas=0)
     with Wire(master.address) as wire:
         assert wire.append(ONE, 0, [b"a", b"b"]) == Appended((Run(0, 2),))

@@ -121,7 +121,7 @@ def test_hole_1_an_absurd_ack(absurd: int) -> None:
     assert machine.acked == 2000
 
 
-def test_what_comes_behind_an_absurd_ack_does_not_count() -> None:
+def test_reports_after_an_absurd_ack_are_ignored() -> None:
     machine = feeding(1000, 5000)
     sends(machine, 3000)
     refused(machine, words(2000, 1 << 40, 3000), 5000)

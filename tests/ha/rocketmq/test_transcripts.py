@@ -71,7 +71,7 @@ def test_our_master_says_why_it_closes(name: str, why: str) -> None:
 
 
 @pytest.mark.parametrize("name", of("M"))
-def test_what_cannot_be_never_counts(name: str) -> None:
+def test_recorded_progress_only_ascends_and_never_exceeds_the_sent_position(name: str) -> None:
     """Progress only ascends, and never exceeds what was sent."""
     replay = MasterReplay(load(name))
     replay.run()
