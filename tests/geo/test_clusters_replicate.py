@@ -72,7 +72,7 @@ def opened(cluster: Cluster, name: str = "orders") -> Topic:
     return topic
 
 
-def test_what_is_published_here_is_there(pair: Pair) -> None:
+def test_messages_published_in_one_cluster_are_replicated_to_the_other(pair: Pair) -> None:
     pair.connect()
     pair.a.geo.set_policy("orders", targets=["b"])
     orders = opened(pair.a)
@@ -314,7 +314,7 @@ def test_a_cluster_that_is_removed_keeps_no_messages(pair: Pair) -> None:
     assert "no cluster of this name" in pair.row().alarm
 
 
-def test_a_wrong_secret_is_told_and_can_be_put_right(tmp_path: Path) -> None:
+def test_status_reports_a_wrong_secret_until_the_file_is_corrected(tmp_path: Path) -> None:
     pair = Pair(tmp_path, secret=SECRET)
     try:
         file = tmp_path / "b.secret"

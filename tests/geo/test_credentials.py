@@ -102,7 +102,9 @@ def test_messages_and_acknowledgements_go_both_ways(places: tuple[Place, Place])
 
 
 @pytest.mark.parametrize("kind", ["client certificate", "server certificate", "secret"])
-def test_what_expires_while_connected_is_told_and_new_files_are_enough(places: tuple[Place, Place], kind: str) -> None:
+def test_expired_credentials_are_reported_at_the_next_connection_until_files_are_replaced(
+    places: tuple[Place, Place], kind: str
+) -> None:
     """Existing connections go on. The next one is refused and the status says why, until new files are in place."""
     a, b = places
     if kind == "client certificate":

@@ -19,7 +19,7 @@ from tests.geo.sites import NOWHERE, SYNCED
 from tests.waiting import until
 
 
-def test_what_counts_as_unsent(place: Replicated) -> None:
+def test_deletion_is_refused_while_a_target_lacks_messages(place: Replicated) -> None:
     place.add("b", "c")
     topic = place.open("orders")
     topic.publish_batch([b"1", b"2", b"3"])

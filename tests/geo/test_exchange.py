@@ -56,7 +56,7 @@ def test_nothing_is_sent_before_it_is_durable() -> None:
     assert clusters["b"].acked("s", "a") == [1]
 
 
-def test_what_is_received_is_confirmed_once_it_is_durable() -> None:
+def test_received_acknowledgements_are_confirmed_once_they_are_durable() -> None:
     clusters = linked()
     other = clusters["b"]
     other.is_fast = False
@@ -160,7 +160,7 @@ def test_old_generations_change_nothing() -> None:
     assert [effect for effect in clusters["b"].effects if isinstance(effect, Rebuild)]
 
 
-def test_what_was_on_its_way_does_not_count_in_the_next_generation() -> None:
+def test_acknowledgements_in_flight_are_ignored_in_the_next_generation() -> None:
     clusters = linked()
     side = clusters["a"]
     side.acknowledge("s", "a", 1)
@@ -347,7 +347,7 @@ def test_a_removed_cluster_counts_as_having_confirmed() -> None:
         clusters["a"].exchange.peer(cluster_id("c"))
 
 
-def test_of_two_seeks_the_loser_is_told() -> None:
+def test_losing_one_of_two_concurrent_seeks_emits_seek_lost() -> None:
     clusters = linked()
     clusters.cut("ab")
     for letter, end in (("a", 5), ("b", 7)):
@@ -377,7 +377,7 @@ def test_a_seek_is_not_sent_before_it_is_durable() -> None:
     assert state is not None and state.generation.counter == 0
 
 
-def test_what_the_journal_has_is_what_a_crash_leaves() -> None:
+def test_exchange_state_is_recovered_from_the_journal_after_a_crash() -> None:
     clusters = linked("abc", base=bases(b=4))
     clusters["a"].acknowledge("s", "a", *range(0, 400, 2))
     clusters.settle()
@@ -636,7 +636,7 @@ def test_a_topic_that_is_created_again_gets_what_it_has_told_just_before() -> No
     assert side.acked("s", "a") == other.acked("s", "a") == [3]
 
 
-def test_a_neighbour_that_knows_of_fewer_confirmations_of_a_deletion_is_told_the_others() -> None:
+def test_neighbour_that_knows_fewer_confirmations_of_a_deletion_is_sent_the_others() -> None:
     """The neighbour's topic was created again, and it learned of the deletion from a third cluster. Unless it is sent
     the other confirmations, it waits for them for ever."""
     clusters = Clusters("abc", ("ab",))

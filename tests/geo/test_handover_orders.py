@@ -153,7 +153,7 @@ def test_a_topic_without_an_owner(places: tuple[Place, Place]) -> None:
         assert [row.phase for row in cluster.geo.handover("t", "s", "b", grace=0.0)] == ["done"]
 
 
-def test_what_is_in_the_way_is_told(places: tuple[Place, Place], capsys: pytest.CaptureFixture[str]) -> None:
+def test_handover_errors_name_the_obstacle(places: tuple[Place, Place], capsys: pytest.CaptureFixture[str]) -> None:
     a, _ = places
     geo = a.cluster.geo
     with pytest.raises(NoSuchClusterError, match="does not name it"):

@@ -64,7 +64,7 @@ def fails(replicator: Replicator) -> None:
     until(lambda: replicator.status().state == "failed")
 
 
-def test_what_is_published_arrives_in_its_order_and_as_the_same_bytes(a: Site, b: Site) -> None:
+def test_replicated_entries_arrive_in_order_and_byte_for_byte_equal(a: Site, b: Site) -> None:
     sent = publish(a, 0, 100)
     replicator = a.replicate("b", b.server.address)
     sent += publish(a, 100, 200)
@@ -375,7 +375,9 @@ def test_messages_keep_the_identity_that_they_had(a: Site) -> None:
         assert (starts.tolist(), ends.tolist()) == ([start], [end])
 
 
-def test_an_older_server_is_told_as_such(a: Site, b: Site, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_status_reports_a_server_without_origins(
+    a: Site, b: Site, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     monkeypatch.setattr(topic_server, "FEATURES", frozenset())
     with Site(tmp_path / "old") as old:
         publish(a, 0, 10)

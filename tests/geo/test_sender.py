@@ -163,7 +163,7 @@ def test_another_history_stops_it_until_people_decide(stored: int, last: object,
     assert not sending.all(OpenOrigin) and not sending.all(ReadEntries) and not sending.all(SendEntries)
 
 
-def test_a_target_that_has_what_nobody_sent_shows_that_the_source_was_rolled_back() -> None:
+def test_target_with_messages_that_were_never_sent_puts_the_sender_into_diverged() -> None:
     """The topic has grown beyond that offset since. The last messages that the target lacks may be gaps, so its end
     alone is no proof."""
     ends = [2]
@@ -294,7 +294,7 @@ def test_a_forwarder_sends_a_message_only_to_the_clusters_that_it_names() -> Non
 
 
 @given(st.lists(st.none() | st.sets(st.sampled_from(("west", "south", "north"))), min_size=1, max_size=12))
-def test_the_target_gets_what_names_it_or_nobody_and_gaps_for_the_rest(lists: list[set[str] | None]) -> None:
+def test_target_gets_messages_that_name_it_or_have_no_list_and_gaps_for_others(lists: list[set[str] | None]) -> None:
     sending = Sending(*[entry(first, replicate_to=names) for first, names in enumerate(lists)], settings=WEST)
     sending.open()
     sending.read()
@@ -320,7 +320,7 @@ def test_a_new_target_begins_where_the_policy_says() -> None:
     assert sent.first == 3 and sent.gaps == (Gap(0, 3, GapCause.FILTERED),)
 
 
-def test_what_was_trimmed_is_lost_with_a_cause() -> None:
+def test_trimmed_messages_become_gaps_with_cause_lost() -> None:
     sending = Sending(*map(entry, range(4)))
     sending.open()
     effect = sending.take(ReadEntries)
