@@ -134,7 +134,7 @@ def test_a_race_is_found_at_random(program: object) -> None:
 
 
 @pytest.mark.parametrize("program", SOUND)
-def test_what_is_sound_passes(program: object) -> None:
+def test_correct_programs_pass_under_every_schedule(program: object) -> None:
     try_seeds(of(program), 0, 60)
     assert try_preemptions(of(program), 2, 300) > 100
 
@@ -153,7 +153,7 @@ def test_without_a_second_chance_a_race_of_lines_is_not_seen() -> None:
     assert try_preemptions(of(counting, lines=False), 2, 1_000) < 1_000  # all of them
 
 
-def test_time_passes_when_nobody_can_run() -> None:
+def test_clock_advances_when_no_thread_can_run() -> None:
     def program(world: World) -> None:
         began = time.monotonic()
         primitives.sleep(3600.0)
@@ -208,7 +208,7 @@ def test_a_program_that_runs_in_circles_ends() -> None:
     assert "no end after 100 steps" in str(world.failure)
 
 
-def test_threads_that_nobody_waits_for_end_with_their_world() -> None:
+def test_unjoined_threads_end_with_their_world() -> None:
     before = threading.active_count()
 
     def program(world: World) -> None:

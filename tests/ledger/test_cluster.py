@@ -292,7 +292,7 @@ def test_malformed_urls(folder: Path) -> None:
         LedgerCluster.connect("http://example.org")
 
 
-def test_what_the_caller_keeps_with_a_ledger(shared: LedgerCluster) -> None:
+def test_ledger_properties_are_stored_with_its_metadata(shared: LedgerCluster) -> None:
     with shared.create_ledger(2, properties={"topic": "flights"}, durability="appended") as ledger:
         ledger.append(b"")
         assert ledger.properties == {"topic": "flights"}
@@ -406,7 +406,7 @@ def test_a_bookie_of_which_one_copy_is_noted_is_looked_at_whole(folder: Path) ->
         assert cluster.status().below_write_quorum == 0
 
 
-def test_what_is_noted_for_a_close_outlasts_a_repair_before_it(folder: Path) -> None:
+def test_repair_noted_by_a_closing_client_survives_an_earlier_repair_round(folder: Path) -> None:
     """A client that closes a ledger notes first which bookies lack entries. While the ledger is open, the entries that
     a bookie should have are not known."""
     with embedded(folder, 4) as cluster:

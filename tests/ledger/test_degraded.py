@@ -78,7 +78,9 @@ def test_with_fewer_it_ends() -> None:
 @pytest.mark.parametrize(
     ("size", "copies", "acks", "down"), [(4, 2, 1, "ac"), (6, 3, 2, "ad"), (5, 4, 2, "ab"), (4, 4, 2, "ab")]
 )
-def test_what_counts_is_each_write_set(size: int, copies: int, acks: int, down: str) -> None:
+def test_degraded_writer_confirms_entries_whose_write_set_reaches_the_ack_quorum(
+    size: int, copies: int, acks: int, down: str
+) -> None:
     lab = Lab(size, copies, acks, spares=0)
     writer = lab.writer()
     writer.append(8)
@@ -195,7 +197,7 @@ def test_the_bookie_itself_takes_up_its_place_again() -> None:
     assert [lab.holders(entry) for entry in range(5)] == ["abc", "bc", "bc", "bc", "abc"] or lab.holders(3) == "abc"
 
 
-def test_what_was_on_its_way_to_it_before_does_not_count() -> None:
+def test_late_outcomes_of_a_degraded_bookie_are_ignored() -> None:
     """Neither a late answer nor a late failure counts, as the writer has dropped these entries."""
     lab = Lab(spares=0)
     writer = lab.writer()

@@ -137,7 +137,7 @@ def test_states_that_cannot_be_read_at_first_are_read_later(memory: MemoryStore)
     states.close()
 
 
-def test_a_value_that_is_written_again_is_told_again(memory: MemoryStore) -> None:
+def test_phase_written_again_with_the_same_value_is_reported_again(memory: MemoryStore) -> None:
     """An operator who writes the same value again makes writers look for bookies again."""
     changed: list[object] = []
     set_phase(memory, "b@1", BookiePhase.LOST)

@@ -155,7 +155,7 @@ def test_large_batches_are_sent_in_parts(
     assert values(cluster, ledger.id) == [b"%03d" % n * 300 for n in range(100)]
 
 
-def test_what_cannot_be_appended_harms_nothing_else(ledger: Ledger, meddler: Meddler) -> None:
+def test_refused_append_does_not_affect_other_appends(ledger: Ledger, meddler: Meddler) -> None:
     meddler.rule(meddler.hold, kind=RequestKind.ADD)
     good = [ledger.submit(b"first"), ledger.submit(b"second")]
     for value, key, error in (
@@ -342,7 +342,9 @@ def test_a_flush_waits_for_staged_entries(ledger: Ledger, meddler: Meddler) -> N
     assert [future.result(0) for future in futures] == list(range(6))
 
 
-def test_a_callback_beyond_the_window_is_told(cluster: LedgerCluster, meddler: Meddler) -> None:
+def test_submit_beyond_the_window_in_a_callback_raises_window_full_error(
+    cluster: LedgerCluster, meddler: Meddler
+) -> None:
     with cluster.create_ledger(3, 3, 2, window_bytes=1) as ledger:
         slow, *quick = ledger.metadata.last_fragment.ensemble
         meddler.rule(meddler.hold, kind=RequestKind.ADD)
@@ -651,7 +653,7 @@ def test_a_store_that_stays_away_does_not_keep_close(cluster: LedgerCluster, mon
     assert values(cluster, ledger.id) == [b"value"]
 
 
-def test_a_store_that_is_away_is_told_once_and_counted(
+def test_unavailable_metadata_store_is_logged_once_and_counted(
     cluster: LedgerCluster, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(ledger_handle, "GIVE_UP_S", 0.05)

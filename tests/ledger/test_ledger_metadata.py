@@ -243,7 +243,7 @@ def test_holdings_are_the_write_sets(size: int, copies: int) -> None:
         assert sorted(entry for stripe in meta.holdings(bookie) for entry in stripe) == expected
 
 
-def test_what_is_in_a_ledger_for_certain() -> None:
+def test_has_for_certain_is_true_below_the_last_fragment_or_the_closed_end() -> None:
     meta = LedgerMetadata(
         ledger=1, ensemble_size=1, write_quorum=1, ack_quorum=1, proof="",
         fragments=(Fragment(0, ("a",)), Fragment(7, ("b",))),

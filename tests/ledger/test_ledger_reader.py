@@ -111,7 +111,9 @@ def test_several_threads_read_at_once(cluster: LedgerCluster) -> None:
     assert results == [[(entry, value(entry)) for entry in range(200)]] * 12
 
 
-def test_what_is_read_is_let_go(cluster: LedgerCluster, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_batches_dropped_by_a_reader_are_freed_without_garbage_collection(
+    cluster: LedgerCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """No timer, driver or dropped iterator keeps a batch that its reader has dropped, and no garbage collection is
     needed."""
     read_little_at_a_time(monkeypatch)

@@ -31,7 +31,7 @@ def test_one_that_has_not_failed_for_a_while_begins_anew() -> None:
     assert held_s(quarantine, clock) == 1
 
 
-def test_what_fails_at_the_same_time_is_one_failure() -> None:
+def test_simultaneous_failures_of_a_bookie_count_as_one() -> None:
     clock = ManualClock(0)
     quarantine = Quarantine(clock, lambda: 1.0)
     for _ in range(100):

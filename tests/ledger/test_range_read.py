@@ -83,7 +83,7 @@ def test_once_more_where_the_entries_are_now(cluster: LedgerCluster, meddler: Me
             reader.read_range(0, 5).result(30)
 
 
-def test_what_cannot_be_looked_up(cluster: LedgerCluster, meddler: Meddler) -> None:
+def test_read_raises_its_own_error_when_metadata_cannot_be_looked_up(cluster: LedgerCluster, meddler: Meddler) -> None:
     """The error of the read is raised, unless the ledger was deleted."""
     number = moved(cluster, meddler)
     with cluster.open_ledger(number) as reader:

@@ -267,7 +267,7 @@ def test_as_few_bookies_as_can_be_give_all_between_them(quorums: tuple[int, int,
         assert all(bookie in [ensemble[i] for i in write_set(entry, size, write_quorum)] for entry, bookie in asked)
 
 
-def test_a_run_that_nobody_gives_is_asked_for_entry_by_entry() -> None:
+def test_range_that_no_bookie_returns_whole_is_read_entry_by_entry() -> None:
     """Only b has entries 0 and 1, and returns one of them. The slow c is asked after those that were not asked yet."""
     lab = Lab(size=3, write_quorum=2, ack_quorum=1)
     written(lab, 6)

@@ -829,7 +829,7 @@ def test_by_force_a_confirmed_entry_of_somebody_silent_is_not_lost() -> None:
     assert lab.recovery(force=True).run().result.last_entry == 5
 
 
-def test_force_changes_nothing_where_nobody_is_in_limbo() -> None:
+def test_forced_recovery_of_a_ledger_without_limbo_gives_the_same_result() -> None:
     lab = Lab(size=4, write_quorum=3, ack_quorum=2)
     written(lab, 9)
     assert lab.recovery(force=True).run().result.last_entry == 8
@@ -852,7 +852,7 @@ def test_confirmed_entries_of_a_dead_writer_get_all_their_copies() -> None:
 
 
 @pytest.mark.parametrize("quorums", [(3, 3, 2), (4, 3, 2), (5, 3, 2)])
-def test_what_all_have_is_not_read_again(quorums: tuple[int, int, int]) -> None:
+def test_recovery_reads_only_entries_after_the_last_confirmed_one(quorums: tuple[int, int, int]) -> None:
     """The cost of recovery depends on the tail of the ledger, not on its length."""
     lab = Lab(*quorums)
     writer = written(lab, 200)
@@ -892,7 +892,7 @@ def test_a_confirmed_entry_that_cannot_be_read_now_stays_in_the_ledger() -> None
 # ---- memory ----------------------------------------------------------------------------------------------------
 
 
-def test_what_is_read_and_not_written_back_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_recovery_bounds_bytes_that_were_read_and_not_written_back(monkeypatch: pytest.MonkeyPatch) -> None:
     """Replies hold few of these large entries, and entries that were found wait for the bookies to which they are
     written."""
     monkeypatch.setattr(recovery_module, "FOUND_BYTES_MAX", 1000)

@@ -83,7 +83,7 @@ def test_one_that_goes_and_comes_back_is_followed_again(store: MetadataStore, fo
     until(lambda: follower.knows(one=after))
 
 
-def test_what_cannot_be_read_stays_and_is_read_again() -> None:
+def test_registration_that_cannot_be_read_is_kept_and_read_again() -> None:
     with MemoryStore() as memory:
         store = FailingStore(memory)
         availability = Availability("one:1")

@@ -303,7 +303,7 @@ def test_one_that_was_closed_does_nothing() -> None:
 
 
 @pytest.mark.parametrize("number", range(60))
-def test_all_entries_get_their_copies_whoever_leaves(number: int, seed: int) -> None:
+def test_entries_reach_their_write_quorum_while_ensemble_members_are_replaced(number: int, seed: int) -> None:
     """Any quorums and bookies, at any moment, while entries are in flight."""
     random = Random(seed + number)
     size = random.randint(2, 6)

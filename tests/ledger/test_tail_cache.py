@@ -71,7 +71,7 @@ def test_the_cache_returns_what_bookies_return(
         assert meddler.count(RequestKind.READ) > 0
 
 
-def test_what_lies_before_it_comes_from_bookies(cluster: LedgerCluster, meddler: Meddler) -> None:
+def test_entries_older_than_the_tail_cache_are_read_from_bookies(cluster: LedgerCluster, meddler: Meddler) -> None:
     with cluster.create_ledger(3, 3, 2) as ledger:
         push(ledger, [b"a", b"b"])
         push(ledger, [b"c"])

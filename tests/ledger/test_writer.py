@@ -623,7 +623,9 @@ def test_a_fenced_writer_ends_at_once() -> None:
 @pytest.mark.parametrize(
     ("status", "error"), [(ReplyStatus.UNAUTHORIZED, UnauthorizedError), (ReplyStatus.REFUSED, LedgerRefusedError)]
 )
-def test_what_no_bookie_will_take_ends_the_writer(status: ReplyStatus, error: type[Exception]) -> None:
+def test_permanent_refusal_fails_the_writer_without_closing_the_ledger(
+    status: ReplyStatus, error: type[Exception]
+) -> None:
     """Another writer may own the ledger, so this one does not close it."""
     lab = Lab()
     writer = lab.writer(key=b"g" * 16)

@@ -141,7 +141,7 @@ def test_a_ledger_that_comes_as_the_timer_is_due_is_not_forgotten(bench: Bench) 
     assert bench.keyed() == [1, 2]
 
 
-def test_what_was_lost_with_a_lease_is_made_again(bench: Bench, caplog: pytest.LogCaptureFixture) -> None:
+def test_keys_lost_with_a_lease_are_created_again(bench: Bench, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.WARNING)
     for ledger in (1, 2, 3):
         bench.keys.hold(ledger)

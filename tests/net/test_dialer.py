@@ -78,7 +78,9 @@ def test_redirect_leaves_an_address_that_does_not_answer(reactor: Reactor, serve
     assert [type(error) for error in client.ends] == [ClosedError]
 
 
-def test_another_address_while_nobody_answers(reactor: Reactor, serve: Serve, link: MakeLink) -> None:
+def test_redirect_while_the_address_does_not_answer_connects_to_the_new_one(
+    reactor: Reactor, serve: Serve, link: MakeLink
+) -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
         connection = link(silent.getsockname(), Recorder())
         silent.accept()[0].close()
