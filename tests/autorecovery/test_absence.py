@@ -73,7 +73,7 @@ def test_a_name_that_begins_like_another_one_is_no_successor() -> None:
 
 
 @pytest.mark.parametrize("phase", [BookiePhase.LOST, BookiePhase.DRAINING])
-def test_what_an_operator_says_needs_no_delay(phase: BookiePhase) -> None:
+def test_bookie_declared_lost_or_draining_is_ordered_without_the_delay(phase: BookiePhase) -> None:
     decisions = decide(view("b@1", states={"b@1": BookieState(phase, NOW_US)}), DELAY_US)
     assert [type(decision) for decision in decisions] == [PlaceOrder]
 

@@ -94,7 +94,7 @@ def test_every_code_in_a_rule_is_one_of_an_alarm() -> None:
     assert named and named <= raised
 
 
-def test_what_the_rules_look_at_follows_what_happens(here: Here) -> None:
+def test_metrics_of_the_alarm_rules_follow_failures(here: Here) -> None:
     with here.cluster.create_ledger(3, 2) as ledger:
         ledger.append_batch([b"entry"] * 20)
     here.step()

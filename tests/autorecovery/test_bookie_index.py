@@ -40,5 +40,5 @@ def test_many_changes_are_folded_into_the_arrays() -> None:
     assert index.nbytes <= 12 * 3 * 20_000
 
 
-def test_a_bookie_that_nobody_names_has_no_ledgers() -> None:
+def test_bookie_without_ledgers_has_an_empty_index() -> None:
     assert BookieIndex().ledgers_of("b9@9").tolist() == []

@@ -210,7 +210,7 @@ def test_a_cluster_with_all_copies_is_green(here: Here) -> None:
     assert here.health() == ClusterHealth(Colour.GREEN, (), None, 5, 1, 0)
 
 
-def test_what_makes_it_amber(here: Here) -> None:
+def test_holds_repairs_and_missing_copies_make_the_health_amber(here: Here) -> None:
     ledger = here.ledger(4, 2)
     bookie = here.member(ledger)
     begin_hold(here.store, TimedReason(here.clock.now_us(), "upgrade"))
@@ -361,7 +361,7 @@ def test_every_metric_is_documented(here: Here) -> None:
 # ---- a drain that cannot end, and a loss that was none -----------------------------------------------------------
 
 
-def test_a_drain_that_cannot_go_on_names_entries_that_nobody_can_read(here: Here) -> None:
+def test_blocked_drain_names_unreadable_entries(here: Here) -> None:
     """Qw = 1: the bookie is drained, and does not run any more."""
     ledger, fine = here.ledger(3, 1), here.ledger(3, 2)
     bookie = here.member(ledger)

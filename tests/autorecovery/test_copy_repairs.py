@@ -186,7 +186,7 @@ def test_a_copy_of_an_open_ledger_is_repaired_up_to_the_note(here: Here) -> None
     ledger.close()
 
 
-def test_what_cannot_be_repaired_is_tried_later_and_later(here: Here) -> None:
+def test_failed_repair_is_retried_with_growing_delays(here: Here) -> None:
     ledger = here.ledger()
     metadata = here.cluster.ledger_metadata(ledger)
     bookie = sorted(metadata.bookies())[0]
@@ -212,7 +212,7 @@ def test_what_cannot_be_repaired_is_tried_later_and_later(here: Here) -> None:
     assert repairs(here.store)[0] == [] and not here.recovery.repairs.failures
 
 
-def test_what_may_have_been_moved_meanwhile_is_not_listed_as_lost(here: Here) -> None:
+def test_entry_is_not_listed_as_lost_while_the_metadata_of_its_ledger_change(here: Here) -> None:
     """All members deny an entry. One of them may have given its place to another, and removed its copies since."""
     ledger, entry = here.ledger(), 42
     metadata = here.cluster.ledger_metadata(ledger)
@@ -477,7 +477,7 @@ def test_progress_goes_through_its_value() -> None:
     assert CheckProgress.decode(progress.encode()) == progress
 
 
-def test_what_a_newer_version_wrote_is_kept() -> None:
+def test_fields_of_a_newer_version_are_kept() -> None:
     data = CheckProgress(7).encode().replace(b'"version":1', b'"version":2,"more":[1]')
     assert b'"more":[1]' in CheckProgress.decode(data).encode()
 

@@ -106,7 +106,7 @@ def test_raised_failures_count_less() -> None:
     assert simulation.copied_for_racks == pytest.approx(make_plan(inputs(**settings)).traffic.lost_racks, rel=0.1)
 
 
-def test_what_was_not_seen_has_an_upper_bound() -> None:
+def test_simulation_without_losses_gives_an_upper_bound() -> None:
     """The rule of three: three in the years that were simulated, less for failures that were raised."""
     simulation = simulate(10, node_failures_per_year=0.1)
     assert (simulation.ledgers_lost, simulation.coincidences) == (0, 0) and simulation.bookie_losses > 0

@@ -202,7 +202,9 @@ def test_who_does_not_answer_in_time_is_unknown() -> None:
 
 
 @pytest.mark.parametrize(("status", "answers"), [(ReplyStatus.LIMBO, True), (ReplyStatus.UNKNOWN, False)])
-def test_what_counts_as_an_answer(status: ReplyStatus, answers: bool) -> None:
+def test_limbo_reply_reports_the_ends_of_an_open_ledger_and_unknown_reply_does_not(
+    status: ReplyStatus, answers: bool
+) -> None:
     lab = Lab()
     asked = asking(lab)
     asked.deliver("bc")

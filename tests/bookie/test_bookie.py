@@ -35,7 +35,7 @@ def test_unsynced_adds_are_acknowledged_at_once_where_they_survive_the_process()
 
 
 @pytest.mark.parametrize("staged", [True, False])
-def test_what_was_acknowledged_survives_and_nothing_else_need(staged: bool) -> None:
+def test_acknowledged_entries_survive_a_crash(staged: bool) -> None:
     node = Node(staged=staged)
     node.ask(add(0, 1))
     node.send(add(2, 3))
@@ -96,7 +96,7 @@ def test_other_entries_are_refused_also_before_the_first_are_durable(staged: boo
     assert entries_in(node.crash().ask(read(0, 9))) == [0, 1, 2]
 
 
-def test_what_waits_for_a_commit_is_refused_when_the_ledger_is_fenced_or_gone_meanwhile() -> None:
+def test_adds_that_wait_for_a_commit_are_refused_when_the_ledger_is_fenced_or_deleted() -> None:
     node = Node()
     fenced = node.send(add(0)), node.send(add(0)), node.send(last(fence=True))
     gone = node.send(add(0, ledger=8)), node.send(add(0, ledger=8))

@@ -172,7 +172,7 @@ _OBSTACLES: dict[str, tuple[Callable[[Node], None], Request]] = {
 
 
 @pytest.mark.parametrize("name", _OBSTACLES)
-def test_what_speaks_against_it_is_left_to_handle(name: str) -> None:
+def test_add_with_an_obstacle_is_left_to_handle(name: str) -> None:
     meet, request = _OBSTACLES[name]
     node, other = _begun(), _begun()
     meet(node)
@@ -188,7 +188,7 @@ _WAITING = [(True, Flag.NONE), (True, Flag.UNSYNCED), (False, Flag.NONE)]
 
 
 @pytest.mark.parametrize(("staged", "flags"), _WAITING)
-def test_what_waits_for_a_sync_is_left_to_handle_where_nobody_can_be_told_later(staged: bool, flags: Flag) -> None:
+def test_add_that_waits_for_a_sync_without_a_callback_is_left_to_handle(staged: bool, flags: Flag) -> None:
     node = _begun(staged=staged)
     fast_reply = plain_of(add(2, flags=flags))
     assert fast_reply is not None and node.bookie.add_fast(fast_reply) is None
@@ -196,7 +196,7 @@ def test_what_waits_for_a_sync_is_left_to_handle_where_nobody_can_be_told_later(
 
 
 @pytest.mark.parametrize(("staged", "flags"), _WAITING)
-def test_what_waits_for_a_sync_is_answered_behind_it(staged: bool, flags: Flag) -> None:
+def test_add_that_waits_for_a_sync_is_answered_after_it(staged: bool, flags: Flag) -> None:
     node = _begun(staged=staged)
     replies: list[Reply] = []
     fast_reply = plain_of(add(2, flags=flags))

@@ -170,9 +170,7 @@ def test_an_answer_that_comes_too_late_changes_nothing(stand: Stand) -> None:
     assert stand.take_verdicts() == []
 
 
-def test_a_connection_sends_keys_of_so_many_ledgers_that_nobody_can_check(
-    stand: Stand, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_unverifiable_keys_of_a_connection_are_limited(stand: Stand, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(key_verifier, "UNPROVEN_MAX", 3)
     assert UNPROVEN_MAX > 3
     stand.metadata.error = MetadataUnavailableError("out of reach")

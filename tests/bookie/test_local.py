@@ -300,7 +300,7 @@ def begin_sync(bookie: LocalBookie, files: Countless) -> threading.Thread:
     return thread
 
 
-def test_what_comes_while_a_thread_syncs_is_committed_behind_it(
+def test_adds_during_a_sync_are_committed_by_the_next_sync(
     tmp_path: Path, files: Countless, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """One commit at a time; the bookie's thread is told of what arrived meanwhile."""

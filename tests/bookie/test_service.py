@@ -107,9 +107,7 @@ def test_one_turn_one_sync(start: Start) -> None:
         assert client.ask(last()).last == 199
 
 
-def test_what_takes_the_short_way_is_in_flight_until_it_is_synced(
-    start: Start, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_fast_add_counts_as_in_flight_until_it_is_synced(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
     node = start()
     real, genuine = node.bookie.log.sync, BookieService.frames
     inflight: list[list[int]] = []
