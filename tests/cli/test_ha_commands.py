@@ -359,7 +359,7 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Path
         (["status", "127.0.0.1:1"], 7, "127.0.0.1:1"),
     ],
 )
-def test_what_is_refused(
+def test_ha_node_commands_refuse_invalid_arguments(
     arguments: list[str],
     code: int,
     complaint: str,

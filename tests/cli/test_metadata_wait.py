@@ -122,7 +122,7 @@ def test_it_is_tried_again_for_a_time(error: ReplogError, kind: type[ReplogError
 
 
 @pytest.mark.parametrize("kind", [MetadataAccessError, InvalidArgumentError])
-def test_what_no_time_mends_is_not_tried_again(kind: type[ReplogError]) -> None:
+def test_permanent_error_at_start_is_not_retried(kind: type[ReplogError]) -> None:
     start = Start(kind("no"))
     with pytest.raises(kind, match=r"^no$"), entering(start, 3600):
         raise AssertionError("it did not start")

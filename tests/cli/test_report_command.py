@@ -114,7 +114,7 @@ def test_a_copy_that_is_behind(run: Run, filled: Path, tmp_path: Path) -> None:
     assert parquet.read_table(tmp_path / "replication_lag.parquet")["missing_entries"].to_pylist() == [30]
 
 
-def test_what_is_trimmed_meanwhile_is_planned_anew(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_report_plans_again_when_its_log_is_trimmed(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Retention goes on: what was planned first is removed before it is read."""
     plans = []
     with pyreplog.open(tmp_path / "busy", segment_bytes=64 << 10) as log:
@@ -139,7 +139,7 @@ def test_what_is_trimmed_meanwhile_is_planned_anew(run: Run, tmp_path: Path, mon
         assert parquet.read_table(tmp_path / "rate_by_minute.parquet")["entries"].to_pylist() == [log.end - log.start]
 
 
-def test_what_is_no_log_is_an_error_and_no_page(run: Run, tmp_path: Path) -> None:
+def test_report_of_a_directory_without_a_log_fails_and_writes_no_page(run: Run, tmp_path: Path) -> None:
     done = run("report", tmp_path, "-o", tmp_path / "r.html")
     assert done.code == 2
     assert not (tmp_path / "r.html").exists()

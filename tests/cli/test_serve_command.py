@@ -86,7 +86,7 @@ def test_all_commands_on_a_server(cast: Cast, folder: Path, run: Run) -> None:
     end(server)
 
 
-def test_what_was_acknowledged_is_there_after_sigterm(cast: Cast, folder: Path, run: Run) -> None:
+def test_acknowledgements_survive_sigterm_of_the_server(cast: Cast, folder: Path, run: Run) -> None:
     server, url = serve(cast, folder)
     run("topic", "create", url, "orders", *ONE)
     run("topic", "publish", url, "orders", *"abcd")
@@ -273,7 +273,7 @@ def test_a_bookie_loads_its_secret_anew(cast: Cast, tmp_path: Path) -> None:
         (["--metrics", "nowhere"], 2, "--metrics"),
     ],
 )
-def test_what_is_refused(
+def test_serve_refuses_invalid_options(
     options: list[str], code: int, complaint: str, folder: Path, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("signal.signal", lambda *_: None)

@@ -263,7 +263,7 @@ def test_once(run: Run, folder: Path) -> None:
     assert report["recovery"]["colour"] == "green" and "cluster green, 0 entries at one copy" in done.out
 
 
-def test_topics_that_nobody_serves_are_not_opened(run: Run, folder: Path) -> None:
+def test_top_does_not_open_topics_without_an_owner(run: Run, folder: Path) -> None:
     """Of a cluster that others use, too."""
     report = run("top", "--once", "--json", f"sqlite:{folder}/metadata.sqlite").json
     assert report["topics"][0]["states"] == ["no owner"]

@@ -320,7 +320,7 @@ def test_a_directory_is_made_by_create_alone(run: Run, tmp_path: Path) -> None:
         (["subscription", "create", "{folder}", "{name}", "pyreplog.mine"], 2, "pyreplog.mine"),
     ],
 )
-def test_what_is_refused(
+def test_topic_and_subscription_commands_refuse_invalid_arguments(
     arguments: list[str], code: int, complaint: str, run: Run, folder: Path, topic: Callable[..., Done], name: str
 ) -> None:
     done = run(*(argument.format(folder=folder, name=name) for argument in arguments))

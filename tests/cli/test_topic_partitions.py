@@ -89,7 +89,7 @@ def test_growing(run: Run, topic: Callable[..., Done]) -> None:
     "arguments",
     [("seek", "s", "1"), ("skip", "s", "1")],
 )
-def test_what_is_of_one_partition_says_so(topic: Callable[..., Done], arguments: tuple[str, ...]) -> None:
+def test_seek_and_skip_by_offset_ask_for_one_partition(topic: Callable[..., Done], arguments: tuple[str, ...]) -> None:
     done = topic(*arguments)
     assert (done.code, done.out) == (2, "")
     assert f"name one of them, {NAME}-partition-0 to {NAME}-partition-2" in done.error

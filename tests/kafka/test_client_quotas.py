@@ -236,7 +236,7 @@ def test_the_time_of_requests_has_a_quota(brokers: KafkaBrokers, client: RawClie
     assert told["pyreplog_kafka_throttles", "producer_byte_rate"] == 0
 
 
-def test_a_stock_producer_is_told_of_the_quota_of_its_user(tmp_path: Path) -> None:
+def test_confluent_producer_is_throttled_by_the_quota_of_its_user(tmp_path: Path) -> None:
     throttles: list[Any] = []
     with KafkaBrokers(tmp_path) as brokers:
         brokers.start("1", users=SaslUsers({"billing": "secret"}, ("PLAIN",)))

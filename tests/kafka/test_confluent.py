@@ -72,7 +72,9 @@ def consume(brokers: KafkaBrokers, count: int, topic: str = "events", start: int
 
 @pytest.mark.parametrize("codec", CODECS)
 @pytest.mark.parametrize("idempotent", [False, True])
-def test_what_is_produced_is_fetched(brokers: KafkaBrokers, codec: str, idempotent: bool, seed: int) -> None:
+def test_consumed_messages_equal_the_produced_ones(
+    brokers: KafkaBrokers, codec: str, idempotent: bool, seed: int
+) -> None:
     brokers.create()
     rng = random.Random(seed)
     values = [rng.randbytes(rng.choice((0, 10, 300, 20_000))) for _ in range(500)]

@@ -161,7 +161,7 @@ TRANSACTIONS, MANAGER = f"{KAFKA}kafka_transactions.py::test_", f"{PARTITION}rep
 CHANGES, MEMBERS = f"{PARTITION}partition_changes.py::test_", f"{KAFKA}consumer_group.py::test_"
 ELSEWHERE = {
     "UNKNOWN_SERVER_ERROR": f"{MANAGER}each_partition_has_its_own_outcome",
-    "LEADER_NOT_AVAILABLE": f"{KAFKA}loading_coordinator.py::test_a_topic_that_cannot_have_leaders_is_told_of",
+    "LEADER_NOT_AVAILABLE": f"{KAFKA}loading_coordinator.py::test_topic_without_enough_brokers_answers_leader_not_available",
     "REQUEST_TIMED_OUT": f"{COORDINATOR}an_outcome_that_is_unknown_is_not_guessed",
     "OFFSET_METADATA_TOO_LARGE": f"{COORDINATOR}the_errors_that_a_coordinator_gives",
     "COORDINATOR_LOAD_IN_PROGRESS": (
@@ -190,7 +190,7 @@ ELSEWHERE = {
     "INVALID_PRODUCER_ID_MAPPING": f"{TRANSACTIONS}bad_requests",
     "INVALID_TRANSACTION_TIMEOUT": f"{TRANSACTIONS}bad_requests",
     "CONCURRENT_TRANSACTIONS": f"{PARTITION}transaction_machine.py::test_ends_are_answered_the_same_when_they_are_repeated",
-    "KAFKA_STORAGE_ERROR": f"{KAFKA}log_dirs.py::test_a_disk_that_failed_is_told_of",
+    "KAFKA_STORAGE_ERROR": f"{KAFKA}log_dirs.py::test_describe_log_dirs_reports_a_failed_disk",
     "SASL_AUTHENTICATION_FAILED": f"{KAFKA}security.py::test_requests_before_the_authentication_end_the_connection",
     "NON_EMPTY_GROUP": f"{COORDINATOR}groups_are_listed_and_deleted",
     "GROUP_ID_NOT_FOUND": f"{COORDINATOR}the_errors_that_a_coordinator_gives",

@@ -244,7 +244,7 @@ def test_a_lying_size_closes_its_connection_only(
     assert client.ask(ApiKey.PRODUCE, 9, produce(batch(b"b"))).responses[0].partition_responses[0].error_code == 0
 
 
-def test_requests_that_are_damaged_at_random_disturb_nobody(
+def test_randomly_damaged_requests_do_not_affect_other_clients(
     brokers: KafkaBrokers, client: RawClient, seed: int
 ) -> None:
     rng = random.Random(seed)

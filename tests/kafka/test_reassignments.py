@@ -91,7 +91,7 @@ def test_of_a_partition_that_is_named_twice_the_last_target_counts(brokers: Kafk
     assert [state.replicas for _, state in read_states(brokers.store, ["events"])] == [("1",), ("1",)]
 
 
-def test_what_cannot_be_moved_is_refused(brokers: KafkaBrokers, client: RawClient) -> None:
+def test_invalid_reassignments_are_refused(brokers: KafkaBrokers, client: RawClient) -> None:
     refused = ErrorCode.INVALID_REPLICA_ASSIGNMENT
     assert alter(client, {0: [9], 1: []}) == {0: refused, 1: refused}
     assert alter(client, {0: [1, 1], 7: [1]}) == {0: refused, 7: ErrorCode.UNKNOWN_TOPIC_OR_PARTITION}
