@@ -294,7 +294,7 @@ def test_a_store_that_is_away_is_asked_again(store: MemoryStore, monkeypatch: py
     lease.close()
 
 
-def test_what_machines_know_of_brokers() -> None:
+def test_registrations_combine_metadata_with_availability() -> None:
     brokers = {
         name: BrokerMetadata(directory="0" * 32, incarnation=incarnation)
         for name, incarnation in (("a", 2), ("b", 1), ("c", 4), ("d", 1))

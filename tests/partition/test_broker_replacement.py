@@ -32,7 +32,7 @@ def test_another_rack_before_fewer_replicas() -> None:
     assert chosen == {partition(0): ("e", "a", "b")}
 
 
-def test_what_cannot_be_replaced() -> None:
+def test_leaderless_reassigned_and_unreplaceable_replicas_are_left() -> None:
     racks = {"a": "", "b": "", "d": ""}
     leaderless = replace(state("ca"), leader="")
     ordered = reassign(state("ca"), ("a", "c", "b"))

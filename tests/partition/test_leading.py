@@ -47,7 +47,7 @@ def test_a_fetch_that_arrives_late_takes_nothing_back() -> None:
     assert leader.high_watermark == 6
 
 
-def test_what_is_synced_counts_where_that_is_demanded() -> None:
+def test_high_watermark_counts_synced_records_with_requires_sync() -> None:
     leader = Leader("ab", requires_sync=True)
     leader.append(4)
     leader.fetch("b", 5, synced=2)
@@ -209,7 +209,7 @@ def test_a_member_whose_broker_is_dead_or_stops_leaves_at_once(registration: Bro
     assert leader.high_watermark == 3
 
 
-def test_an_older_registration_removes_nobody() -> None:
+def test_older_registration_does_not_shrink_the_isr() -> None:
     leader = Leader("abc")
     older = BrokerRegistration(0, is_fenced=True)
     leader.effects += leader.machine.brokers_changed({**registered("a", "c"), "b": older}, 0)
@@ -321,7 +321,7 @@ def test_a_log_that_is_not_the_beginning_of_the_leaders_counts_for_nothing(
     assert leader.high_watermark == 0
 
 
-def test_a_follower_is_told_a_new_high_watermark_at_once() -> None:
+def test_new_high_watermark_is_news_for_a_follower() -> None:
     leader = Leader("ab")
     (read,) = (effect for effect in leader.fetch("b", 1) if isinstance(effect, ReadRecords))
     assert leader.machine.has_news(read.fetch)

@@ -112,7 +112,7 @@ def test_topics_that_cannot_be_are_refused(change: dict[str, Any], expected: str
 
 
 @pytest.mark.parametrize("value", [STATE, TOPIC], ids=["state", "topic"])
-def test_what_needs_a_newer_reader_is_refused(value: PartitionState | TopicMetadata) -> None:
+def test_metadata_for_a_newer_reader_raises_metadata_version_error(value: PartitionState | TopicMetadata) -> None:
     with pytest.raises(MetadataVersionError):
         type(value).decode(json.dumps({**json.loads(value.encode()), "min_reader": 3}).encode())
 
@@ -213,7 +213,7 @@ class _Told:
     def states_changed(self, partitions: Set[PartitionId]) -> None: ...
 
 
-def test_a_listener_is_told_that_a_new_topic_has_no_states_yet() -> None:
+def test_listener_is_notified_of_a_new_topic_without_states() -> None:
     """Else the controller, which places partitions of topics whose states it has read, would notice a second later."""
     with MemoryStore() as store:
         told = _Told()
@@ -223,7 +223,7 @@ def test_a_listener_is_told_that_a_new_topic_has_no_states_yet() -> None:
         told.cache.close()
 
 
-def test_a_listener_is_told_of_the_topics_that_changed_alone() -> None:
+def test_listener_is_notified_only_of_changed_topics() -> None:
     with MemoryStore() as store:
         told = _Told()
         told.cache = cache = MetadataCache(store, told, lambda again: again())

@@ -199,7 +199,7 @@ def test_an_unknown_outcome_says_so_and_what_follows_is_in_order(bench: Bench) -
     assert bench.values() == [b"unknown", b"next"]
 
 
-def test_what_was_never_sent_is_refused_not_unknown(bench: Bench) -> None:
+def test_unsent_batch_fails_with_partition_unavailable_and_frees_its_sequence_numbers(bench: Bench) -> None:
     """Its sequence numbers are free again."""
     leader = bench.client.brokers[bench.topic[0].leader]
     name = TopicPartition("flights", 0)

@@ -68,7 +68,7 @@ def test_of_a_broker_its_newest_incarnation_counts() -> None:
     assert [each.member for each in leader.machine.progress(0)] == [Member("b", 2), Member("c", 1)]
 
 
-def test_what_counts_with_requires_sync_is_the_disk() -> None:
+def test_progress_with_requires_sync_is_the_synced_end() -> None:
     leader = Leader("ab", requires_sync=True)
     leader.append(9)
     leader.fetch("b", 10, synced=3)

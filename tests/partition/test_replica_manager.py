@@ -290,7 +290,7 @@ def test_a_produce_ends_with_its_leadership_although_the_transport_fails(
     assert outcome(future).code is ErrorCode.NOT_LEADER_OR_FOLLOWER
 
 
-def test_what_was_committed_before_the_leadership_ended_is_acknowledged(cluster: Cluster, a: Broker) -> None:
+def test_produce_committed_before_the_leadership_ended_is_acknowledged(cluster: Cluster, a: Broker) -> None:
     future = produce(a, messages(b"x"), ACKS_ALL)
 
     def depose() -> None:
@@ -349,7 +349,7 @@ def test_a_log_that_failed_is_offline(cluster: Cluster, a: Broker) -> None:
     assert a.partition.trim(0) is ErrorCode.KAFKA_STORAGE_ERROR
 
 
-def test_an_event_loop_that_would_wait_for_a_segment_is_told_to_come_again(a: Broker) -> None:
+def test_append_that_would_block_an_event_loop_is_throttled(a: Broker) -> None:
     async def append() -> ErrorCode:
         for _ in range(40):
             code = appended(a, messages(bytes(9000))).code
@@ -497,7 +497,7 @@ def test_a_duplicate_waits_until_the_first_one_is_committed(cluster: Cluster, a:
     assert outcome(produce(a, of_producer(0), ACKS_ALL)).code is ErrorCode.NONE
 
 
-def test_a_duplicate_waits_for_nobody_without_acks_all(a: Broker) -> None:
+def test_duplicate_is_answered_at_once_without_acks_all(a: Broker) -> None:
     assert appended(a, of_producer(0), 1).base_offset == 0
     for acks in (0, 1):
         again = appended(a, of_producer(0), acks)
@@ -668,7 +668,7 @@ def test_followers_are_read_up_to_the_high_watermark_they_know(cluster: Cluster,
     assert b"two" in read_bytes(future.result(0)[EVENTS]), "it is woken by the high watermark"
 
 
-def test_the_latest_offset_is_told_when_it_is_known(cluster: Cluster, a: Broker) -> None:
+def test_latest_offset_is_available_once_the_leader_knows_it(cluster: Cluster, a: Broker) -> None:
     appended(a, messages(b"x"))
     cluster.settle()
     assert a.partition.latest_offset(FetchIsolation.HIGH_WATERMARK) == (ErrorCode.NONE, 1)
@@ -758,7 +758,7 @@ def test_a_fetch_whose_time_is_over_is_answered_with_what_there_is(cluster: Clus
     assert b"little" in read_bytes(data)
 
 
-def test_an_error_of_one_partition_is_told_at_once(a: Broker) -> None:
+def test_fetch_with_an_error_in_one_partition_is_answered_at_once(a: Broker) -> None:
     fetches = {EVENTS: ConsumerFetch(0), ORDERS: ConsumerFetch(0)}
     data = a.manager.fetch_messages(FetchParams(max_wait_ms=1000), fetches).result(0)
     assert [each.code for each in data.values()] == [ErrorCode.NONE, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION]
@@ -870,7 +870,7 @@ def test_a_followers_fetch_counts_also_while_it_waits(cluster: Cluster, a: Broke
     assert outcome(future).code is ErrorCode.NONE
 
 
-def test_an_idle_follower_is_told_the_high_watermark_at_once(cluster: Cluster, a: Broker) -> None:
+def test_waiting_fetch_of_a_follower_is_answered_when_the_high_watermark_moves(cluster: Cluster, a: Broker) -> None:
     cluster.settle()
     for name in "bc":
         cluster.brokers[name].is_fetching = False
@@ -884,7 +884,7 @@ def test_an_idle_follower_is_told_the_high_watermark_at_once(cluster: Cluster, a
         assert response.high_watermark == a.log.end_mark
 
 
-def test_a_high_watermark_that_moves_before_a_follower_watches_it_is_told(cluster: Cluster, a: Broker) -> None:
+def test_high_watermark_that_moves_before_a_fetch_is_watched_answers_the_fetch(cluster: Cluster, a: Broker) -> None:
     cluster.settle()
     for name in "bc":
         cluster.brokers[name].is_fetching = False

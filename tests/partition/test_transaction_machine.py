@@ -262,7 +262,7 @@ def test_time_outs_abort_and_fence() -> None:
     assert driver.metadata.state is TransactionState.COMPLETE_ABORT
 
 
-def test_ids_that_nobody_uses_expire() -> None:
+def test_unused_transactional_ids_expire() -> None:
     driver, producer = begun()
     driver.ended(producer)
     driver.take(driver.machine.expire(driver.now_ms + EXPIRATION_MS - 1, EXPIRATION_MS))
@@ -316,7 +316,7 @@ def test_an_unknown_outcome_is_no_failure() -> None:
     assert driver.ended(producer).code is NONE
 
 
-def test_what_is_decided_is_completed_whatever_is_refused() -> None:
+def test_decided_transaction_is_completed_after_a_refused_append() -> None:
     driver, producer = begun()
     driver.end(producer)
     driver.commit()

@@ -177,7 +177,7 @@ def test_markers_that_are_committed_are_told(broker: Broker, connect: Connect) -
     assert len(told) == 1
 
 
-def test_a_marker_is_told_before_it_is_answered(tmp_path: Path) -> None:
+def test_marker_watchers_run_before_the_marker_is_answered(tmp_path: Path) -> None:
     """Else its producer could begin the next transaction before the coordinator of its group knows of the end."""
     cluster = Cluster(tmp_path, over_tcp=False)
     cluster.start("a", "b")
@@ -242,7 +242,7 @@ def initialise(coordinator: Broker) -> tuple[int, int] | None:
     return (result.producer_id, result.producer_epoch) if result.code is ErrorCode.NONE else None
 
 
-def test_nobody_is_reached_without_an_address() -> None:
+def test_request_to_a_broker_without_an_address_raises_not_connected_error() -> None:
     with Reactor() as reactor, TCPTransport(reactor, "b", "0" * 32, lambda _: "") as transport:
         for answer in (
             transport.write_markers("a", WriteMarkersRequest(MARKER, 1, {})),
