@@ -44,7 +44,7 @@ def publish(cluster: pyreplog.Cluster, name: str) -> pyreplog.Topic:
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_what_is_left(tmp_path: Path, seed: int) -> None:
+def test_subscription_option_reads_unacknowledged_messages(tmp_path: Path, seed: int) -> None:
     rng = random.Random(seed)
     path = tmp_path / "data"
     with embedded(path) as cluster:

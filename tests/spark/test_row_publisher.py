@@ -156,7 +156,7 @@ def test_a_topic_without_deduplication_must_be_asked_for(server: Served) -> None
     assert [message.sequence for batch in topic.read() for message in batch] == [*range(10), *range(20)]
 
 
-def test_what_cannot_be_written(server: Served, topic: Topic) -> None:
+def test_rows_that_are_too_large_or_too_many_are_refused(server: Served, topic: Topic) -> None:
     with pytest.raises(RecordTooLargeError) as caught:
         attempt(server, topic, 0, [b"fine", bytes(5 << 20)])
     assert f"topic {topic.name}" in caught.value.__notes__[0]
@@ -214,7 +214,7 @@ def test_waits_for_outcomes_and_survives_a_lost_connection(
     assert stored(topic) == values
 
 
-def test_nobody_serves(server: Served, topic: Topic) -> None:
+def test_publish_without_a_server_raises_peer_error(server: Served, topic: Topic) -> None:
     with Wire(server.server.address) as wire:
         address = wire.address
     with RowPublisher(options(server, topic, address), "spark-q-0", 0) as publisher:

@@ -146,7 +146,9 @@ def test_mistakes_in_a_users_schema_are_told(spark: SparkSession, log: Path, sch
         spark.read.format("pyreplog").schema(schema).load(str(log)).count()
 
 
-def test_damage_is_told(spark: SparkSession, tmp_path: Path) -> None:
+def test_damaged_record_raises_with_its_position_unless_malformed_rows_are_dropped(
+    spark: SparkSession, tmp_path: Path
+) -> None:
     from pyspark.errors import PySparkException
 
     samples.make_log(tmp_path / "log")
@@ -157,7 +159,7 @@ def test_damage_is_told(spark: SparkSession, tmp_path: Path) -> None:
     assert load(spark, tmp_path / "log", mode="DROPMALFORMED").count() == samples.ENTRIES - 1
 
 
-def test_what_spark_looks_for_loads_nothing() -> None:
+def test_import_of_the_data_source_loads_no_heavy_modules() -> None:
     code = (
         "import sys, pyspark_pyreplog, pyreplog.spark; print(*sys.modules)\n"
         "assert not hasattr(pyspark_pyreplog, 'Other')\n"

@@ -63,7 +63,7 @@ def failure(frame: DataFrame, checkpoint: Path) -> str:
     return str(caught.value)
 
 
-def test_what_is_available_then_the_rest(spark: SparkSession, tmp_path: Path) -> None:
+def test_available_now_stream_ends_and_the_next_run_continues(spark: SparkSession, tmp_path: Path) -> None:
     """The log grows and rolls while the query runs; the next one goes on there, and the third has nothing to do."""
     with open_log(tmp_path / "log") as log:
         append(log, 1000)

@@ -32,7 +32,7 @@ def test_follows_what_is_appended(tmp_path: Path) -> None:
         assert len(names.segment_bases(log.path)) > 2
 
 
-def test_begins_in_a_log_that_nobody_wrote_yet(tmp_path: Path) -> None:
+def test_stream_of_an_empty_log_begins_with_its_first_record(tmp_path: Path) -> None:
     open_log(tmp_path / "log").close()
     with Query(tmp_path / "log") as query:
         assert query.read() == []

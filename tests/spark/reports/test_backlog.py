@@ -102,7 +102,7 @@ def test_some_topics(sample: World) -> None:
     check(BacklogBySubscription(), options, sample.snapshot(topics="orders"), rows, cuts=())
 
 
-def test_what_comes_later_does_not_count(tmp_path: Path) -> None:
+def test_backlog_reports_count_entries_up_to_the_snapshot(tmp_path: Path) -> None:
     """The end is that of the facts; an acknowledgement that comes later is not backlog any more where it is read."""
     with world(tmp_path / "data") as environment:
         known = environment.make("t", roll_entries=3)

@@ -202,7 +202,7 @@ def copies_in(path: Path) -> Iterator[Copy]:
                 yield Copy(file.parts[-3], file, at, stride, record.ledger, record.entry)
 
 
-def test_what_is_damaged(flown: Flown, tmp_path: Path) -> None:
+def test_crc_audit_counts_damaged_records_by_file(flown: Flown, tmp_path: Path) -> None:
     shutil.copytree(flown.path, tmp_path / "data")
     ledgers = set(
         read_table(flown.path, columns="ledgerId")["ledgerId"].to_pylist()

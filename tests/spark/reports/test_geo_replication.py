@@ -136,7 +136,7 @@ def ready(
     return ReadinessSnapshot("t", -1, subscription, "b", told)
 
 
-def test_what_a_fail_over_would_do() -> None:
+def test_geo_readiness_shows_losses_and_repetitions_of_a_failover() -> None:
     readiness = (
         ready("exact"), ready("seen", 0, 0, 4, home=""), ready("lagging", 3, 1, 0, unreachable=2), ready("repeating", 0, 2, 0, home="b"),
         ready("sought", 5, 5, 0, is_current=False), ready("new", 7, 7, 7, is_known=False, error="refused"),

@@ -94,7 +94,7 @@ def test_messages_that_were_published_here_have_a_name() -> None:
     assert names_of(pa.table(columns), tuple(columns)) == ["(published here)", "ab"]
 
 
-def test_what_a_hostile_name_says_is_shown() -> None:
+def test_page_escapes_hostile_names() -> None:
     page = Strict(html(outcome("key_skew", [key(SCRIPT.encode(), 9, 1, 2, topic=SCRIPT)])))
     assert sum(SCRIPT in text for text in page.texts) >= 3, "in the summary, the drawing, and the table"
 
@@ -126,7 +126,7 @@ def test_a_backlog_is_bad_when_it_is_old(age_s: float | None, state: str) -> Non
     assert said(outcome("backlog_by_subscription", [row]))["Which subscription or consumer group lags"][0][0] == state
 
 
-def test_what_cannot_be_told_is_unknown_not_fine() -> None:
+def test_unknown_results_are_shown_as_unknown() -> None:
     lost = {"ledger_id": 7, "first_entry": 0, "last_entry": 9, "entries": 10, "expected": 3, "found": 1, "unknown": 2}
     away = {"ledger_id": 7, "bookie": "b@1", "first_missing": 0, "last_missing": 9, "missing": 10, "status": "unknown"}
     waiting = {"topic": "t", "partition": -1, "subscription": "s", "backlog_entries": 5}
@@ -142,7 +142,7 @@ def test_what_cannot_be_told_is_unknown_not_fine() -> None:
     assert text["What is hot"] == [("unknown", "No report that answers this was run.")]
 
 
-def test_good_news_of_what_nobody_looked_at_are_none() -> None:
+def test_reports_that_compared_nothing_are_shown_as_unknown() -> None:
     """All bookies were away: nothing was compared, and nothing checked."""
     away = {"ledger_id": 7, "first_entry": 0, "last_entry": 9, "entries": 10, "expected": 3, "found": 0, "unknown": 3}
     unchecked = {"bookie": "b@1", "records": 0, "bad_records": 0, "bytes_checked": 0, "complete": False}
@@ -170,7 +170,7 @@ def test_a_bookie_that_lost_copies_is_named() -> None:
     ]
 
 
-def test_what_does_not_apply_is_said_to() -> None:
+def test_reports_without_a_subject_are_shown_as_not_applicable() -> None:
     text = said(Outcome(report_class("replica_holes"), left_out="there are no ledgers here"))
     assert text["Which bookie lost copies"] == [("n/a", "There are no ledgers here.")]
     left_out = Outcome(report_class("dead_subscriptions"), left_out="there are no topics here")
@@ -292,7 +292,9 @@ def test_one_that_fails_ends_no_other(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("library", ["jinja2", "matplotlib"])
-def test_a_missing_library_is_told_with_what_brings_it(library: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_library_raises_missing_extra_error_with_pip_advice(
+    library: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setitem(sys.modules, library, None)
     with pytest.raises(MissingExtraError, match=r"pip install 'pyreplog\[report\]'"):
         check_extra()

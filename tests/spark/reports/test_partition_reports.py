@@ -126,7 +126,7 @@ def test_consumer_groups_that_lag() -> None:
     ]  # fmt: skip
 
 
-def test_what_a_source_without_brokers_leaves_out() -> None:
+def test_source_without_brokers_leaves_out_partition_reports() -> None:
     nothing = Snapshot(as_of_us=NOON_US)
     for name in ("partition_state", "replica_lag", "leader_skew"):
         assert suite.left_out(name, nothing) == "the source is not a cluster with topics of partitions"

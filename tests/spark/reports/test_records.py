@@ -234,7 +234,7 @@ def test_of_ledgers_over_tcp(spark: SparkSession, tmp_path: Path) -> None:
             check(report_of(name), given, FACTS, ORACLES[name](records), spark=spark, cuts=({"minPartitions": "3"},))
 
 
-def test_entries_that_nobody_has_are_gaps(tmp_path: Path) -> None:
+def test_unreadable_entries_are_reported_as_gaps(tmp_path: Path) -> None:
     with pyreplog.Cluster.embedded(
         tmp_path / "data", bookies=2, durability="appended", segment_bytes=SEGMENT
     ) as cluster:

@@ -62,7 +62,7 @@ def expected_dead(sample: World, since_us: int) -> list[Row]:
     return rows
 
 
-def test_what_could_be_removed(sample: World, spark: SparkSession) -> None:
+def test_retention_forecast_names_deletable_segments_and_pins(sample: World, spark: SparkSession) -> None:
     rows = expected_segments(sample)
     assert {row["pinned_by"] for row in rows} >= {None, "audit", "billing"}
     assert {row["deletable"] for row in rows} == {True, False}

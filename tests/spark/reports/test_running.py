@@ -136,7 +136,7 @@ def test_damage(log: Path, tmp_path: Path) -> None:
 # ---- what is loaded --------------------------------------------------------------------------------------------
 
 
-def test_what_is_loaded() -> None:
+def test_importing_reports_loads_neither_pyspark_nor_pyarrow() -> None:
     code = (
         "import sys, pyreplog, pyreplog.reports\n"
         "assert not {'pyspark', 'pyarrow'} & set(sys.modules)\n"
