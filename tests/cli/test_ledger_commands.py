@@ -16,7 +16,7 @@ from pyreplog.ledger.repair_notes import note_repair
 from pyreplog.metadata.layout import CLUSTER, cluster_id, encode_cluster
 from pyreplog.metadata.sqlite import SQLiteStore
 from tests.cli.support import Done, Run, process
-from tests.ledger.processes import Cast
+from tests.ledger.processes import ProcessGroup
 
 LINES = b"".join(b"line %d\n" % number for number in range(1000))
 
@@ -119,16 +119,16 @@ def test_ledger_repair_reports_a_failed_repair(ledger: Callable[..., Done], fold
 
 
 def test_a_repair_that_waits_for_a_bookie_has_an_exit_code_of_its_own(run: Run, tmp_path: Path) -> None:
-    with Cast(tmp_path, f"sqlite:{tmp_path / 'metadata.sqlite'}") as cast:
-        cast.start_bookies("b0", "b1", "b2")
-        with LedgerCluster.connect(cast.url) as cluster:
+    with ProcessGroup(tmp_path, f"sqlite:{tmp_path / 'metadata.sqlite'}") as processes:
+        processes.start_bookies("b0", "b1", "b2")
+        with LedgerCluster.connect(processes.url) as cluster:
             with cluster.create_ledger() as ledger:
                 ledger.append(b"value")
             for bookie in ledger.metadata.bookies():
                 note_repair(cluster.metadata, ledger.id, bookie, 0)
         stopped = ledger.metadata.last_fragment.ensemble[0]
-        cast.bookies[stopped].kill()
-        done = run("ledger", "--cluster", cast.url, "repair")
+        processes.bookies[stopped].kill()
+        done = run("ledger", "--cluster", processes.url, "repair")
         assert done.code == 9 and "2 copies repaired" in done.out and f"on {stopped}" in done.out
         assert "run the command again when these bookies answer" in done.error
 

@@ -355,6 +355,6 @@ def test_on_a_terminal(folder: Path, terminal: tuple[int, int]) -> None:
         while b"bookie-2" not in shown:
             shown += os.read(ours, 1 << 16)
         it.send_signal(signal.SIGINT)
-        _, complaint = it.communicate(timeout=30)
-    assert it.returncode == 130 and complaint == b""
+        _, error_text = it.communicate(timeout=30)
+    assert it.returncode == 130 and error_text == b""
     assert re.search(r"orders .* 5 ", re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", shown.decode(errors="replace")))

@@ -303,7 +303,7 @@ def test_a_directory_is_made_by_create_alone(run: Run, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "code", "complaint"),
+    ("arguments", "code", "error_text"),
     [
         (["topic", "publish", "{folder}", "{name}", "x", "--property", "a"], 2, "NAME=VALUE"),
         (["topic", "publish", "{folder}", "{name}", "x", "--batch", "0"], 2, "--batch"),
@@ -321,11 +321,11 @@ def test_a_directory_is_made_by_create_alone(run: Run, tmp_path: Path) -> None:
     ],
 )
 def test_topic_and_subscription_commands_refuse_invalid_arguments(
-    arguments: list[str], code: int, complaint: str, run: Run, folder: Path, topic: Callable[..., Done], name: str
+    arguments: list[str], code: int, error_text: str, run: Run, folder: Path, topic: Callable[..., Done], name: str
 ) -> None:
     done = run(*(argument.format(folder=folder, name=name) for argument in arguments))
     assert (done.code, done.out) == (code, "")
-    assert complaint in done.error and done.error.startswith("pyreplog: ") and done.error.count("\n") == 1
+    assert error_text in done.error and done.error.startswith("pyreplog: ") and done.error.count("\n") == 1
 
 
 def test_who_has_the_directory_is_named(run: Run, topic: Callable[..., Done], folder: Path) -> None:

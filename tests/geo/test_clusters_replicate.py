@@ -361,7 +361,7 @@ def test_the_owner_is_killed_and_no_client_is_left(tmp_path: Path) -> None:
         assert values(opened(both.b)) == [b"1", b"2", b"3", b"4"]
         rows = both.a.geo.status(everywhere=True)
         assert [(row.topic, row.target, row.unsent_messages) for row in rows] == [("orders", "b", 0)]
-        assert both.cast.url.startswith("sqlite:") and both.a.topics.owner("orders") is not None
+        assert both.processes.url.startswith("sqlite:") and both.a.topics.owner("orders") is not None
 
 
 @pytest.mark.parametrize("policy", ["hold", "error", "detach"])

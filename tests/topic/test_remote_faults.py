@@ -21,7 +21,7 @@ from pyreplog.topic.client.remote.remote_subscription import RemoteSubscription
 from pyreplog.topic.model.wire.protocol import Call, CallResult
 from pyreplog.topic.owner import topics as topics_module
 from pyreplog.topic.server.topic_server import TopicServer
-from tests.ledger.processes import Cast
+from tests.ledger.processes import ProcessGroup
 from tests.topic.owners import until
 from tests.topic.remoting import PATIENCE_S, PLAIN, Served, Wire, channels_of, pool_of, receive, rests
 
@@ -319,15 +319,17 @@ def test_a_topic_that_is_closed_at_the_server_is_opened_again(here: Served) -> N
 
 
 @pytest.fixture
-def cast(tmp_path: Path) -> Iterator[Cast]:
-    with Cast(tmp_path, f"sqlite:{tmp_path / 'metadata.sqlite'}") as cast:
-        cast.start_bookies("b0")
-        yield cast
+def processes(tmp_path: Path) -> Iterator[ProcessGroup]:
+    with ProcessGroup(tmp_path, f"sqlite:{tmp_path / 'metadata.sqlite'}") as processes:
+        processes.start_bookies("b0")
+        yield processes
 
 
-def test_any_server_finds_the_owner(cast: Cast) -> None:
+def test_any_server_finds_the_owner(processes: ProcessGroup) -> None:
     with ExitStack() as stack:
-        servers = [stack.enter_context(TopicServer(stack.enter_context(Cluster.connect(cast.url)))) for _ in range(2)]
+        servers = [
+            stack.enter_context(TopicServer(stack.enter_context(Cluster.connect(processes.url)))) for _ in range(2)
+        ]
         clients = [stack.enter_context(connect(f"pyreplog://{server.address}")) for server in servers]
         assert clients[0].topic("a", **PLAIN).publish(b"0") == 0
         assert clients[1].topic("b", **PLAIN).publish(b"0") == 0
@@ -342,9 +344,9 @@ def test_any_server_finds_the_owner(cast: Cast) -> None:
         }
 
 
-def test_a_server_is_killed_and_another_takes_over(cast: Cast) -> None:
+def test_a_server_is_killed_and_another_takes_over(processes: ProcessGroup) -> None:
     """Of a producer that numbers its messages, none is lost and none is stored twice. A consumer goes on."""
-    servers = [cast.start("tests.topic.topic_server", cast.url) for _ in range(2)]
+    servers = [processes.start("tests.topic.topic_server", processes.url) for _ in range(2)]
     addresses = [server.wait_for("address") for server in servers]
     with connect(f"pyreplog://{','.join(addresses)}", timeout=60.0) as client:
         topic = client.topic("news", **PLAIN, deduplicate=True)
@@ -375,16 +377,18 @@ def test_a_server_is_killed_and_another_takes_over(cast: Cast) -> None:
         assert topic.stats().owner == addresses[1]
 
 
-def test_a_server_that_was_taken_over_from_does_no_harm(cast: Cast, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_server_that_was_taken_over_from_does_no_harm(
+    processes: ProcessGroup, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The server has lost its lease without noticing: publishing through it raises an error that names the new owner."""
     monkeypatch.setattr(topics_module, "MAINTENANCE_S", 86_400.0)
     with ExitStack() as stack:
-        old = stack.enter_context(Cluster.connect(cast.url))
+        old = stack.enter_context(Cluster.connect(processes.url))
         server = stack.enter_context(TopicServer(old))
         topic = stack.enter_context(connect(f"pyreplog://{server.address}")).topic("news", **PLAIN)
         assert topic.publish(b"one") == 0
         old.topic("news").claim.release()
-        other = stack.enter_context(Cluster.connect(cast.url))
+        other = stack.enter_context(Cluster.connect(processes.url))
         assert other.topic("news").publish(b"two") == 1
         with pytest.raises((TopicFencedError, OutcomeUnknownError)):
             topic.publish(b"three")

@@ -21,17 +21,17 @@ class Seen:
 
     def __init__(self, page: Page) -> None:
         self.page = page
-        self.complaints: list[str] = []
+        self.errors: list[str] = []
         self.requests: list[str] = []
         page.on("console", self._console)
         page.on("pageerror", self._error)
         page.on("request", lambda request: self.requests.append(request.url))
 
     def _console(self, message: ConsoleMessage) -> None:
-        self.complaints.append(message.text)
+        self.errors.append(message.text)
 
     def _error(self, error: Error) -> None:
-        self.complaints.append(str(error))
+        self.errors.append(str(error))
 
     def column(self, report: str, name: str) -> list[str]:
         """The cells of a column, from above."""
@@ -72,8 +72,8 @@ def seen(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Seen]:
         yield seen
 
 
-def test_it_opens_without_network_and_without_a_complaint(seen: Seen) -> None:
-    assert seen.complaints == []
+def test_page_opens_without_network_and_without_console_errors(seen: Seen) -> None:
+    assert seen.errors == []
     assert len(seen.requests) == 1, f"one file holds all: {seen.requests}"
     assert seen.page.title() == "Reports on a test", "a script in a name ran"
     assert seen.page.locator("img").count() == 0
