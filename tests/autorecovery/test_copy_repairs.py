@@ -26,7 +26,7 @@ from pyreplog.ledger.repair_notes import note_repair, repairs
 from pyreplog.ledger.runtime import EmbeddedRuntime
 from pyreplog.metadata.store import MetadataStore
 from tests.bookie.test_scrub import flip
-from tests.ledger.standins import Meddler
+from tests.ledger.fault_injection import RequestInterceptor
 from tests.waiting import until
 
 ENTRIES = 200
@@ -87,24 +87,24 @@ def here(tmp_path: Path) -> Iterator[Here]:
     here.cluster.close()
 
 
-def without(meddler: Meddler, bookie: str, *hidden: int) -> Callable[..., None]:
+def without(interceptor: RequestInterceptor, bookie: str, *hidden: int) -> Callable[..., None]:
     """Makes a bookie deny that it has some entries until they are added again."""
     gone = set(hidden)
 
-    def deed(_: str, request: Request, on_reply: Callable[[Any], None]) -> None:
+    def action(_: str, request: Request, on_reply: Callable[[Any], None]) -> None:
         if request.kind == RequestKind.ADD:
             gone.difference_update(range(request.first, request.last + 1))
         asked = gone.intersection(range(request.first, request.last + 1, request.step))
         if request.kind in (RequestKind.HOLDINGS, RequestKind.READ) and asked:
             if min(asked) > request.first:  # the answer ends before it
-                meddler.pass_on(bookie, request._replace(last=min(asked) - request.step), on_reply)
+                interceptor.pass_on(bookie, request._replace(last=min(asked) - request.step), on_reply)
             else:
                 body = Holdings().encode() if request.kind == RequestKind.HOLDINGS else b""
                 on_reply(Reply(ReplyStatus.OK, request.ledger, request.first, request.first, body=body))
             return
-        meddler.pass_on(bookie, request, on_reply)
+        interceptor.pass_on(bookie, request, on_reply)
 
-    return deed
+    return action
 
 
 # ---- notes -------------------------------------------------------------------------------------------------------
@@ -197,8 +197,8 @@ def test_failed_repair_is_retried_with_growing_delays(here: Here) -> None:
         asked.append(request)
         on_reply(DisconnectedError("it is not there"))
 
-    with Meddler(here.cluster) as meddler:
-        meddler.rule(fail, kind=RequestKind.HOLDINGS, bookie=bookie)
+    with RequestInterceptor(here.cluster) as interceptor:
+        interceptor.add_rule(fail, kind=RequestKind.HOLDINGS, bookie=bookie)
         for _ in range(20):
             here.step()
         once = len(asked)
@@ -218,8 +218,8 @@ def test_entry_is_not_listed_as_lost_while_the_metadata_of_its_ledger_change(her
     metadata = here.cluster.ledger_metadata(ledger)
     members = [bookie for bookie in sorted(metadata.bookies()) if metadata.asks_for(bookie, entry)]
     note_repair(here.store, ledger, members[0], entry)
-    with Meddler(here.cluster) as meddler:
-        denied = {bookie: without(meddler, bookie, entry) for bookie in members}
+    with RequestInterceptor(here.cluster) as interceptor:
+        denied = {bookie: without(interceptor, bookie, entry) for bookie in members}
 
         def change_version(bookie: str, request: Request, on_reply: Callable[[Any], None]) -> None:
             if not changed:
@@ -230,7 +230,7 @@ def test_entry_is_not_listed_as_lost_while_the_metadata_of_its_ledger_change(her
 
         changed: list[int] = []
         for bookie in members:
-            meddler.rule(change_version, bookie=bookie)
+            interceptor.add_rule(change_version, bookie=bookie)
         here.step()
         assert not list_lost(here.store) and repairs(here.store)[0]
         assert "were changed while" in here.recovery.repairs.failures[ledger]
@@ -275,9 +275,9 @@ def test_a_disk_that_returns_takes_its_entries_off_the_list(here: Here) -> None:
     here.cluster.runtime.send(returned, adds, replies.append)
     until(lambda: replies)
     assert replies[0].status == ReplyStatus.OK
-    with Meddler(here.cluster) as meddler:
+    with RequestInterceptor(here.cluster) as interceptor:
         for bookie in members:
-            meddler.rule(without(meddler, bookie, entry), bookie=bookie)
+            interceptor.add_rule(without(interceptor, bookie, entry), bookie=bookie)
         here.step()
     assert not list_lost(here.store)
     assert here.recovery.repairs.counters.found == 1
@@ -289,9 +289,9 @@ def test_entries_that_the_returned_disk_does_not_have_stay_on_the_list(here: Her
     move_copies(here, ledger, entry)
     metadata = here.cluster.ledger_metadata(ledger)
     members = [bookie for bookie in metadata.bookies() if metadata.asks_for(bookie, entry)]
-    with Meddler(here.cluster) as meddler:
+    with RequestInterceptor(here.cluster) as interceptor:
         for bookie in members:
-            meddler.rule(without(meddler, bookie, entry), bookie=bookie)
+            interceptor.add_rule(without(interceptor, bookie, entry), bookie=bookie)
         here.step()
     assert list_lost(here.store)
 
@@ -338,17 +338,17 @@ def test_the_version_changes_before_entries_leave_the_list(here: Here, monkeypat
 def test_entries_stay_on_the_list_when_the_metadata_were_changed_meanwhile(here: Here) -> None:
     ledger = here.ledger()
     note_lost(here.store, ledger, [LostRange(3, 9, 2, "gone@0", 0)])
-    with Meddler(here.cluster) as meddler:
+    with RequestInterceptor(here.cluster) as interceptor:
 
         def change_version(bookie: str, request: Request, on_reply: Callable[[Any], None]) -> None:
             if not changed:
                 stored = here.store.get(metadata_key(ledger))
                 assert stored is not None
                 changed.append(here.store.put(metadata_key(ledger), stored.value, stored.version))
-            meddler.pass_on(bookie, request, on_reply)
+            interceptor.pass_on(bookie, request, on_reply)
 
         changed: list[int] = []
-        meddler.rule(change_version, kind=RequestKind.HOLDINGS)
+        interceptor.add_rule(change_version, kind=RequestKind.HOLDINGS)
         here.step()
         assert changed and list_lost(here.store)
         assert "were changed while" in here.recovery.repairs.failures[ledger]
@@ -410,8 +410,8 @@ def test_copies_that_are_gone_without_a_trace_are_found_and_written_again(here: 
     metadata = here.cluster.ledger_metadata(ledger)
     bookie = sorted(metadata.bookies())[1]
     entry = metadata.holdings(bookie)[0][5]
-    with Meddler(here.cluster) as meddler:
-        meddler.rule(without(meddler, bookie, entry), bookie=bookie)
+    with RequestInterceptor(here.cluster) as interceptor:
+        interceptor.add_rule(without(interceptor, bookie, entry), bookie=bookie)
         here.step()
         here.step(8 * 86_400)
         here.step()
@@ -423,8 +423,8 @@ def test_a_member_whose_records_differ_is_replaced(here: Here) -> None:
     """A checksum that is right says nothing about it: the record is another one (digest unread: BookKeeper)."""
     ledger = here.ledger()
     odd = sorted(here.cluster.ledger_metadata(ledger).bookies())[1]
-    with Meddler(here.cluster) as meddler:
-        meddler.rule(other_digest(meddler, odd), kind=RequestKind.HOLDINGS, bookie=odd)
+    with RequestInterceptor(here.cluster) as interceptor:
+        interceptor.add_rule(other_digest(interceptor, odd), kind=RequestKind.HOLDINGS, bookie=odd)
         here.step()
         here.step(8 * 86_400)
     assert odd not in here.cluster.ledger_metadata(ledger).bookies()
@@ -436,8 +436,8 @@ def test_two_copies_that_differ_are_a_case_for_an_operator(here: Here) -> None:
     ledger = here.ledger(4, 2)
     before = here.cluster.ledger_metadata(ledger)
     odd = sorted(before.bookies())[1]
-    with Meddler(here.cluster) as meddler:
-        meddler.rule(other_digest(meddler, odd), kind=RequestKind.HOLDINGS, bookie=odd)
+    with RequestInterceptor(here.cluster) as interceptor:
+        interceptor.add_rule(other_digest(interceptor, odd), kind=RequestKind.HOLDINGS, bookie=odd)
         here.step()
         here.step(8 * 86_400)
     assert here.cluster.ledger_metadata(ledger) == before
@@ -455,18 +455,18 @@ def test_the_check_can_be_turned_off(here: Here) -> None:
     assert here.store.get(REPLICAS_CHECK) is None
 
 
-def other_digest(meddler: Meddler, bookie: str) -> Callable[..., None]:
+def other_digest(interceptor: RequestInterceptor, bookie: str) -> Callable[..., None]:
     """Makes a bookie tell another digest than that of its records."""
 
-    def deed(_: str, request: Request, on_reply: Callable[[Any], None]) -> None:
+    def action(_: str, request: Request, on_reply: Callable[[Any], None]) -> None:
         def change(reply: Any) -> None:
             body = bytearray(reply.body)
             body[15] ^= 1
             on_reply(reply._replace(body=bytes(body)))
 
-        meddler.pass_on(bookie, request, change)
+        interceptor.pass_on(bookie, request, change)
 
-    return deed
+    return action
 
 
 # ---- the value ---------------------------------------------------------------------------------------------------

@@ -23,8 +23,8 @@ from pyreplog.ledger.registrations import BookieStates
 from pyreplog.ledger.replacement_pacing import AT_ONCE, MemberReplacement
 from pyreplog.metadata.memory import MemoryStore
 from tests.ledger.conftest import SEGMENT_BYTES
+from tests.ledger.fault_injection import FailingStore
 from tests.ledger.phases import set_phase, set_phases
-from tests.ledger.standins import FailingStore
 from tests.waiting import until
 
 LEAVING = [BookiePhase.LOST, BookiePhase.DRAINING, BookiePhase.RETIRED]

@@ -15,7 +15,7 @@ from pyreplog.errors import MetadataUnavailableError
 from pyreplog.ledger.registrations import Registrations
 from pyreplog.metadata import MetadataStore, open_store
 from pyreplog.metadata.memory import MemoryStore
-from tests.ledger.standins import FailingStore
+from tests.ledger.fault_injection import FailingStore
 from tests.waiting import until
 
 

@@ -38,7 +38,7 @@ from pyreplog.net.channel import Channel
 from pyreplog.net.limits import Limits
 from pyreplog.net.reactor import Reactor
 from tests.ledger.conftest import Apart
-from tests.ledger.standins import Meddler
+from tests.ledger.fault_injection import RequestInterceptor
 from tests.waiting import until
 
 NAMES = ("b0", "b1", "b2", "b3")
@@ -112,7 +112,7 @@ def test_from_asyncio(cluster: LedgerCluster) -> None:
 
 def test_callbacks_run_in_the_driver_and_must_not_wait(cluster: LedgerCluster, apart: Apart) -> None:
     with cluster.create_ledger() as ledger:
-        meddler = Meddler(cluster)
+        interceptor = RequestInterceptor(cluster)
         told: AppendFuture[list[object]] = AppendFuture()
 
         def callback(_: AppendFuture[int]) -> None:
@@ -125,10 +125,10 @@ def test_callbacks_run_in_the_driver_and_must_not_wait(cluster: LedgerCluster, a
             errors.append(ledger.submit(b"more"))
             set_result(told, errors)
 
-        meddler.rule(meddler.hold, kind=RequestKind.ADD)
+        interceptor.add_rule(interceptor.hold, kind=RequestKind.ADD)
         ledger.submit(b"first").add_done_callback(callback)
-        meddler.clear()
-        meddler.release()
+        interceptor.clear()
+        interceptor.release()
         *errors, more = told.result(30)
         assert errors == [InvalidArgumentError] * 3
         assert apart(cluster.runtime.wait, more) == 1
@@ -268,12 +268,12 @@ def test_ctrl_c_while_driving(cluster: LedgerCluster) -> None:
 def test_closing_wakes_driving_threads(store: SQLiteStore) -> None:
     cluster = LedgerCluster.connect(f"sqlite:{store.path}")
     ledger = cluster.create_ledger(3, 3, 2, window_bytes=1)
-    meddler = Meddler(cluster)
-    meddler.rule(meddler.lose)
+    interceptor = RequestInterceptor(cluster)
+    interceptor.add_rule(interceptor.lose)
     future = ledger.submit(b"fills the window")
     with ThreadPoolExecutor(3) as pool:
         waiting = [pool.submit(ledger.append, b"waits"), pool.submit(cluster.runtime.wait, future)]
-        meddler.wait_for(RequestKind.ADD, 3)
+        interceptor.wait_for(RequestKind.ADD, 3)
         with pytest.raises(OutcomeUnknownError):
             ledger.close(timeout=0.05)
         cluster.close()

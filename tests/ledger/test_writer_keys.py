@@ -30,7 +30,7 @@ from pyreplog.ledger.writer_keys import WRITERS, LedgerWriterIdentity, WriterKey
 from pyreplog.metadata.memory import MemoryLease, MemoryStore
 from pyreplog.metadata.sqlite import SQLiteStore
 from tests.ledger.conftest import SEGMENT_BYTES
-from tests.ledger.standins import FailingStore
+from tests.ledger.fault_injection import FailingStore
 from tests.waiting import until
 
 AWAY = MetadataUnavailableError("away")

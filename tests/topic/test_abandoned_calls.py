@@ -12,7 +12,7 @@ from pyreplog.bookie.protocol import RequestKind
 from pyreplog.errors import ReplogError
 from pyreplog.topic.client.remote.client import Client
 from pyreplog.topic.owner import partitioned_topic
-from tests.ledger.standins import Meddler
+from tests.ledger.fault_injection import RequestInterceptor
 from tests.topic.remoting import PATIENCE_S, PLAIN, Served
 from tests.waiting import until
 
@@ -38,9 +38,9 @@ def test_a_call_that_waits_for_bookies(name: str, here: Served, monkeypatch: pyt
         topic.seek("s", 1)
         client: Client = here.client()
         remote = client.topic("news")
-        with Meddler(here.cluster) as meddler:
+        with RequestInterceptor(here.cluster) as interceptor:
             for kind in (RequestKind.ADD, RequestKind.READ):
-                meddler.rule(meddler.lose, kind=kind)
+                interceptor.add_rule(interceptor.lose, kind=kind)
             asking = threading.Thread(target=_ask, args=(CALLS[name], remote))
             asking.start()
             until(lambda: running(here) == 1)

@@ -22,7 +22,7 @@ from pyreplog.errors import (
 )
 from pyreplog.future import AppendFuture
 from pyreplog.ledger.cluster import LedgerCluster
-from tests.ledger.standins import FailingStore
+from tests.ledger.fault_injection import FailingStore
 from tests.topic.counting import PATIENCE_S, attach, create, mark, open_log, restore, state_of
 from tests.waiting import until
 

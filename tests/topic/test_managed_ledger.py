@@ -35,7 +35,7 @@ from pyreplog.topic.owner.managed import closed_ledger_readers
 from pyreplog.topic.owner.managed.chain_store import find_chain
 from pyreplog.topic.owner.managed.ledgers import LedgerDeleter, LedgerMaker
 from pyreplog.topic.owner.managed.managed_ledger import ManagedLedger
-from tests.ledger.standins import FailingStore, Meddler
+from tests.ledger.fault_injection import FailingStore, RequestInterceptor
 from tests.topic.batches import submit
 from tests.topic.handling import note_reads
 from tests.topic.owners import config, entry, publish, read_all, result, until
@@ -315,13 +315,13 @@ def test_publishes_from_a_callback_keep_their_order(topic: ManagedLedger, shared
         except Exception as error:
             set_result(outcome, [first.result(), type(error), more])
 
-    with Meddler(shared) as meddler:
-        meddler.rule(meddler.hold, kind=RequestKind.ADD)
+    with RequestInterceptor(shared) as interceptor:
+        interceptor.add_rule(interceptor.hold, kind=RequestKind.ADD)
         # before the message is confirmed, so that the function runs as a callback
         publish(topic, [b"a"]).add_done_callback(callback)
-        meddler.wait_for(RequestKind.ADD)
-        meddler.clear()
-        meddler.release()
+        interceptor.wait_for(RequestKind.ADD)
+        interceptor.clear()
+        interceptor.release()
     first, error, more = result(outcome)
     assert first == range(1) and error is InvalidArgumentError
     assert [result(future) for future in more] == [range(number + 1, number + 2) for number in range(5)]

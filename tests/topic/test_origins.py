@@ -51,7 +51,7 @@ from pyreplog.topic.owner.managed import chain_writer
 from pyreplog.topic.owner.origins import ORIGINS
 from pyreplog.topic.owner.topic import Topic
 from pyreplog.topic.server.topic_server import TopicServer
-from tests.ledger.standins import Meddler
+from tests.ledger.fault_injection import RequestInterceptor
 from tests.topic.handling import PATIENCE_S, SMALL, open_cluster, receive, stored, trim, until
 from tests.topic.lives import kill, life, life_of, lose_lease
 
@@ -598,57 +598,61 @@ STRIPED: dict[str, Any] = {"ensemble": 2, "write_quorum": 1, "ack_quorum": 1, "d
 
 
 @pytest.fixture
-def striped(tmp_path: Path) -> Iterator[tuple[Topic, Meddler]]:
+def striped(tmp_path: Path) -> Iterator[tuple[Topic, RequestInterceptor]]:
     with Cluster.embedded(tmp_path, bookies=2, segment_bytes=1 << 20) as cluster:
         topic = cluster.topic(NAME, **STRIPED)
         opened(topic)
         assert replicate(topic, [entry(0)]) == 1
-        with Meddler(cluster) as meddler:
-            yield topic, meddler
+        with RequestInterceptor(cluster) as interceptor:
+            yield topic, interceptor
 
 
-def hold(topic: Topic, meddler: Meddler, sent: list[list[OriginEntry]]) -> list[AppendFuture[int]]:
+def hold(topic: Topic, interceptor: RequestInterceptor, sent: list[list[OriginEntry]]) -> list[AppendFuture[int]]:
     """Send batches. The ledger confirms the first entry, and one bookie does not answer for the second."""
     ledger = topic.managed.writer.ledger
     assert ledger is not None and ledger.last_add_confirmed == 0
-    meddler.rule(meddler.hold, kind=RequestKind.ADD, bookie=ledger.metadata.last_fragment.ensemble[0])
+    interceptor.add_rule(interceptor.hold, kind=RequestKind.ADD, bookie=ledger.metadata.last_fragment.ensemble[0])
     futures = [topic.origins.replicate(ORIGIN, 1, batch) for batch in sent]
     until(lambda: ledger.last_add_confirmed == 1)
     return futures
 
 
 def test_a_part_of_a_batch_is_stored_when_no_ledger_takes_the_rest(
-    striped: tuple[Topic, Meddler], monkeypatch: pytest.MonkeyPatch
+    striped: tuple[Topic, RequestInterceptor], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """`pushed` goes back to the stored position. Entries that were sent after the failed one are not stored either."""
-    topic, meddler = striped
+    topic, interceptor = striped
     monkeypatch.setattr(chain_writer, "STUCK_S", 0.0)
-    futures = hold(topic, meddler, [entries(1, 4), entries(4, 6), entries(6, 7)])
-    meddler.clear()
-    meddler.rule(meddler.fail, kind=RequestKind.ADD)
-    meddler.end_held(meddler.fail)
+    futures = hold(topic, interceptor, [entries(1, 4), entries(4, 6), entries(6, 7)])
+    interceptor.clear()
+    interceptor.add_rule(interceptor.fail, kind=RequestKind.ADD)
+    interceptor.apply_to_held(interceptor.fail)
     with pytest.raises(OutcomeUnknownError, match="a part of the messages is stored"):
         futures[0].result(PATIENCE_S)
     for future in futures[1:]:
         with pytest.raises((NotEnoughBookiesError, OutcomeUnknownError)):
             future.result(PATIENCE_S)
     monkeypatch.undo()
-    meddler.clear()
+    interceptor.clear()
     assert opened(topic).stored == topic.end == 2
     assert replicate(topic, entries(0, 9)) == 9
     assert [first for first, _ in check_log(topic)] == list(range(9))
 
 
-def test_nothing_behind_a_refused_entry_is_stored(striped: tuple[Topic, Meddler]) -> None:
+def test_nothing_behind_a_refused_entry_is_stored(striped: tuple[Topic, RequestInterceptor]) -> None:
     """Bookies refuse one entry and would take later ones: the topic would lack an entry in the middle for ever."""
-    topic, meddler = striped
+    topic, interceptor = striped
     refused = [entry(3)]
 
     def refuse(bookie: str, request: Any, on_reply: Any) -> None:
-        deed = meddler.saying(status=ReplyStatus.INVALID) if bytes(refused[0].value) in bytes(request.records) else None
-        (deed or meddler.pass_on)(bookie, request, on_reply)
+        action = (
+            interceptor.replying(status=ReplyStatus.INVALID)
+            if bytes(refused[0].value) in bytes(request.records)
+            else None
+        )
+        (action or interceptor.pass_on)(bookie, request, on_reply)
 
-    meddler.rule(refuse, kind=RequestKind.ADD)
+    interceptor.add_rule(refuse, kind=RequestKind.ADD)
     local = [topic.submit(b"local")]
     futures = [topic.origins.replicate(ORIGIN, 1, [entry(at)]) for at in range(1, 9)]
     local.append(topic.submit(b"local"))
@@ -657,29 +661,29 @@ def test_nothing_behind_a_refused_entry_is_stored(striped: tuple[Topic, Meddler]
     outcomes = [sent.exception(PATIENCE_S) for sent in futures]
     kept = outcomes.index(next(error for error in outcomes if error is not None))
     assert all(isinstance(error, EntryRefusedError | OutcomeUnknownError) for error in outcomes[kept:])
-    meddler.clear()
+    interceptor.clear()
     assert opened(topic).stored == 1 + kept <= 3
     assert replicate(topic, entries(0, 9)) == 9
     assert [first for first, _ in check_log(topic)] == list(range(9))
 
 
-def test_a_ledger_that_fails_in_the_middle_delays_only(striped: tuple[Topic, Meddler]) -> None:
-    topic, meddler = striped
-    futures = hold(topic, meddler, [entries(1, 4), entries(4, 6), entries(6, 7)])
+def test_a_ledger_that_fails_in_the_middle_delays_only(striped: tuple[Topic, RequestInterceptor]) -> None:
+    topic, interceptor = striped
+    futures = hold(topic, interceptor, [entries(1, 4), entries(4, 6), entries(6, 7)])
     again = topic.origins.replicate(ORIGIN, 1, entries(1, 6))  # it waits for the outcome of these entries
     assert not again.done()
-    meddler.clear()
-    meddler.end_held(meddler.fail)
+    interceptor.clear()
+    interceptor.apply_to_held(interceptor.fail)
     assert [future.result(PATIENCE_S) for future in futures] == [4, 6, 7]
     assert again.result(PATIENCE_S) >= 6
     assert topic.managed.writer.failures == 1
     assert [first for first, _ in check_log(topic)] == list(range(7))
 
 
-def test_a_timeout_takes_nothing_back(striped: tuple[Topic, Meddler]) -> None:
+def test_a_timeout_takes_nothing_back(striped: tuple[Topic, RequestInterceptor]) -> None:
     """Pulsar #26113: entries without an answer were sent again while they were in flight."""
-    topic, meddler = striped
-    (first,) = hold(topic, meddler, [entries(1, 5)])
+    topic, interceptor = striped
+    (first,) = hold(topic, interceptor, [entries(1, 5)])
     with pytest.raises(OutcomeUnknownError):
         topic.publisher.wait(first, 0.02)
     reopened = topic.origins.open(ORIGIN, 2)
@@ -687,8 +691,8 @@ def test_a_timeout_takes_nothing_back(striped: tuple[Topic, Meddler]) -> None:
     assert not reopened.done()
     with pytest.raises(OriginSessionError):
         replicate(topic, entries(1, 5))
-    meddler.clear()
-    meddler.release()
+    interceptor.clear()
+    interceptor.release()
     assert reopened.result(PATIENCE_S).stored == 5
     assert replicate(topic, entries(1, 7), session=2) == 7
     assert [first for first, _ in check_log(topic)] == list(range(7))

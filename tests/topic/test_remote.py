@@ -35,7 +35,7 @@ from pyreplog.net.reactor import Reactor
 from pyreplog.net.server import Server
 from pyreplog.topic.client.remote.client import Client
 from pyreplog.topic.client.remote.remote_topic import RemoteTopic
-from tests.ledger.standins import Meddler
+from tests.ledger.fault_injection import RequestInterceptor
 from tests.net.peers import NODE, Recorder
 from tests.net.test_tls import Authority
 from tests.topic.batches import submit
@@ -280,15 +280,17 @@ def test_a_client_that_is_closed_takes_its_consumers_along(here: Served) -> None
     until(lambda: not here.cluster.topic("news").subscription("s").consumers)
 
 
-def closes(here: Served, client: Client, topic: RemoteTopic, pool: ThreadPoolExecutor) -> tuple[Meddler, Any, Any]:
+def closes(
+    here: Served, client: Client, topic: RemoteTopic, pool: ThreadPoolExecutor
+) -> tuple[RequestInterceptor, Any, Any]:
     """A thread closes the topic, and waits for a message whose bookie does not answer yet."""
-    meddler = Meddler(here.cluster)
-    meddler.rule(meddler.hold, kind=RequestKind.ADD)
+    interceptor = RequestInterceptor(here.cluster)
+    interceptor.add_rule(interceptor.hold, kind=RequestKind.ADD)
     last = topic.submit(b"last")
-    meddler.wait_for(RequestKind.ADD)
+    interceptor.wait_for(RequestKind.ADD)
     closing = pool.submit(topic.close)
     until(lambda: is_closed(topic.stats))
-    return meddler, last, closing
+    return interceptor, last, closing
 
 
 def is_closed(call: Callable[[], object]) -> bool:
@@ -303,11 +305,11 @@ def test_a_client_that_is_closed_waits_for_a_topic_that_another_thread_closes(he
     client = here.client()
     topic = client.topic("news", **PLAIN)
     with ThreadPoolExecutor(2) as pool:
-        meddler, last, closing = closes(here, client, topic, pool)
+        interceptor, last, closing = closes(here, client, topic, pool)
         ending = pool.submit(client.close)
         wait([ending], 0.2)  # it must not end
-        meddler.clear()
-        meddler.release()
+        interceptor.clear()
+        interceptor.release()
         closing.result(PATIENCE_S)
         ending.result(PATIENCE_S)
     assert last.result(0) == 0
@@ -316,11 +318,11 @@ def test_a_client_that_is_closed_waits_for_a_topic_that_another_thread_closes(he
 def test_a_topic_that_another_thread_closes_is_opened_again(here: Served, client: Client) -> None:
     topic = client.topic("news", **PLAIN)
     with ThreadPoolExecutor(2) as pool:
-        meddler, last, closing = closes(here, client, topic, pool)
+        interceptor, last, closing = closes(here, client, topic, pool)
         opening = pool.submit(client.topic, "news")
         wait([opening], 0.2)  # it waits for the end of the former one
-        meddler.clear()
-        meddler.release()
+        interceptor.clear()
+        interceptor.release()
         assert opening.result(PATIENCE_S).publish(b"next") == 1
         closing.result(PATIENCE_S)
     assert last.result(0) == 0

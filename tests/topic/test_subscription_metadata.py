@@ -37,7 +37,7 @@ from pyreplog.errors import (
     TopicFencedError,
 )
 from pyreplog.metadata.memory import MemoryStore
-from tests.ledger.standins import FailingStore
+from tests.ledger.fault_injection import FailingStore
 
 MADE = SubscriptionMetadata(
     token="t", created_us=5, type="shared", properties={"a": "b"}, owner="o/1", snapshot=b"\0\xff", cursor_ledger=7,

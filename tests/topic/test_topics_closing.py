@@ -13,20 +13,20 @@ from pyreplog.bookie.protocol import Request, RequestKind
 from pyreplog.cluster import Cluster
 from pyreplog.errors import ClosedError, OutcomeUnknownError
 from pyreplog.future import AppendFuture
-from tests.ledger.standins import Meddler, OnReply
+from tests.ledger.fault_injection import OnReply, RequestInterceptor
 from tests.topic.handling import PATIENCE_S, PLAIN, check_backlog, open_cluster, received
 from tests.waiting import until
 
 COUNT = 12
 
 
-class Stuck(Meddler):
+class Stuck(RequestInterceptor):
     """Loses the adds to these ledgers."""
 
     def __init__(self, cluster: Cluster, ledgers: set[int]) -> None:
         super().__init__(cluster)
         self._ledgers = ledgers
-        self.rule(self.lose_some, kind=RequestKind.ADD)
+        self.add_rule(self.lose_some, kind=RequestKind.ADD)
 
     def lose_some(self, bookie: str, request: Request, on_reply: OnReply) -> None:
         if request.ledger not in self._ledgers:
@@ -82,16 +82,16 @@ def test_a_second_call_takes_nothing_from_the_first_one(tmp_path: Path) -> None:
     with open_cluster(tmp_path) as cluster:
         topics, topic = cluster.topics, cluster.topic("t", **PLAIN)
         topic.publish(b"a")
-        meddler = Meddler(cluster)
-        meddler.rule(meddler.hold, kind=RequestKind.ADD)
+        interceptor = RequestInterceptor(cluster)
+        interceptor.add_rule(interceptor.hold, kind=RequestKind.ADD)
         last = topic.submit(b"b")
-        meddler.wait_for(RequestKind.ADD)
+        interceptor.wait_for(RequestKind.ADD)
         with ThreadPoolExecutor(1) as pool:
             closing = pool.submit(cluster.close)
             until(lambda: topics.is_closing)
             cluster.close()
-            meddler.clear()
-            meddler.release()
+            interceptor.clear()
+            interceptor.release()
             closing.result(PATIENCE_S)
         assert last.result(0) == 1
     with open_cluster(tmp_path) as cluster:
