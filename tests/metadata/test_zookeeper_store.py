@@ -131,7 +131,7 @@ def test_a_server_that_does_not_answer(server):
             store.get("/a")
         assert lease.state is not LeaseState.LOST
         until(lambda: lease.state is LeaseState.UNKNOWN)
-        server.go_on()
+        server.resume()
         until(lambda: lease.state is not LeaseState.UNKNOWN)
         with open_store(f"zk://{host(server)}/root") as other:
             assert other.get("/a").value in (b"one", b"two")
@@ -154,7 +154,7 @@ def test_a_store_is_closed_by_its_deadline(server):
         store.get("/leased")
     store.close()
     assert time.monotonic() - began < 8.0
-    server.go_on()
+    server.resume()
 
 
 def end_session(server: Server, client_id: tuple[int, bytes], is_over: Callable[[], bool]) -> None:

@@ -31,7 +31,7 @@ from pyreplog.topic.model.wire.protocol import encode_request as encode_topic_re
 from tests.bookie.asking import ANY_SPACE, Facts
 from tests.ha.nodes import Lab
 from tests.net.peers import RawClient, ask
-from tests.topic.remoting import served
+from tests.topic.remoting import serve_cluster
 
 LIMITS = Limits()
 
@@ -151,7 +151,7 @@ def test_a_topic_server_refuses_what_it_does_not_know_and_goes_on(tmp_path: Path
     call = b"".join(bytes(part) for part in encode_topic_request(Call("", "topics", "{}")))
     checked = bytes((0x63 | CHECKED,)) + b"anything"
     checked += crc32c(checked).to_bytes(4, "big")
-    with served(tmp_path) as service, RawClient(service.server.server) as client:
+    with serve_cluster(tmp_path) as service, RawClient(service.server.server) as client:
         for number, body in enumerate((b"\x63anything", b"\x63", checked)):
             answer = client.request(2 * number, body)
             if body is checked:

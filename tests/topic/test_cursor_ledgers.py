@@ -78,19 +78,19 @@ def test_a_ledger_that_is_opened_while_the_log_is_closed_goes(
     cluster: LedgerCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     create(cluster, "t")
-    go_on = threading.Event()
+    resume = threading.Event()
     log = open_log(cluster)
     try:
         source, persister = attach(log, "t")
         cursor_ledgers = log.flusher.cursor_ledgers
         post = cursor_ledgers._post
-        monkeypatch.setattr(cursor_ledgers, "_post", lambda job: (go_on.wait(PATIENCE_S), post(job)))
+        monkeypatch.setattr(cursor_ledgers, "_post", lambda job: (resume.wait(PATIENCE_S), post(job)))
         source.acknowledge()
         persister.dirty()
         until(lambda: cursor_ledgers._opened)
     finally:
         log.close(timeout=0.1)
-        go_on.set()
+        resume.set()
     assert cluster.ledgers() == []
     assert cluster.metadata.list(CURSOR_LEDGERS) == []
 

@@ -19,7 +19,7 @@ from pyreplog.topic.owner.dead_letters import INHERITED
 from pyreplog.topic.owner.topic import Topic
 from pyreplog.topic.server import topic_server
 from tests.topic.partitioning import PLAIN, stored
-from tests.topic.remoting import served
+from tests.topic.remoting import serve_cluster
 from tests.waiting import PATIENCE_S, until
 
 ALWAYS = ("cause", "offset", "publish_time", "redeliveries", "subscription", "topic")
@@ -110,7 +110,7 @@ def test_they_say_where_they_come_from_and_why(cluster: Cluster) -> None:
 def test_reasons_of_remote_consumers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, older: str, version: int) -> None:
     """Clients and servers before version 3 of the wire do not transmit reasons."""
     monkeypatch.setattr(connection_pool if older == "client" else topic_server, "VERSION", version)
-    with served(tmp_path) as here, here.client() as client:
+    with serve_cluster(tmp_path) as served, served.client() as client:
         jobs = client.topic("jobs", **PLAIN)
         with jobs.subscribe("s", **AT_ONCE) as consumer:
             jobs.publish_batch([b"a", b"b"])
@@ -118,7 +118,7 @@ def test_reasons_of_remote_consumers(tmp_path: Path, monkeypatch: pytest.MonkeyP
                 message = consumer.receive(timeout=PATIENCE_S)
                 consumer.nack(message, reason=f"of {message.value.decode()}")
             until(lambda: jobs.stats().subscriptions[0].dead_lettered_messages == 2)
-        dead = letters(here.cluster, "jobs-s-DLQ")
+        dead = letters(served.cluster, "jobs-s-DLQ")
     reasons = {letter.value: letter.properties.get("pyreplog.reason") for letter in dead}
     assert reasons == ({b"a": b"of a", b"b": b"of b"} if version == 3 else {b"a": None, b"b": None})
 

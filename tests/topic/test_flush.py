@@ -12,7 +12,7 @@ import pytest
 from pyreplog.cluster import Cluster
 from pyreplog.errors import ClosedError, InvalidArgumentError, OutcomeUnknownError
 from pyreplog.topic.client.remote.client import Client
-from tests.topic.remoting import PATIENCE_S, PLAIN, Served, Wire
+from tests.topic.remoting import PATIENCE_S, PLAIN, ServedCluster, Wire
 
 LINGERS = {**PLAIN, "linger_ms": 60_000}
 """Settings with which no message is sent before a flush."""
@@ -97,9 +97,9 @@ def test_flush_of_a_closed_handle_raises_closed_error(topic: Any) -> None:
                 call()
 
 
-def test_a_flush_ends_in_time(here: Served, wire: Wire) -> None:
-    topic = here.client(wire.address).topic("news", **LINGERS)
-    parts = here.client(wire.address).topic("parts", partitions=2, **LINGERS)
+def test_a_flush_ends_in_time(served: ServedCluster, wire: Wire) -> None:
+    topic = served.client(wire.address).topic("news", **LINGERS)
+    parts = served.client(wire.address).topic("parts", partitions=2, **LINGERS)
     producers = [topic.producer("me"), parts.producer("me")]
     wire.swallow()
     topic.submit(b"one")

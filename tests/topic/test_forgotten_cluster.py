@@ -12,7 +12,7 @@ import pytest
 from pyreplog.cluster import Cluster
 from pyreplog.topic.client.remote.client import Client, connect
 from tests.topic.partitioning import PLAIN, until
-from tests.topic.remoting import served
+from tests.topic.remoting import serve_cluster
 
 VALUES = [b"%d" % at for at in range(8)]
 KEPT = {**PLAIN, "retention_bytes": None}
@@ -104,12 +104,12 @@ def check_what_is_there(cluster: Cluster) -> None:
 
 @pytest.mark.filterwarnings("error::pytest.PytestUnraisableExceptionWarning")
 def test_so_is_a_client(tmp_path: Path) -> None:
-    with served(tmp_path) as here:
+    with serve_cluster(tmp_path) as served:
         others = {*threading.enumerate()}
-        url = f"pyreplog://{here.server.address}"
+        url = f"pyreplog://{served.server.address}"
         with pytest.warns(ResourceWarning) as warnings:
             use(connect(url))
             until(lambda: (gc.collect(), len(warnings))[1])
             until(lambda: ended(others, ("pyreplog-close", "pyreplog-net")))  # the cluster itself is not closed
         assert [str(line.message).partition(",")[0] for line in warnings] == [f"unclosed client of {url}"]
-        check_what_is_there(here.cluster)
+        check_what_is_there(served.cluster)

@@ -53,7 +53,7 @@ from pyreplog.topic.owner.topic import Topic
 from pyreplog.topic.server.topic_server import TopicServer
 from tests.ledger.fault_injection import RequestInterceptor
 from tests.topic.handling import PATIENCE_S, SMALL, open_cluster, receive, stored, trim, until
-from tests.topic.lives import kill, life, life_of, lose_lease
+from tests.topic.killable_processes import kill, killable_process, lose_lease, runtime_of
 
 NAME = "t"
 ORIGIN = Origin(bytes(range(16)), "0123456789abcdef")
@@ -343,7 +343,7 @@ def test_a_new_session_fences_older_ones(topic: Topic) -> None:
 
 
 def test_fencing_outlives_the_owner(cluster: Cluster) -> None:
-    with life(cluster) as one:
+    with killable_process(cluster) as one:
         opened(one.topic(NAME, **SETTINGS), 5)
         kill(one)
     with cluster.topic(NAME, **SETTINGS) as topic:
@@ -357,7 +357,7 @@ def test_fencing_outlives_the_owner(cluster: Cluster) -> None:
 
 def test_trailing_gaps_move_what_is_stored_for_good(cluster: Cluster) -> None:
     """A filter that rejects all messages adds nothing to the log."""
-    with life(cluster) as one:
+    with killable_process(cluster) as one:
         topic = one.topic(NAME, **SETTINGS)
         opened(topic)
         assert replicate(topic, entries(0, 2), [Gap(2, 5, GapCause.FILTERED)]) == 5
@@ -416,7 +416,7 @@ def test_replication_positions_are_recovered_after_a_clean_close(cluster: Cluste
 
 def test_replication_positions_are_recovered_after_a_crash(cluster: Cluster) -> None:
     """Pulsar #25861: the log after the last snapshot is read again."""
-    with life(cluster) as one:
+    with killable_process(cluster) as one:
         topic = one.topic(NAME, **SETTINGS)
         opened(topic)
         replicate(topic, entries(0, 6))
@@ -436,7 +436,7 @@ def test_replication_positions_are_recovered_after_a_crash(cluster: Cluster) -> 
 
 def test_next_owner_resumes_replication_behind_the_entries_that_were_stored(cluster: Cluster) -> None:
     """The next owner has any part of these entries, and knows which part."""
-    with life(cluster) as one:
+    with killable_process(cluster) as one:
         topic = one.topic(NAME, **SETTINGS)
         opened(topic)
         replicate(topic, entries(0, 3))
@@ -452,17 +452,17 @@ def test_next_owner_resumes_replication_behind_the_entries_that_were_stored(clus
 
 
 def test_another_owner_ends_what_waits(cluster: Cluster) -> None:
-    with life(cluster) as one:
+    with killable_process(cluster) as one:
         topic = one.topic(NAME, **SETTINGS)
         opened(topic)
         replicate(topic, entries(0, 3))
-        life_of(one).pause()
+        runtime_of(one).pause()
         lose_lease(one)
         sent = topic.origins.replicate(ORIGIN, 1, entries(3, 6), [Gap(6, 7, GapCause.FOREIGN)])
         again = topic.origins.replicate(ORIGIN, 1, entries(3, 6))
         with cluster.topic(NAME, **SETTINGS) as other:
             assert opened(other, 2).stored == 3
-            life_of(one).go_on()
+            runtime_of(one).resume()
             for future in (sent, again):
                 with pytest.raises((TopicFencedError, ClosedError)):
                     future.result(PATIENCE_S)
@@ -471,7 +471,7 @@ def test_another_owner_ends_what_waits(cluster: Cluster) -> None:
 
 
 def test_entries_that_would_have_to_be_read_again_are_not_trimmed(cluster: Cluster) -> None:
-    with life(cluster) as one:
+    with killable_process(cluster) as one:
         topic = one.topic(NAME, **SMALL)
         opened(topic)
         replicate(topic, entries(0, 9))
@@ -488,7 +488,7 @@ def test_producers_of_other_clusters_are_not_those_here(cluster: Cluster) -> Non
     """The sequence numbers of a producer at the origin are not compared with those of a producer of that name here,
     also after a replay."""
     settings = {**SETTINGS, "deduplicate": True}
-    with life(cluster) as one:
+    with killable_process(cluster) as one:
         topic = one.topic(NAME, **settings)
         opened(topic)
         assert topic.publish(b"here", producer="p", sequence=3) == 0
@@ -504,7 +504,7 @@ def test_producers_of_other_clusters_are_not_those_here(cluster: Cluster) -> Non
 
 def with_cursor(cluster: Cluster, states: list[GateState]) -> Topic:
     """Return a topic with three entries of an origin, and a cursor with other states."""
-    with life(cluster) as one:
+    with killable_process(cluster) as one:
         topic = one.topic(NAME, **SETTINGS)
         opened(topic)
         replicate(topic, entries(0, 9, 3))

@@ -18,22 +18,22 @@ from pyreplog.errors import (
 )
 from pyreplog.topic.client.consumer import Consumer
 from pyreplog.topic.model.dead_letter import RedriveReport
-from tests.topic.remoting import PATIENCE_S, PLAIN, Served, served
+from tests.topic.remoting import PATIENCE_S, PLAIN, ServedCluster, serve_cluster
 from tests.waiting import until
 
 AT_ONCE: dict[str, Any] = {"type": "shared", "nack_min_ms": 0, "max_redeliveries": 0}
 
 
 @pytest.fixture(scope="module")
-def here(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
-    with served(tmp_path_factory.mktemp("redrive")) as here:
-        yield here
+def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServedCluster]:
+    with serve_cluster(tmp_path_factory.mktemp("redrive")) as served:
+        yield served
 
 
 @pytest.fixture(params=["local", "remote"])
-def place(here: Served, request: pytest.FixtureRequest) -> Any:
+def place(served: ServedCluster, request: pytest.FixtureRequest) -> Any:
     """A cluster, or a client of its server."""
-    return here.cluster if request.param == "local" else here.client()
+    return served.cluster if request.param == "local" else served.client()
 
 
 @pytest.fixture
@@ -331,10 +331,10 @@ def test_one_that_gets_no_more_says_so(place: Any, name: str) -> None:
     assert dead.redrive("people").sent == 10 and len(topic) == 10
 
 
-def test_dead_letters_of_a_dead_letter_topic(here: Served, name: str) -> None:
+def test_dead_letters_of_a_dead_letter_topic(served: ServedCluster, name: str) -> None:
     """A dead letter of a dead-letter topic is sent back to that topic."""
-    _, dead = topic_and_dead_letters(here.cluster, name)
-    deader = here.cluster.topic(f"{name}-deader", **PLAIN)
+    _, dead = topic_and_dead_letters(served.cluster, name)
+    deader = served.cluster.topic(f"{name}-deader", **PLAIN)
     deader.create_subscription("people", start="earliest")
     deader.publish_batch(**letters_of(dead.name, range(3)))
     assert deader.redrive("people").topics == {dead.name: 3}

@@ -112,11 +112,11 @@ def test_seek_with_messages_on_their_way(topic: Topic) -> None:
 def test_gathered_acknowledgements_of_before_a_seek_do_not_count(topic: Topic, monkeypatch: pytest.MonkeyPatch) -> None:
     """Their timer fires after the seek, before another thread has told the consumer of it."""
     monkeypatch.setattr(consumers, "ACKS_WAIT_S", 3600.0)
-    is_blocked, go_on = threading.Event(), threading.Event()
+    is_blocked, resume = threading.Event(), threading.Event()
 
     def block() -> None:
         is_blocked.set()
-        assert go_on.wait(PATIENCE_S)
+        assert resume.wait(PATIENCE_S)
 
     with topic.subscribe("s", start="earliest", type="shared") as consumer, ThreadPoolExecutor(1) as pool:
         for message in receive(consumer, 5)[:4:2]:
@@ -128,7 +128,7 @@ def test_gathered_acknowledgements_of_before_a_seek_do_not_count(topic: Topic, m
             sought = subscription.seek("earliest")
             consumer._acks_due()
         finally:
-            go_on.set()
+            resume.set()
         blocking.result(PATIENCE_S)
         assert sought.result(PATIENCE_S) == 0
         check_backlog(topic, "s", range(20))

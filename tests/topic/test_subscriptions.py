@@ -286,14 +286,14 @@ def test_flush_stores_acknowledgements_of_undelivered_messages(
 
 def test_flush_waits_for_what_a_timer_has_taken(topic: Topic, monkeypatch: pytest.MonkeyPatch) -> None:
     """Single acknowledgements are gathered for a moment. A flush waits for those that another thread is sending."""
-    taken, go_on = threading.Event(), threading.Event()
+    taken, resume = threading.Event(), threading.Event()
     with topic.subscribe("s", start="earliest", type="shared") as consumer, ThreadPoolExecutor(1) as pool:
         take = consumer._take_last
 
         def slowly() -> Any:
             noted = take()
             taken.set()
-            assert go_on.wait(PATIENCE_S)
+            assert resume.wait(PATIENCE_S)
             return noted
 
         monkeypatch.setattr(consumer, "_take_last", slowly)
@@ -304,7 +304,7 @@ def test_flush_waits_for_what_a_timer_has_taken(topic: Topic, monkeypatch: pytes
             with pytest.raises(TimeoutError):
                 flushing.result(0.1)
         finally:
-            go_on.set()
+            resume.set()
         flushing.result(PATIENCE_S)
         check_backlog(topic, "s", range(1, 20))
 

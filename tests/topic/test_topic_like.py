@@ -14,7 +14,7 @@ import pytest
 
 import pyreplog
 from pyreplog.topic.client.remote.connection_pool import ConnectionPool
-from tests.topic.remoting import PATIENCE_S, PLAIN, Served
+from tests.topic.remoting import PATIENCE_S, PLAIN, ServedCluster
 
 TOPICS = (pyreplog.Topic, pyreplog.RemoteTopic, pyreplog.PartitionedTopic, pyreplog.RemotePartitionedTopic)
 KINDS: dict[type, tuple[type, ...]] = {
@@ -101,8 +101,8 @@ def test_a_stand_in_has_the_methods_and_no_others(kind: Any) -> None:
 @pytest.fixture(scope="module")
 def places(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[Any]]:
     with ExitStack() as stack:
-        here = Served(tmp_path_factory.mktemp("cluster"), stack)
-        yield [here.cluster, here.client()]
+        served = ServedCluster(tmp_path_factory.mktemp("cluster"), stack)
+        yield [served.cluster, served.client()]
 
 
 @pytest.mark.parametrize("partitions", [None, 2])

@@ -60,7 +60,7 @@ class Strict(HTMLParser):
         self.texts.append(data)
 
 
-def said(*outcomes: Outcome) -> dict[str, list[tuple[str, str]]]:
+def findings_of(*outcomes: Outcome) -> dict[str, list[tuple[str, str]]]:
     """State and text of all findings, by the first words of their question."""
     actual_questions = questions({outcome.report.name: outcome for outcome in outcomes})
     return {
@@ -104,7 +104,7 @@ def test_page_escapes_hostile_names() -> None:
 
 def test_who_lags_most_comes_first() -> None:
     rows = [backlog("young", 9000, 100.0), backlog("none", 0), backlog("old", 3, 7200.0)]
-    answer = said(outcome("backlog_by_subscription", rows))["Which subscription or consumer group lags"]
+    answer = findings_of(outcome("backlog_by_subscription", rows))["Which subscription or consumer group lags"]
     assert [state for state, _ in answer] == ["bad", "bad", "fine"]
     assert answer[0][1].startswith("“old” of orders lags by 3 messages (300 B)")
     assert answer[0][1].endswith(f"since {pagecells.moment(NOON_US)} UTC, 2 h.")
@@ -112,7 +112,7 @@ def test_who_lags_most_comes_first() -> None:
 
 
 def test_many_that_lag_are_counted() -> None:
-    actual_text = said(outcome("backlog_by_subscription", [backlog(f"s{n}", 9, 60.0 * n) for n in range(1, 12)]))
+    actual_text = findings_of(outcome("backlog_by_subscription", [backlog(f"s{n}", 9, 60.0 * n) for n in range(1, 12)]))
     texts = [text for _, text in actual_text["Which subscription or consumer group lags"]]
     assert [text[1:4] for text in texts[:5]] == ["s11", "s10", "s9”", "s8”", "s7”"]
     assert texts[5] == "6 more subscriptions lag."
@@ -123,14 +123,17 @@ def test_a_backlog_is_bad_when_it_is_old(age_s: float | None, state: str) -> Non
     row = {**backlog("billing", 3, age_s or 0.0), "age_s": age_s}
     if age_s is None:
         row["oldest_ts"] = None
-    assert said(outcome("backlog_by_subscription", [row]))["Which subscription or consumer group lags"][0][0] == state
+    assert (
+        findings_of(outcome("backlog_by_subscription", [row]))["Which subscription or consumer group lags"][0][0]
+        == state
+    )
 
 
 def test_unknown_results_are_shown_as_unknown() -> None:
     lost = {"ledger_id": 7, "first_entry": 0, "last_entry": 9, "entries": 10, "expected": 3, "found": 1, "unknown": 2}
     away = {"ledger_id": 7, "bookie": "b@1", "first_missing": 0, "last_missing": 9, "missing": 10, "status": "unknown"}
     waiting = {"topic": "t", "partition": -1, "subscription": "s", "backlog_entries": 5}
-    text = said(
+    text = findings_of(
         outcome("under_replicated", [{**lost, "lost": False, "below_ack": False}]),
         outcome("replica_holes", [away]),
         outcome("drain_estimate", [waiting]),
@@ -146,20 +149,20 @@ def test_reports_that_compared_nothing_are_shown_as_unknown() -> None:
     """All bookies were away: nothing was compared, and nothing checked."""
     away = {"ledger_id": 7, "first_entry": 0, "last_entry": 9, "entries": 10, "expected": 3, "found": 0, "unknown": 3}
     unchecked = {"bookie": "b@1", "records": 0, "bad_records": 0, "bytes_checked": 0, "complete": False}
-    text = said(
+    text = findings_of(
         outcome("replica_divergence", []),
         outcome("under_replicated", [{**away, "lost": False, "below_ack": False}]),
         outcome("crc_audit", [unchecked]),
     )
     states = {state for question in ("Which bookie lost copies", "Is anything damaged") for state, _ in text[question]}
     assert states == {"unknown"}
-    whole = said(outcome("replica_divergence", []), outcome("under_replicated", []))
+    whole = findings_of(outcome("replica_divergence", []), outcome("under_replicated", []))
     assert {state for state, _ in whole["Which bookie lost copies"]} == {"fine"}
 
 
 def test_a_bookie_that_lost_copies_is_named() -> None:
     hole = {"ledger_id": 7, "bookie": "bookie-2", "first_missing": 0, "last_missing": 9, "missing": 6}
-    text = said(
+    text = findings_of(
         outcome(
             "replica_holes",
             [{**hole, "status": "missing"}, {**hole, "ledger_id": 8, "missing": 1000, "status": "missing"}],
@@ -171,10 +174,10 @@ def test_a_bookie_that_lost_copies_is_named() -> None:
 
 
 def test_reports_without_a_subject_are_shown_as_not_applicable() -> None:
-    text = said(Outcome(report_class("replica_holes"), left_out="there are no ledgers here"))
+    text = findings_of(Outcome(report_class("replica_holes"), left_out="there are no ledgers here"))
     assert text["Which bookie lost copies"] == [("n/a", "There are no ledgers here.")]
     left_out = Outcome(report_class("dead_subscriptions"), left_out="there are no topics here")
-    new_text = said(left_out, outcome("retention_forecast", []))
+    new_text = findings_of(left_out, outcome("retention_forecast", []))
     assert new_text["Which subscription or consumer group lags"] == [("n/a", "There are no topics here.")], (
         "and no empty answer"
     )
@@ -183,7 +186,7 @@ def test_reports_without_a_subject_are_shown_as_not_applicable() -> None:
 def test_a_key_is_hot_by_how_much_it_has_beside_the_mean() -> None:
     """Of 1,000 records 100 have the hot key, 99 one of 99 others, 801 none: the mean key has 1.99 records."""
     hot, even = key(b"N1", 100, 1, 100), key(b"N2", 90, 1, 100, topic="even")
-    text = said(outcome("key_skew", [hot, even, {**key(b"", 801, 2, 100), "rank": None, "key": None}]))
+    text = findings_of(outcome("key_skew", [hot, even, {**key(b"", 801, 2, 100), "rank": None, "key": None}]))
     assert [state for state, _ in text["What is hot"]] == ["hot", "fine"]
     assert (
         text["What is hot"][0][1]
