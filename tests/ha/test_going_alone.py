@@ -80,7 +80,7 @@ def follower(committed: int = 18) -> ReplicaMachine:
     return following
 
 
-def test_a_replica_tells_its_readers() -> None:
+def test_replica_shows_its_readers_whether_records_are_replicated() -> None:
     following = follower()
     assert following.message_received(Commit(mark(19), 0, True)) == [ShowCommitted(mark(19), True)]
     assert following.message_received(Commit(mark(19), 0, True)) == []
@@ -88,7 +88,7 @@ def test_a_replica_tells_its_readers() -> None:
     assert following.message_received(Commit(mark(19), 0, True)) == [ShowCommitted(mark(19), True)]
 
 
-def test_another_master_that_has_committed_less_says_nothing_of_the_rest() -> None:
+def test_lower_commit_point_of_a_new_master_does_not_end_the_unreplicated_state() -> None:
     following = follower()
     following.message_received(Commit(mark(20), 0, True))
     assert following.message_received(Commit(mark(19), 0, False)) == [] and following.unreplicated
@@ -115,7 +115,7 @@ def unreplicated_reports(node: Node) -> set[bool]:
         return {node.log.unreplicated, reader.unreplicated, node.stats()["unreplicated"], gauge.samples[0][1] == 1}
 
 
-def test_readers_of_all_nodes_are_told_and_told_when_it_is_over(lab: Lab) -> None:
+def test_readers_of_all_nodes_see_the_unreplicated_state_begin_and_end(lab: Lab) -> None:
     nodes = a, b, x = master_alone(lab)
     assert [unreplicated_reports(node) for node in nodes] == [{True}] * 3
     assert [values(node) for node in nodes] == [[b"alone"]] * 3

@@ -244,7 +244,7 @@ def test_submit_is_refused_during_a_handover_and_append_waits(lab: Lab) -> None:
     assert values(a) == [b"first", b"later"]
 
 
-def test_a_master_that_has_nothing_to_say_is_heard(lab: Lab) -> None:
+def test_idle_master_sends_heartbeats_to_its_replicas(lab: Lab) -> None:
     """Otherwise its replicas would take it for lost."""
     _, b, _ = three(lab, "appended")
     replica = replica_of(b)

@@ -133,7 +133,7 @@ def test_a_master_that_is_elected_again_streams_on(lab: Lab) -> None:
     assert_same_files(a, b)
 
 
-def test_others_are_told_what_a_master_advertises(lab: Lab) -> None:
+def test_failover_stores_the_advertised_address_of_the_master(lab: Lab) -> None:
     """#1057: slaves were given an address that only the master itself can reach."""
     a = lab.master(sync_replicas=0, advertise="a.example:7001")
     with open_store("memory:") as store, Failover(a, store, "orders", lease_ms=60_000):

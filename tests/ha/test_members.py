@@ -21,7 +21,7 @@ def subsets(names: tuple[str, ...]) -> list[frozenset[str]]:
 
 
 @pytest.mark.parametrize(("size", "k"), [(n, k) for n in range(1, 7) for k in range(n)])
-def test_every_election_hears_of_every_acknowledged_record(size: int, k: int) -> None:
+def test_every_election_quorum_intersects_every_ack_quorum(size: int, k: int) -> None:
     """A record is on the master and k others. Each quorum that may elect includes one of these; with one promise less
     it may not."""
     members = Members.first(NAMES[:size], k)

@@ -141,7 +141,7 @@ def test_nothing_is_appended(tmp_path: Path) -> None:
             make_mirror(tmp_path / "mirror", master)
 
 
-def test_it_goes_on_where_it_stopped(tmp_path: Path) -> None:
+def test_mirror_log_resumes_after_being_closed_in_the_middle_of_a_record(tmp_path: Path) -> None:
     with open_master(tmp_path / "master") as master:
         make_mirror(tmp_path / "mirror", master).close()
         for first in range(0, 3 * PER_SEGMENT, 13):

@@ -88,7 +88,7 @@ def check_left(
 # ---- joining ---------------------------------------------------------------------------------------------------
 
 
-def test_it_says_what_it_has() -> None:
+def test_join_request_names_received_and_synced_ends_term_and_history() -> None:
     join = connected(replica(promised=T3, history=MASTERS), received=15, synced=12)
     assert join == Join(UUID, SEGMENT_BYTES, "a", False, mark(15), mark(12), T3, HISTORY)
 

@@ -266,7 +266,7 @@ def test_a_segment_on_its_way_is_not_recycled(lab: Lab) -> None:
     assert records == appended[: len(records)]
 
 
-def test_closing_tells_the_handler(lab: Lab) -> None:
+def test_close_reports_closed_error_to_the_handler(lab: Lab) -> None:
     master = lab.master()
     server = lab.serve(MasterEnd(lab.reactor, master))
     replica = lab.replica("replica", master)

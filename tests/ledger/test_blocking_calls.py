@@ -86,7 +86,7 @@ def test_of_a_reader(reader: LedgerReader, name: str) -> None:
     refused(lambda: OF_READERS[name](reader), name, f"{name}_async")
 
 
-def test_coroutines_have_what_they_are_told_to_await(reader: LedgerReader) -> None:
+def test_awaitable_forms_named_by_the_errors_work(reader: LedgerReader) -> None:
     async def read() -> None:
         assert await reader.refresh_async() == reader.last_add_confirmed
         assert await reader.wait_beyond_async(-1, 30.0)

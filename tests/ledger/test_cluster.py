@@ -216,7 +216,7 @@ def test_closing_ends_the_waiting_of_others(folder: Path) -> None:
                 waiter.result(30)
 
 
-def test_a_forgotten_cluster_says_so(folder: Path) -> None:
+def test_garbage_collected_cluster_emits_a_resource_warning(folder: Path) -> None:
     with pytest.warns(ResourceWarning, match="unclosed cluster in"):
         cluster = embedded(folder)
         runtime = cluster.runtime

@@ -94,7 +94,7 @@ def _damaged(reply: Reply) -> Reply:
 
 
 @pytest.mark.parametrize("flags", [Flag.UNSYNCED, 0], ids=["unsynced", "synced"])
-def test_nothing_is_acknowledged_behind_what_a_fence_has_told(tmp_path: Path, flags: int) -> None:
+def test_no_entry_is_acknowledged_beyond_the_end_that_a_fence_reported(tmp_path: Path, flags: int) -> None:
     """#4701: a ledger had two objects, so that checking the fence and appending were under different locks."""
     settings = {"durability": "appended", "segment_bytes": 1 << 20, **ANY_SPACE}
     with LocalBookie(tmp_path, BookieConfig.of(settings)) as bookie:

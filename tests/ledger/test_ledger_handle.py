@@ -395,7 +395,7 @@ def test_a_failed_bookie_is_replaced(ledger: Ledger, interceptor: RequestInterce
         {"status": ReplyStatus.OK, "ledger": 99},
     ],
 )
-def test_so_is_one_that_answers_nonsense(
+def test_bookie_with_invalid_replies_is_replaced(
     ledger: Ledger, interceptor: RequestInterceptor, answer: dict[str, int]
 ) -> None:
     liar = ledger.metadata.last_fragment.ensemble[2]
@@ -530,7 +530,7 @@ def test_closing_twice_is_fine(ledger: Ledger) -> None:
     assert "closed" in repr(ledger)
 
 
-def test_a_forgotten_ledger_says_so_and_stays_open(cluster: LedgerCluster) -> None:
+def test_garbage_collected_ledger_emits_a_resource_warning_and_stays_open(cluster: LedgerCluster) -> None:
     ledger = cluster.create_ledger()
     ledger.append(b"kept")
     ledger._progressed = lambda: None  # type: ignore[method-assign]  # no timer holds it

@@ -197,7 +197,7 @@ def test_replacements_take_places_from_an_entry_on(change: Any, expected: dict[i
 
 
 @given(st.lists(st.tuples(st.integers(0, 2), st.integers(0, 12)), max_size=8))
-def test_after_any_changes_each_entry_is_where_the_last_change_says(steps: list[tuple[int, int]]) -> None:
+def test_fragments_follow_from_any_sequence_of_ensemble_changes(steps: list[tuple[int, int]]) -> None:
     """Compare with a table that has, for each entry, the bookies that hold it."""
     metadata = metadata_of()
     table = [list("abc") for _ in range(15)]

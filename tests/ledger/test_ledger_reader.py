@@ -338,7 +338,7 @@ def test_the_end_is_noticed_at_once(cluster: LedgerCluster, monkeypatch: pytest.
         assert reader.is_closed
 
 
-def test_an_end_told_before_the_poll_is_waited_for_is_noticed(
+def test_close_before_the_long_poll_begins_ends_the_wait(
     cluster: LedgerCluster, interceptor: RequestInterceptor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(reader_module, "POLL_MS", 600_000)
@@ -366,7 +366,7 @@ def test_an_end_told_before_the_poll_is_waited_for_is_noticed(
     assert states[0] is State.CLOSED and ledger.metadata.state is State.CLOSED
 
 
-def test_an_idle_writer_tells_its_lac(cluster: LedgerCluster) -> None:
+def test_reader_gets_the_explicit_lac_of_an_idle_writer(cluster: LedgerCluster) -> None:
     """The last entry carries the LAC before it; an explicit LAC follows a little later."""
     with cluster.create_ledger() as ledger, cluster.open_ledger(ledger.id, recover=False) as reader:
         ledger.append(b"only")

@@ -66,7 +66,7 @@ def test_a_scrape_of_an_embedded_cluster(tmp_path: Path) -> None:
         cluster.metrics()
 
 
-def test_a_source_that_was_closed_tells_nothing(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_closed_metrics_source_is_skipped(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     with LedgerCluster.embedded(tmp_path, bookies=1, segment_bytes=1 << 20) as cluster:
         pass
     with MetricsServer([cluster.metrics, lambda: [Metric("things", "gauge", "Some.", [({}, 1.0)])]]) as server:

@@ -48,7 +48,7 @@ def entries(batches: Iterator[RecordBatch]) -> list[int]:
 @pytest.mark.parametrize("guess", [0, 100, 20_000, 1 << 40])
 @pytest.mark.parametrize("most", [1, 7, 1 << 30])
 @pytest.mark.parametrize(("start", "end"), [(0, 0), (0, 1), (5, 6), (3, 301), (0, 300)])
-def test_everything_comes_once_and_in_order(guess: int, most: int, start: int, end: int) -> None:
+def test_readahead_returns_every_entry_once_and_in_order(guess: int, most: int, start: int, end: int) -> None:
     source = Source(20_000, most, guess)
     assert entries(source.read(start, end)) == list(range(start, end))
 

@@ -112,7 +112,7 @@ def test_another_incarnation_is_not_asked() -> None:
     assert isinstance(lab.reading(0, 1).run().error, UnreadableError)
 
 
-def test_an_answer_that_does_not_speak_of_the_entry_says_nothing() -> None:
+def test_reply_without_the_requested_entry_does_not_count() -> None:
     lab = Lab()
     written(lab, 1)
     reading = lab.reading(0, 1)

@@ -309,7 +309,7 @@ def test_an_emptied_bookie_is_not_asked() -> None:
     assert lab.recovery().run().result.last_entry == 0
 
 
-def test_a_damaged_answer_says_nothing_of_what_lies_behind_the_damage() -> None:
+def test_damaged_reply_does_not_count_for_entries_after_the_damage() -> None:
     """The damaged copy is reported, and the other bookies decide."""
     lab = Lab()
     written(lab, 2)
@@ -740,7 +740,7 @@ def test_a_bookie_that_was_given_another_key_does_not_stop_it() -> None:
     assert future.done() and recovery.error is None and lab.metadata.last_entry == 0
 
 
-def test_it_fails_while_its_close_is_stored() -> None:
+def test_recovery_fails_once_when_a_reply_fails_while_its_close_is_stored() -> None:
     """A late answer ends the recovery, and the outcome of its close is ignored."""
     lab = Lab()
     written(lab, 1)
@@ -756,7 +756,7 @@ def test_it_fails_while_its_close_is_stored() -> None:
     assert len(recovery.finished) == 1
 
 
-def test_after_the_end_nothing_is_heard() -> None:
+def test_finished_recovery_ignores_late_replies() -> None:
     lab = Lab()
     writer = written(lab, 1)
     recovery = lab.recovery()
@@ -815,7 +815,7 @@ def test_by_force_what_is_left_is_the_ledger() -> None:
     assert lab.ask("a", Request(RequestKind.ADD, LEDGER, 3, 3, KEY)).status == ReplyStatus.FENCED
 
 
-def test_by_force_a_confirmed_entry_of_somebody_silent_is_not_lost() -> None:
+def test_forced_recovery_does_not_lose_a_confirmed_entry_of_a_silent_bookie() -> None:
     """c does not answer, and may have an entry that b knows to be confirmed."""
     lab = Lab(size=3, write_quorum=3, ack_quorum=2)
     writer = written(lab, 6)

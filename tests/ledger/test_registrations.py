@@ -69,7 +69,7 @@ def test_a_value_that_changes_is_read_again(store: MetadataStore, follower: Foll
     assert {"one"} in follower.changed
 
 
-def test_one_that_goes_and_comes_back_is_followed_again(store: MetadataStore, follower: Follower) -> None:
+def test_registration_that_was_deleted_and_created_again_is_followed(store: MetadataStore, follower: Follower) -> None:
     key, before, after = availability_key("one"), Availability("here:1"), Availability("there:1")
     store.create(key, before.encode())
     until(lambda: follower.knows(one=before))

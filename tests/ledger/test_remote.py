@@ -294,7 +294,7 @@ def test_a_connection_that_fails_leaves_nothing_behind(store: SQLiteStore, monke
     until(lambda: not any(thread.is_alive() for thread in left))
 
 
-def test_a_full_window_waits_for_a_bookie_that_has_not_said_hello() -> None:
+def test_request_beyond_the_queue_limit_fails_before_the_bookie_said_hello() -> None:
     """The channel's queue has room for two windows. The bookie fails when the time-out is over, and with that error."""
     assert QUEUED_BYTES >= 2 * WINDOW_BYTES
     with socket.create_server(("127.0.0.1", 0)) as silent, Reactor() as reactor:

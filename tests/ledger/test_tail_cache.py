@@ -147,7 +147,7 @@ def test_readers_that_were_notified_read_from_the_cache() -> None:
     assert tail_cache.read(2, 3, 1) is None
 
 
-def test_it_is_small() -> None:
+def test_tail_cache_keeps_only_batches_below_its_size_limit() -> None:
     tail_cache = TailCache(5)
     for values in ([bytes(KEPT_BYTES)], [bytes(1000)] * (KEPT_BYTES // 1000), [bytes(1 << 20), b"rest"]):
         tail_cache.keep(batch(0, [b"a"]))

@@ -241,7 +241,7 @@ def test_its_close_ends_the_keys_though_the_store_lives_on(bench: Bench) -> None
     assert bench.run().keyed() == []
 
 
-def test_it_changes_nothing_behind_its_close(bench: Bench) -> None:
+def test_closed_writer_keys_change_no_metadata(bench: Bench) -> None:
     bench.keys.hold(1)
     bench.keys.close()
     bench.keys.release(2)
@@ -264,7 +264,7 @@ def test_a_ledger_has_a_key_while_it_is_open(cluster: LedgerCluster) -> None:
     until(lambda: keyed_ledgers(cluster) == [])
 
 
-def test_one_that_is_given_up_has_none(cluster: LedgerCluster) -> None:
+def test_abandoned_ledger_has_no_writer_key(cluster: LedgerCluster) -> None:
     """An owner gives up its ledger when another one has taken over; a handle that is garbage-collected is given up as
     well."""
     abandoned, ledgers = cluster.create_ledger(3, 2, 2), [cluster.create_ledger(3, 2, 2)]

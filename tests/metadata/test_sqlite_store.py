@@ -231,7 +231,7 @@ def forge(path, **changes: object) -> None:
         ({"expires_us": 0}, True),
     ],
 )
-def test_whose_leases_are_over(path, changes, gone):
+def test_lease_of_an_ended_process_of_this_host_is_over(path, changes, gone):
     with SQLiteStore(path) as store, store.lease(1000) as lease, SQLiteStore(path) as other:
         lease.create("/a", b"")
         heard: list[bool] = []

@@ -61,7 +61,7 @@ def test_change_during_a_callback_calls_it_again_afterwards():
     watchers.stop()
 
 
-def test_polling_tells_what_changed_and_goes_on():
+def test_polling_calls_watchers_of_changed_keys():
     """It begins when both have had the call that every watch begins with."""
     polls = iter([["/a"], [], ["/b"]])
     told: list[str] = []

@@ -325,7 +325,7 @@ def test_exception_of_an_on_reply_callback_is_logged_and_harmless(
     wait(reactor, lambda: channel.inflight == 0)
 
 
-def test_a_forgotten_channel_says_so(reactor: Reactor, serve: Any) -> None:
+def test_garbage_collected_channel_emits_a_resource_warning(reactor: Reactor, serve: Any) -> None:
     handler = Recorder()
     kept = [Channel(reactor, serve(handler).address)]
     wait(reactor, lambda: kept[0].connected)
@@ -333,7 +333,9 @@ def test_a_forgotten_channel_says_so(reactor: Reactor, serve: Any) -> None:
     wait(reactor, lambda: bool(handler.ends))
 
 
-def test_one_that_is_forgotten_with_a_request_on_its_way_says_so(reactor: Reactor, serve: Any) -> None:
+def test_garbage_collected_channel_with_a_pending_request_emits_a_resource_warning(
+    reactor: Reactor, serve: Any
+) -> None:
     """Also when who waits for the reply has the channel, and replies have come before."""
     handler = Recorder(lambda body: None if body == b"held" else body)
     kept = [Channel(reactor, serve(handler).address)]

@@ -195,7 +195,7 @@ def test_a_driver_and_who_closes_finish_once(monkeypatch: pytest.MonkeyPatch) ->
     assert [type(error) for error in outcomes] == [ClosedError]
 
 
-def test_who_rings_a_closed_reactor_writes_into_no_other_file() -> None:
+def test_wakeup_of_a_closed_reactor_writes_into_no_other_descriptor() -> None:
     """It had the bell in its hand; the descriptor's number is not given to another file before it lets go."""
     reactor = Reactor()
     wakeup = reactor._wakeup

@@ -50,7 +50,7 @@ def test_frames_go_both_ways(reactor: Reactor, serve: Serve, link: MakeLink) -> 
     assert client.connections[0].unread_bytes == 0
 
 
-def test_it_connects_again_and_tells_why_it_could_not(reactor: Reactor, serve: Serve, link: MakeLink) -> None:
+def test_link_reconnects_and_keeps_the_error_of_failed_attempts(reactor: Reactor, serve: Serve, link: MakeLink) -> None:
     server = serve(Recorder(), port=free_ports(1)[0])
     client = Recorder()
     connection = link(server.address, client)

@@ -141,7 +141,7 @@ def test_jobs_of_who_has_gone_are_not_begun() -> None:
         until(lambda: "again" in work.ended)
 
 
-def test_who_goes_while_its_turn_comes_leaves_nothing() -> None:
+def test_closed_connection_is_freed_while_its_job_is_queued() -> None:
     with opened(threads=1, threads_max=1, running_max=1) as (jobs, submit, work):
         gone = Peer()
         submit(Peer(), work.job("first"))
@@ -209,7 +209,7 @@ def test_a_job_does_not_wait_on_for_who_has_gone(monkeypatch: pytest.MonkeyPatch
         assert wait_while_connected(AppendFuture.result, late) == 7
 
 
-def test_who_asks_for_too_much_is_not_read_until_half_of_it_is_begun() -> None:
+def test_connection_with_a_full_job_queue_is_paused() -> None:
     with opened(threads=1, threads_max=1, running_max=1, queued_max=4) as (jobs, submit, work):
         peer, held = Peer(), []
         submit(peer, work.job("first"))
@@ -223,7 +223,7 @@ def test_who_asks_for_too_much_is_not_read_until_half_of_it_is_begun() -> None:
         assert peer.held == 0 and jobs.queued == 0
 
 
-def test_who_asks_for_too_much_is_read_on_when_half_of_it_is_begun() -> None:
+def test_paused_connection_is_resumed_when_half_of_its_jobs_have_begun() -> None:
     with opened(threads=1, threads_max=1, running_max=1, queued_max=4) as (jobs, submit, _):
         peer, begun = Peer(), list[int]()
         may_end = [threading.Event() for _ in range(5)]

@@ -288,7 +288,7 @@ def test_identities_are_bounded() -> None:
     assert other.peer is not None and other.peer.identity == longest
 
 
-def test_format_says_the_same() -> None:
+def test_hello_layouts_match_format_md() -> None:
     text = Path(_native.__file__).with_name("FORMAT.md").read_text().split("## Hello")[1]
     sizes = {match[1]: struct.calcsize(match[1]) for match in re.finditer(r"`(>[0-9a-zA-Z]+)`", text)}
     for layout in (hello._SERVER, hello._CLIENT, hello._PROOF, hello._WELCOME, hello._REFUSAL):

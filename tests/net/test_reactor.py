@@ -240,7 +240,7 @@ def test_the_one_who_leaves_wakes_the_next(monkeypatch: pytest.MonkeyPatch) -> N
     assert took == [True]
 
 
-def test_an_exception_of_somebody_elses_condition_is_his_own(reactor: Reactor) -> None:
+def test_exception_of_a_wait_condition_is_raised_in_its_own_thread(reactor: Reactor) -> None:
     ready = threading.Event()
     caught: list[BaseException] = []
 
@@ -434,7 +434,7 @@ def test_calls_queued_before_close_are_run() -> None:
 
 
 @pytest.mark.parametrize("started", [True, False])
-def test_a_forgotten_reactor_says_so(started: bool) -> None:
+def test_garbage_collected_reactor_emits_a_resource_warning(started: bool) -> None:
     kept = [Reactor()]
     if started:
         kept[0].start()

@@ -518,7 +518,7 @@ def test_the_bytes_of_a_lost_connection_come_back(reactor: Reactor, serve: Any) 
         wait(reactor, lambda: len(handler.requests) == 2)
 
 
-def test_one_who_floods_does_not_starve_another(reactor: Reactor, serve: Any) -> None:
+def test_flooding_client_does_not_starve_another(reactor: Reactor, serve: Any) -> None:
     """For each reply to the quiet one, the other had a bounded number of requests read."""
     handler = Recorder(lambda body: b"ok")
     server = serve(handler)
@@ -669,7 +669,7 @@ def test_drain_does_not_wait_for_ever(reactor: Reactor, serve: Any, connect: Any
     assert type(replies[0]) is DisconnectedError
 
 
-def test_a_forgotten_server_says_so(reactor: Reactor) -> None:
+def test_garbage_collected_server_emits_a_resource_warning(reactor: Reactor) -> None:
     kept = [Server(reactor, Recorder(), port=free_ports(1)[0])]
     address = kept[0].address
     with RawClient(kept[0]) as client:

@@ -109,7 +109,7 @@ def test_attributes_are_whole(log: CommitLog, attributes: bytes, is_whole: bool)
 
 
 @pytest.mark.parametrize("count", [1, 3, 1000])
-def test_as_many_records_as_were_said(log: CommitLog, count: int) -> None:
+def test_append_received_refuses_a_wrong_record_count(log: CommitLog, count: int) -> None:
     data, _ = encode_records([b"first", b"second"])
     with pytest.raises(InvalidRecordsError):
         append_received(log, data, count, 0, None)

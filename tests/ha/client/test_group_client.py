@@ -157,7 +157,7 @@ def test_the_window_is_bounded(group: Lab) -> None:
         assert all(future.done() for future in before)
 
 
-def test_a_flush_says_how_many_entries_have_no_outcome(group: Lab) -> None:
+def test_flush_timeout_error_counts_entries_without_an_outcome(group: Lab) -> None:
     """No master answers: the flush ends before the appends, which go on."""
     with ha.connect([f"127.0.0.1:{free_ports(1)[0]}"], timeout_ms=1000) as client:
         futures = [client.submit(b"x") for _ in range(3)]

@@ -76,7 +76,7 @@ def test_a_damaged_batch_is_refused_and_its_numbers_are_free(lab: Lab) -> None:
         assert wire.append(ONE, 0, [b"a"]) == Appended((Run(0, 1),))
 
 
-def test_a_replica_says_who_is_the_master(lab: Lab) -> None:
+def test_append_to_a_replica_is_refused_with_the_address_of_the_master(lab: Lab) -> None:
     master = lab.master(members="ab")
     replica = lab.replica("b", master)
     master.append(b"x")

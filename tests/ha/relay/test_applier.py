@@ -483,7 +483,7 @@ def test_a_wait_that_runs_out(relay):
 # ---- where it begins -------------------------------------------------------------------------------------------
 
 
-def test_goes_on_where_the_store_says(relay, tmp_path):
+def test_applier_resumes_at_the_stored_position(relay, tmp_path):
     fill(relay, 100)
     first, second = Memory(), Memory()
     with Applier(relay, first.apply, PositionFile(tmp_path / "position"), batch_entries=8) as applier:

@@ -248,7 +248,9 @@ def test_another_address_is_tried_at_once() -> None:
     ),
     st.sampled_from([(0, None), (0, 0), (0, FILE), (7, None)]),
 )
-def test_whatever_a_master_says(reads: list[bytes], begun: tuple[int, int | None]) -> None:
+def test_slave_appends_contiguous_bytes_whatever_the_master_sends(
+    reads: list[bytes], begun: tuple[int, int | None]
+) -> None:
     """The appended bytes are contiguous, each frame lies within one file, and reports match them."""
     end, start = begun
     machine = pulling(end, start)

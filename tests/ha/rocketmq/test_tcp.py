@@ -529,7 +529,7 @@ def test_files_of_another_size(
     assert slave.log.end <= FILE_BYTES
 
 
-def test_there_is_a_limit_of_connections(make_log: MakeLog, serve: Serve, until: Until) -> None:
+def test_connections_beyond_the_limit_are_refused(make_log: MakeLog, serve: Serve, until: Until) -> None:
     """Without a limit, any process that reached the port could use up all descriptors."""
     master = serve(make_log("master"), limits=Limits(connections=2))
     slaves = [socket.create_connection(master.address, TIMEOUT_S) for _ in range(2)]
