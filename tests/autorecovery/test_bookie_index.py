@@ -12,7 +12,7 @@ BOOKIES = [f"b{number}@{number:x}" for number in range(7)]
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_it_equals_a_dictionary_of_sets(seed: int) -> None:
+def test_bookie_index_equals_a_dictionary_of_sets(seed: int) -> None:
     rng, index, plain = random.Random(seed), BookieIndex(), dict[int, set[str]]()
     for _ in range(400):
         ledger = rng.randrange(60)

@@ -119,7 +119,7 @@ def test_a_drained_bookie_is_retired(bench: RecoveryBench) -> None:
         bench.operations.end_drain(bookie)
 
 
-def test_a_drain_ends_when_the_operator_says_so(bench: RecoveryBench) -> None:
+def test_end_drain_makes_a_draining_bookie_an_ordinary_member(bench: RecoveryBench) -> None:
     bookie = bench.member(bench.ledger(3, 2))
     with pytest.raises(BookieStateError, match="found an ordinary member"):
         bench.operations.end_drain(bookie)
@@ -168,7 +168,7 @@ def test_copies_elsewhere_are_no_loss(bench: RecoveryBench) -> None:
     assert bench.operations.forecast_loss(second).entries == {ledger: len(range(0, ENTRIES, 4))}
 
 
-def test_who_may_return_with_lost_entries_is_not_retired(bench: RecoveryBench) -> None:
+def test_lost_bookie_is_not_retired_while_entries_are_listed_as_lost(bench: RecoveryBench) -> None:
     gone = "bookie-9@" + "0" * 32
     state = BookieState(BookiePhase.LOST, bench.clock.now_us(), "test")
     bench.store.create(bookie_state_key(gone), state.encode())
@@ -452,7 +452,7 @@ def store_status(store: Counting, at_us: int, *, auditor: str = "host:1", left: 
     store.create(STATUS, AutoRecoveryStatus(auditor, at_us, left or {}, (), {}, ()).encode())
 
 
-def test_ledgers_are_not_read_when_a_fresh_status_says_that_all_is_well(remote: tuple[Remote, Counting]) -> None:
+def test_health_trusts_a_fresh_auditor_status_without_reading_ledgers(remote: tuple[Remote, Counting]) -> None:
     runtime, store = remote
     now_us = runtime.reactor.clock.now_us()
     store_status(store, now_us)
@@ -481,7 +481,7 @@ def test_ledgers_are_read_when_the_status_is_not_enough(remote: tuple[Remote, Co
     assert bool(health.missing_copies) == (why == "absent")
 
 
-def test_an_auditor_tells_each_minute_that_it_lives(bench: RecoveryBench) -> None:
+def test_auditor_updates_its_status_each_minute(bench: RecoveryBench) -> None:
     bench.step()
     first = find_status(bench.store)
     bench.step()

@@ -38,7 +38,7 @@ def test_copies_that_fail_together_halve_it_once() -> None:
     assert rate_limiter.rate == LIMIT // 4, "another failure, of a copy that was slower already"
 
 
-def test_it_recovers_while_one_ledger_is_copied() -> None:
+def test_copy_rate_recovers_while_one_ledger_is_copied() -> None:
     """However large that ledger is: a rate that rose with each ledger that is done would never rise."""
     clock = ManualClock(0)
     rate_limiter = CopyRateLimiter(LIMIT, clock)

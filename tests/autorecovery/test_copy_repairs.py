@@ -488,7 +488,7 @@ def test_fields_of_a_newer_version_are_kept() -> None:
     "data", [b"", b"[]", b"{}", b'{"began_us":-1,"next_ledger":0,"checked":0,"differing":{}}',
              b'{"began_us":1,"next_ledger":0,"checked":0,"differing":{"x":"y"}}']
 )  # fmt: skip
-def test_a_malformed_value_says_what_to_do(data: bytes) -> None:
+def test_malformed_check_progress_raises_invalid_metadata_error_with_advice(data: bytes) -> None:
     with pytest.raises(InvalidMetadataError, match="delete the key"):
         CheckProgress.decode(data)
 

@@ -115,7 +115,7 @@ def test_simulation_without_losses_gives_an_upper_bound() -> None:
     assert raised.ledgers_lost == 0 and raised.losses_per_year.high == pytest.approx(0.3e-3, rel=0.3)
 
 
-def test_nothing_fails() -> None:
+def test_simulation_without_failures_loses_nothing() -> None:
     simulation = simulate(10)
     assert simulation.losses_per_year == (0, 0, pytest.approx(0.3)) and simulation.copied_per_year == 0
     assert math.isnan(simulation.single_s)

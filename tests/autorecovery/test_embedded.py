@@ -189,7 +189,7 @@ def test_a_pass_that_begins_late_copies_nothing_on_hold(
     assert whole(bench.cluster, ledgers, 3)
 
 
-def test_without_a_spare_bookie_it_waits_and_says_so(tmp_path: Path, rounds: Any) -> None:
+def test_drain_without_a_spare_bookie_is_retried_later_and_reports_its_failures(tmp_path: Path, rounds: Any) -> None:
     """No busy loop: each ledger is tried again after a while, and at once when a bookie comes (BookKeeper #3905)."""
     ledgers = filled(tmp_path, bookies=3, ledgers=2)
     bench = rounds(bookies=3)

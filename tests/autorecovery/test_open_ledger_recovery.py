@@ -396,7 +396,7 @@ def test_notes_that_could_not_be_made_are_made_later(cluster: LedgerCluster) -> 
     assert [note.bookie for note in cluster.status().repairs] == [bookie]
 
 
-def test_one_that_does_not_tell_is_noted(bench: RecoveryBench) -> None:
+def test_bookie_that_does_not_answer_a_recovery_is_noted_for_repair(bench: RecoveryBench) -> None:
     """Repair finds out what it lacks."""
     ledger = dead(bench)
     silent = ledger.metadata.last_fragment.ensemble[3]

@@ -127,7 +127,7 @@ def test_bookies_that_leave_and_open_ledgers_are_left_out(bench: RecoveryBench) 
     assert (proposal.open_ledgers, proposal.recovering, proposal.plan.moves) == (1, LEDGERS, ())
 
 
-def test_it_does_not_begin_while_there_is_something_better_to_do(bench: RecoveryBench) -> None:
+def test_rebalance_is_refused_during_a_hold_an_order_or_another_rebalance(bench: RecoveryBench) -> None:
     plan = bench.rebalancer.propose().plan
     begin_hold(bench.store, TimedReason(0, "upgrade"))
     with pytest.raises(RebalanceError, match=r"on hold \(upgrade\)"):

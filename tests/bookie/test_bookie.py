@@ -361,7 +361,7 @@ def test_too_many_long_polls_are_refused() -> None:
 # ---- limbo (46, 49) --------------------------------------------------------------------------------------------
 
 
-def test_in_limbo_nothing_is_absent_until_somebody_says_so() -> None:
+def test_limbo_bookie_denies_no_entry_until_the_ledger_leaves_limbo() -> None:
     before = Node()
     before.ask(add(0, 1, 4))
     node = before.crash(limbo=(LEDGER, 99)).crash()

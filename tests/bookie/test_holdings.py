@@ -71,13 +71,13 @@ def test_digests_add_up_in_any_order(size: int) -> None:
     assert 0 < whole < DIGEST_MODULUS and holdings_digest(b"") == 0
 
 
-def test_a_digest_tells_entries_and_contents_apart() -> None:
+def test_digest_depends_on_entry_ledger_and_contents() -> None:
     seen = {holdings_digest(records_of(entry, mark=mark)) for entry in range(500) for mark in (b"", b"a", b"b")}
     assert len(seen) == 1500
     assert holdings_digest(records_of(1, ledger=2)) != holdings_digest(records_of(1, ledger=3))
 
 
-def test_a_digest_says_nothing_of_the_place_in_a_log() -> None:
+def test_digest_does_not_depend_on_the_log_stamp() -> None:
     raw = bytearray(records_of(1))
     raw[8:12] = b"\1\2\3\4"  # the stamp, which a log writes
     assert holdings_digest(raw) == digest_of(1)
@@ -232,7 +232,7 @@ def test_a_deleted_ledger_is_refused(node: Node) -> None:
 
 
 @pytest.mark.parametrize("seed", range(60))
-def test_it_says_what_reads_find(seed: int) -> None:
+def test_holdings_equal_the_entries_that_reads_return(seed: int) -> None:
     """Any entries, damage and steps, in any number of requests: held exactly if a READ gives an intact record."""
     rng = random.Random(seed)
     node = Node(staged=rng.random() < 0.5, limbo=(LEDGER,) if rng.random() < 0.2 else ())

@@ -199,7 +199,7 @@ def test_requests_of_a_connection_that_has_ended_are_dropped(harness: Harness) -
     assert harness.take_verdicts() == [(harness.other, [2], KeyVerdict.WRONG)]
 
 
-def test_a_closed_reactor_hears_nothing_any_more(harness: Harness) -> None:
+def test_verdict_after_the_reactor_closed_is_dropped(harness: Harness) -> None:
     harness.reactor.is_closed = True
     harness.ask()
     until(lambda: bool(harness.metadata.asked))

@@ -86,7 +86,7 @@ def files() -> Countless:
 
 
 @pytest.mark.parametrize("durability", DURABILITIES)
-def test_all_that_was_said_survives_a_restart(durability: str, tmp_path: Path) -> None:
+def test_acknowledged_entries_fences_and_lacs_survive_a_restart(durability: str, tmp_path: Path) -> None:
     with LocalBookie(tmp_path, config(durability)) as bookie:
         incarnation = bookie.incarnation
         assert ask(bookie, add(0, 1, 2)).status == ReplyStatus.OK

@@ -190,7 +190,7 @@ def test_the_only_copies_are_not_replaced_unasked(tmp_path: Path) -> None:
         assert f"bookie {former}: 1 ledger names it\n  ledger 20: 5 entries are lost\n" in error_text
 
 
-def test_who_runs_is_named_when_another_takes_its_name(tmp_path: Path) -> None:
+def test_replacing_a_running_bookie_warns_with_its_address(tmp_path: Path) -> None:
     with running(tmp_path) as former:
         successor = Process(tmp_path, "--name", "b1", "--replace", name="other")
         assert successor.output["bookie"] not in ("", former.output["bookie"])
@@ -198,7 +198,7 @@ def test_who_runs_is_named_when_another_takes_its_name(tmp_path: Path) -> None:
         assert f"it is still registered: if it runs at {former.address}, stop it\n" in error_text
 
 
-def test_clients_are_told_what_it_advertises(tmp_path: Path) -> None:
+def test_advertised_address_is_registered(tmp_path: Path) -> None:
     """Where it listens is nobody's business then: all addresses, or those of a container."""
     with (
         running(tmp_path, "--listen", "0.0.0.0:0", "--advertise", "bookie.example.org:4181") as process,

@@ -151,7 +151,9 @@ def blank(log: Path, base: int) -> None:
 
 
 @pytest.mark.parametrize("name", DAMAGES)
-def test_it_starts_and_says_what_is_gone(name: str, home: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_bookie_starts_with_damaged_segments_and_notes_the_lost_entries(
+    name: str, home: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     damage, loses = DAMAGES[name]
     bases = make(home)
     damage(home / "b" / LOG, bases)

@@ -687,7 +687,7 @@ def test_a_clock_that_is_set_changes_nothing_while_it_runs(ram_path: Path) -> No
 # ---- the place -------------------------------------------------------------------------------------------------
 
 
-def test_it_goes_on_where_it_was(ram_path: Path) -> None:
+def test_scrub_resumes_at_its_stored_position(ram_path: Path) -> None:
     clock = ManualClock(START_US)
     path = ram_path / "b"
     with closing(Lab(path, clock=clock, scrub_interval_ms=2 * DAY_MS, durability="synced")) as lab:

@@ -221,7 +221,7 @@ def test_a_bookie_that_does_not_run_cannot_be_asked(run: Run, folder: Path) -> N
     assert "is not registered" in done.out
 
 
-def test_a_drain_that_cannot_go_on_ends_and_says_why(
+def test_drain_that_cannot_continue_ends_with_the_reasons(
     cluster: Callable[..., Done], folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Copies are not made here, and the auditor says that they failed: what was found is printed."""

@@ -114,7 +114,7 @@ def entering(start: Start, wait_s: float, stop: serving.Stop | None = None) -> A
         (VersionConflictError("expected version 1"), MetadataUnavailableError),
     ],
 )
-def test_it_is_tried_again_for_a_time(error: ReplogError, kind: type[ReplogError]) -> None:
+def test_opening_is_retried_until_metadata_wait_s_is_over(error: ReplogError, kind: type[ReplogError]) -> None:
     start = Start(*[error] * 20, AssertionError("it is tried for ever"))
     with pytest.raises(kind, match=rf"in 0.05 s \(--metadata-wait-s\): {error}. Check that") as raised:
         with entering(start, 0.05):

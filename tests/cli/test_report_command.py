@@ -85,7 +85,7 @@ def test_of_one_subscription(run: Run, cluster: Path, tmp_path: Path) -> None:
     assert "expected one of archive, board, found 'bored'" in done.error
 
 
-def test_one_that_fails_is_in_the_page_and_in_the_exit_code(
+def test_failed_report_is_shown_in_the_page_and_sets_the_exit_code(
     run: Run, filled: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fail(*_: object) -> None:

@@ -176,7 +176,7 @@ def test_a_process_that_cannot_be_closed_ends() -> None:
         assert process.wait(60) == 1
 
 
-def test_a_process_that_cannot_be_closed_says_so() -> None:
+def test_process_that_cannot_be_closed_exits_with_an_error_message() -> None:
     program = "import threading; from pyreplog.cli.shared import serving; serving.Drain(0.1); threading.Event().wait()"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False)
     text = "pyreplog: not closed 1 s after the 0.1 s of --drain-s; the process ends; the outcome of open requests is unknown\n"

@@ -70,7 +70,7 @@ def test_a_topic_as_a_row() -> None:
     assert row.subscriptions[0].type == "" and row.subscriptions[1].states == ()
 
 
-def test_who_needs_to_be_looked_at_comes_first() -> None:
+def test_top_lists_held_and_stalled_topics_first() -> None:
     def topic(name: str, backlog: int = 0, *states: str) -> TopicRow:
         return TopicRow(name=name, backlog=backlog, states=states)
 
@@ -285,7 +285,7 @@ def test_replications_are_shown_of_a_directory_and_of_a_server(run: Run, folder:
     assert done.code == 0 and "geo-replication: 1 target, 5 messages unsent" in done.out
 
 
-def test_it_goes_on_when_the_target_is_away(
+def test_top_continues_while_the_target_is_away(
     run: Run, folder: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     looks = iter([MetadataUnavailableError("away"), None, KeyboardInterrupt()])

@@ -167,7 +167,7 @@ def test_a_file_that_cannot_be_used_changes_nothing(places: tuple[Place, Place])
     a.run_round()
 
 
-def test_expired_certificates_are_told_when_a_cluster_is_added(places: tuple[Place, Place]) -> None:
+def test_add_cluster_with_an_expired_certificate_raises_cluster_credentials_error(places: tuple[Place, Place]) -> None:
     a, b = places
     b.serve_with(YEAR)
     with pytest.raises(ClusterCredentialsError, match=r"certificates are refused.*expired"):

@@ -447,7 +447,7 @@ def test_a_handover_that_moved_is_confirmed_to_the_next_owner() -> None:
     assert handover.phase is HandoverPhase.DONE and handover.is_over
 
 
-def test_a_handover_to_a_cluster_that_has_not_told_in_this_session_waits() -> None:
+def test_handover_waits_until_the_target_has_reported_in_this_session() -> None:
     """Nothing was acknowledged, so the target can lack nothing, but it may not have the subscription at all."""
     clusters = linked()
     side = clusters["a"]
@@ -471,7 +471,7 @@ def test_a_handover_ends_when_another_cluster_takes_the_subscription_over() -> N
     assert handover.phase is HandoverPhase.CANCELLED and handover.is_over
 
 
-def test_a_handover_to_a_cluster_that_has_told_nothing_waits() -> None:
+def test_handover_waits_until_the_target_has_reported_its_state() -> None:
     clusters = Clusters()
     side = clusters["a"]
     side.do(side.exchange.create("s", "t1", OriginRanges()))
@@ -485,7 +485,7 @@ def test_a_handover_to_a_cluster_that_has_told_nothing_waits() -> None:
     assert handover.phase is HandoverPhase.CANCELLED
 
 
-def test_readiness_tells_what_would_be_lost_and_repeated() -> None:
+def test_readiness_reports_lost_and_repeated_messages() -> None:
     clusters = linked()
     side, target = clusters["a"], cluster_id("b")
     clusters.cut("ab")
@@ -511,7 +511,7 @@ def test_a_message_on_its_way_may_arrive_without_its_acknowledgement() -> None:
     assert readiness(side.exchange, "s", target, held, stored, sent=lambda _: 10).is_ready
 
 
-def test_readiness_after_a_restart_is_not_known_until_the_other_cluster_tells() -> None:
+def test_readiness_after_a_restart_is_unknown_until_the_other_cluster_reports() -> None:
     clusters = linked()
     side = clusters["a"]
     side.acknowledge("s", "a", 1)
@@ -538,7 +538,7 @@ def test_effects_of_messages_of_former_sessions() -> None:
     assert all(isinstance(persist, Persist) for persist in side.journal)
 
 
-def test_a_topic_that_is_created_again_has_told_nothing() -> None:
+def test_readiness_of_a_recreated_topic_is_unknown() -> None:
     clusters = linked()
     side = clusters["a"]
     side.acknowledge("s", "a", 1)
@@ -615,7 +615,7 @@ def test_a_position_that_a_restored_neighbour_had_is_forgotten() -> None:
     assert not peer.positions
 
 
-def test_a_topic_that_is_created_again_gets_what_it_has_told_just_before() -> None:
+def test_recreated_topic_gets_its_last_acknowledgements_back() -> None:
     """The acknowledgement was not durable at the neighbour yet when the new topic reported that it has none."""
     clusters = linked()
     side, other = clusters["a"], clusters["b"]

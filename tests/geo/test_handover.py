@@ -169,7 +169,7 @@ def test_unacknowledged_messages_of_a_closed_consumer_are_delivered_in_the_other
             assert left_behind and {*take(other, len(left_behind))} == left_behind
 
 
-def test_it_is_taken_back_when_the_time_is_over(sides: tuple[Side, Side]) -> None:
+def test_handover_is_cancelled_at_its_timeout_and_delivery_resumes(sides: tuple[Side, Side]) -> None:
     """When the time-out is over, consumers here get messages again, also those published meanwhile."""
     a, b = sides
     a.publish(0, 6)
@@ -358,7 +358,7 @@ def test_invalid_handovers_are_refused(sides: tuple[Side, Side]) -> None:
         assert "deleted" in reaches(a, b, "cancelled", 2)["error"]
 
 
-def test_it_is_taken_over_from_a_cluster_that_is_gone(sides: tuple[Side, Side]) -> None:
+def test_subscription_is_taken_over_from_a_lost_cluster(sides: tuple[Side, Side]) -> None:
     a, b = sides
     a.publish(0, 9)
     cluster, other = a.cluster, b.cluster

@@ -551,7 +551,7 @@ def test_a_mesh_sends_only_what_was_published_there(a: Site, b: Site, tmp_path: 
                 has_all(replicator, 180)
 
 
-def test_a_new_target_begins_where_the_policy_says(a: Site, b: Site) -> None:
+def test_new_target_begins_at_the_start_of_the_policy(a: Site, b: Site) -> None:
     publish(a, 0, 30)
     replicator = a.replicate("b", b.server.address, policy=ReplicationPolicy(targets=("b",), start="latest"))
     until(lambda: replicator.status().state == "running")
@@ -666,7 +666,7 @@ def test_no_python_runs_for_each_message(a: Site, b: Site) -> None:
     assert counts["many"] < counts["one"] + 100, counts
 
 
-def test_it_ends_without_an_error_when_its_topic_was_closed_before(
+def test_replicator_of_a_closed_topic_closes_without_an_error(
     a: Site, b: Site, caplog: pytest.LogCaptureFixture
 ) -> None:
     publish(a, 0, 30)

@@ -47,7 +47,7 @@ def test_entries_are_sent_from_what_the_target_has() -> None:
     assert sending.progress().own.last == last_of(entry(4, 2))
 
 
-def test_after_a_lost_connection_the_target_says_where_to_go_on() -> None:
+def test_sender_resumes_at_the_position_of_the_target_after_a_lost_connection() -> None:
     """The outcome of the entries that were in flight is unknown: the sender asks the target before it sends any others."""
     sending = Sending(*map(entry, range(4)), settings=SendingSettings(window_bytes=1))
     sending.open()
@@ -71,7 +71,7 @@ def test_after_a_lost_connection_the_target_says_where_to_go_on() -> None:
     assert sending.sender.stored == 5 and sending.sender.unsent_messages == 0
 
 
-def test_reading_begins_anew_where_the_target_says() -> None:
+def test_reading_restarts_at_the_position_of_the_target() -> None:
     """The entries of a read that was in flight before the connection was lost are ignored."""
     sending = Sending(*map(entry, range(2)))
     sending.open()
@@ -196,7 +196,7 @@ def test_a_target_whose_last_entry_contradicts_its_position_is_asked_again(last:
     assert sending.sender.state is SenderState.SENDING and sending.sender.error is None
 
 
-def test_a_target_that_has_less_than_it_said_was_rolled_back() -> None:
+def test_target_with_less_than_it_reported_puts_the_sender_into_diverged() -> None:
     sending = Sending(*map(entry, range(4)), own_position=position(3, last_of(entry(2))), mark=3)
     sending.open(2, last_of(entry(1)))
     assert sending.sender.state is SenderState.DIVERGED and "rolled back" in sending.sender.alarm
@@ -233,7 +233,7 @@ def test_messages_of_others_are_gaps_and_follow_with_the_next_entry() -> None:
     assert not sending.all(OpenOrigin)
 
 
-def test_gaps_at_the_end_are_told_after_a_while() -> None:
+def test_gaps_at_the_end_are_sent_after_a_delay() -> None:
     sending = Sending(entry(0), foreign(1, 0))
     sending.open()
     sending.read()
@@ -311,7 +311,7 @@ def test_target_gets_messages_that_name_it_or_have_no_list_and_gaps_for_others(l
     assert sorted(sent + withheld) == list(range(len(lists)))
 
 
-def test_a_new_target_begins_where_the_policy_says() -> None:
+def test_first_read_begins_at_the_start_of_the_policy() -> None:
     sending = Sending(*map(entry, range(4)), begin=3, withheld=GapCause.FILTERED)
     sending.open()
     assert sending.all(ReadEntries)[0].offset == 3

@@ -92,7 +92,7 @@ def check_seeded(a: Region, b: Region) -> None:
 
 
 @pytest.mark.parametrize("is_open", [True, False])
-def test_it_gets_its_own_former_messages_too(tmp_path: Path, is_open: bool) -> None:
+def test_recreated_cluster_gets_its_own_former_messages_from_a_peer(tmp_path: Path, is_open: bool) -> None:
     """The peer has the topic open, or not. In both cases it does not take the new cluster for the old one of the same
     name."""
     with ExitStack() as stack, ExitStack() as first:

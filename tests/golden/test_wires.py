@@ -36,7 +36,7 @@ SERVICE = pytest.mark.parametrize("service", SERVICES)
 VERSION = pytest.mark.parametrize("version", RECORDED)
 
 
-def test_there_is_one_for_the_present_version() -> None:
+def test_recorded_wires_of_the_present_version_exist() -> None:
     assert {1, 2, hello.VERSION} <= RECORDED.keys()
 
 
@@ -101,7 +101,7 @@ def test_a_recorded_server_is_used(version: int, service: str, secret: Secret | 
 
 @SERVICE
 @SECRETS
-def test_the_present_build_says_what_was_recorded_of_it(service: str, secret: Secret | None) -> None:
+def test_present_build_sends_the_recorded_hello(service: str, secret: Secret | None) -> None:
     from tests.golden.wires import record_hello
 
     exchange = RECORDED[hello.VERSION]["hello" if secret is None else "hello with a secret"][service]
