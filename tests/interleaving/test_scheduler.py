@@ -140,7 +140,7 @@ def test_correct_programs_pass_under_every_schedule(program: object) -> None:
 
 
 @pytest.mark.parametrize("program", BROKEN)
-def test_an_error_says_how_to_have_it_again(program: object) -> None:
+def test_error_names_choices_that_repeat_the_run(program: object) -> None:
     with pytest.raises(InterleavingError) as raised:
         try_seeds(of(program), 0, 500)
     choices = str(raised.value).partition("--repeat '")[2].partition("'")[0]
@@ -180,7 +180,7 @@ def test_a_time_out_may_come_early_where_a_harness_wants_it() -> None:
     assert outcomes == {True, False}
 
 
-def test_who_cannot_go_on_is_named() -> None:
+def test_deadlock_error_names_waiting_threads() -> None:
     def program(world: World) -> None:
         primitives.Event().wait()
 
@@ -189,7 +189,7 @@ def test_who_cannot_go_on_is_named() -> None:
     assert "all wait, for ever" in str(failure) and "0 main: wait for an event" in str(failure)
 
 
-def test_those_that_are_left_behind_by_the_last_one_are_named() -> None:
+def test_error_names_threads_that_wait_after_the_main_thread_ended() -> None:
     def program(world: World) -> None:
         event = primitives.Event()
         world.join(world.go(event.wait, "left"), world.go(lambda: None, "ends"))

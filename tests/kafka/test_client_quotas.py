@@ -205,7 +205,7 @@ def test_requests_that_were_read_already_wait_too(brokers: KafkaBrokers, client:
         assert partition is not None and partition.high_watermark.entry == 1
 
 
-def test_a_fetch_takes_what_is_free_and_tells_of_its_throttle(client: RawClient) -> None:
+def test_fetch_is_limited_to_the_free_quota_and_returns_its_throttle_time(client: RawClient) -> None:
     for _ in range(5):
         client.ask(ApiKey.PRODUCE, 9, produce(records(40_000)))
     assert alter(client, entry({"client-id": "raw"}, consumer_byte_rate=10_000)) == [0]

@@ -95,7 +95,7 @@ def test_acks(brokers: KafkaBrokers, acks: str) -> None:
     assert len(consume(brokers, 100)) == 100
 
 
-def test_a_topic_is_made_when_somebody_produces(brokers: KafkaBrokers) -> None:
+def test_produce_creates_a_missing_topic(brokers: KafkaBrokers) -> None:
     produce_all(brokers, [b"a"], topic="unheard-of")
     assert consume(brokers, 1, topic="unheard-of")[0].value() == b"a"
 

@@ -58,7 +58,7 @@ def test_a_member_gets_what_another_one_has_given_up() -> None:
     assert [member.assignment == member.target for member in described.members] == [True, True]
 
 
-def test_who_does_not_say_what_it_has_has_not_given_up() -> None:
+def test_heartbeat_without_owned_partitions_revokes_nothing() -> None:
     driver = GroupDriver()
     first, second = TestMember(driver, "a"), TestMember(driver, "b")
     first.join(), second.join(), first.beat()

@@ -202,7 +202,7 @@ ELSEWHERE = {
     "FENCED_INSTANCE_ID": f"{GROUP}a_static_member_is_fenced_when_another_one_has_its_name",
     "ELIGIBLE_LEADERS_NOT_AVAILABLE": f"{CHANGES}an_unclean_election_of_a_partition_whose_brokers_are_dead",
     "GROUP_SUBSCRIBED_TO_TOPIC": f"{GROUP}offsets_are_deleted_unless_somebody_subscribes",
-    "NO_REASSIGNMENT_IN_PROGRESS": f"{KAFKA}reassignments.py::test_one_that_cannot_end_is_listed_and_cancelled",
+    "NO_REASSIGNMENT_IN_PROGRESS": f"{KAFKA}reassignments.py::test_reassignment_that_cannot_end_is_listed_and_cancelled",
     "UNSTABLE_OFFSET_COMMIT": f"{COORDINATOR}offsets_of_transactions",
     "THROTTLING_QUOTA_EXCEEDED": f"{MANAGER}an_event_loop_that_would_wait_for_a_segment_is_told_to_come_again",
     "PRODUCER_FENCED": f"{TRANSACTIONS}a_producer_that_was_fenced",

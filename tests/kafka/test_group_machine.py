@@ -464,7 +464,7 @@ def test_a_transaction_of_an_old_generation_is_refused() -> None:
     assert driver.commit("", -1, producer=9) is Code.NONE, "of a client before KIP-447"
 
 
-def test_offsets_are_deleted_unless_somebody_subscribes() -> None:
+def test_delete_offsets_refuses_subscribed_topics() -> None:
     driver = Driver()
     (member,) = driver.stable("a")
     driver.commit(member, 1, 4)

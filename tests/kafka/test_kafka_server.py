@@ -86,7 +86,7 @@ def values_of(response: Any) -> list[bytes | None]:
 # ---- versions --------------------------------------------------------------------------------------------------
 
 
-def test_versions_are_told_in_each_version(client: RawClient) -> None:
+def test_api_versions_are_answered_in_every_version(client: RawClient) -> None:
     for version in range(5):
         response = client.ask(ApiKey.API_VERSIONS, version, ApiVersionsRequest("raw", "1"))
         told = {each.api_key: (each.min_version, each.max_version) for each in response.api_keys}

@@ -101,7 +101,7 @@ def test_each_kind_of_quota_has_its_own_precedence() -> None:
     assert table.limit(CONSUMER_BYTE_RATE, "u", "c") == (3.0, QuotaEntity(None, "c"))
 
 
-def test_who_shares_a_quota() -> None:
+def test_quota_entities_share_quotas_by_user_and_client() -> None:
     def throttled(entity: QuotaEntity, *clients: tuple[str, str]) -> list[bool]:
         manager = manager_of((entity, 1_000))
         return [manager.record(PRODUCE, user, client, 6_000, 0) > 0 for user, client in clients]

@@ -70,7 +70,7 @@ def test_replicas_move(brokers: KafkaBrokers, client: RawClient) -> None:
     assert listed(client) == {}
 
 
-def test_one_that_cannot_end_is_listed_and_cancelled(brokers: KafkaBrokers, client: RawClient) -> None:
+def test_reassignment_that_cannot_end_is_listed_and_cancelled(brokers: KafkaBrokers, client: RawClient) -> None:
     brokers.stop("2")
     assert alter(client, {0: [2], 1: [2, 1]}) == {0: 0, 1: 0}
     moved, grown = ((2, 1), (2,), (1,)), ((2, 1), (2,), ())

@@ -269,7 +269,7 @@ def test_next_round_completes_a_failed_round(watched_store: WatchedStore) -> Non
         assert watched_store.writes > watched_store.failing
 
 
-def test_a_state_that_somebody_deletes_is_made_again(cluster: Cluster) -> None:
+def test_deleted_partition_state_is_created_again(cluster: Cluster) -> None:
     cluster.start("a", "b", "c")
     topic = cluster.create("flights", partitions=2)
     until(lambda: len(cluster.states(topic)) == 2)

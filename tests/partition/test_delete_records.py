@@ -59,7 +59,7 @@ def read(broker: Broker, offset: int) -> FetchPartitionData:
     return broker.manager.fetch_messages(params, {EVENTS: ConsumerFetch(offset)}).result(0)[EVENTS]
 
 
-def test_it_is_complete_when_all_replicas_have_deleted(cluster: Cluster, a: Broker) -> None:
+def test_delete_records_completes_when_all_replicas_have_deleted(cluster: Cluster, a: Broker) -> None:
     cluster.brokers["c"].is_fetching = False
     future = delete(a, 5)
     assert read(a, 4).code is ErrorCode.OFFSET_OUT_OF_RANGE and read(a, 5).log_start == 5

@@ -36,7 +36,7 @@ def test_the_first_replica_of_the_isr_leads_next() -> None:
     assert not after.is_unclean and not after.elr
 
 
-def test_who_is_not_in_the_isr_is_not_elected() -> None:
+def test_broker_outside_the_isr_is_not_elected() -> None:
     after = elected(state("a"), {**registered("b", "c"), "a": FENCED})
     assert (after.leader, after.isr, after.elr) == ("", (), members("a"))
     assert after.epoch == state("a").epoch

@@ -66,7 +66,7 @@ def partitions_of(future: AppendFuture[FetchResponses]) -> list[TopicPartition]:
     return sorted(future.result(0))
 
 
-def test_an_answer_has_the_partitions_of_which_there_is_something_to_tell(cluster: Cluster, a: Broker) -> None:
+def test_response_contains_only_partitions_with_news(cluster: Cluster, a: Broker) -> None:
     first = ask(a, EVENTS, ORDERS, is_first=True)
     assert not first.done()
     append(a, ORDERS)
@@ -116,7 +116,7 @@ def test_refused_partition_is_answered_at_once(cluster: Cluster, a: Broker) -> N
     assert second.result(0)[other].response == FetchRefused(1, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
 
 
-def test_a_leader_that_steps_down_tells_it(cluster: Cluster, a: Broker) -> None:
+def test_fetch_is_answered_with_not_leader_when_the_leader_steps_down(cluster: Cluster, a: Broker) -> None:
     first = ask(a, EVENTS, is_first=True)
     cluster.lead("c")
     cluster.deliver()

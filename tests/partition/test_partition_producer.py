@@ -182,7 +182,7 @@ def test_one_batch_is_on_its_way(bench: Bench) -> None:
     assert counts == [1, 9]
 
 
-def test_an_unknown_outcome_says_so_and_what_follows_is_in_order(bench: Bench) -> None:
+def test_produce_timeout_raises_and_later_records_keep_their_order(bench: Bench) -> None:
     """The answer is lost for good: the record is in the log. The next one is appended in a higher epoch."""
     bench.transport.lose_answer = lambda: True
     producer = bench.producer(timeout_s=1.0)

@@ -427,7 +427,7 @@ def test_a_batch_that_no_segment_holds_is_refused(a: Broker) -> None:
     assert a.log.end_mark.entry == 0
 
 
-def test_old_batches_are_refused_where_the_topic_says_so(make: Callable[..., Cluster]) -> None:
+def test_batches_older_than_the_topic_allows_are_refused(make: Callable[..., Cluster]) -> None:
     a = make(limits=AppendLimits(before_ms=1000)).brokers["a"]
     assert appended(a, batch(timestamp_ms=WALL_US // 1000 - 1001)).code is ErrorCode.INVALID_TIMESTAMP
     assert appended(a, batch(timestamp_ms=WALL_US // 1000 - 1000)).code is ErrorCode.NONE
@@ -544,7 +544,7 @@ def end_transaction(broker: Broker, *, commit: bool, producer_epoch: int = 1) ->
     assert appended(broker, marker, origin=AppendOrigin.COORDINATOR).code is ErrorCode.NONE
 
 
-def test_a_transaction_begins_when_its_coordinator_says_so(a: Broker) -> None:
+def test_transactional_batches_are_refused_before_the_coordinator_added_the_partition(a: Broker) -> None:
     records = of_producer(0, attributes=TRANSACTIONAL)
     assert appended(a, records).code is ErrorCode.INVALID_TXN_STATE
     assert in_transaction(a, 0).code is ErrorCode.NONE
@@ -579,7 +579,7 @@ def test_readers_of_committed_transactions_stop_before_an_open_one(cluster: Clus
     assert (first.records.end.entry, first.aborted) == (1, ())  # type: ignore[union-attr]
 
 
-def test_a_fetch_that_waited_tells_of_what_was_aborted_meanwhile(cluster: Cluster, a: Broker) -> None:
+def test_waiting_read_committed_fetch_returns_transactions_aborted_meanwhile(cluster: Cluster, a: Broker) -> None:
     in_transaction(a, 0)
     cluster.settle()
     params = COMMITTED._replace(max_wait_ms=1000)

@@ -45,7 +45,7 @@ def create(store: MetadataStore, **settings: Any) -> None:
     create_topic(store, "flights", partitions=1, replication_factor=1, now_us=1, **settings)
 
 
-def test_a_topic_keeps_all_unless_it_says_otherwise(store: MetadataStore) -> None:
+def test_default_topic_settings_have_no_retention_limit(store: MetadataStore) -> None:
     create(store)
     settings = settings_of(store)
     assert settings == TopicSettings()

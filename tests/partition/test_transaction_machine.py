@@ -122,7 +122,7 @@ def begun(version: int = 1) -> tuple[Driver, tuple[int, int]]:
     return driver, (producer_id, epoch)
 
 
-def test_nothing_is_said_before_it_is_stored() -> None:
+def test_requests_are_answered_once_their_state_is_stored() -> None:
     """Every request that changes something is answered after its record is committed, and not before."""
     driver = Driver()
     steps: list[Callable[[], Effects]] = [
@@ -165,7 +165,7 @@ def test_ends_are_answered_the_same_when_they_are_repeated(is_commit: bool) -> N
     assert driver.ended(producer, is_commit=not is_commit).code is ErrorCode.INVALID_TXN_STATE
 
 
-def test_who_comes_meanwhile_has_to_wait() -> None:
+def test_requests_during_the_end_of_a_transaction_get_concurrent_transactions() -> None:
     driver, producer = begun()
     driver.end(producer)
     driver.commit()

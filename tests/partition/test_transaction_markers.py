@@ -123,7 +123,7 @@ def test_a_marker_on_a_connection_that_was_given_up_is_refused(broker: Broker, c
     assert not is_open(broker)
 
 
-def test_a_coordinator_that_connects_again_is_heard(broker: Broker, connect: Connect) -> None:
+def test_markers_of_a_reconnected_coordinator_are_accepted(broker: Broker, connect: Connect) -> None:
     """Also if all its connections are gone in between."""
     producer = Producer(broker)
     for _ in range(3):
@@ -164,7 +164,7 @@ def test_the_version_of_a_transaction_travels_with_its_marker(broker: Broker, co
     assert not is_open(broker)
 
 
-def test_markers_that_are_committed_are_told(broker: Broker, connect: Connect) -> None:
+def test_marker_watchers_get_committed_markers(broker: Broker, connect: Connect) -> None:
     Producer(broker).append()
     told: list[tuple[TopicPartition, TransactionMarker]] = []
     end = broker.replicas.watch_markers(lambda *marker: told.append(marker))

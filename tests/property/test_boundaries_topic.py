@@ -121,7 +121,7 @@ def test_places_in_a_chain(ledgers: list[list[Entry]], is_open: bool) -> None:
 
 @settings(max_examples=60)
 @given(ledgers=ledgers_of, is_open=st.booleans())
-def test_reads_end_before_the_entry_that_begins_where_they_are_told(ledgers: list[list[Entry]], is_open: bool) -> None:
+def test_reads_end_before_the_entry_at_the_given_end(ledgers: list[list[Entry]], is_open: bool) -> None:
     chained = Chained(ledgers, is_open)
     starts = [at.offset for at in chained.before[:-1]]
     of_ledger = [number for number, entries in enumerate(ledgers) for _ in entries]

@@ -142,7 +142,7 @@ def test_numbers_of_batches_are_offsets(topic: Any) -> None:
         consumer.acknowledge(batch.offset[3])
 
 
-def test_an_offset_says_nothing_of_partitions(place: Cluster | Client) -> None:
+def test_plain_offset_for_a_partitioned_topic_raises_wrong_type_error(place: Cluster | Client) -> None:
     with place.topic("parts", partitions=2, **PLAIN) as parts:
         parts.create_subscription("s")
         with pytest.raises(WrongTypeError):

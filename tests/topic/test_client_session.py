@@ -267,7 +267,7 @@ def test_its_place_is_free_though_the_subscription_fails(caplog: pytest.LogCaptu
 
 
 @pytest.mark.parametrize("error", [ClosedError("gone"), ERROR_OF_A_TEST])
-def test_one_that_went_before_it_was_attached_leaves(error: ReplogError) -> None:
+def test_consumer_detached_before_it_was_attached_leaves_the_subscription(error: ReplogError) -> None:
     consumer = Consumer(attached=False)
     consumer.session.flow(1)
     consumer.session.detach(error)

@@ -190,7 +190,7 @@ def test_holes_survive() -> None:
     check(Cursor.restore("sub", records[:1]), PAIRS, {2, 3, 9})
 
 
-def test_nothing_changed_is_nothing_to_write() -> None:
+def test_unchanged_cursor_has_no_record_to_write() -> None:
     cursor = delivered(PAIRS)
     taken(cursor)
     acknowledge(cursor, PAIRS, [3])

@@ -57,7 +57,7 @@ def test_marks_are_found_by_the_next_owner(cluster: LedgerCluster) -> None:
     assert state_of(cluster, "t") == 5
 
 
-def test_the_timer_flushes_without_anybody_waiting(cluster: LedgerCluster) -> None:
+def test_dirty_state_is_flushed_by_the_timer(cluster: LedgerCluster) -> None:
     create(cluster, "t")
     with open_log(cluster) as log:
         source, persister = attach(log, "t")

@@ -120,7 +120,7 @@ def test_each_with_its_own_time() -> None:
     assert later.messages == 1
 
 
-def test_nothing_is_never_due() -> None:
+def test_delay_tracker_without_messages_has_no_due_time() -> None:
     """Otherwise a timer would wait for messages that are never taken."""
     later = DelayedDeliveryTracker()
     later.add(array([]), NOW, NOW)

@@ -136,7 +136,7 @@ def test_no_topic_of_that_name(shared: LedgerCluster) -> None:
 # ---- reading ---------------------------------------------------------------------------------------------------
 
 
-def test_reads_end_where_they_are_told(topic: ManagedLedger) -> None:
+def test_reads_end_at_the_given_end(topic: ManagedLedger) -> None:
     fill(topic, [3, 3, 3, 3])
     assert read_all(topic, 2, end=4).keys() == set(range(6)), "the entry that begins before the end is whole"
     assert read_all(topic, 0, end=3).keys() == {0, 1, 2}

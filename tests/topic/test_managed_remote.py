@@ -115,7 +115,7 @@ def test_bookies_that_refuse_make_no_storm_of_ledgers(
         assert result(future).start == 0
 
 
-def test_publishers_are_told_that_bookies_stay_away(
+def test_publish_fails_while_bookies_stay_away_and_succeeds_afterwards(
     store: SQLiteStore, nodes: dict[str, BookieNode], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """No message was stored. Messages that are published when the bookies are back get no error."""

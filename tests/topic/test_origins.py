@@ -529,7 +529,7 @@ def test_a_log_that_contradicts_the_cursor_is_another_history(
         assert topic.publish(b"local") == 11
 
 
-def test_entries_of_an_origin_that_no_cursor_knows_are_told(cluster: Cluster, caplog: pytest.LogCaptureFixture) -> None:
+def test_entries_of_an_unknown_origin_are_logged_once(cluster: Cluster, caplog: pytest.LogCaptureFixture) -> None:
     with with_cursor(cluster, [GateState(OTHER, 0, 0, None, ())]) as topic:
         assert caplog.text.count(f"of an origin with key {ORIGIN.key:016x} that is not known") == 1
         assert topic.origins.all() == {OTHER: OriginState(0, None)}
@@ -548,7 +548,7 @@ def test_a_cursor_that_is_damaged_keeps_the_topic_from_being_opened(cluster: Clu
     delete_subscription(store, NAME, ORIGINS, None)
 
 
-def test_everything_at_once(cluster: Cluster, topic: Topic) -> None:
+def test_concurrent_publishing_replication_snapshots_and_rolls(cluster: Cluster, topic: Topic) -> None:
     """Threads publish, replicate from two origins with ever new sessions, store snapshots and roll ledgers."""
     ends = {ORIGIN: 120, OTHER: 90}
 

@@ -228,7 +228,7 @@ def test_lost_lease_calls_on_lost_once_for_each_held_claim(memory) -> None:
     assert sorted(lost) == ["a", "b"]
 
 
-def test_a_store_that_is_not_heard_of(memory) -> None:
+def test_claim_is_not_held_while_its_lease_is_unconfirmed(memory) -> None:
     with Ownership(memory) as ownership, ownership.claim("t") as claim:
         lease = lease_of(ownership)
         lease.suspend()

@@ -354,7 +354,7 @@ def test_a_closed_topic_refuses_calls_for_partitions_of_any_owner(cluster: Clust
                 next(topic.read(partition))
 
 
-def test_one_that_another_thread_closes_is_opened_again(cluster: Cluster, topic: PartitionedTopic) -> None:
+def test_partitioned_topic_being_closed_is_opened_again_afterwards(cluster: Cluster, topic: PartitionedTopic) -> None:
     """It is opened again once its last messages are stored."""
     with RequestInterceptor(cluster) as interceptor, ThreadPoolExecutor(2) as pool:
         interceptor.add_rule(interceptor.hold, kind=RequestKind.ADD)

@@ -261,7 +261,7 @@ class Interrupted:
         self._lock.release()
 
 
-def test_a_flush_waits_for_what_came_while_the_last_one_was_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_flush_waits_for_messages_submitted_while_an_earlier_flush_completes(monkeypatch: pytest.MonkeyPatch) -> None:
     bench = Bench()
     sequencer = bench.publisher._sequencer
     lock = Interrupted(sequencer._lock)

@@ -209,7 +209,9 @@ def interrupted(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
     return run
 
 
-def test_one_that_has_no_room_for_a_count_goes_without(place: Any, name: str, interrupted: Callable[..., None]) -> None:
+def test_redriven_message_without_room_for_its_count_omits_it(
+    place: Any, name: str, interrupted: Callable[..., None]
+) -> None:
     topic, dead = topic_and_dead_letters(place, name, origin={"deduplicate": True})
     low, high = 3 << 20, 5 << 20
     while high - low > 1:
@@ -267,7 +269,7 @@ def test_a_topic_made_anew_has_all_sent(place: Any, name: str) -> None:
     assert len(topic) == 15
 
 
-def test_those_that_another_consumer_had_are_sent_when_it_is_gone(place: Any, name: str) -> None:
+def test_dead_letters_held_by_another_consumer_are_redriven_after_it_closed(place: Any, name: str) -> None:
     """In a shared subscription they are delivered after later messages."""
     topic, dead = topic_and_dead_letters(
         place, name, origin={"deduplicate": True}, type="shared", max_unacked_consumer=5
@@ -322,7 +324,7 @@ def test_refusals(place: Any, name: str) -> None:
     assert backlog(dead, "people") == 2
 
 
-def test_one_that_gets_no_more_says_so(place: Any, name: str) -> None:
+def test_redrive_that_gets_no_more_messages_raises_subscription_busy_error(place: Any, name: str) -> None:
     """Letters that `where` left out are not acknowledged, and the limit of unacknowledged messages is reached."""
     topic, dead = topic_and_dead_letters(place, name, max_unacked=4)
     dead.publish_batch(**letters_of(name, range(10)))

@@ -41,7 +41,7 @@ def test_no_bit_of_a_request_can_be_another(request_: protocol.Request) -> None:
             decode_request(memoryview(bytes(spoiled)))
 
 
-def test_a_damaged_request_says_what_was_expected() -> None:
+def test_damaged_request_raises_damaged_message_error_with_the_expected_checksum() -> None:
     body = bytearray(b"".join(bytes(part) for part in encode_request(REQUESTS[0], is_checked=True)))
     body[-10] ^= 1
     with pytest.raises(DamagedMessageError, match="expected 0x") as caught:

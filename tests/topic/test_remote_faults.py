@@ -132,7 +132,7 @@ def test_a_seek_while_there_is_no_connection_takes_acknowledgements_with_it(serv
         assert receive(consumer, 4) == VALUES
 
 
-def test_an_older_server_cannot_be_told_again(
+def test_flush_over_a_reconnect_to_an_older_server_raises_outcome_unknown_error(
     served: ServedCluster, wire: Wire, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It is unknown whether such a server got the acknowledgement, and the flush raises an error."""

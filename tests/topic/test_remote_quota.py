@@ -39,7 +39,7 @@ def waits(topic: Topic) -> bool:
     return topic.publisher.waiting > 0
 
 
-def test_closing_tells_what_a_quota_kept_out(served: ServedCluster) -> None:
+def test_close_fails_messages_that_a_quota_held(served: ServedCluster) -> None:
     owner = held(served)
     topic = served.client(timeout=NEVER_S).topic("news")
     futures: list[AppendFuture[Any]] = [topic.submit(b"%d" % at) for at in range(3)]

@@ -47,7 +47,7 @@ def backlog(served: ServedCluster) -> int:
 
 
 @pytest.mark.parametrize("how", ACKNOWLEDGE)
-def test_of_before_a_seek_that_the_client_has_not_heard_of(
+def test_acknowledgements_sent_before_a_seek_became_known_are_ignored(
     served: ServedCluster, wire: Wire, came: threading.Event, how: str
 ) -> None:
     served.client().topic("news", **PLAIN).publish_batch(VALUES)
@@ -139,7 +139,7 @@ def test_between_two_seeks(
 
 
 @pytest.mark.parametrize("how", ["some", "a range"])
-def test_behind_a_seek_that_the_client_has_heard_of(served: ServedCluster, how: str) -> None:
+def test_acknowledgements_after_a_known_seek_count(served: ServedCluster, how: str) -> None:
     topic = served.client().topic("news", **PLAIN)
     topic.publish_batch(VALUES)
     with topic.subscribe("s", start="earliest") as consumer:

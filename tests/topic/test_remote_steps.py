@@ -376,7 +376,7 @@ def test_a_subscription_that_is_not_durable_goes_on_behind_the_last_message(dura
         assert again.start == start
 
 
-def test_a_delivery_says_who_is_active_and_what_it_comes_behind() -> None:
+def test_delivery_carries_the_active_flag_and_the_generation() -> None:
     with attached_lab() as lab:
         for is_active in (False, False, True):
             lab.deliver(active=is_active)

@@ -135,7 +135,7 @@ def test_names_are_listed_as_they_were_given(memory: MemoryStore) -> None:
         subscription_key("t", "a\nb")
 
 
-def test_it_is_created_once(memory: MemoryStore) -> None:
+def test_subscription_is_created_once_in_spite_of_lost_replies(memory: MemoryStore) -> None:
     store = FailingStore(memory)
     store.fail("create", OutcomeUnknownError("lost"), done=True)
     create_subscription(store, "t", "s", MADE)  # type: ignore[arg-type]
@@ -229,7 +229,7 @@ def test_a_record_whose_end_is_missing_is_none() -> None:
     assert behind.records(("t", "s"), 0) == []
 
 
-def test_a_damaged_page_says_where() -> None:
+def test_damaged_page_raises_invalid_entry_error_with_its_position() -> None:
     pages = Pages()
     pages.add(("t", "s"), b"record", whole=True)
     (page,) = pages.finish()

@@ -27,7 +27,7 @@ def settings_of(cluster: Cluster, topic: str = "t") -> SubscriptionConfig:
     return used
 
 
-def test_they_are_kept_with_the_subscription(tmp_path: Path) -> None:
+def test_settings_are_stored_with_the_subscription(tmp_path: Path) -> None:
     """A consumer without settings, of a process that starts later, uses the stored ones."""
     with open_cluster(tmp_path / "c") as cluster:
         topic = cluster.topic("t", **PLAIN)
@@ -44,7 +44,7 @@ def test_they_are_kept_with_the_subscription(tmp_path: Path) -> None:
         assert topic.stats().subscriptions[0].properties == {"of": "us"}
 
 
-def test_those_that_are_given_later_replace_the_stored_ones(served: ServedCluster, place: Cluster | Client) -> None:
+def test_later_settings_replace_stored_ones(served: ServedCluster, place: Cluster | Client) -> None:
     topic = place.topic("t", **PLAIN)
     topic.create_subscription("s", **WORK)
     topic.create_subscription("s")
@@ -59,7 +59,9 @@ def test_those_that_are_given_later_replace_the_stored_ones(served: ServedCluste
     assert settings_of(served.cluster) == changed
 
 
-def test_those_of_a_subscription_with_consumers_stay(served: ServedCluster, place: Cluster | Client) -> None:
+def test_settings_of_a_subscription_with_consumers_cannot_be_changed(
+    served: ServedCluster, place: Cluster | Client
+) -> None:
     topic = place.topic("t", **PLAIN)
     with topic.subscribe("s", **WORK):
         topic.create_subscription("s", type="shared", max_redeliveries=1)
@@ -78,7 +80,9 @@ def test_those_of_a_subscription_with_consumers_stay(served: ServedCluster, plac
     assert settings_of(served.cluster) == SubscriptionConfig(**WORK)
 
 
-def test_those_that_cannot_be_stored_do_not_hold(served: ServedCluster, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_settings_that_cannot_be_stored_do_not_take_effect(
+    served: ServedCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def fail(*_: object) -> None:
         raise MetadataUnavailableError("away")
 
@@ -94,7 +98,7 @@ def test_those_that_cannot_be_stored_do_not_hold(served: ServedCluster, monkeypa
     assert settings_of(served.cluster) == SubscriptionConfig(**{**WORK, "type": "failover"})
 
 
-def test_those_of_a_consumer_are_stored_when_the_store_is_back(
+def test_settings_of_a_consumer_are_stored_once_the_store_is_back(
     served: ServedCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Consumers come and go while the metadata store is away."""

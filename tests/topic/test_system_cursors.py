@@ -150,7 +150,7 @@ def test_each_owner_of_the_topic_keeps_its_messages(cluster: Cluster, caplog: py
         assert states(topic) == {} and NEWER not in caplog.text
 
 
-def test_it_is_said_what_keeps_messages(cluster: Cluster, caplog: pytest.LogCaptureFixture) -> None:
+def test_stored_cursor_that_keeps_messages_is_logged(cluster: Cluster, caplog: pytest.LogCaptureFixture) -> None:
     store_mark(cluster, make(cluster))
     with cluster.topic(NAME) as topic:
         for _ in range(3):
@@ -161,7 +161,7 @@ def test_it_is_said_what_keeps_messages(cluster: Cluster, caplog: pytest.LogCapt
 
 
 @pytest.mark.parametrize("name", ["pyreplog.geo.b", subscriptions_module.JOURNAL])
-def test_nothing_is_said_of_those_that_are_adopted_later(
+def test_stored_cursors_that_are_adopted_later_are_not_logged(
     cluster: Cluster, caplog: pytest.LogCaptureFixture, name: str
 ) -> None:
     """They keep messages until then, without advice to delete them. A cursor that cannot be read raises an alarm."""
@@ -284,7 +284,7 @@ def test_quotas_count_it(cluster: Cluster) -> None:
         assert topic.publish(b"one more") == 30
 
 
-def test_one_that_is_in_use_is_listed_once_and_not_deleted(cluster: Cluster) -> None:
+def test_cursor_in_use_is_listed_once_and_cannot_be_deleted(cluster: Cluster) -> None:
     mark = make(cluster, deduplicate=True)
     store_mark(cluster, mark)
     with cluster.topic(NAME) as topic:

@@ -66,7 +66,7 @@ def fields_of(message: Message) -> tuple[object, ...]:
     )  # fmt: skip
 
 
-def test_nothing_stays(cluster: Cluster) -> None:
+def test_tail_cache_is_empty_once_messages_were_delivered(cluster: Cluster) -> None:
     """This holds with and without readers."""
     topic = open_topic(cluster)
     topic.publish(b"nobody")

@@ -192,7 +192,7 @@ def test_a_subscription_of_an_empty_topic_begins_where_it_did(cluster: Cluster) 
         check_backlog(topic, "s", range(5))
 
 
-def test_it_is_the_same_object_until_it_is_closed(cluster: Cluster) -> None:
+def test_topic_returns_the_same_handle_until_it_is_closed(cluster: Cluster) -> None:
     with cluster.topic("same", **PLAIN) as topic:
         assert cluster.topic("same") is topic
         topic.publish(b"x")

@@ -130,7 +130,9 @@ def test_an_older_snapshot_that_is_located_later_does_not_replace_a_newer_one(
         assert publish(topic, range(21)) == [-1] * 20 + [20]
 
 
-def test_it_catches_up_when_it_holds_publishers(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_dedup_cursor_advances_when_it_holds_publishers_by_a_quota(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The cursor of deduplication counts for quotas, and moves on request: publishers do not wait for long."""
     monkeypatch.setattr(topics_module, "MAINTENANCE_S", 0.01)
     with killable_process(cluster) as owner, owner.topic(NAME, **DEDUP, quota_bytes=1000) as topic:

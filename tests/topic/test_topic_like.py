@@ -134,7 +134,7 @@ def test_one_function_works_with_all(places: list[Any], partitions: int | None) 
         assert work(topic) == [b"0", b"1", b"2", b"3", b"4", b"5"]
 
 
-def test_all_tell_their_offsets_to_coroutines(places: list[Any]) -> None:
+def test_offsets_async_of_all_topic_classes(places: list[Any]) -> None:
     async def scene(number: int, place: Any) -> None:
         plain = await place.topic_async(f"async{number}", **PLAIN)
         parts = await place.topic_async(f"async{number}-parts", partitions=2, **PLAIN)

@@ -37,7 +37,7 @@ def fails(future: AppendFuture[int]) -> bool:
     return isinstance(future.exception(PATIENCE_S), OutcomeUnknownError)
 
 
-def test_those_that_are_stuck_have_one_time_together(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_stuck_topics_share_one_close_timeout(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """If each topic had a time-out of its own, no time would be left for the last ones."""
     with Cluster.embedded(tmp_path, bookies=1) as cluster:
         topics = [cluster.topic(f"t{number}", **PLAIN) for number in range(COUNT)]
