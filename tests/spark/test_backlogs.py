@@ -81,7 +81,7 @@ def test_beside_its_owner(tmp_path: Path) -> None:
         topic.publish(b"more")
 
 
-def test_nothing_was_acknowledged_yet(tmp_path: Path) -> None:
+def test_new_subscription_reads_from_its_start(tmp_path: Path) -> None:
     path = tmp_path / "data"
     with embedded(path) as cluster:
         topic = publish(cluster, "a")

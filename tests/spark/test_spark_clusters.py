@@ -92,7 +92,7 @@ def test_directory_missing_on_executors_raises_an_error_that_names_the_host(
         frame.collect()
 
 
-def test_mistakes_are_told(spark: SparkSession, path: Path) -> None:
+def test_missing_topic_raises_analysis_exception(spark: SparkSession, path: Path) -> None:
     from pyspark.errors import AnalysisException
 
     with pytest.raises(AnalysisException, match="topic nobody: it does not exist"):

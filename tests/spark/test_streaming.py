@@ -193,7 +193,7 @@ def test_checkpoints_of_something_else(spark: SparkSession, tmp_path: Path) -> N
     assert "offsets of version 9, this build reads 1" in newer
 
 
-def test_mistakes_are_told(spark: SparkSession, tmp_path: Path) -> None:
+def test_batch_and_stream_options_are_refused_in_the_other_mode(spark: SparkSession, tmp_path: Path) -> None:
     with open_log(tmp_path / "log") as log:
         append(log, 100)
     said = failure(load(spark, tmp_path / "log", endingOffsets=5), tmp_path / "checkpoint")

@@ -123,7 +123,7 @@ def test_ranges_of_offsets(
         assert offsets == list(range(low, high))
 
 
-def test_nothing_to_read(tmp_path: Path) -> None:
+def test_empty_topics_and_ranges_have_no_rows(tmp_path: Path) -> None:
     """A topic without messages, and ranges that hold none, of a topic and of ledgers: no rows, and no error."""
     with embedded(tmp_path / "data") as cluster:
         cluster.topic("empty", durability="appended").close()

@@ -136,7 +136,7 @@ def test_another_job_is_not_the_same_job(spark: SparkSession, server: ServedClus
         ),
     ],
 )
-def test_mistakes_are_told_before_a_task_runs(
+def test_invalid_write_options_raise_before_a_task_runs(
     spark: SparkSession, server: ServedCluster, columns: str, options: dict[str, str], says: str
 ) -> None:
     from pyspark.errors import AnalysisException

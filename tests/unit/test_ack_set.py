@@ -269,7 +269,7 @@ def test_changes_cost_what_changed() -> None:
     assert len(acks.changes()) < 12
 
 
-def test_a_version_says_whether_anything_changed() -> None:
+def test_version_increases_only_when_acknowledgements_change() -> None:
     topic = Topic([2, 2])
     acks = of(topic)
     before = acks.version

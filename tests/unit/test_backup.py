@@ -59,7 +59,7 @@ def uuid_of(path: Path) -> bytes:
 # ---- the whole way -------------------------------------------------------------------------------------------------
 
 
-def test_there_and_back(log, tmp_path):
+def test_restored_backup_equals_the_log_under_another_identity(log, tmp_path):
     new_backup = backup(log, tmp_path / "copy")
     assert (new_backup.start, new_backup.end, new_backup.entries) == (0, ENTRIES, ENTRIES)
     assert new_backup.uuid == uuid_of(log).hex() and len(new_backup.pieces) == 4

@@ -31,7 +31,7 @@ def test_a_changed_byte_is_no_other_content(data: st.DataObject) -> None:
         assert changed != SEALED
 
 
-def test_another_format_and_a_newer_version_are_told() -> None:
+def test_load_of_another_format_or_a_newer_version_raises() -> None:
     with pytest.raises(ValueError, match="format 'a format'"):
         load_checksummed(SEALED, "another", 1, "here")
     with pytest.raises(FormatVersionError, match="here"):

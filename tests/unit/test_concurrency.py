@@ -111,7 +111,7 @@ class OneAtATime(RealFiles):
             self.writing.release()
 
 
-def test_those_who_roll_wait_for_the_leader_that_writes(tmp_path: Path):
+def test_appends_that_roll_a_segment_wait_for_the_writing_leader(tmp_path: Path):
     with pyreplog.open(tmp_path / "log", durability="synced", segment_bytes=1 << 16, files=OneAtATime()) as log:
 
         def work(_: int) -> None:

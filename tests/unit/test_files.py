@@ -217,7 +217,7 @@ def test_allocate_raises_errors_of_the_file_system_as_named_classes(
         os.close(fd)
 
 
-def test_errors_of_a_disk_are_told_with_what_was_tried() -> None:
+def test_disk_errors_are_translated_with_the_failed_operation() -> None:
     for code in (errno.ENOSPC, errno.EDQUOT):
         error = disk_error(OSError(code, "none"), "it cannot be done")
         assert isinstance(error, DiskFullError) and error.errno == code and "it cannot be done" in str(error)

@@ -416,7 +416,7 @@ def test_take_partial_lets_a_body_bypass_the_parser() -> None:
     assert parser.capacity == 65536, "the large body needed no buffer"
 
 
-def test_nothing_to_take() -> None:
+def test_take_partial_without_a_partial_body_returns_none() -> None:
     parser = FrameParser()
     assert parser.take_partial() is None
     receive(parser, frame.encode(0, b"complete") + frame.encode_header(0, 9)[:11])

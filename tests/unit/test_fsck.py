@@ -362,7 +362,7 @@ def test_index_files(log):
     assert not any(d.costs_entries for d in report.damages) and report.entries == ENTRIES
 
 
-def test_an_intact_index_that_says_something_else(log):
+def test_intact_index_that_differs_from_its_segment_is_damage(log):
     """Right CRC, right segment, and yet not what the segment holds."""
     from pyreplog._native.log.sparse import SparseIndex
     from pyreplog.log.fsck.locked_segment import map_locked

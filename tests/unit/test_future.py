@@ -60,7 +60,7 @@ def test_completes_with_the_value_of_its_completion() -> None:
     assert future.result(timeout=0) == range(3, 5)
 
 
-def test_none_is_a_value_to_complete_with() -> None:
+def test_future_can_complete_with_none() -> None:
     future: AppendFuture[int | None] = AppendFuture(5)
     set_result(future, None)
     assert future.result() is None

@@ -106,7 +106,7 @@ def test_each_task_goes_on_in_its_own_context(loop: asyncio.AbstractEventLoop) -
     run(loop, main())
 
 
-def test_those_settled_together_cost_one_call_of_their_loop() -> None:
+def test_futures_settled_together_cost_one_call_of_their_loop() -> None:
     loop = asyncio.new_event_loop()
     rounds = [[AppendFuture(i) for i in range(256)] for _ in range(2)]
     calls: list[object] = []
@@ -138,7 +138,7 @@ def test_those_settled_together_cost_one_call_of_their_loop() -> None:
     loop.close()
 
 
-def test_a_cancelled_task_hears_why(loop: asyncio.AbstractEventLoop) -> None:
+def test_cancelled_task_gets_the_cancel_message(loop: asyncio.AbstractEventLoop) -> None:
     heard: list[tuple[object, ...]] = []
 
     async def task(future: AppendFuture[int]) -> None:
@@ -243,7 +243,7 @@ def test_exception_that_leaves_the_loop_does_not_stop_other_waiting_tasks(
 
 
 @pytest.mark.parametrize("scheduled", [False, True])
-def test_ctrl_c_while_loops_are_told_keeps_no_task_from_going_on(scheduled: bool) -> None:
+def test_ctrl_c_while_loops_are_scheduled_leaves_no_task_waiting(scheduled: bool) -> None:
     """scheduled: it comes when the call of the first loop was scheduled already."""
     future = AppendFuture(5)
     loops = [asyncio.new_event_loop() for _ in range(2)]

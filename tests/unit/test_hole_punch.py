@@ -146,7 +146,7 @@ def test_reads_go_on_meanwhile(path: Path) -> None:
 
 
 @pytest.mark.parametrize("durability", ["appended", "synced"])
-def test_it_goes_with_a_trim_and_is_not_recycled(durability: str, path: Path) -> None:
+def test_punched_segment_is_trimmed_and_not_recycled(durability: str, path: Path) -> None:
     with open_log(path, durability) as log:
         bases = fill(log)
         for base in bases:

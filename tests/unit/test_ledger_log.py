@@ -127,7 +127,7 @@ def test_a_read_keeps_to_its_bytes(bytes_max: int, path: Path) -> None:
         assert at == 251
 
 
-def test_gaps_are_told_from_what_was_not_looked_at(path: Path) -> None:
+def test_read_end_distinguishes_gaps_from_entries_not_read(path: Path) -> None:
     with open_log(path) as log:
         log.append(records_of(3, 4, 0, 1000, 2))
         records, after = log.read(3, 0, 1000, 1 << 20)
@@ -796,7 +796,7 @@ CALLS = {
 
 
 @pytest.mark.parametrize("durability", DURABILITIES)
-def test_a_closed_log_says_so_and_never_not_here(durability: str, path: Path) -> None:
+def test_calls_of_a_closed_ledger_log_raise_closed_error(durability: str, path: Path) -> None:
     with open_log(path, durability) as log:
         fill(log, 3)
     for call in CALLS.values():

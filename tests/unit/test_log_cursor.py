@@ -222,7 +222,7 @@ def test_cursors_made_while_the_log_is_trimmed_hold(tmp_path: Path) -> None:
 # ---- moving it -------------------------------------------------------------------------------------------------
 
 
-def test_it_advances_and_goes_back_only_by_seek(tmp_path: Path) -> None:
+def test_advance_moves_a_cursor_forward_and_only_seek_moves_it_back(tmp_path: Path) -> None:
     with filled(tmp_path / "log") as log, log.cursor("c", 50) as cursor:
         cursor.advance(50)
         cursor.advance(60)

@@ -49,7 +49,7 @@ def sleepers() -> Iterator[Sleepers]:
     sleepers.end()
 
 
-def test_those_are_woken_whose_position_is_reached(sleepers: Sleepers) -> None:
+def test_reach_wakes_threads_whose_position_is_reached(sleepers: Sleepers) -> None:
     sleepers.park(300, 200, 201, 400)
     sleepers.lot.reach(201)
     assert sleepers.lot.sleeping == 2
@@ -85,7 +85,7 @@ def test_one_leads(sleepers: Sleepers) -> None:
     assert sleepers.lot.lead(), "again, as an interrupted one does"
 
 
-def test_who_leaves_the_lead_wakes_one_to_take_it(sleepers: Sleepers) -> None:
+def test_leaving_leader_wakes_the_longest_sleeper(sleepers: Sleepers) -> None:
     sleepers.park(200, 201)
     sleepers.lot.leave()
     assert sleepers.is_through(200), "it has slept longest"
@@ -94,7 +94,7 @@ def test_who_leaves_the_lead_wakes_one_to_take_it(sleepers: Sleepers) -> None:
     assert sleepers.lot.lead()
 
 
-def test_who_was_woken_to_lead_and_leaves_wakes_the_next(sleepers: Sleepers) -> None:
+def test_woken_thread_that_leaves_wakes_the_next(sleepers: Sleepers) -> None:
     sleepers.park(200, 201)
     sleepers.lot.leave()
     assert sleepers.is_through(200)

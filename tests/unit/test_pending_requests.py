@@ -311,7 +311,7 @@ def test_all_else_comes_as_it_was_taken_in(scene: SimpleNamespace, wire: Wire, d
     assert (list(scene.waiting), scene.lane.unanswered, scene.behind) == ([5], 1, [])
 
 
-def test_ctrl_c_before_frames_are_told_ends_the_connection(scene: SimpleNamespace, wire: Wire) -> None:
+def test_ctrl_c_before_frames_are_handled_ends_the_connection(scene: SimpleNamespace, wire: Wire) -> None:
     def interrupted(*_: object) -> None:
         raise KeyboardInterrupt
 
@@ -359,7 +359,7 @@ def test_ends_and_other_events_are_the_connections(scene: SimpleNamespace, wire:
     assert [type(error) for error in scene.connection.lost] == [OSError]
 
 
-def test_a_connection_that_was_forgotten_hears_nothing(scene: SimpleNamespace, wire: Wire) -> None:
+def test_replies_of_a_garbage_collected_connection_are_dropped(scene: SimpleNamespace, wire: Wire) -> None:
     wire.theirs.send(OK)
     del scene.connection
     scene.replies(READ)

@@ -54,7 +54,7 @@ def test_poll_reports_an_event_until_it_is_over(epoll: Epoll, pair: Pair, spin_u
 
 
 @pytest.mark.parametrize(("timeout_s", "spin_us"), [(0.0, 0), (-1.0, 0), (0.0, 1 << 40), (0.001, 0), (0.001, 1 << 40)])
-def test_nothing_ends_it_in_time(epoll: Epoll, timeout_s: float, spin_us: int) -> None:
+def test_poll_returns_an_empty_list_at_its_timeout(epoll: Epoll, timeout_s: float, spin_us: int) -> None:
     assert epoll.poll(timeout_s, spin_us) == []
 
 

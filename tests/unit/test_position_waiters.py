@@ -145,7 +145,7 @@ def kept(future: AppendFuture[int]) -> int:
 
 
 @pytest.mark.usefixtures("eager_switching")
-def test_threads_that_submit_advance_and_drain_tell_each_ack_once() -> None:
+def test_concurrent_submit_advance_and_drain_complete_each_waiter_once() -> None:
     submitted, told = PositionWaiters(), Counter[int]()
     everybody = threading.Barrier(4)
 

@@ -155,7 +155,7 @@ def test_waiter_for_a_distant_position_does_not_block_others() -> None:
     assert purgatory.waiting("log") == 1
 
 
-def test_an_ack_that_somebody_else_settled_keeps_its_outcome() -> None:
+def test_waiter_settled_elsewhere_keeps_its_outcome() -> None:
     purgatory = Purgatory()
     (future,) = watched(purgatory, 1)
     set_result(future, 99)
@@ -249,7 +249,7 @@ def test_a_deadline_makes_the_outcome_unknown() -> None:
     assert isinstance(future.exception(), OutcomeUnknownError)
 
 
-def test_a_deadline_for_a_key_without_a_number_says_so() -> None:
+def test_expired_waiter_without_a_number_raises_outcome_unknown_error() -> None:
     purgatory = Purgatory()
     future = AppendFuture(0)
     purgatory.watch("log", 7, future, deadline_us=0)
@@ -280,7 +280,7 @@ def test_the_completed_do_not_expire() -> None:
     assert future.result(0) == 1
 
 
-def test_one_that_waits_for_a_deadline_alone_is_completed_then() -> None:
+def test_complete_at_completes_at_its_deadline() -> None:
     purgatory = Purgatory(tick_us=10)
     early, late, cancelled = AppendFuture(1), AppendFuture(2), AppendFuture(3)
     purgatory.complete_at(100, early)
@@ -378,7 +378,7 @@ def test_the_last_one_to_be_completed_takes_those_who_gave_up_with_it() -> None:
     assert alive()["PurgatoryEntry"] == before["PurgatoryEntry"] - 100
 
 
-def test_one_that_gave_up_is_freed_at_once_though_it_keeps_its_entry(uncollected: None) -> None:
+def test_cancelled_waiter_is_freed_at_once(uncollected: None) -> None:
     class Waiter:
         def __init__(self, purgatory: Purgatory) -> None:
             future = AppendFuture[int](0)

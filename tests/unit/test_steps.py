@@ -52,7 +52,7 @@ def test_both_ways_leave_the_same(way: str, tmp_path: Path):
     assert stat.S_IMODE((tmp_path / "renamed").stat().st_mode) == 0o600
 
 
-def test_a_failure_stops_and_says_where(tmp_path: Path):
+def test_failed_step_stops_the_run_and_reports_its_index(tmp_path: Path):
     steps = Steps()
     steps.write_new(tmp_path / "a", b"")
     steps.rename(tmp_path / "none", tmp_path / "b")

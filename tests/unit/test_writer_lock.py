@@ -195,7 +195,7 @@ def test_a_lock_without_a_directory_above_is_held_by_a_map(log: Path):
     assert not is_mapped(log) and may_open(log)
 
 
-def test_who_holds_it_is_unknown_where_no_process_id_can_be_read(tmp_path: Path, log: Path, above: WriterLock):
+def test_writer_is_unknown_when_no_process_id_can_be_read(tmp_path: Path, log: Path, above: WriterLock):
     """Which is not the same as nobody."""
 
     def blank(directory: Path) -> None:

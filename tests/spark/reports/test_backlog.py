@@ -80,7 +80,7 @@ def test_ages(sample: World, spark: SparkSession) -> None:
     )
 
 
-def test_as_the_owner_tells(sample: World) -> None:
+def test_backlogs_equal_those_of_the_topic_owner(sample: World) -> None:
     actual = {(subscription.on, subscription.name): subscription for subscription in sample.snapshot().subscriptions}
     checked = 0
     for known in sample.topics.values():
@@ -133,7 +133,7 @@ def test_an_oldest_message_that_is_lost(tmp_path: Path) -> None:
         check(BacklogBySubscription(), {"path": str(environment.path)}, environment.snapshot(), rows, cuts=())
 
 
-def test_nothing_to_tell(tmp_path: Path) -> None:
+def test_empty_sources_give_empty_backlog_reports(tmp_path: Path) -> None:
     with world(tmp_path / "data") as environment:
         options = {"path": str(environment.path)}
         for snapshot in (environment.snapshot(), Snapshot(as_of_us=0)):

@@ -85,7 +85,7 @@ def test_a_new_cluster_lacks_what_a_lost_one_of_the_same_name_had() -> None:
     assert [(row["stored_offset"], row["unsent_messages"]) for row in actual_rows] == [(None, 40), (50, 0)]
 
 
-def test_who_is_not_to_send_has_no_rows() -> None:
+def test_clusters_that_do_not_send_have_no_rows() -> None:
     assert rows(ReplicationConfig(CLUSTERS, {"t": policy("b", direction="receive")})) == []
     assert rows(ReplicationConfig(CLUSTERS, {"u": policy("b")}), cursor("b", T.start)) == []
 

@@ -102,7 +102,7 @@ def test_page_escapes_hostile_names() -> None:
 # ---- the summary -----------------------------------------------------------------------------------------------
 
 
-def test_who_lags_most_comes_first() -> None:
+def test_subscription_with_the_oldest_backlog_is_listed_first() -> None:
     rows = [backlog("young", 9000, 100.0), backlog("none", 0), backlog("old", 3, 7200.0)]
     answer = findings_of(outcome("backlog_by_subscription", rows))["Which subscription or consumer group lags"]
     assert [state for state, _ in answer] == ["bad", "bad", "fine"]
@@ -217,7 +217,7 @@ def test_where_all_is_nothing_nothing_is_drawn() -> None:
     assert page.seen["tr"] == 3
 
 
-def test_there_is_no_drawing_of_what_is_no_report() -> None:
+def test_every_plot_belongs_to_a_report() -> None:
     assert PLOTS.keys() <= REPORTS.keys()
 
 
@@ -283,7 +283,7 @@ def test_numbers_have_their_units_and_the_exact_value_at_hand() -> None:
 # ---- running them ----------------------------------------------------------------------------------------------
 
 
-def test_one_that_fails_ends_no_other(tmp_path: Path) -> None:
+def test_failed_report_does_not_stop_other_reports(tmp_path: Path) -> None:
     def engine(report: object, options: object, snapshot: object) -> object:
         if type(report).__name__ == "LogGaps":
             raise ValueError("broken")

@@ -127,7 +127,7 @@ def test_every_link_leads_to_something(seen: Seen) -> None:
     assert twice == [], "ids that are there twice"
 
 
-def test_a_table_that_is_wider_than_the_page_says_so(seen: Seen) -> None:
+def test_table_wider_than_the_page_shows_a_scroll_hint(seen: Seen) -> None:
     hint = seen.page.locator("#backlog_by_subscription .hint")
     try:
         seen.page.set_viewport_size({"width": 400, "height": 800})

@@ -162,7 +162,7 @@ def test_topics_are_chosen_by_name_and_by_pattern(kafka: EmbeddedKafka) -> None:
     assert topics(ledgers="1-5") == set()
 
 
-def test_brokers_that_do_not_answer_are_told(kafka: EmbeddedKafka, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unreachable_brokers_are_noted_in_reports(kafka: EmbeddedKafka, monkeypatch: pytest.MonkeyPatch) -> None:
     """What the metadata store has is reported all the same."""
     monkeypatch.setattr("pyreplog.reports.cluster_partitions.TIMEOUT_S", 0.5)
     options = ReadOptions.of({"cluster": kafka.metadata_url, "secret": "not the secret of the brokers"})

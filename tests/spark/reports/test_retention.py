@@ -207,5 +207,5 @@ def test_logs(tmp_path: Path) -> None:
         check(report, {"path": str(path)}, snapshot, [], cuts=())
 
 
-def test_nothing_to_tell() -> None:
+def test_retention_forecast_of_an_empty_source_is_empty() -> None:
     assert_rows(RetentionForecast().merge(RetentionForecast.parts.empty_table(), Snapshot(as_of_us=0)).to_pylist(), [])
