@@ -36,7 +36,7 @@ def test_ledgers_that_lack_most_come_first() -> None:
     assert losses(**slow) < 3 * rate * (rate * back) ** 2 / 3
 
 
-def test_one_rack_is_lost_with_all_copies() -> None:
+def test_single_rack_loses_all_copies_when_it_is_lost() -> None:
     assert losses(racks=1) == pytest.approx(-math.expm1(-0.1), rel=1e-6)
     assert make_plan(PlanInputs(racks=1)).durability.cluster_probability == pytest.approx(-math.expm1(-0.1), rel=1e-3)
 

@@ -138,7 +138,7 @@ def test_half_of_the_bookies_is_away() -> None:
     assert simulation.rack_s == pytest.approx(3600, rel=0.05)
 
 
-def test_one_rack_takes_all_ledgers() -> None:
+def test_loss_of_a_single_rack_loses_all_ledgers() -> None:
     simulation = simulate(20, racks=1, ledgers=100, rack_failures_per_year=0.5)
     assert simulation.ledgers_lost == 100 * simulation.coincidences == 100 * simulation.rack_losses > 0
 

@@ -48,7 +48,7 @@ def test_open_ledger_is_recovered_only_after_the_full_wait() -> None:
     assert watched.observe(0.000_001) is RECOVER
 
 
-def test_one_pair_of_looks_does_not_decide() -> None:
+def test_two_observations_far_apart_do_not_decide() -> None:
     """The process slept, or was stopped; so may have been the writer's, and its machine."""
     watched = Watched()
     assert [watched.observe(after_s) for after_s in (0, 3600, 3600)] == [WAIT] * 3

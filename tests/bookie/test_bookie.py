@@ -342,7 +342,7 @@ def test_long_polls_end_when_the_lac_moves_when_time_is_up_and_when_the_ledger_i
     assert len(unseen) == 1 and node.bookie.next_deadline_us() is None
 
 
-def test_a_long_poll_of_who_has_gone_does_not_wait_for_weeks() -> None:
+def test_long_poll_ends_at_the_maximum_wait() -> None:
     node = Node()
     ended = node.send(wait_lac(5, limit=(1 << 32) - 1))
     node.bookie.expire(WAIT_MS_MAX * 1000)
@@ -388,7 +388,7 @@ def test_in_limbo_the_fence_may_be_lost_too() -> None:
     assert node.ask(add(0)).status == node.ask(set_lac(0)).status == ReplyStatus.UNKNOWN
 
 
-def test_in_limbo_a_lost_key_is_that_of_who_recovers() -> None:
+def test_limbo_ledger_takes_the_key_of_its_recoverer() -> None:
     node = Node(limbo=(LEDGER,))
     assert node.ask(last(fence=True)).status == ReplyStatus.LIMBO
     assert node.ask(add(0, flags=Flag.RECOVERY)).status == ReplyStatus.OK

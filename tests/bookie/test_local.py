@@ -126,7 +126,7 @@ def test_unsynced_adds_are_answered_inline(tmp_path: Path, files: Countless) -> 
         files.go.set()
 
 
-def test_one_sync_serves_all_who_came_while_another_ran(tmp_path: Path, files: Countless) -> None:
+def test_one_sync_serves_all_adds_that_arrived_during_another(tmp_path: Path, files: Countless) -> None:
     with LocalBookie(tmp_path, config(), files=files) as bookie:
         ask(bookie, add(0))
         files.go.clear()

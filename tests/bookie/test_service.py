@@ -87,7 +87,7 @@ def test_requests_of_all_kinds_over_tcp(durability: str, start: Start) -> None:
         assert client.ask(Request(RequestKind.STATUS)).status == ReplyStatus.OK
 
 
-def test_one_turn_one_sync(start: Start) -> None:
+def test_pipelined_adds_share_syncs(start: Start) -> None:
     node = start()
     syncs: list[object] = []
     sent = threading.Event()

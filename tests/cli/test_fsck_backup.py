@@ -112,6 +112,6 @@ def test_backup_and_restore_refuse(run: Run, sample: Path, tmp_path: Path):
     assert not (tmp_path / "new").exists()
 
 
-def test_as_a_process(sample: Path):
+def test_fsck_as_a_process_exits_with_0(sample: Path):
     done = process("fsck", sample)
     assert (done.code, done.error) == (0, "") and done.out.endswith("clean\n")

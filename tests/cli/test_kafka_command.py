@@ -83,7 +83,7 @@ def consume(bootstrap: str, count: int, group: str, topic: str = "events", **set
     return values
 
 
-def test_one_command_is_a_kafka(processes: ProcessGroup) -> None:
+def test_kafka_command_keeps_records_and_group_offsets_over_restarts(processes: ProcessGroup) -> None:
     """Records and offsets of groups are there after SIGTERM, after Ctrl-C, and after kill -9."""
     values = [b"%d" % number for number in range(40)]
     ends = (signal.SIGTERM, signal.SIGINT, signal.SIGKILL)

@@ -47,7 +47,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-def test_of_a_log(run: Run, filled: Path, tmp_path: Path) -> None:
+def test_report_of_a_log(run: Run, filled: Path, tmp_path: Path) -> None:
     done = run("report", filled, "-o", tmp_path / "r.html", "--parquet", tmp_path / "rows")
     assert done.code == 0, done.error
     assert done.out.strip() == str(tmp_path / "r.html")
@@ -64,7 +64,7 @@ def test_of_a_log(run: Run, filled: Path, tmp_path: Path) -> None:
     assert sorted(path.name for path in tmp_path.iterdir()) == ["log", "r.html", "rows"], "no draft is left"
 
 
-def test_of_topics(run: Run, cluster: Path, tmp_path: Path) -> None:
+def test_report_of_topics(run: Run, cluster: Path, tmp_path: Path) -> None:
     done = run("report", cluster, "-o", tmp_path / "r.html", "--parquet", tmp_path, "--json")
     assert done.code == 0, done.error
     assert {name: report.get("error") for name, report in done.json["reports"].items() if "error" in report} == {}
@@ -75,7 +75,7 @@ def test_of_topics(run: Run, cluster: Path, tmp_path: Path) -> None:
     assert {row["subscription"]: row["backlog_entries"] for row in behind} == {"archive": 40, "board": 0}
 
 
-def test_of_one_subscription(run: Run, cluster: Path, tmp_path: Path) -> None:
+def test_report_of_one_subscription(run: Run, cluster: Path, tmp_path: Path) -> None:
     which = ("--only", "backlog_by_subscription", "--parquet", tmp_path, "-o", tmp_path / "r.html")
     assert run("report", cluster, *which, "--subscription", "board", "--topic", "orders").code == 0
     rows = parquet.read_table(tmp_path / "backlog_by_subscription.parquet").to_pylist()

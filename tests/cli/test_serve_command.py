@@ -194,7 +194,7 @@ def test_owners_that_do_not_answer(run: Run, folder: Path) -> None:
         assert run("topic", "stats", url, "here").code == 7
 
 
-def test_behind_a_secret_and_tls(processes: ProcessGroup, folder: Path, run: Run, tmp_path: Path) -> None:
+def test_serve_with_tls_and_a_secret(processes: ProcessGroup, folder: Path, run: Run, tmp_path: Path) -> None:
     authority, secret = Authority(tmp_path, "ours"), tmp_path / "secret"
     secret.write_bytes(b"a secret of some length\n")
     server, url = serve(processes, folder, "--tls-cert", authority.issue("server"), "--secret-file", secret)

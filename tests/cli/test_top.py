@@ -133,7 +133,7 @@ def test_bookies_that_left_for_good_are_not_shown() -> None:
     assert states == {f"b{n}": str(phase) for n, phase in enumerate(BookiePhase, 2) if phase != "retired"}
 
 
-def test_how_long_ago_a_bookie_was_verified() -> None:
+def test_bookie_rows_show_seconds_since_verification() -> None:
     running = [
         BookieStatus("b1@y", "h:1", "", False, 20, verified_since_us=NOW_US - 5_000_000),
         BookieStatus("b2@y", "", "", False, 1),

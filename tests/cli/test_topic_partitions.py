@@ -96,7 +96,7 @@ def test_seek_and_skip_by_offset_ask_for_one_partition(topic: Callable[..., Done
     assert topic("stats-internal", name=f"{NAME}-partition-1").code == 0
 
 
-def test_of_a_store_whose_partitions_several_servers_own(run: Run, tmp_path: Path) -> None:
+def test_commands_on_a_store_ask_the_servers_that_own_its_partitions(run: Run, tmp_path: Path) -> None:
     """A command that would own some of them alone asks the servers for all."""
     path = tmp_path / "cluster"
     with Cluster.embedded(path, bookies=1) as cluster, TopicServer(cluster) as first, other_process(cluster) as other:

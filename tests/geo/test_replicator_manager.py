@@ -283,7 +283,7 @@ def test_a_store_that_does_not_answer_ends_nothing(place: Replicated, monkeypatc
     assert place.made.of("orders").calls == ["start", "configure"]
 
 
-def test_one_target_that_fails_does_not_hinder_another(place: Replicated) -> None:
+def test_failed_target_does_not_stop_replication_to_another(place: Replicated) -> None:
     place.add("b", "c")
     place.made.errors["b"] = PeerError("no way")
     topic = place.open("orders")

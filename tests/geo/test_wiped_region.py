@@ -185,7 +185,7 @@ def test_a_peer_that_trimmed_all_messages_of_the_lost_cluster(tmp_path: Path, mo
         until(lambda: (row := b.row(a)) is not None and row.home == "a")
 
 
-def test_one_of_two_peers_seeds_it(tmp_path: Path) -> None:
+def test_recreated_cluster_in_a_mesh_is_seeded_by_one_peer(tmp_path: Path) -> None:
     """In a mesh, only one peer forwards the messages of the lost cluster; the other peers send their own ones."""
     with ExitStack() as stack:
         b, c = Region(stack, tmp_path / "b"), Region(stack, tmp_path / "c")

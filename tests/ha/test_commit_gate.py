@@ -62,7 +62,7 @@ def test_commit_point_is_restored_when_the_log_is_opened_again(tmp_path: Path, d
         assert len(log) == 3 * PER_SEGMENT
 
 
-def test_of_another_boot_nothing_is_known_to_be_committed(tmp_path: Path) -> None:
+def test_log_of_another_boot_shows_nothing_until_its_commit_point_is_known(tmp_path: Path) -> None:
     with open_gated(tmp_path / "log") as log:
         log.append_batch(values(5))
         log.show_up_to(ALL, ALL)

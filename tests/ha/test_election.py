@@ -76,7 +76,7 @@ def test_a_trial_then_the_own_promise_then_those_of_the_others() -> None:
     assert candidate.is_over and candidate.promised("d", promise()) == [] == candidate.deadline()
 
 
-def test_one_promise_too_few() -> None:
+def test_election_without_a_quorum_fails_at_its_deadline() -> None:
     candidate = binding()
     candidate.promised("b", promise())
     candidate.promised("b", promise())

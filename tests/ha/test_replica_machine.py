@@ -212,7 +212,7 @@ def test_a_promise_while_it_joins() -> None:
     assert following.joined(mark(20), mark(20)) == []
 
 
-def test_an_observer_follows_whom_its_members_follow() -> None:
+def test_observer_follows_the_master_of_its_members() -> None:
     following = replica(promised=Term(9, "a"), observer=True)
     assert connected(following).observer
     effects = following.message_received(accept(20))

@@ -90,7 +90,7 @@ def test_floor_of_a_copy_follows_its_followers_and_the_hold_limit(
 # ---- how far a replica is --------------------------------------------------------------------------------------
 
 
-def test_of_a_replica_that_joins_nothing_counts() -> None:
+def test_progress_of_a_replica_is_reset_when_it_joins() -> None:
     progress = replica("a", 40)
     progress.counts = progress.reported = True
     progress.counted = mark(40)

@@ -185,7 +185,9 @@ def is_muted(client: RawClient, other: RawClient) -> bool:
 
 
 @pytest.mark.parametrize("acks", [0, 1])
-def test_one_connection_is_muted_and_others_go_on(brokers: KafkaBrokers, client: RawClient, acks: int) -> None:
+def test_throttled_connection_is_muted_and_others_are_served(
+    brokers: KafkaBrokers, client: RawClient, acks: int
+) -> None:
     with RawClient(brokers.servers["1"]) as other:
         assert alter(other, entry({"client-id": "raw"}, producer_byte_rate=1)) == [0]
         sent = client.send(ApiKey.PRODUCE, 9, produce(records(1_000), acks=acks))

@@ -78,7 +78,7 @@ def test_heartbeat_without_partitions_crossing_an_assignment_keeps_the_assignmen
     assert second.owned == frozenset()
 
 
-def test_a_rebalance_time_out_ends_who_gives_nothing_up() -> None:
+def test_member_that_revokes_nothing_is_removed_at_the_rebalance_timeout() -> None:
     driver = GroupDriver(consumer_session_timeout_ms=45_000)
     first, second = TestMember(driver, "a", rebalance_timeout_ms=10_000), TestMember(driver, "b")
     first.join(), second.join(), first.beat()

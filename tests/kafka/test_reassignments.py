@@ -82,7 +82,7 @@ def test_reassignment_that_cannot_end_is_listed_and_cancelled(brokers: KafkaBrok
     assert alter(client, {0: None}) == {0: ErrorCode.NO_REASSIGNMENT_IN_PROGRESS}
 
 
-def test_of_a_partition_that_is_named_twice_the_last_target_counts(brokers: KafkaBrokers, client: RawClient) -> None:
+def test_last_of_two_targets_for_one_partition_counts(brokers: KafkaBrokers, client: RawClient) -> None:
     twice = [AlterPartitionReassignmentsReassignablePartition(0, replicas) for replicas in ((2,), (9,))]
     topics = (AlterPartitionReassignmentsReassignableTopic("events", twice),)
     response = client.ask(ApiKey.ALTER_PARTITION_REASSIGNMENTS, 0, AlterPartitionReassignmentsRequest(60_000, topics))

@@ -122,7 +122,7 @@ def test_a_lost_folder_is_noticed(folder: Path) -> None:
         assert cluster.status().below_write_quorum == 20, "its successor does not count as holding them"
 
 
-def test_one_process_at_a_time(folder: Path) -> None:
+def test_second_process_gets_locked_error(folder: Path) -> None:
     code = f"from pyreplog import Cluster; Cluster.embedded({str(folder)!r}).close()"
     with embedded(folder):
         with pytest.raises(LockedError) as caught:

@@ -192,7 +192,7 @@ def test_nothing_is_speculated_on_after_an_answer() -> None:
     assert list(reading.machine.woken(reading.wakes.pop().about)) == []
 
 
-def test_one_replica_is_followed_once() -> None:
+def test_speculative_read_timer_of_a_replica_fires_once() -> None:
     lab = Lab()
     written(lab, 1)
     reading = lab.reading(0, 1)
@@ -228,7 +228,7 @@ def test_a_limit_cuts_a_read_without_gaps(quorums: tuple[int, int, int]) -> None
         first += len(actual_values)
 
 
-def test_one_stripe_fails() -> None:
+def test_read_fails_when_one_stripe_is_unavailable() -> None:
     """E > Qw: entry 1 is on b and c only."""
     lab = Lab(size=3, write_quorum=2, ack_quorum=2)
     written(lab, 6)
@@ -249,7 +249,7 @@ def test_requests_name_the_stripe() -> None:
 
 
 @pytest.mark.parametrize("quorums", [(4, 3, 2), (5, 3, 2), (7, 2, 1), (6, 3, 3), (5, 4, 2), (3, 1, 1)])
-def test_as_few_bookies_as_can_be_give_all_between_them(quorums: tuple[int, int, int]) -> None:
+def test_read_requests_each_entry_once_from_a_bookie_that_has_it(quorums: tuple[int, int, int]) -> None:
     """Each entry is requested once, from a bookie that has it."""
     size, write_quorum, _ = quorums
     lab = Lab(*quorums)

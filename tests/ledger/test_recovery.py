@@ -795,7 +795,7 @@ def test_bookies_in_limbo_do_not_close_a_ledger() -> None:
     assert isinstance(lab.recovery().run().error, UnreadableError), "limbo stays"
 
 
-def test_one_bookie_in_limbo_is_made_good_by_the_others() -> None:
+def test_recovery_restores_entries_of_a_bookie_in_limbo() -> None:
     lab = Lab(size=3, write_quorum=3, ack_quorum=2)
     written(lab, 5)
     cut_power(lab, "a", 2)

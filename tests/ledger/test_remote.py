@@ -184,7 +184,7 @@ def test_no_bookie_serves(store: SQLiteStore, cluster: LedgerCluster, nodes: dic
         nodes.update({name: node(store, name) for name in NAMES})
 
 
-def test_a_connected_client_sees_who_is_read_only(store: SQLiteStore, cluster: LedgerCluster) -> None:
+def test_connected_client_follows_changes_of_read_only(store: SQLiteStore, cluster: LedgerCluster) -> None:
     """The client also sees that a bookie is writable again, as long as it is connected."""
     bookie = cluster.status().bookies[0].bookie
 

@@ -37,7 +37,7 @@ def test_before_the_first_entry_its_fragment_is_overwritten() -> None:
     assert [lab.holders(entry) for entry in range(4)] == ["ace", "cde", "acd", "ade"]
 
 
-def test_behind_entries_a_fragment_begins() -> None:
+def test_replacement_begins_a_fragment_after_the_written_entries() -> None:
     """The leaving bookie keeps its entries and serves them until they are moved to others."""
     lab = striped()
     writer = leave(written(lab, 6), "c").run()
@@ -57,7 +57,7 @@ def test_a_fragment_without_entries_is_overwritten_again() -> None:
     assert lab.version == 3
 
 
-def test_one_state_has_one_change() -> None:
+def test_repeated_request_makes_one_member_change() -> None:
     """The request is repeated whenever a registration changes."""
     lab = striped()
     writer = leave(written(lab, 2), "c")

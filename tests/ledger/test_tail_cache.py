@@ -157,7 +157,7 @@ def test_tail_cache_keeps_only_batches_below_its_size_limit() -> None:
     assert tail_cache.read(0, 1, 1) is not None
 
 
-def test_of_a_closed_handle(cluster: LedgerCluster) -> None:
+def test_read_range_of_a_closed_handle_raises_closed_error(cluster: LedgerCluster) -> None:
     with cluster.create_ledger(3, 3, 2) as ledger:
         push(ledger, [b"a"])
     with pytest.raises(ClosedError):

@@ -201,7 +201,7 @@ def test_a_deep_key(store):
 # ---- races -----------------------------------------------------------------------------------------------------
 
 
-def test_one_of_many_creates(store, other):
+def test_one_of_many_concurrent_creates_succeeds(store, other):
     results = in_threads(8, lambda n: (store, other)[n % 2].create("/deep/er/key", b"%d" % n))
     winners = [n for n, result in enumerate(results) if isinstance(result, int)]
     assert len(winners) == 1, results
@@ -226,7 +226,7 @@ def test_no_update_is_lost(store, other):
     assert store.get("/counter").value == b"90"
 
 
-def test_one_of_many_deletes(store, other):
+def test_one_of_many_concurrent_deletes_succeeds(store, other):
     for _ in range(5):
         version = store.create("/a", b"")
         results = in_threads(4, lambda n, version=version: (store, other)[n % 2].delete("/a", version))

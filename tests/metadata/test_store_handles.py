@@ -142,7 +142,7 @@ print(before, os.waitstatus_to_exitcode(status))
 """
 
 
-def test_a_fork_waits_for_who_is_at_work_in_sqlite(tmp_path):
+def test_fork_waits_for_calls_inside_sqlite(tmp_path):
     """Else a mutex of SQLite, whose holder the child does not have, may stay locked there, and the child hang."""
     done = subprocess.run(
         [sys.executable, "-W", "error", "-W", "ignore::DeprecationWarning", "-c", AT_WORK, tmp_path / "metadata.db"],

@@ -167,7 +167,7 @@ def test_the_last_quarter_of_a_drain_is_for_clients_to_go(
     assert waits[:2] == [timeout - parting_s, parting_s]
 
 
-def test_a_driver_and_who_closes_finish_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_concurrent_close_and_driver_finish_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """The one who drove has seen that there is something left to close, and another one closes it."""
     reactor, closed, outcomes = Reactor(), threading.Event(), list[ReplogError]()
 

@@ -126,7 +126,7 @@ def test_jobs_that_compute_do_not_take_every_thread(monkeypatch: pytest.MonkeyPa
     assert most[0] <= 2
 
 
-def test_jobs_of_who_has_gone_are_not_begun() -> None:
+def test_queued_jobs_of_a_closed_connection_are_not_begun() -> None:
     with opened(threads_max=2, running_max=1) as (jobs, submit, work):
         gone, other = Peer(), Peer()
         for number in range(10):
@@ -183,7 +183,7 @@ def test_check_connected_raises_in_jobs_of_a_closed_connection_only() -> None:
         check_connected()
 
 
-def test_a_job_does_not_wait_on_for_who_has_gone(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_wait_while_connected_ends_with_its_connection(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("pyreplog.net.fair_executor.POLL_S", 0.01)
     with opened(threads_max=3, running_max=2) as (jobs, submit, _):
         gone, outcomes = Peer(), list[Any]()

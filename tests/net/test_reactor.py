@@ -154,7 +154,7 @@ def test_idle_reactor_does_not_poll() -> None:
         assert len(epoll.timeouts) < 10
 
 
-def test_without_a_thread_the_one_who_waits_drives() -> None:
+def test_waiting_thread_drives_a_reactor_without_a_thread() -> None:
     with Reactor() as reactor:
         drivers: list[int] = []
         reactor.call_soon(lambda: drivers.append(threading.get_ident()))
@@ -162,7 +162,7 @@ def test_without_a_thread_the_one_who_waits_drives() -> None:
         assert drivers == [threading.get_ident()] and not reactor.in_driver()
 
 
-def test_the_one_who_waits_takes_over(reactor: Reactor) -> None:
+def test_waiting_thread_takes_over_the_driver_role(reactor: Reactor) -> None:
     drivers: list[int] = []
 
     def note() -> None:
@@ -220,7 +220,7 @@ def test_many_threads_each_get_their_own_reply(
     wait(reactor, lambda: channel.inflight == 0)
 
 
-def test_the_one_who_leaves_wakes_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_leaving_driver_wakes_the_next_waiting_thread(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(driver_lock, "REST_S", TIMEOUT_S)
     held, asleep = driver_lock.DriverLock(), threading.Event()
     held.owner = threading.get_ident()
@@ -381,7 +381,7 @@ def test_closed(reactor: Reactor) -> None:
         pickle.dumps(reactor)
 
 
-def test_closing_wakes_those_who_wait(reactor: Reactor) -> None:
+def test_close_wakes_waiting_threads(reactor: Reactor) -> None:
     errors: list[ReplogError] = []
     waiting = threading.Barrier(4)
 

@@ -226,7 +226,7 @@ def test_wrong_certificates(
     assert not handler.connections
 
 
-def test_one_side_without_tls(
+def test_tls_mismatch_is_reported_on_both_sides(
     certificates: Certificates, reactor: Reactor, serve: Any, connect: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Long before anything times out both sides say what is wrong."""

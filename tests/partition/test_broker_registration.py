@@ -264,7 +264,7 @@ def test_the_key_of_an_earlier_process_is_taken_over(store: MemoryStore) -> None
     first.close()
 
 
-def test_one_broker_is_the_controller(store: MemoryStore) -> None:
+def test_one_registered_broker_at_a_time_is_the_controller(store: MemoryStore) -> None:
     leases = [BrokerLease(store, Member(name, 1), 60.0) for name in "abc"]
     assert not any(lease.take_controller() for lease in leases), "none is registered"
     for lease in leases:

@@ -226,7 +226,7 @@ def test_a_new_incarnation_takes_the_place_of_the_lost_one() -> None:
     assert leader.proposed == ["a@1", "b@2"] and leader.high_watermark == 0
 
 
-def test_one_change_at_a_time() -> None:
+def test_leader_proposes_one_isr_change_at_a_time() -> None:
     leader = Leader("a")
     leader.fetch("b", 1)
     leader.fetch("c", 1)

@@ -170,7 +170,7 @@ def test_lost_requests_and_answers_change_nothing(bench: Bench, seed: int) -> No
     assert bench.values() == [b"%d" % n for n in range(100)]
 
 
-def test_one_batch_is_on_its_way(bench: Bench) -> None:
+def test_records_submitted_while_a_batch_is_in_flight_form_the_next_one(bench: Bench) -> None:
     """Records that are submitted meanwhile wait, and form the next batch."""
     bench.transport.kept = []
     producer = bench.producer()

@@ -197,7 +197,7 @@ def test_a_produce_that_failed_everywhere_does_not_wait(a: Broker) -> None:
     assert a.manager.append_records(ACKS_ALL, {}).result(0) == {}
 
 
-def test_internal_topics_are_for_those_who_may(make: Callable[..., Cluster]) -> None:
+def test_append_to_internal_topics_needs_permission(make: Callable[..., Cluster]) -> None:
     a = make(topics=(OFFSETS,)).brokers["a"]
     assert outcome(produce(a, messages(b"x"), topic=OFFSETS), OFFSETS).code is ErrorCode.INVALID_TOPIC_EXCEPTION
     allowed = produce(a, messages(b"x"), topic=OFFSETS, internal_topics_allowed=True, origin=AppendOrigin.COORDINATOR)
@@ -681,7 +681,7 @@ def test_latest_offset_is_available_once_the_leader_knows_it(cluster: Cluster, a
     assert b.partition.latest_offset(FetchIsolation.HIGH_WATERMARK) == (ErrorCode.OFFSET_NOT_AVAILABLE, -1)
 
 
-def test_one_batch_of_a_fetch_is_given_however_long_it_is(make: Callable[..., Cluster]) -> None:
+def test_fetch_returns_one_batch_whatever_its_size(make: Callable[..., Cluster]) -> None:
     """Not one of each partition (KAFKA-19795)."""
     cluster = make(topics=(EVENTS, ORDERS))
     a = cluster.brokers["a"]
@@ -805,7 +805,7 @@ def test_bytes_that_come_before_a_fetch_watches_leave_less_for_the_others() -> N
     assert future.done()
 
 
-def test_a_mark_moves_before_the_role_looks_for_those_who_wait() -> None:
+def test_mark_moves_before_the_purgatory_is_checked_for_waiters() -> None:
     """Who comes between the two reads the mark again when it has its place in the purgatory."""
 
     class Room(Purgatory):
@@ -823,7 +823,7 @@ def test_a_mark_moves_before_the_role_looks_for_those_who_wait() -> None:
     assert seen == [5, 6]
 
 
-def test_the_marks_of_a_leader_move_before_the_role_looks_for_those_who_wait() -> None:
+def test_all_leader_marks_move_before_the_purgatory_is_checked_for_waiters() -> None:
     """One look is for all of them."""
 
     class Room(Purgatory):

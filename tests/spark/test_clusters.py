@@ -79,7 +79,7 @@ def test_a_bookies_directory_goes_behind_the_plan(sample: Made) -> None:
 
 
 @pytest.mark.parametrize("place", [(0, 0), (0, 1234), (0, 3999), (3, 5), (5, 499)])
-def test_one_copy_is_corrupt(sample: Made, place: Place) -> None:
+def test_entry_with_a_corrupt_copy_is_read_from_another_bookie(sample: Made, place: Place) -> None:
     path, places = sample
     held = [row["bookie"] for row in read_table(path, columns="ledgerId,entryId,bookie", replica="all").to_pylist()
             if (row["ledgerId"], row["entryId"]) == place]  # fmt: skip

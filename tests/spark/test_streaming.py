@@ -92,7 +92,9 @@ def live(spark: SparkSession, tmp_path: Path) -> Iterator[tuple[pyreplog.CommitL
         query.stop()
 
 
-def test_as_it_comes(spark: SparkSession, live: tuple[pyreplog.CommitLog, StreamingQuery]) -> None:
+def test_stream_delivers_records_as_they_are_appended(
+    spark: SparkSession, live: tuple[pyreplog.CommitLog, StreamingQuery]
+) -> None:
     log, query = live
     query.processAllAvailable()
     for count in (50, 2000, 100):

@@ -233,7 +233,7 @@ def test_trimmed_under_the_query(tmp_path: Path, lenient: bool) -> None:
 
 
 @pytest.mark.parametrize("lenient", [False, True])
-def test_made_anew(tmp_path: Path, lenient: bool) -> None:
+def test_recreated_topic_of_a_stream_follows_fail_on_data_loss(tmp_path: Path, lenient: bool) -> None:
     path = tmp_path / "data"
     with embedded(path) as cluster:
         topic = make(cluster)

@@ -208,7 +208,7 @@ def test_permits_wait_while_less_than_half_of_the_room_is_free() -> None:
     assert consumer.source.given == [half, 1]
 
 
-def test_one_message_is_permitted_however_large_messages_are() -> None:
+def test_one_message_is_permitted_whatever_its_size() -> None:
     consumer = Consumer()
     consumer.session.flow(1)
     consumer.deliver(WAITING_BYTES + 1000)
@@ -413,7 +413,7 @@ def test_publish_of_an_invalid_batch_raises_and_publishes_nothing() -> None:
     assert producer.publisher.requests == [2] and producer.answers.take() == []
 
 
-def test_behind_a_batch_that_cannot_be_forwarded_none_is_stored() -> None:
+def test_batches_after_one_that_cannot_be_forwarded_fail_too() -> None:
     producer = Producer()
     producer.publisher.room_ = 0
     for request in (1, 2):

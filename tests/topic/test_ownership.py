@@ -63,7 +63,7 @@ def lease_of(ownership: Ownership) -> MemoryLease:
 # ---- claiming --------------------------------------------------------------------------------------------------
 
 
-def test_one_of_two_serves_a_topic(store, other) -> None:
+def test_claimed_topic_cannot_be_claimed_by_another_process(store, other) -> None:
     with Ownership(store, address="here:1") as first, Ownership(other, address="there:2") as second:
         assert second.owner_of("orders/é 1") is None
         with first.claim("orders/é 1") as claim, second.claim("another"):
@@ -98,7 +98,7 @@ def test_all_topics_are_free_when_it_is_closed(store, other) -> None:
         assert second.claim("a").is_held
 
 
-def test_one_lease_for_all(memory, monkeypatch) -> None:
+def test_all_claims_of_a_process_share_one_lease(memory, monkeypatch) -> None:
     numbers: list[float] = []
     begin = memory.lease
     monkeypatch.setattr(memory, "lease", lambda ttl, on_loss: numbers.append(ttl) or begin(ttl, on_loss))
@@ -176,7 +176,7 @@ def test_a_close_ends_the_waiting(memory) -> None:
             actual_waiting.result(30)
 
 
-def test_one_at_a_time(sqlite_url) -> None:
+def test_concurrent_claims_have_one_holder_at_a_time(sqlite_url) -> None:
     """Four threads of two owners claim and release the topic, several times each."""
     holders: list[int] = []
     most: list[int] = []

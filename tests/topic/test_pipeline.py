@@ -171,7 +171,7 @@ def test_entry_is_dropped_after_the_maximum_number_of_refusals() -> None:
     assert pipeline.drop() == [good] and pipeline.note_refusal() == [] and pipeline.pending == (0, 0)
 
 
-def test_of_a_group_only_the_refused_batch_is_given_up() -> None:
+def test_only_the_refused_batch_of_a_group_is_dropped() -> None:
     pipeline = AppendPipeline(ORIGIN)
     batches = [EntryBatch([b"%d" % number], [1]) for number in range(5)]
     pipeline.add(batches[:4])

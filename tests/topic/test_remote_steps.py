@@ -281,7 +281,7 @@ def test_acknowledgements_made_after_a_resume_are_sent_once_it_is_answered() -> 
         assert [request[1:] for request in lab.link.asked(AcknowledgeRange)[sent:]] == [(3, 2, 3)]
 
 
-def test_acknowledgements_that_do_not_count_any_more_are_unknown_to_who_flushes() -> None:
+def test_flush_of_lost_acknowledgements_raises_outcome_unknown_error_once() -> None:
     """The error is raised once, as later acknowledgements are not affected."""
     with attached_lab() as lab:
         lab.acknowledge(0)
@@ -416,7 +416,7 @@ def test_a_consumer_that_has_ended_takes_no_acknowledgement_of_a_message() -> No
 # ---- acknowledgements that are repeated ------------------------------------------------------------------------------
 
 
-def test_one_range_goes_with_the_next_fetch() -> None:
+def test_acknowledged_range_is_sent_with_the_next_fetch() -> None:
     """Then as many fetches as allowed are waiting: the next range is sent alone."""
     with attached_lab() as lab:
         lab.acknowledge(0, 1)
@@ -447,7 +447,7 @@ def test_resume_repeats_acknowledgements_that_no_flush_confirmed() -> None:
 
 
 @pytest.mark.parametrize("has_moved", [False, True])
-def test_one_below_a_message_that_comes_behind_the_resume_is_sent(has_moved: bool) -> None:
+def test_cumulative_acknowledgement_made_during_a_resume_is_sent_afterwards(has_moved: bool) -> None:
     """It is not sent if a seek has moved the subscription meanwhile, as it does not count then."""
     with attached_lab() as lab:
         lab.lose()

@@ -106,7 +106,7 @@ def places(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[Any]]:
 
 
 @pytest.mark.parametrize("partitions", [None, 2])
-def test_one_function_works_with_all(places: list[Any], partitions: int | None) -> None:
+def test_function_on_topic_like_works_with_all_topic_classes(places: list[Any], partitions: int | None) -> None:
     def work(topic: pyreplog.TopicLike) -> list[bytes]:
         topic.create_subscription("s", start="earliest")
         with topic.producer("p") as producer, topic.subscribe("s", queue=8) as consumer:

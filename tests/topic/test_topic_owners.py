@@ -55,7 +55,7 @@ def nothing_is_left(cluster: Cluster) -> Iterator[None]:
         topic.delete()
 
 
-def test_one_owner_at_a_time(cluster: Cluster) -> None:
+def test_topic_has_one_owner_at_a_time(cluster: Cluster) -> None:
     with killable_process(cluster) as owner, killable_process(cluster) as other:
         owner.topic(NAME, **SMALL).publish(b"x")
         with pytest.raises(TopicOwnedError):

@@ -87,7 +87,7 @@ def test_a_slot_that_was_torn_leaves_the_one_before(file: CheckpointFile, tmp_pa
         assert load(tmp_path) == file.last != before
 
 
-def test_of_a_file_that_was_cut_what_is_there_counts(file: CheckpointFile, tmp_path: Path) -> None:
+def test_load_of_a_truncated_checkpoint_uses_its_intact_slots(file: CheckpointFile, tmp_path: Path) -> None:
     file.advance(position=200, entry=20, clean=True)
     path, size = tmp_path / names.CHECKPOINT, len(FIRST.encode())
     whole = path.read_bytes()

@@ -79,7 +79,7 @@ def test_batches_are_contiguous_while_others_append(tmp_path: Path):
         assert log.end == 6 * 30 * 40
 
 
-def test_one_sync_serves_all_who_wait(tmp_path: Path):
+def test_one_sync_serves_all_waiting_appends(tmp_path: Path):
     files = CountingFiles()
     with pyreplog.open(tmp_path / "log", durability="synced", files=files) as log:
         before = files.syncs

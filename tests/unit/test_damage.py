@@ -462,7 +462,7 @@ def test_a_lost_checkpoint_costs_a_verification(log, content):
 
 
 @pytest.mark.parametrize("slot", [0, 1])
-def test_one_torn_checkpoint_slot(log, slot):
+def test_log_opens_with_one_torn_checkpoint_slot(log, slot):
     with (log / names.CHECKPOINT).open("r+b") as file:
         file.seek(slot * 4096 + 30)
         file.write(bytes(20))

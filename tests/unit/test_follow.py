@@ -189,7 +189,7 @@ def watching() -> list[threading.Thread]:
     return [thread for thread in threading.enumerate() if thread.name == "pyreplog-watch"]
 
 
-def test_one_thread_waits_for_all_tasks_and_ends_with_the_last(log):
+def test_asyncio_followers_share_one_thread_that_ends_with_the_last(log):
     async def main() -> None:
         tasks = [asyncio.ensure_future(anext(aiter(log.follow(number)))) for number in (0, 1, 2)]
         await asyncio.sleep(0)  # they wait

@@ -394,7 +394,7 @@ def test_checkpoint_missing_broken_foreign_or_impossible(log, tmp_path):
         assert only(fsck.check(log)).part == CHECKPOINT, changed
 
 
-def test_one_torn_checkpoint_slot_is_a_note(log):
+def test_one_torn_checkpoint_slot_is_noted_by_fsck(log):
     flip(log / names.CHECKPOINT, 20)
     report = fsck.check(log)
     assert report.clean and report.notes == ("checkpoint: slot 0 is not intact; the other one is used",)

@@ -208,7 +208,7 @@ def test_a_background_task_that_fails_is_put_off_for_longer_each_time(tmp_path: 
         task.attempt(log)
 
 
-def test_files_stand_still_for_who_copies_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_freeze_files_stops_background_work_on_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """An error in there is the caller's: files are made again behind it."""
     monkeypatch.setattr(housekeeper, "THREADS", False)
     path = tmp_path / "log"

@@ -288,7 +288,7 @@ def test_the_last_entry_of_a_segment_that_goes(how: str, path: Path, monkeypatch
         assert log.last_entry(3) == 7 and moved
 
 
-def test_one_segments_share_of_a_ledger(path: Path) -> None:
+def test_read_share_returns_the_entries_of_one_segment(path: Path) -> None:
     """The copy that lies there, whatever lies behind; nothing when it went."""
     with open_log(path) as log:
         fill(log, 3, 9)
@@ -326,7 +326,7 @@ BAD = {
 @pytest.mark.parametrize("durability", ["appended", "synced"])
 @pytest.mark.parametrize("before", [1, 400])
 @pytest.mark.parametrize("bad", BAD)
-def test_of_a_batch_with_a_bad_record_nothing_is_appended(bad: str, before: int, durability: str, path: Path) -> None:
+def test_batch_with_a_damaged_record_is_not_appended(bad: str, before: int, durability: str, path: Path) -> None:
     """before: records in front of it; many, and the batch goes on in another segment. Nor is it found after a crash."""
     good = records_of(3, *range(10, 10 + before), size=400)
     with open_log(path, durability) as log:

@@ -84,7 +84,7 @@ def test_names_that_are_refused(tmp_path: Path, name: str) -> None:
         log.cursor(name)
 
 
-def test_one_reader_at_a_time(tmp_path: Path) -> None:
+def test_second_handle_of_a_cursor_raises_locked_error(tmp_path: Path) -> None:
     with filled(tmp_path / "log", 3) as log, pyreplog.open(log.path, "r") as reader:
         with log.cursor("c"), pytest.raises(LockedError, match="one reader at a time"):
             reader.cursor("c")

@@ -76,7 +76,7 @@ def test_park_at_a_reached_position_returns_at_once(sleepers: Sleepers) -> None:
     sleepers.lot.park(200, FOREVER_US)
 
 
-def test_one_leads(sleepers: Sleepers) -> None:
+def test_only_the_first_thread_leads(sleepers: Sleepers) -> None:
     flags = list[bool]()
     other = threading.Thread(target=lambda: flags.append(sleepers.lot.lead()))
     other.start()

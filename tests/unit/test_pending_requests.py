@@ -105,7 +105,7 @@ def test_a_request_that_cannot_leave_has_left_nothing_behind(wire: Wire, hinder:
     assert (wire.requests.lock.locked(), wire.outbox.lock.locked()) == locked
 
 
-def test_of_a_stream_that_is_no_plain_socket_nothing_leaves(wire: Wire) -> None:
+def test_request_over_a_stream_without_a_socket_is_left_to_python(wire: Wire) -> None:
     class Stream:
         fileno, sendmsg = wire.ours.fileno, wire.ours.sendmsg
 

@@ -112,7 +112,7 @@ def test_key_is_watched_from_watch_until_its_last_waiter_is_gone() -> None:
     assert not purgatory.is_watched("a")
 
 
-def test_one_look_is_for_several_keys() -> None:
+def test_is_watched_checks_several_keys_at_once() -> None:
     purgatory, future = Purgatory(), AppendFuture[None](None)
     purgatory.advance_and_drain("a", 1)
     assert not purgatory.is_watched("a", "b", "c")
@@ -184,7 +184,7 @@ def test_tasks_wait_in_the_room() -> None:
 # Failing
 
 
-def test_fail_fails_those_who_wait_and_those_who_come() -> None:
+def test_fail_fails_present_and_later_waiters() -> None:
     purgatory = Purgatory()
     error = PoisonedError("sync failed")
     waiting = watched(purgatory, 1, 8, 4)
@@ -364,7 +364,7 @@ def test_waiters_that_gave_up_go_when_they_outnumber_the_rest() -> None:
     assert (alive() - before)["PurgatoryEntry"] <= 2 * 501
 
 
-def test_the_last_one_to_be_completed_takes_those_who_gave_up_with_it() -> None:
+def test_last_completion_removes_cancelled_waiters() -> None:
     purgatory = Purgatory()
     near: list[AppendFuture[int]] = [Mine(n) for n in range(100)]
     for n, future in enumerate(near):
@@ -453,7 +453,7 @@ def test_a_hundred_thousand_waiters_in_order_cost_the_same_each() -> None:
     assert many <= 8 * 100_000
 
 
-def test_advancing_one_by_one_does_not_scan_those_who_wait_on() -> None:
+def test_advancing_stepwise_does_not_scan_remaining_waiters() -> None:
     at_once = comparisons_to_complete(list(range(20_000)), steps=1)
     one_by_one = comparisons_to_complete(list(range(20_000)), steps=20_000)
     assert one_by_one <= at_once + 3 * 20_000

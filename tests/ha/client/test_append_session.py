@@ -80,7 +80,7 @@ def test_so_many_are_on_their_way() -> None:
     assert len(session.send()) == 1
 
 
-def test_numbers_are_given_to_whom_they_belong() -> None:
+def test_entry_numbers_are_assigned_to_their_futures() -> None:
     session = Session()
     session_put = session.put()
     two = session.put()

@@ -212,7 +212,7 @@ def test_incoming_bytes_bounds_the_records_of_one_frame(tmp_path, seed, segment_
 
 
 @pytest.mark.parametrize("segment_bytes", [SEGMENT_BYTES, 1 << 20, 1 << 21])
-def test_how_far_the_log_may_reach_at_the_next_look(tmp_path, seed, segment_bytes):
+def test_reach_bounds_the_end_of_the_log_after_one_frame(tmp_path, seed, segment_bytes):
     """The bound holds for records of a whole segment, too, which leave the rest of the segment before unused."""
     random = Random(seed)
     with open_master(tmp_path / "log", segment_bytes=segment_bytes) as log:

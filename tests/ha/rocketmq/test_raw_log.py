@@ -356,7 +356,7 @@ def test_another_size_of_files(master: Path) -> None:
             RawLog(master.parent / "fresh", file_bytes=size)
 
 
-def test_one_writer(master: Path) -> None:
+def test_second_writer_raises_locked_error(master: Path) -> None:
     with RawLog(master), pytest.raises(LockedError):
         RawLog(master)
 

@@ -407,7 +407,7 @@ def test_reconnect_mid_frame(cut: int, make_log: MakeLog, copy: Copy, until: Unt
     assert contents(tmp_path / "log") == contents(tmp_path / "source")
 
 
-def test_one_byte_at_a_time(make_log: MakeLog, copy: Copy, until: Until) -> None:
+def test_slave_reads_a_stream_of_single_bytes(make_log: MakeLog, copy: Copy, until: Until) -> None:
     source, log = make_log("source"), make_log("log")
     fill(source, 3)
     with StockMaster() as master:

@@ -93,7 +93,7 @@ def test_backlogs_equal_those_of_the_topic_owner(sample: World) -> None:
     assert checked == len(actual) == 15
 
 
-def test_some_topics(sample: World) -> None:
+def test_backlog_report_of_selected_topics(sample: World) -> None:
     """Ranges of records, and what else excludes the options of these reports, do not matter to them."""
     rows = [row for row in expected_backlogs(sample) if row["topic"] == "orders"]
     options = {"path": str(sample.path), "topicsPattern": "ord.*", "startingOffsets": "3"}

@@ -62,7 +62,7 @@ def test_whole_ledgers_are_read_once(cluster: Striped, seed: int) -> None:
     assert numbers == [1, 2]  # the tasks of one reading
 
 
-def test_one_copy_of_many_differs(cluster: Striped) -> None:
+def test_single_different_copy_is_reported(cluster: Striped) -> None:
     metadata = metadata_of(3, (5, 3, 2), [(0, cluster.names)], 4999)
     cluster.add(metadata)
     for bookie in cluster.names:

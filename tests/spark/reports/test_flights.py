@@ -246,7 +246,7 @@ def test_which_copies_differ(flown: Flown, tmp_path: Path) -> None:
     assert reports.run("crc_audit", tmp_path / "data")["bad_records"].to_pylist() == [0] * 9
 
 
-def test_how_far_a_copy_is_behind(flown: Flown, tmp_path: Path) -> None:
+def test_replication_lag_counts_missing_messages_of_a_copy(flown: Flown, tmp_path: Path) -> None:
     """A topic of another cluster, with other offsets, which lacks 90 messages and all from 20,000 on."""
     records = [record for record in flown.records[:20_000] if not 5_000 <= record.offset < 5_090]
     with pyreplog.Cluster.embedded(tmp_path / "copy", bookies=1, durability="appended") as cluster:

@@ -97,7 +97,7 @@ def test_a_policy_that_cannot_be_read_hides_nothing() -> None:
     assert (row["target"], row["state"], row["unsent_messages"]) == ("b", "unknown", 20) and "newer" in row["alarm"]
 
 
-def test_of_a_cluster_that_is_closed(tmp_path: Path) -> None:
+def test_geo_replication_report_of_a_closed_cluster(tmp_path: Path) -> None:
     with pyreplog.Cluster.embedded(tmp_path / "b", bookies=1) as b, TopicServer(b) as server:
         with pyreplog.Cluster.embedded(tmp_path / "a", bookies=1) as a:
             a.geo.add_cluster("b", f"pyreplog://{server.address}")

@@ -229,7 +229,7 @@ def test_every_figure_has_its_definition() -> None:
         assert page.texts.count(figure.meaning) >= 1
 
 
-def test_of_a_long_report_the_first_rows_are_shown_and_the_others_counted() -> None:
+def test_page_shows_the_first_rows_of_a_long_report_and_counts_the_others() -> None:
     text = html(outcome("rate_by_minute", [minute(n, 1) for n in range(ROWS + 7)]))
     assert text.count("<tr>") == ROWS + 1
     assert f"The first {ROWS:,} of {ROWS + 7:,} rows." in text

@@ -79,7 +79,7 @@ def test_page_opens_without_network_and_without_console_errors(seen: Seen) -> No
     assert seen.page.locator("img").count() == 0
 
 
-def test_the_summary_names_who_lags_by_how_much_and_since_when(seen: Seen) -> None:
+def test_summary_shows_lagging_subscriptions_with_size_and_age(seen: Seen) -> None:
     first = seen.page.locator("#summary .findings").first.locator("li").all_inner_texts()
     assert f"“{SCRIPT[:120]}" in first[0]
     for told in ("lags by 1,200 messages", "117.2 KiB", "since 2026-05-28", "1 d 1 h"):

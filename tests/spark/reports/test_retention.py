@@ -69,7 +69,7 @@ def test_retention_forecast_names_deletable_segments_and_pins(sample: World, spa
     check(RetentionForecast(), {"path": str(sample.path)}, sample.snapshot(), rows, spark=spark, cuts=())
 
 
-def test_as_retention_decides(sample: World) -> None:
+def test_deletable_segments_equal_those_that_retention_would_trim(sample: World) -> None:
     """What may be removed is what the owner would remove if no setting kept it."""
     snapshot = sample.snapshot()
     merged = RetentionForecast().merge(RetentionForecast.parts.empty_table(), snapshot).to_pylist()

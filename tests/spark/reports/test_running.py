@@ -63,7 +63,7 @@ def test_progress(log: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ORACLES)
-def test_of_nothing(spark: SparkSession, tmp_path: Path, name: str) -> None:
+def test_report_of_an_empty_log_has_no_rows(spark: SparkSession, tmp_path: Path, name: str) -> None:
     pyreplog.open(tmp_path / "empty").close()
     check(report_of(name), {"path": str(tmp_path / "empty")}, Snapshot(as_of_us=0), [], spark=spark, cuts=())
 
