@@ -40,7 +40,7 @@ from pyreplog.topic.model.wire.protocol import (
     PublishTo,
     encode_reply,
 )
-from tests.topic.test_attachment import Hand
+from tests.topic.test_attachment import FakeConnectionPool
 
 OPENED = [encode_reply(Opened(-1, 1 << 20, "{}"))]
 
@@ -73,7 +73,7 @@ class Batch(PublishBatch):
         return None if not self.is_settled else type(self.error) if self.error is not None else [*self.offsets]
 
 
-class Pool(Hand):
+class Pool(FakeConnectionPool):
     """A connection pool whose requests the test answers, and whose timers it runs."""
 
     client = "client"

@@ -38,13 +38,13 @@ from pyreplog.topic.model.wire.protocol import (
     encode_reply,
 )
 from tests.topic.publishing import Bench
-from tests.topic.test_attachment import Hand
+from tests.topic.test_attachment import FakeConnectionPool
 
 VALUES = [b"one", b"two", b"three"]
 ERA = 7
 
 
-class TimedHand(Hand):
+class TimedConnectionPool(FakeConnectionPool):
     """A connection pool whose timers the test runs."""
 
     def __init__(self, version: int) -> None:
@@ -74,7 +74,7 @@ class ConsumerLab:
     """A consumer that was attached, and has three messages."""
 
     def __init__(self, consumer: Consumer, version: int = 2, *, durable: bool = True) -> None:
-        self.consumer, self.link = consumer, TimedHand(version)
+        self.consumer, self.link = consumer, TimedConnectionPool(version)
         self._bench = Bench(holds=False)
         self._bench.submit_batch(VALUES)
         self.subscription = RemoteSubscription(
