@@ -268,7 +268,7 @@ class Kills:
     def _stop_server(self) -> None:
         """Also for longer than its sessions last: they end when it goes on."""
         assert self._server is not None
-        self._without_server("SIGSTOP", self._server.stop, self._server.go_on)
+        self._without_server("SIGSTOP", self._server.stop, self._server.resume)
 
     def _restart_server(self) -> None:
         assert self._server is not None
