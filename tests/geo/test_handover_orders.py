@@ -79,7 +79,7 @@ def numbers(consumer: ConsumerLike, count: int) -> list[int]:
     return [int(consumer.receive(timeout=20.0).value) for _ in range(count)]
 
 
-def test_it_is_ordered_in_the_process_of_the_owner(places: tuple[Place, Place]) -> None:
+def test_handover_can_be_ordered_in_the_process_of_the_owner(places: tuple[Place, Place]) -> None:
     a, b = places
     with a.subscribe() as consumer:
         for _ in range(6):
@@ -100,7 +100,9 @@ def test_it_is_ordered_in_the_process_of_the_owner(places: tuple[Place, Place]) 
             a.cluster.geo.handover("t", "s", "c", timeout=5.0)
 
 
-def test_it_is_ordered_from_another_process(places: tuple[Place, Place], capsys: pytest.CaptureFixture[str]) -> None:
+def test_handover_can_be_ordered_from_another_process(
+    places: tuple[Place, Place], capsys: pytest.CaptureFixture[str]
+) -> None:
     a, b = places
     with a.elsewhere() as cluster:
         rows = cluster.geo.handover("t", "s", "b", grace=0.0)
@@ -179,7 +181,7 @@ def test_a_topic_without_an_owner(places: tuple[Place, Place]) -> None:
         assert [row.phase for row in cluster.geo.handover("t", "s", "b", grace=0.0)] == ["done"]
 
 
-def test_what_is_in_the_way_is_told(places: tuple[Place, Place], capsys: pytest.CaptureFixture[str]) -> None:
+def test_handover_errors_name_the_obstacle(places: tuple[Place, Place], capsys: pytest.CaptureFixture[str]) -> None:
     a, _ = places
     geo = a.cluster.geo
     with pytest.raises(NoSuchClusterError, match="does not name it"):

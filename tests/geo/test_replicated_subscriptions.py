@@ -149,7 +149,7 @@ def test_a_seek_moves_it_in_both(sides: tuple[Side, Side]) -> None:
     has(a, [*range(18)])
 
 
-def test_what_was_trimmed_here_stays_acknowledged_there(sides: tuple[Side, Side]) -> None:
+def test_acknowledgements_of_trimmed_messages_stay_in_the_other_cluster(sides: tuple[Side, Side]) -> None:
     """Their positions are forgotten here. A seek to the first message that is left does not deliver older ones in any
     cluster."""
     a, b = sides
@@ -289,7 +289,7 @@ def test_nothing_is_sent_or_stored_while_nothing_changes(
         assert not calls
 
 
-def test_what_was_stored_and_acknowledged_before_it_is_switched_on(tmp_path: Path) -> None:
+def test_acknowledgements_made_before_replication_was_enabled_are_replicated(tmp_path: Path) -> None:
     """The messages include those of the other cluster, which have other offsets there."""
     with two(tmp_path, begins=False) as (a, b):
         b.publish(100, 110)
@@ -307,7 +307,7 @@ def test_what_was_stored_and_acknowledged_before_it_is_switched_on(tmp_path: Pat
         has(b, [0, 1, 5, 100, 108])
 
 
-def test_what_expired_here_is_delivered_there(sides: tuple[Side, Side]) -> None:
+def test_messages_that_expired_in_one_cluster_are_delivered_in_the_other(sides: tuple[Side, Side]) -> None:
     """They are delivered there after a restart of this cluster, too, although the cursor here has them as acknowledged."""
     a, b = sides
     a.publish(0, 10)
@@ -370,7 +370,7 @@ def test_another_history_is_not_taken(tmp_path: Path, monkeypatch: pytest.Monkey
         assert not any(row.is_ready for row in a.rows())
 
 
-def test_a_cluster_without_the_policy_is_told_of(tmp_path: Path) -> None:
+def test_status_reports_a_cluster_without_the_policy(tmp_path: Path) -> None:
     with two(tmp_path, begins=False) as (a, b):
         first, second = sorted((a, b), key=lambda side: side.cluster)
         first.publish(0, 3)
@@ -475,7 +475,9 @@ def test_entries_are_read_again_soon_after_a_read_that_succeeded(
         assert delays[0] <= RETRY_S
 
 
-def test_nothing_is_told_before_it_is_durable_here(sides: tuple[Side, Side], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_acknowledgements_are_sent_only_once_they_are_durable(
+    sides: tuple[Side, Side], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The records of the journal are stored, and the test delays the notice of that."""
     a, b = sides
     a.publish(0, 6)
@@ -551,7 +553,9 @@ def test_a_subscription_without_consumers_here_does_not_expire(sides: tuple[Side
     assert b.topic.subscriptions() == ["s"] and a.topic.subscriptions() == ["s"]
 
 
-def test_an_older_server_is_told_as_such(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_status_reports_a_server_without_replicated_subscriptions(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(topic_server, "FEATURES", frozenset({ORIGINS}))
     with two(tmp_path) as (a, b):
         a.publish(0, 3)

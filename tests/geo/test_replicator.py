@@ -80,7 +80,7 @@ def fails(replicator: Replicator) -> None:
     until(lambda: replicator.status().state == "failed")
 
 
-def test_what_is_published_arrives_in_its_order_and_as_the_same_bytes(a: Site, b: Site) -> None:
+def test_replicated_entries_arrive_in_order_and_byte_for_byte_equal(a: Site, b: Site) -> None:
     sent = publish(a, 0, 100)
     replicator = a.replicate("b", b.server.address)
     sent += publish(a, 100, 200)
@@ -414,7 +414,9 @@ def test_messages_keep_the_identity_that_they_had(a: Site) -> None:
         assert (starts.tolist(), ends.tolist()) == ([start], [end])
 
 
-def test_an_older_server_is_told_as_such(a: Site, b: Site, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_status_reports_a_server_without_origins(
+    a: Site, b: Site, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     monkeypatch.setattr(topic_server, "FEATURES", frozenset())
     with Site(tmp_path / "old") as old:
         publish(a, 0, 10)
@@ -588,7 +590,7 @@ def test_a_mesh_sends_only_what_was_published_there(a: Site, b: Site, tmp_path: 
                 has_all(replicator, 180)
 
 
-def test_a_new_target_begins_where_the_policy_says(a: Site, b: Site) -> None:
+def test_new_target_begins_at_the_start_of_the_policy(a: Site, b: Site) -> None:
     publish(a, 0, 30)
     replicator = a.replicate("b", b.server.address, policy=ReplicationPolicy(targets=("b",), start="latest"))
     until(lambda: replicator.status().state == "running")
@@ -703,7 +705,7 @@ def test_no_python_runs_for_each_message(a: Site, b: Site) -> None:
     assert counts["many"] < counts["one"] + 100, counts
 
 
-def test_it_ends_without_an_error_when_its_topic_was_closed_before(
+def test_replicator_of_a_closed_topic_closes_without_an_error(
     a: Site, b: Site, caplog: pytest.LogCaptureFixture
 ) -> None:
     publish(a, 0, 30)

@@ -180,7 +180,7 @@ def test_orders_reach_replicators_once(place: Replicated) -> None:
 # ---- what keeps messages ---------------------------------------------------------------------------------------
 
 
-def test_what_a_removed_cluster_kept_is_kept_no_longer(place: Replicated) -> None:
+def test_cursors_of_a_removed_cluster_are_deleted(place: Replicated) -> None:
     """This holds as well if the topic had no owner when the cluster was removed."""
     place.open("orders").close()
     store_cursor(place.store, "orders", "b", TopicPosition(0, 0, 0))
@@ -287,7 +287,7 @@ def test_a_store_that_does_not_answer_ends_nothing(place: Replicated, monkeypatc
     assert place.made.of("orders").calls == ["start", "configure"]
 
 
-def test_one_target_that_fails_does_not_hinder_another(place: Replicated) -> None:
+def test_failed_target_does_not_stop_replication_to_another(place: Replicated) -> None:
     place.add("b", "c")
     place.made.errors["b"] = PeerError("no way")
     topic = place.open("orders")
@@ -344,7 +344,7 @@ def test_subscriptions_are_replicated_no_longer_while_another_thread_asks_where_
 # ---- topics that nobody owns ----------------------------------------------------------------------------------
 
 
-def test_a_topic_that_nobody_owns_is_opened(tmp_path: Path) -> None:
+def test_manager_opens_unowned_topics_that_a_policy_replicates(tmp_path: Path) -> None:
     with replicated(tmp_path / "cluster") as place:
         place.add("b")
         for name in ("orders", "clicks", "other"):
@@ -427,7 +427,7 @@ def test_a_process_without_policies_pays_for_one_watch(tmp_path: Path) -> None:
             assert cluster.metadata.list("/geo") == []
 
 
-def test_what_is_stored_of_a_server(place: Replicated) -> None:
+def test_manager_registers_its_server_until_it_is_closed(place: Replicated) -> None:
     place.opens = True
     place.add("b")
     place.round()

@@ -50,7 +50,9 @@ def topic_of(log: list[tuple[str, int]], batches: int = 1) -> tuple[Translation,
 
 
 @given(LOGS, st.integers(1, 5), st.sets(st.integers(0, 29)))
-def test_there_and_back(log: list[tuple[str, int]], batches: int, chosen: set[int]) -> None:
+def test_translation_to_origins_and_back_returns_the_same_offsets(
+    log: list[tuple[str, int]], batches: int, chosen: set[int]
+) -> None:
     translation, messages = topic_of(log, batches)
     offsets = np.array(sorted(local for local in chosen if local < len(log)), np.int64)
     ranges = ranges_of(offsets, offsets + 1).intersect()

@@ -156,7 +156,7 @@ def test_rates_from_one_scrape_to_the_next() -> None:
     assert trends.add_sample(place, 90 * SECOND, end=110, offset=60, lag=50).rate_in is None
 
 
-def test_rates_do_not_depend_on_how_often_somebody_scrapes() -> None:
+def test_rates_do_not_depend_on_the_scrape_interval() -> None:
     trends, place = GroupTrends(), ("billing", ORDERS)
     for step in range(400 * 10):
         course = trends.add_sample(place, step * SECOND // 10, end=step, offset=step // 2, lag=step - step // 2)
