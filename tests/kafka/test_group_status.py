@@ -196,7 +196,9 @@ def test_a_watch_reads_groups_and_then_their_news(kafka: EmbeddedKafka) -> None:
         assert row.lag_s is not None and 0 < row.lag_s < 3600
         assert (row.rate_in, row.rate_out, row.drain_s) == (10 / 300, None, None), "it was not there before the window"
         at_us = row.moved_us + 301 * SECOND
-        (later,) = [each for group in watch.sample(at_us).groups for each in group.partitions if group.group == "billing"]
+        (later,) = [
+            each for group in watch.sample(at_us).groups for each in group.partitions if group.group == "billing"
+        ]
         assert (later.rate_out, later.status, later.is_stalled) == (0.0, "stalled", True)
 
         committed(kafka, "billing", 10)
