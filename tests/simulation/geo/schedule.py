@@ -336,9 +336,10 @@ class Schedule:
             return
         if other in link.diverged | link.refusing:
             return
-        last = site.last_of(other.origin)
-        if other.origin in self.truth.rolled_back and last is not None and not other.has(last):
-            return  # a third cluster sent what the other one has lost: neither of the two has noticed that yet
+        if other.origin in self.truth.rolled_back:
+            theirs = [entry for entry in site.log if entry.origin == other.origin]
+            if not all(other.has(entry) for entry in theirs):
+                return  # a third cluster sent what the other one has lost: neither of the two has noticed that yet
         for name in self.names:
             if site.exchange.state(name) is not None and name in site.cursors:
                 self.truth.check_readiness(site, other, name, exactly=exactly)
