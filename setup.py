@@ -164,6 +164,7 @@ setup(
             extension("kafka/log_cleaner", checksums=True),
             extension("kafka/transcode", checksums=True),
             extension("kafka/fetch_gather", checksums=True),
+            extension("machines/purgatory_base"),
         ],
         compiler_directives={
             "language_level": "3",

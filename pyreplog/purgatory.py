@@ -28,6 +28,7 @@ from heapq import heapify, heappop, heappush
 from math import inf
 from typing import Any, TypeAlias
 
+from pyreplog._native.machines.purgatory_base import PurgatoryBase
 from pyreplog.errors import OutcomeUnknownError
 from pyreplog.future import AppendFuture, Outcome, set_result, settle_all
 from pyreplog.timing_wheel import TimingWheel
@@ -111,7 +112,7 @@ class _Line:
             heapify(self.late)
 
 
-class Purgatory:
+class Purgatory(PurgatoryBase):
     """A waiting room for numbers that only grow, each known by a key (any hashable).
 
     All methods may be called from any thread and never block. All but `advance` may settle futures, whose
@@ -121,7 +122,7 @@ class Purgatory:
     Completing k of n waiters costs O(k) when thresholds arrived in order, O(k log n) at worst.
     """
 
-    __slots__ = ("_idle", "_inbox", "_lines", "_wheel")
+    __slots__ = ("_idle", "_wheel")
 
     def __init__(self, tick_us: int = 1000) -> None:
         """`tick_us`: how late, in microseconds, a deadline may be noticed."""
@@ -172,22 +173,6 @@ class Purgatory:
         Takes no lock and completes nothing: call `drain` afterwards, when your locks are released.
         """
         self._inbox.append((Purgatory._advance, key, number))
-
-    def is_watched(self, *keys: Hashable) -> bool:
-        """Whether `advance` may be needed for one of these keys. False only while nobody waits for any of them.
-
-        For an owner that keeps the numbers where their waiters can read them, and stores them there first. A caller of
-        `watch` whose registration this call did not see reads the number after `watch` returns: it finds the new one.
-        The inbox is read before the lines, because a registration is in the inbox until its line counts it.
-        """
-        if self._inbox:
-            return True
-        lines = self._lines
-        for key in keys:
-            line = lines.get(key)
-            if line is not None and line.live:
-                return True
-        return False
 
     def drain(self) -> None:
         """Completes the waiters of all numbers that were advanced."""
