@@ -165,6 +165,9 @@ setup(
             extension("kafka/transcode", checksums=True),
             extension("kafka/fetch_gather", checksums=True),
             extension("machines/purgatory_base"),
+            extension("partition/leader_base"),
+            extension("partition/partition_log_base", checksums=True),
+            extension("partition/partition_base", checksums=True),
         ],
         compiler_directives={
             "language_level": "3",

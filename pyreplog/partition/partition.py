@@ -12,6 +12,7 @@ from pyreplog._native.kafka.record_batch import ProducedBatch, RecordBatchHeader
 from pyreplog._native.log.log_position import AppendedOffsets
 from pyreplog._native.log.record import Record
 from pyreplog._native.machines.named_tuples import make_named
+from pyreplog._native.partition.partition_base import PartitionBase
 from pyreplog.clock import Clock
 from pyreplog.errors import (
     ClosedError,
@@ -217,7 +218,7 @@ class PartitionRead(NamedTuple):
     start: LogPosition = ORIGIN
 
 
-class Partition:
+class Partition(PartitionBase):
     """A replica of a partition on this broker.
 
     Any thread may call any method, without locks of its own: a call may complete requests of others. No method blocks
@@ -242,10 +243,18 @@ class Partition:
 
     __slots__ = (  # more than 30 attributes in a dictionary are read slowly, and an append reads many
         "_brokers", "_cleaned_reports", "_cleaned_segments", "_cleaner", "_clock", "_failed", "_fetcher", "_files",
-        "_following", "_is_closed", "_is_leaving", "_leading", "_lock", "_log", "_low_shown", "_low_wanted",
-        "_peer_snapshot", "_producers", "_purgatory", "_replays", "_request_sync", "_role", "_role_watcher", "_sending",
-        "_state", "_store", "_unknown_from", "_version", "config", "failure", "member", "name",
+        "_following", "_is_closed", "_is_leaving", "_low_shown", "_low_wanted", "_peer_snapshot", "_replays",
+        "_request_sync", "_role_watcher", "_sending", "_state", "_store", "_unknown_from", "_version", "member", "name",
     )  # fmt: skip
+
+    config: TopicConfig
+    failure: BaseException | None
+    """Why its log serves no more."""
+    _purgatory: Purgatory
+    _leading: LeadingReplica | None
+    _role: ReplicaRole
+    _producers: ProducerStateManager | None
+    _log: PartitionLog
 
     def __init__(
         self, partition: TopicPartition, log: PartitionLog, member: Member, config: TopicConfig, *,
@@ -254,13 +263,13 @@ class Partition:
         failed: Callable[[], object] | None = None, request_sync: Callable[[Partition], object] | None = None,
     ) -> None:  # fmt: skip
         self.name, self.member, self.config = partition, member, config
-        self.failure: BaseException | None = None
-        """Why its log serves no more."""
+        self.failure = None
         self._log, self._store, self._fetcher, self._purgatory = log, store, fetcher, purgatory
         self._clock, self._brokers = clock, brokers
         self._lock = threading.Lock()
+        self._response = PartitionProduceResponse(NO_ERROR)
         self._sending = threading.Lock()  # fetches leave in the order in which the machine makes them
-        self._leading: LeadingReplica | None = None
+        self._leading = None
         known = log.high_watermark if high_watermark is None else high_watermark
         self._following = FollowingReplica(member, log.replica_log, known)
         self._role = ReplicaRole(partition, is_leader=False)
@@ -269,7 +278,7 @@ class Partition:
         self._files, self._failed, self._request_sync = files, failed, request_sync
         self._is_closed = False
         self._is_leaving = False  # the ISR: a change of the key is under way
-        self._producers: ProducerStateManager | None = None  # made when somebody needs it: it reads the log's tail
+        self._producers = None  # made when somebody needs it: it reads the log's tail
         self._unknown_from = log.end_mark.position  # until it is made
         self._peer_snapshot = b""  # of the answer that is being carried out
         self._low_wanted = self._low_shown = 0  # low watermark that is waited for, and that waiters know of
@@ -1244,17 +1253,10 @@ class Partition:
 
     # ---- appends --------------------------------------------------------------------------------------------
 
-    def append(
+    def _append_any(
         self, records: Messages | ProducedBatch, checks: OriginChecks, acks: int, verification: int | None
     ) -> AppendResult:  # fmt: skip
-        """Append as leader; nothing is synced.
-
-        Args:
-            records: messages, or a batch after the checks that need no log.
-            checks: of the origin.
-            acks: of the produce.
-            verification: of the transaction, from `begin_verification`; None: its coordinator was not asked.
-        """
+        """`append`, unless the leader is alone and all is plain."""
         deferred: Deferred = []
         try:
             with self._lock:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pyreplog._native.partition.leader_base import ReplicaRoleBase
 from pyreplog.errors import ClosedError
 from pyreplog.partition.requests import FetchIsolation
 from pyreplog.partition.topic_partition import TopicPartition
@@ -27,7 +28,7 @@ class WaitKey:
         return f"the {self.name} of {self.partition}"
 
 
-class ReplicaRole:
+class ReplicaRole(ReplicaRoleBase):
     """The role of a replica, from one change to the next: of leader or follower, of epoch or leader.
 
     Its partition changes the numbers, under its lock. Any thread reads them without it. A request reads its number
@@ -45,10 +46,11 @@ class ReplicaRole:
         low_watermark_key: that of the offset before which all replicas that live have deleted the records.
     """
 
-    __slots__ = (
-        "_leader_keys", "changes", "changes_key", "is_leader", "is_over", "keys", "log_end", "low_watermark_key",
-        "marks",
-    )  # fmt: skip
+    __slots__ = ("changes_key", "is_leader", "is_over", "keys", "low_watermark_key")
+
+    marks: dict[FetchIsolation, LogPosition]
+    log_end: int
+    changes: int
 
     def __init__(self, partition: TopicPartition, *, is_leader: bool) -> None:
         self.is_leader, self.is_over = is_leader, False

@@ -317,15 +317,12 @@ cdef class ProducedBatch:
         header: its header.
     """
 
-    cdef readonly RecordBatchHeader header
-    cdef Block copy
-
     @property
     def data(self):
         """The bytes, as they were sent or stamped."""
         return self.copy
 
-    def stamp(self, int64_t base_offset, int leader_epoch, int64_t log_append_time=-1, /):
+    cpdef Block stamp(self, int64_t base_offset, int leader_epoch, int64_t log_append_time=-1):
         """Write what a log sets, and return the bytes, which stay as they are until the next `stamp`.
 
         log_append_time: ms since 1970; -1: the records keep their timestamps. Otherwise the checksum is computed anew.

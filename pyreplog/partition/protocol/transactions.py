@@ -21,6 +21,7 @@ from collections.abc import Iterable
 from itertools import count
 from typing import NamedTuple
 
+from pyreplog._native.partition.leader_base import LogTransactionsBase
 from pyreplog.partition.protocol.error_codes import ErrorCode
 from pyreplog.stream.log_position import ORIGIN, LogPosition
 
@@ -90,7 +91,7 @@ class TransactionsSnapshot(NamedTuple):
     unreplicated: tuple[EndedTransaction, ...] = ()
 
 
-class LogTransactions:
+class LogTransactions(LogTransactionsBase):
     """The transactions of one log. Not for several threads at once.
 
     A log that was truncated needs a new object, filled from a snapshot of before the cut, and the log behind that.
@@ -99,6 +100,9 @@ class LogTransactions:
         snapshot: of the transactions up to some place; None: of a log without any.
         aborted: the aborted transactions up to there.
     """
+
+    _open: dict[int, LogPosition]
+    _unreplicated: list[EndedTransaction]
 
     def __init__(
         self, snapshot: TransactionsSnapshot | None = None, aborted: Iterable[EndedTransaction] = ()

@@ -17,6 +17,7 @@ from typing import NamedTuple
 
 from pyreplog._native.log.batch import RecordBatch
 from pyreplog._native.log.log_position import AppendedOffsets
+from pyreplog._native.partition.leader_base import ProducerStateManagerBase
 from pyreplog.errors import CorruptionError, FormatVersionError, InvalidMessageError, ReplogError
 from pyreplog.log.files import Files, RealFiles
 from pyreplog.partition.protocol.producers import ProducerBatch, ProducerStates
@@ -57,7 +58,7 @@ class ProducerChange(NamedTuple):
     marker: TransactionMarker | None = None
 
 
-class ProducerStateManager:
+class ProducerStateManager(ProducerStateManagerBase):
     """The producers and transactions of one log, as a replay of all of it would give them.
 
     It has the state of the log when it is made. Afterwards the owner calls `replay` or `appended` when the log has
@@ -78,6 +79,9 @@ class ProducerStateManager:
         FormatVersionError: a later version wrote a snapshot.
         CorruptionError: a record is damaged.
     """
+
+    transactions: LogTransactions
+    _replayed: LogPosition
 
     def __init__(
         self, log: PartitionLog, read_change: Callable[[memoryview], ProducerChange | None], files: Files | None = None

@@ -1,0 +1,213 @@
+"""A leader without followers appends on a short way of its own: responses, marks and bytes are those of the other way."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pytest
+
+from pyreplog.future import AppendFuture
+from pyreplog.log import names
+from pyreplog.partition.protocol.append_origin import AppendOrigin
+from pyreplog.partition.protocol.error_codes import ACKS_ALL, ErrorCode
+from pyreplog.partition.protocol.record_batch import TRANSACTIONAL, end_marker
+from pyreplog.partition.protocol.transactions import TransactionMarker
+from pyreplog.partition.requests import (
+    ConsumerFetch,
+    FetchIsolation,
+    FetchParams,
+    Messages,
+    PartitionProduceResponse,
+)
+from pyreplog.partition.store.producer_snapshot import snapshot_bases
+from tests.ha.streams import SEGMENT_BYTES, assert_same_files
+
+from .managers import EVENTS, WALL_US, Broker, Cluster, batch
+
+PRODUCER = {"producer_id": 7, "producer_epoch": 0}
+MARKER = TransactionMarker(7, 1, 0, True)
+HEAD_BYTES = 61
+
+
+class Side:
+    """A partition with one replica. On the long way messages are no list, and the epoch is demanded."""
+
+    def __init__(self, path: Path, *, is_short: bool, **settings: Any) -> None:
+        self.is_short = is_short
+        self.cluster = Cluster(path, min_isr=1, replicas="a", **settings)
+        self.lead()
+
+    def lead(self) -> None:
+        self.cluster.lead("a")
+        self.cluster.settle()
+        assert self.broker.partition.is_leader
+
+    @property
+    def broker(self) -> Broker:
+        return self.cluster.brokers["a"]
+
+    def append(self, records: list[bytes] | bytes, acks: int = ACKS_ALL, **settings: Any) -> PartitionProduceResponse:
+        if not self.is_short:
+            settings.setdefault("leader_epoch", self.broker.partition.leader_epoch)
+        data = records if isinstance(records, bytes) else Messages(records if self.is_short else tuple(records))
+        future = self.broker.manager.append_records(acks, {EVENTS: data}, **settings)
+        return future.result(0)[EVENTS]
+
+    def append_in_transaction(self, sequence: int) -> PartitionProduceResponse:
+        verification = self.broker.partition.begin_verification(7)
+        data = batch(2, base_sequence=sequence, attributes=TRANSACTIONAL, **PRODUCER)
+        return self.append(data, verifications=None if verification is None else {EVENTS: verification})
+
+    def fetch(self, offset: int, **settings: Any) -> AppendFuture[Any]:
+        return self.broker.manager.fetch_messages(FetchParams(**settings), {EVENTS: ConsumerFetch(offset)})
+
+    @property
+    def view(self) -> tuple[object, ...]:
+        """What all who ask are told."""
+        log, partition = self.broker.log, self.broker.partition
+        return (
+            log.end_mark, log.high_watermark, log.end, log.history.starts, partition.high_watermark,
+            partition.offsets(), partition.producer_count, partition.active_producers(),
+            *(partition.latest_offset(isolation) for isolation in FetchIsolation),
+        )  # fmt: skip
+
+
+@pytest.fixture
+def make(tmp_path: Path) -> Iterator[Callable[..., Side]]:
+    sides: list[Side] = []
+
+    def make(*, is_short: bool = True, **settings: Any) -> Side:
+        sides.append(Side(tmp_path / str(len(sides)), is_short=is_short, **settings))
+        return sides[-1]
+
+    yield make
+    for side in sides:
+        side.cluster.close()
+
+
+@pytest.mark.parametrize("log_append_time", [False, True])
+def test_both_ways_are_one(make: Callable[..., Side], seed: int, log_append_time: bool) -> None:
+    rng = Random(seed)
+    sides = [make(is_short=is_short, log_append_time=log_append_time) for is_short in (True, False)]
+    sequence, is_open = 0, False
+    for _ in range(300):
+        outcomes: list[PartitionProduceResponse] = []
+        size, acks = rng.choice((0, 7, 300, 1500, 9000)), rng.choice((ACKS_ALL, 0, 1))
+        what = rng.randrange(10)
+        if what < 4:
+            values = [rng.randbytes(size) for _ in range(rng.randint(0, 4))]
+            outcomes = [side.append(values, acks) for side in sides]
+        elif what < 7:
+            data = batch(rng.choice((1, 2, 30)), size, timestamp_ms=rng.choice((-1, WALL_US // 1000)))
+            outcomes = [side.append(data, acks) for side in sides]
+        elif what == 7 and not is_open:
+            data = batch(2, size, base_sequence=sequence, **PRODUCER)
+            outcomes, sequence = [side.append(data, acks) for side in sides], sequence + 2
+        elif what == 8 and not is_open:
+            outcomes, sequence, is_open = [side.append_in_transaction(sequence) for side in sides], sequence + 2, True
+        else:
+            if is_open:
+                marker = end_marker(MARKER._replace(producer_epoch=0), WALL_US // 1000)
+                outcomes = [
+                    side.append(marker, origin=AppendOrigin.COORDINATOR, transaction_version=1) for side in sides
+                ]
+                is_open = False
+            elif rng.random() < 0.3:
+                for side in sides:
+                    side.lead()
+            for side in sides:
+                side.cluster.clock.advance(1000)
+        assert outcomes[:1] == outcomes[1:]
+        assert sides[0].view == sides[1].view
+    short, long = (side.broker.log for side in sides)
+    assert short.end_mark.position > 3 * SEGMENT_BYTES
+    assert assert_same_files(short, long) > 3
+
+
+def test_offsets_and_marks_follow_each_append(make: Callable[..., Side]) -> None:
+    side, offset = make(), 0
+    for number in range(200):
+        for records, count in (([b"x" * number] * 3, 3), (batch(5, 20 + number), 5)):
+            response = side.append(records)
+            assert response == PartitionProduceResponse(ErrorCode.NONE, offset, offset + count, 0)
+            offset += count
+            assert side.broker.log.end_mark.entry == side.broker.log.high_watermark.entry == offset
+            assert side.broker.partition.high_watermark == side.broker.log.end_mark
+            assert side.broker.log.end == offset, "readers see it"
+
+
+def test_who_waits_is_woken(make: Callable[..., Side]) -> None:
+    side = make()
+    for isolation in FetchIsolation:
+        for records in ([b"x"], batch()):
+            end = side.broker.log.end
+            future = side.fetch(end, isolation=isolation)
+            assert not future.done()
+            side.append(records)
+            assert future.done() and future.result()[EVENTS].high_watermark == end + 1
+
+
+def test_a_batch_with_a_wrong_checksum_is_refused(make: Callable[..., Side]) -> None:
+    side, data = make(), batch(3, 100)
+    for at in (22, HEAD_BYTES, len(data) - 1):
+        before = side.view
+        response = side.append(data[:at] + bytes([data[at] ^ 1]) + data[at + 1 :])
+        assert response.code is ErrorCode.CORRUPT_MESSAGE and response.base_offset == -1
+        assert side.view == before
+    assert side.append(data).base_offset == 0
+
+
+def test_a_fenced_leader_and_one_of_another_epoch_append_nothing(make: Callable[..., Side]) -> None:
+    side = make()
+    side.append([b"first"])
+    epoch = side.broker.partition.leader_epoch
+    assert epoch is not None
+    for records in ([b"x"], batch()):
+        before = side.view
+        assert side.append(records, leader_epoch=epoch - 1).code is ErrorCode.NOT_LEADER_OR_FOLLOWER
+        assert side.view == before
+    side.lead()
+    assert side.append(batch(), leader_epoch=epoch).code is ErrorCode.NOT_LEADER_OR_FOLLOWER
+    side.append(batch(2))
+    (record,) = [record for each in side.broker.log.read() for record in each if record.entry_count == 2]
+    assert int.from_bytes(record.value[12:16], "big") == side.broker.partition.leader_epoch == epoch + 1
+    side.cluster.set(EVENTS, side.cluster.states[EVENTS][1].led_by(""))
+    side.cluster.settle()
+    for records in ([b"x"], batch()):
+        assert side.append(records).code is ErrorCode.NOT_LEADER_OR_FOLLOWER
+    assert side.broker.log.end == 3
+
+
+def test_under_min_isr_appends_with_acks_all_are_refused(make: Callable[..., Side]) -> None:
+    """And others are not committed."""
+    side = make()
+    for name in "bc":
+        side.cluster.brokers[name].is_fetching = False
+    side.cluster.set(EVENTS, replace(side.cluster.states[EVENTS][1], replicas=("a", "b", "c"), min_isr=2))
+    side.cluster.settle()
+    for records in ([b"x"], batch()):
+        assert side.append(records).code is ErrorCode.NOT_ENOUGH_REPLICAS
+        assert side.append(records, acks=1).code is ErrorCode.NONE
+    assert side.broker.log.end_mark.entry == 2 and side.broker.log.end == 0
+
+
+def test_appends_at_the_end_of_a_segment_are_known_after_a_start(make: Callable[..., Side]) -> None:
+    """A snapshot of the producers lies beside each segment that an append has begun."""
+    side, sequence = make(), 0
+    while side.broker.log.end_mark.position < 4 * SEGMENT_BYTES:
+        side.append(batch(1, 5000))
+        side.append([bytes(5000)])
+        side.append(batch(1, 5000, base_sequence=sequence, **PRODUCER))
+        sequence += 1
+    producers = side.broker.partition.active_producers()
+    side.broker.partition.write_producer_snapshots()
+    path, end = side.broker.log.path, side.broker.log.end_mark.position
+    assert sorted(snapshot_bases(path)) == [base for base in names.segment_bases(path) if 0 < base < end]
+    side.broker.restart()
+    side.cluster.elect()
+    side.lead()
+    assert side.broker.partition.active_producers()[1][0].last_sequence == producers[1][0].last_sequence == sequence - 1
